@@ -1,0 +1,63 @@
+"""The errors that chainer_ooc raises.
+
+Every one derives from `OocError` and from the built-in that a caller who does not know this package would expect. A
+message says what failed, the values with their units, and the next step. `assert` is kept for faults of our own.
+"""
+
+
+class OocError(Exception):
+    """Base of all errors of this package."""
+
+
+class ForkError(OocError, ImportError):
+    """Chainer cannot be patched: absent, another version, altered, or imported too early."""
+
+
+class ConfigError(OocError, ValueError):
+    """A configuration entry has a value that cannot be used."""
+
+
+class InfeasibleBudgetError(OocError, ValueError):
+    """No plan keeps within the budget.
+
+    Attributes:
+        budget_bytes: the budget that was asked for.
+        floor_bytes: the smallest budget for which the policy has a plan.
+        where: the call that sets the floor, such as ``'Convolution2DFunction, backward of call 14'``.
+    """
+
+    def __init__(self, policy: str, budget_bytes: int, floor_bytes: int, where: str):
+        self.budget_bytes = budget_bytes
+        self.floor_bytes = floor_bytes
+        self.where = where
+        super().__init__(
+            f'budget too small for policy {policy!r} (budget {mib(budget_bytes)}, smallest that works '
+            f'{mib(floor_bytes)}, set by {where}); raise chainer.config.ooc_budget, choose another policy or lower '
+            'the batch size')
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class SpillError(OocError, OSError):
+    """A copy to or from the spill medium failed; the array is still whole in one of the two tiers."""
+
+
+class LostMapError(OocError, RuntimeError):
+    """A feature map was freed after its last known backward use and is read once more.
+
+    Only a map that the policy kept on the device has no copy to come back from. The plan of the graph is dropped, so
+    the next iteration learns the additional use.
+    """
+
+
+def mib(nbytes: int) -> str:
+    """Bytes as readers compare them: ``'2.6 GiB'`` from a GiB on, else ``'512.0 MiB'``."""
+    return f'{nbytes / 2**30:.2f} GiB' if nbytes >= 2**30 else f'{nbytes / 2**20:.1f} MiB'
+
+
+def _rebuild(kind: type[OocError], args: tuple[object, ...], state: dict[str, object]) -> OocError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
