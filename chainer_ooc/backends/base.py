@@ -1,0 +1,204 @@
+"""What execution may ask of a device: two tiers of memory and the copies between them.
+
+Execution decides *when* a feature map leaves near memory; a backend knows *how*, and is the only place that knows
+which device it is. Each backend fills in the classes below, and one suite (``tests/backends/test_contract.py``)
+holds all of them to the same guarantees:
+
+C1  **The bytes are always in a tier.** A source is only read, and a failed copy changes neither the source of a
+    swap-out nor the far copy of a swap-in.
+C2  **A copy fails in** ``Transfer.wait``, each time it is called. ``swap_out`` and ``swap_in`` raise at once only for
+    what is the caller's mistake or a backend that is closed.
+C3  **First in, first out** within a direction; the two directions run beside each other.
+C4  **A swap-in waits for its own swap-out**, in the backend: the caller need not.
+C5  **Done means dropped.** Before ``Transfer.done`` becomes true the backend gives up its own reference to the array,
+    so that the caller's ``del`` frees the memory there and then.
+C6  **A far copy may be read many times**, also after a failed swap-in, until it is released.
+C7  **Release never blocks and never raises**, whoever calls it: any thread, a weakref callback, the garbage collector.
+    A far copy that is garbage collected counts as released.
+C8  **Close leaves nothing**: no thread, no descriptor, no file.
+C9  **A forked child owns no backend.** There, every call but ``release`` and ``close`` raises, and none hangs.
+
+A feature map's way, on the host::
+
+    caller      swap_out(a) ... compute ... done: del a     swap_in(copy, b) ... wait() ... read b
+    swap-out       [write a, drop a] done
+    swap-in                                                 [read into b, drop b] done
+    bytes in    near      near + far            far            far + near                near + far
+
+Left out: which map moves when (``schedule``), and what near memory may be used for (``execute``).
+
+Source: the split into two tiers with a contract test follows zict's mappings; events and streams follow CUDA's.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+#: Bytes in near memory: uint8, one-dimensional, C-contiguous.
+ByteArray = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """How fast bytes move between the tiers, as measured through the path that swaps use.
+
+    Attributes:
+        write_bytes_per_second: Near to far (swap-out).
+        read_bytes_per_second: Far to near (swap-in).
+        latency_seconds: What a copy of nearly nothing takes, from the call to ``done``.
+    """
+
+    write_bytes_per_second: float
+    read_bytes_per_second: float
+    latency_seconds: float
+
+
+class FarCopy:
+    """A handle of bytes in far memory, made by ``Backend.swap_out`` and by nothing else.
+
+    Attributes:
+        nbytes: Size of the copy in bytes.
+    """
+
+    __slots__ = ('nbytes', '__weakref__')
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+
+class Transfer(abc.ABC):
+    """One copy in flight, in either direction.
+
+    Attributes:
+        nbytes: Size of the copy in bytes.
+    """
+
+    nbytes: int
+
+    @property
+    @abc.abstractmethod
+    def done(self) -> bool:
+        """Whether the copy has ended, well or not; never blocks."""
+
+    @property
+    @abc.abstractmethod
+    def seconds(self) -> float:
+        """Duration of the copy itself, without its time in the queue; 0.0 until ``done``."""
+
+    @abc.abstractmethod
+    def wait(self) -> None:
+        """Blocks until the copy has ended.
+
+        A KeyboardInterrupt may pass through; the copy goes on, and ``wait`` may be called again. The swap-out of a
+        copy that was released meanwhile ends early and without an error: nobody can ask for its bytes any more.
+
+        Raises:
+            SpillError: The copy failed; raised at every call.
+
+        If this fails: after a swap-out the bytes are in the source array alone, and the far copy is of no use; after a
+        swap-in they are in far memory, the target's content is undefined, and another ``swap_in`` may be tried.
+        """
+
+
+class Backend(abc.ABC):
+    """A device's near and far memory. One caller's thread uses it; only ``release`` may come from anywhere.
+
+    The caller's thread is also the one that frees near memory: it holds its own reference to an array until the
+    array's transfer is done.
+
+    Attributes:
+        name: How ``describe`` and error messages call the device: ``'host'``, ``'cuda'``, ...
+    """
+
+    name: str
+
+    @abc.abstractmethod
+    def allocate(self, nbytes: int) -> ByteArray:
+        """Returns new near memory.
+
+        Args:
+            nbytes: Size in bytes, 0 or more.
+
+        Returns:
+            uint8, 1-D, C-contiguous; the content is undefined.
+
+        Raises:
+            MemoryError: The device has no ``nbytes`` in one piece. Nothing has changed.
+        """
+
+    @abc.abstractmethod
+    def free_bytes(self) -> int:
+        """Returns the bytes of near memory that this process can still get, by the tightest limit in force."""
+
+    @abc.abstractmethod
+    def reserve(self, nbytes: int) -> None:
+        """Checks that far memory can hold ``nbytes`` more than it holds now; it sets nothing aside.
+
+        Raises:
+            SpillError: It cannot. The message names where, needed and free bytes, and the next step.
+        """
+
+    @abc.abstractmethod
+    def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:
+        """Starts to copy ``source`` to far memory.
+
+        Args:
+            source: uint8, 1-D, C-contiguous. It must not be written to until the transfer is done; its memory
+                may be freed after ``Transfer.wait`` has returned.
+
+        Returns:
+            The handle of the copy, which may be used at once (C4), and the transfer.
+
+        Raises:
+            SpillError: The backend is closed or belongs to the parent process. Nothing has started.
+            ValueError: ``source`` is of another kind. Nothing has started.
+
+        If this fails: as ``Transfer.wait`` reports, the source is untouched and its far memory is given back.
+        """
+
+    @abc.abstractmethod
+    def swap_in(self, copy: FarCopy, into: ByteArray) -> Transfer:
+        """Starts to copy far memory back; waits, in the backend, for the copy's own swap-out.
+
+        Args:
+            copy: A handle of this backend that is not released.
+            into: uint8, 1-D, C-contiguous, writable, of ``copy.nbytes`` bytes. Undefined until the transfer is done.
+
+        Raises:
+            SpillError: The backend is closed or belongs to the parent process. Nothing has started.
+            ValueError: The copy is released or another backend's, or ``into`` is of another kind or size.
+
+        If this fails: as ``Transfer.wait`` reports, the copy stays valid and may be read again.
+        """
+
+    @abc.abstractmethod
+    def release(self, copy: FarCopy) -> None:
+        """Gives the copy's far memory back, for reuse once the transfers that need it have ended.
+
+        Swap-ins that have been started still complete. Idempotent; see C7.
+        """
+
+    @abc.abstractmethod
+    def bandwidth(self) -> Bandwidth:
+        """Measures the copies by a short real swap-out and swap-in at the first call; later calls repeat the result.
+
+        Raises:
+            SpillError: One of the copies failed. Nothing is kept, and the next call measures again.
+        """
+
+    @abc.abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """Returns what ``doctor`` shows of this device, as JSON-ready values; ``'warnings'`` is a list of str."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Waits for the transfers, then gives back all that the backend holds (C8). Idempotent.
+
+        If this fails: a KeyboardInterrupt may pass through while it waits; call it again. Far copies are gone
+        afterwards, near memory is the caller's.
+        """
