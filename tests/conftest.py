@@ -1,0 +1,62 @@
+"""What every test has to leave as it found it (promise P9): hooks, tracemalloc, threads, descriptors, configuration.
+
+Nothing here imports chainer: a test of a pure room must not pay for it, and a test of the import itself must come
+first. What a test imports on its own is looked up in `sys.modules` afterwards.
+"""
+import gc
+import os
+import sys
+import threading
+import tracemalloc
+
+import pytest
+
+
+def _chainer_state():
+    chainer = sys.modules.get('chainer')
+    if not hasattr(chainer, 'get_function_hooks'):  # absent, or an import that a test made fail
+        return {'function hooks': [], 'configuration': {}}
+    entries = {**vars(chainer.global_config), **vars(chainer.config._local)}
+    return {
+        'function hooks': list(chainer.get_function_hooks()),
+        'configuration': {name: value for name, value in sorted(entries.items()) if name.startswith('ooc')},
+    }
+
+
+def _descriptors():
+    targets = {}
+    for number in os.listdir('/proc/self/fd'):
+        try:
+            targets[int(number)] = os.readlink(f'/proc/self/fd/{number}')
+        except OSError:  # the descriptor that listdir itself had open
+            continue
+    return targets
+
+
+def _state():
+    return {
+        'tracemalloc': tracemalloc.is_tracing(),
+        'threads': sorted(thread.name for thread in threading.enumerate() if thread.name.startswith('chainer_ooc')),
+        'descriptors': _descriptors(),
+        **_chainer_state(),
+    }
+
+
+def _forget_plans():
+    chainer_ooc = sys.modules.get('chainer_ooc')
+    if 'chainer' in sys.modules and hasattr(chainer_ooc, 'reset'):
+        chainer_ooc.reset()
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_trace():
+    """Fails a test that leaves something behind, and says what."""
+    before = _state()
+    yield
+    _forget_plans()
+    if _state() != before:
+        gc.collect()  # what hangs on a cycle only is not left behind; collecting after every test would be slow
+    after = _state()
+    left = [f'{what}: {before[what]} before, {after[what]} after' for what in before if after[what] != before[what]]
+    if left:
+        pytest.fail('the test left something behind\n' + '\n'.join(left), pytrace=False)
