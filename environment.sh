@@ -1,0 +1,84 @@
+#!/bin/sh
+# Makes the virtual environment .venv/NAME with this checkout and the extras EXTRAS in it, or finds it made already,
+# and prints the path of its Python. Everything else that it has to say goes to stderr.
+#
+#   sh environment.sh NAME EXTRAS [CONSTRAINTS]
+#
+# PYTHON names another interpreter than the first suitable one on the PATH. CONSTRAINTS is a pip constraints file.
+#
+# Why not plain `pip install`: Chainer 7.8.1 exists as source only, and its setup.py needs pkg_resources, which
+# setuptools dropped in version 81. So Chainer is built here beside an older setuptools. The wheel is pure Python: it is
+# kept in .venv/wheels and serves every environment.
+set -eu
+
+name=$1 extras=$2 constraints=${3:-}
+root=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+venv=$root/.venv/$name
+wheels=$root/.venv/wheels
+chainer=chainer==7.8.1
+
+say() { echo "$*" >&2; }
+fail() { say "error: $*"; exit 1; }
+
+is_suitable() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; }
+
+find_python() {
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.10}; do
+        if is_suitable "$candidate"; then command -v "$candidate"; return; fi
+    done
+    if [ -n "${PYTHON:-}" ]; then fail "PYTHON=$PYTHON is no Python 3.10 to 3.13"; fi
+    fail 'no Python 3.10 to 3.13 on the PATH (tried python3 and python3.13 to python3.10).
+Install one, on Debian or Ubuntu: sudo apt-get install python3 python3-venv; or name one: PYTHON=/path/to/python3'
+}
+
+# Debian splits the standard library: without python3-venv, `python3 -m venv` exists and fails.
+need_venv() {
+    if "$python" -c 'import ensurepip, venv' 2>/dev/null; then return; fi
+    package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+    advice="$python cannot make virtual environments: run \`sudo apt-get install $package\`, then this command again"
+    command -v apt-get >/dev/null || fail "$python cannot make virtual environments: install its venv and ensurepip"
+    [ "$(id -u)" = 0 ] || fail "$advice"
+    say "installing $package, without which Debian's Python cannot make virtual environments ..."
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package"; } >&2 || fail "$advice"
+}
+
+pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@" >&2; }
+
+build_chainer() {
+    for wheel in "$wheels"/chainer-7.8.1-*.whl; do
+        if [ -e "$wheel" ]; then return; fi
+    done
+    say "building $chainer ..."
+    # Into a folder of its own first: an interrupted build must not leave half a wheel.
+    pip wheel --no-deps --no-build-isolation --wheel-dir "$venv/wheel" "$chainer"
+    mkdir -p "$wheels"
+    mv "$venv/wheel"/chainer-7.8.1-*.whl "$wheels"
+}
+
+make() {
+    say "making .venv/$name with Python $("$python" -c 'import platform; print(platform.python_version())') ..."
+    rm -rf "$venv"
+    "$python" -m venv "$venv" >&2
+    pip install 'setuptools<81' wheel
+    build_chainer
+    say "installing what setup.cfg asks for [$extras] ..."
+    pip install --no-build-isolation --find-links "$wheels" ${constraints:+--constraint "$constraints"} \
+        --editable "$root[$extras]"
+}
+
+# What the environment depends on. The path is part of it: an environment cannot be moved.
+describe() {
+    "$python" -VV
+    echo "$venv [$extras]"
+    cat "$root/setup.cfg" "$root/setup.py" "$root/environment.sh" ${constraints:+"$constraints"}
+}
+
+python=$(find_python)
+if ! describe | cmp -s - "$venv/made-from"; then
+    need_venv
+    trap 'say "error: could not make .venv/$name; the lines above say why. The same command starts afresh"' EXIT
+    make
+    trap - EXIT
+    describe >"$venv/made-from"
+fi
+echo "$venv/bin/python"

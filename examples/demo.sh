@@ -1,0 +1,6 @@
+#!/bin/sh
+# The main job, in a virtual environment of its own. Arguments go to the example, after those here.
+set -eu
+cd -- "$(dirname -- "$0")/.."
+python=$(sh environment.sh demo examples)
+exec "$python" examples/train_imagenet.py --demo "$@"
