@@ -33,7 +33,7 @@ Install one, on Debian or Ubuntu: sudo apt-get install python3 python3-venv; or 
 
 # Debian splits the standard library: without python3-venv, `python3 -m venv` exists and fails.
 need_venv() {
-    if "$python" -c 'import ensurepip, venv' 2>/dev/null; then return; fi
+    if "$python" -c 'import venv; from ensurepip import version' 2>/dev/null; then return; fi
     package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
     advice="$python cannot make virtual environments: run \`sudo apt-get install $package\`, then this command again"
     command -v apt-get >/dev/null || fail "$python cannot make virtual environments: install its venv and ensurepip"
