@@ -1,0 +1,149 @@
+"""Turns the series of patches into a git repository to work in, and back.
+
+    python patches/regenerate.py open REPO      a new repository: chainer 7.8.1 as installed, and one commit per patch
+    python patches/regenerate.py export REPO    writes the patches and upstream.sha256 from the repository's commits
+
+The subject of a commit is ``NNNN name: summary``, the body is the reason; they become ``NNNN-name.patch``. The order of commits
+is free: `export` replays them by number in a throw-away worktree and checks that the result is the same tree. Commits of
+the same number become one patch (the first one's subject and body count), so a later correction is just one more commit.
+Nothing is written if anything fails, and a second run changes nothing.
+
+Needs git, and for `open` an installed chainer 7.8.1.
+"""
+import argparse
+import hashlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SUBJECT = re.compile(r'(\d{4}) ([a-z0-9-]+): \S')
+DIFF = ('diff', '-U0', '--no-color', '--no-ext-diff', '--no-renames', '--no-textconv', '--src-prefix=a/', '--dst-prefix=b/')
+
+
+@dataclass
+class Topic:
+    """All commits of one number."""
+
+    number: str
+    name: str
+    message: str
+    commits: list[str] = field(default_factory=list)
+
+    @property
+    def file_name(self) -> str:
+        return f'{self.number}-{self.name}.patch'
+
+
+def main() -> None:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('action', choices=['open', 'export'])
+    parser.add_argument('repo', type=Path)
+    arguments = parser.parse_args()
+    {'open': open_series, 'export': export}[arguments.action](arguments.repo.resolve())
+
+
+def open_series(repo: Path) -> None:
+    """Makes the repository: the installed sources, then one commit per patch."""
+    spec = importlib.util.find_spec('chainer')
+    if spec is None or spec.origin is None:
+        sys.exit('chainer is not installed here: run this with the Python of an environment that has chainer 7.8.1')
+    repo.mkdir(parents=True)
+    shutil.copytree(Path(spec.origin).parent, repo / 'chainer', ignore=shutil.ignore_patterns('__pycache__'))
+    git(repo, 'init', '-q')
+    git(repo, 'add', '-A')
+    git(repo, 'commit', '-q', '-m', 'pristine chainer 7.8.1, as its sdist installs it')
+    for patch in sorted(HERE.glob('[0-9]*.patch')):
+        git(repo, 'apply', '--index', '--unidiff-zero', str(patch))
+        message = patch.read_text(encoding='utf-8').partition('diff --git ')[0]
+        git(repo, 'commit', '-q', '--cleanup=verbatim', '-m', message.strip())
+
+
+def export(repo: Path) -> None:
+    """Writes the patches and the manifest."""
+    root = git(repo, 'rev-list', '--max-parents=0', 'HEAD').strip()
+    head = git(repo, 'rev-parse', 'HEAD').strip()
+    topics = read_topics(repo, root, head)
+    with worktree(repo, root) as tree:
+        files = {topic.file_name: replay(tree, topic) for topic in topics}
+        if git(tree, 'diff', '--cached', '--stat', head):
+            sys.exit('replayed by number, the commits give another tree than HEAD; nothing was written')
+    files['upstream.sha256'] = manifest(repo, root, head)
+    for stale in {file.name for file in HERE.glob('*.patch')} - files.keys():
+        (HERE / stale).unlink()
+        print(f'removed {stale}')
+    for name, text in files.items():
+        file = HERE / name
+        if not file.exists() or file.read_text(encoding='utf-8') != text:
+            file.write_text(text, encoding='utf-8')
+            print(f'wrote {name}')
+
+
+def read_topics(repo: Path, root: str, head: str) -> list[Topic]:
+    """The commits, gathered by number and sorted by it."""
+    topics: dict[str, Topic] = {}
+    for commit in git(repo, 'rev-list', '--reverse', '--no-merges', f'{root}..{head}').split():
+        message = git(repo, 'log', '-1', '--format=%B', commit).strip()
+        match = SUBJECT.match(message)
+        if match is None:
+            sys.exit(f'commit {commit[:10]} has the subject {message.partition(chr(10))[0]!r}; '
+                     'it has to be "NNNN name: summary"')
+        number, name = match.groups()
+        topic = topics.setdefault(number, Topic(number, name, message))
+        if topic.name != name:
+            sys.exit(f'number {number} is used for both {topic.name!r} and {name!r}')
+        topic.commits.append(commit)
+    return [topics[number] for number in sorted(topics)]
+
+
+def replay(tree: Path, topic: Topic) -> str:
+    """Applies a topic's commits to the worktree and returns its patch file."""
+    before = git(tree, 'write-tree').strip()
+    for commit in topic.commits:
+        done = subprocess.run(['git', '-C', str(tree), 'cherry-pick', '--no-commit', commit], capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f'{topic.file_name}: commit {commit[:10]} conflicts when the commits are replayed by number; '
+                     f'let it touch other lines or take a higher number\n{done.stderr}{done.stdout}')
+    after = git(tree, 'write-tree').strip()
+    lines = git(tree, *DIFF, before, after).splitlines(keepends=True)
+    # Blob names would change with any other patch to the same file; nothing reads them.
+    return f'{topic.message}\n\n' + ''.join(line for line in lines if not line.startswith('index '))
+
+
+def manifest(repo: Path, root: str, head: str) -> str:
+    """``sha256sum`` lines of the upstream files that differ at the head."""
+    paths = git(repo, 'diff', '--name-only', '--no-renames', '--diff-filter=M', root, head).split()
+    contents = {path: git(repo, 'show', f'{root}:{path}').encode() for path in sorted(paths)}
+    return ''.join(f'{hashlib.sha256(content).hexdigest()}  {path}\n' for path, content in contents.items())
+
+
+@contextmanager
+def worktree(repo: Path, commit: str) -> Iterator[Path]:
+    """A checkout of a commit beside the repository's own, so that nobody's uncommitted work is touched."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder, 'tree')
+        git(repo, 'worktree', 'add', '-q', '--detach', str(tree), commit)
+        try:
+            yield tree
+        finally:
+            git(repo, 'worktree', 'remove', '--force', str(tree))
+
+
+def git(repo: Path, *arguments: str) -> str:
+    """Runs git and returns what it prints."""
+    done = subprocess.run(['git', '-C', str(repo), *arguments], capture_output=True, text=True, encoding='utf-8')
+    if done.returncode:
+        sys.exit(f'git {" ".join(arguments)} failed in {repo}:\n{done.stderr}')
+    return done.stdout
+
+
+if __name__ == '__main__':
+    main()
