@@ -39,7 +39,7 @@ need_venv() {
     command -v apt-get >/dev/null || fail "$python cannot make virtual environments: install its venv and ensurepip"
     [ "$(id -u)" = 0 ] || fail "$advice"
     say "installing $package, without which Debian's Python cannot make virtual environments ..."
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package"; } >&2 || fail "$advice"
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$package"; } >/dev/null || fail "$advice"
 }
 
 pip() { "$venv/bin/python" -m pip --quiet --disable-pip-version-check --no-input "$@" >&2; }
