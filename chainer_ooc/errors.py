@@ -4,6 +4,8 @@ Every one derives from `OocError` and from the built-in that a caller who does n
 message says what failed, the values with their units, and the next step. `assert` is kept for faults of our own.
 """
 
+from chainer_ooc.quantities import format_bytes
+
 
 class OocError(Exception):
     """Base of all errors of this package."""
@@ -31,8 +33,8 @@ class InfeasibleBudgetError(OocError, ValueError):
         self.floor_bytes = floor_bytes
         self.where = where
         super().__init__(
-            f'budget too small for policy {policy!r} (budget {mib(budget_bytes)}, smallest that works '
-            f'{mib(floor_bytes)}, set by {where}); raise chainer.config.ooc_budget, choose another policy or lower '
+            f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, smallest that works '
+            f'{format_bytes(floor_bytes)}, set by {where}); raise chainer.config.ooc_budget, choose another policy or lower '
             'the batch size')
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -51,9 +53,8 @@ class LostMapError(OocError, RuntimeError):
     """
 
 
-def mib(nbytes: int) -> str:
-    """Bytes as readers compare them: ``'2.6 GiB'`` from a GiB on, else ``'512.0 MiB'``."""
-    return f'{nbytes / 2**30:.2f} GiB' if nbytes >= 2**30 else f'{nbytes / 2**20:.1f} MiB'
+class TraceFormatError(OocError, ValueError):
+    """A text is no trace, or one that this release cannot read."""
 
 
 def _rebuild(kind: type[OocError], args: tuple[object, ...], state: dict[str, object]) -> OocError:

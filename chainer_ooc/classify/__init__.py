@@ -1,0 +1,1 @@
+"""Which feature maps stay, leave, or are computed again."""

@@ -1,0 +1,13 @@
+"""The policies, in one explicit table.
+
+A policy is a pure function of a trace, a budget and the smallest size worth moving; a new one is a file here and a
+row in `POLICIES`.
+"""
+
+from chainer_ooc.classify.policies import keep, swap_all, swap_all_naive
+from chainer_ooc.classify.policies.policy import Policy
+
+POLICIES: dict[str, Policy] = {
+    policy.name: policy for policy in (keep.POLICY, swap_all_naive.POLICY, swap_all.POLICY)}
+
+__all__ = ['POLICIES', 'Policy']

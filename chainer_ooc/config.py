@@ -1,0 +1,158 @@
+"""chainer.config.ooc* as one frozen value.
+
+Chainer's configuration is a bag of attributes. The seam patch calls `check` for every entry that is set, so a bad value
+raises where it is written; `current` reads all of them once an iteration into `Settings`, and nothing else in the
+package looks at chainer.config.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.errors import ConfigError
+from chainer_ooc.quantities import parse_bytes
+
+ALLOCATORS = ('pool', 'virtual', 'async', 'unified')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What one iteration runs under; the attributes are the config entries without their prefix.
+
+    Attributes:
+        policy: name of a policy in `classify.policies.POLICIES`.
+        budget_bytes: near memory for all arrays, or None for what is free.
+        spill_dir: folder of the spill file, or None for the system's temporary folder.
+        host_limit_bytes: far memory before disk (cuda only), or None.
+        workspace_bytes: scratch of one call, or None for Chainer's own way.
+        min_bytes: arrays smaller than this always stay.
+        profile_iterations: iterations recorded before a graph is planned, at least 1.
+        log_level: level of the logger 'chainer_ooc', or None for silence.
+    """
+
+    policy: str
+    budget_bytes: int | None
+    spill_dir: str | None
+    host_limit_bytes: int | None
+    workspace_bytes: int | None
+    min_bytes: int
+    profile_iterations: int
+    log_level: int | None
+
+
+def check(name: str, value: Any) -> None:
+    """Raises at once when `value` cannot be used for the entry `name`.
+
+    Raises:
+        ConfigError: with the entry, the value and the values that can be used.
+    """
+    if name not in _READERS:
+        raise ConfigError(f'chainer.config.{name} is no entry of chainer_ooc; there are: {", ".join(sorted(_READERS))}')
+    _READERS[name](name, value)
+
+
+def current() -> Settings:
+    """Reads chainer.config of the calling thread.
+
+    Raises:
+        ConfigError: a value went in unseen by `check`.
+    """
+    import chainer
+
+    return _settings(*(getattr(chainer.config, name) for name in _READERS))
+
+
+@functools.lru_cache(maxsize=16)
+def _settings(*values: Any) -> Settings:
+    read = {name: reader(name, value) for (name, reader), value in zip(_READERS.items(), values, strict=True)}
+    return Settings(
+        policy=read['ooc'], budget_bytes=read['ooc_budget'], spill_dir=read['ooc_spill_dir'],
+        host_limit_bytes=read['ooc_host_limit'], workspace_bytes=read['ooc_workspace'], min_bytes=read['ooc_min_bytes'],
+        profile_iterations=read['ooc_profile_iterations'], log_level=read['ooc_log'])
+
+
+def _refuse(name: str, value: Any, good: str) -> ConfigError:
+    return ConfigError(f'chainer.config.{name} = {value!r} cannot be used; {good}')
+
+
+def _policy(name: str, value: Any) -> str | None:
+    if value is not None and value not in POLICIES:
+        raise _refuse(name, value, f'use None or one of: {", ".join(sorted(POLICIES))}')
+    return value  # type: ignore[no-any-return]
+
+
+def _bytes(name: str, value: Any, least: int = 1) -> int:
+    try:
+        nbytes = parse_bytes(value)
+    except (ValueError, OverflowError) as error:
+        raise _refuse(name, value, str(error)) from None
+    if nbytes < least:
+        raise _refuse(name, value, f'it must be at least {least} bytes')
+    return nbytes
+
+
+def _optional_bytes(name: str, value: Any) -> int | None:
+    return None if value is None else _bytes(name, value)
+
+
+def _folder(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        folder = os.fsdecode(value)
+    except TypeError:
+        raise _refuse(name, value, 'use None or the path of a folder') from None
+    if not os.path.isdir(folder):
+        raise _refuse(name, value, 'there is no such folder; make it, or use None for the temporary folder')
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _refuse(name, value, 'the folder cannot be written to; choose another, or change its mode')
+    return folder
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise _refuse(name, value, 'use a whole number of iterations, at least 1')
+    return value
+
+
+def _allocator(name: str, value: Any) -> str:
+    if value not in ALLOCATORS:
+        raise _refuse(name, value, f'use one of: {", ".join(ALLOCATORS)}')
+    if value != 'pool':
+        raise _refuse(name, value, "only 'pool' is there so far: the others belong to the cuda device")
+    return str(value)
+
+
+def _plan(name: str, value: Any) -> None:
+    if value is not None:
+        raise _refuse(name, value, 'plans in files are not there yet; use None')
+
+
+def _log_level(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    level = logging.getLevelName(value.upper()) if isinstance(value, str) else value
+    if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < math.inf:
+        raise _refuse(name, value, "use None or a level of Python's logging, such as 'INFO' or logging.INFO")
+    return level
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    'ooc': _policy,
+    'ooc_budget': _optional_bytes,
+    'ooc_spill_dir': _folder,
+    'ooc_host_limit': _optional_bytes,
+    'ooc_workspace': _optional_bytes,
+    'ooc_min_bytes': functools.partial(_bytes, least=0),
+    'ooc_profile_iterations': _count,
+    'ooc_plan': _plan,
+    'ooc_allocator': _allocator,
+    'ooc_log': _log_level,
+}

@@ -1,0 +1,38 @@
+"""Bytes as people write and read them.
+
+Decimal units as on a data sheet ('16GB' is 16e9 bytes), binary ones where they are named ('16GiB'); messages show
+binary units, as memory limits are set in them.
+"""
+
+import re
+
+_FACTORS = {'': 1, 'b': 1}
+for _power, _prefix in enumerate('kmgt', start=1):
+    _FACTORS.update({_prefix: 1000**_power, f'{_prefix}b': 1000**_power, f'{_prefix}ib': 1024**_power})
+_PATTERN = re.compile(r'\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*', re.ASCII)
+
+
+def parse_bytes(value: int | float | str) -> int:
+    """Turns ``1500000``, ``'1.5GB'`` or ``'1.4 GiB'`` into bytes.
+
+    Raises:
+        ValueError: it is no amount of bytes; the message lists the forms that are.
+    """
+    if isinstance(value, str):
+        match = _PATTERN.fullmatch(value.lower())
+        if match is None or match.group(2) not in _FACTORS:
+            raise ValueError(f'{value!r} is no amount of bytes; write a number of bytes, or one with a unit of '
+                             "'kB', 'MB', 'GB', 'TB' (powers of 1000) or 'KiB', 'MiB', 'GiB', 'TiB', such as '1.5GB'")
+        return int(float(match.group(1)) * _FACTORS[match.group(2)])
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        raise ValueError(f'{value!r} is no amount of bytes; write a number or a string such as "1.5GB"')
+    return int(value)
+
+
+def format_bytes(nbytes: int) -> str:
+    """``'2.60 GiB'`` from a GiB on, else ``'512.0 MiB'``, below a MiB ``'4096 bytes'``."""
+    if abs(nbytes) >= 2**30:
+        return f'{nbytes / 2**30:.2f} GiB'
+    if abs(nbytes) >= 2**20:
+        return f'{nbytes / 2**20:.1f} MiB'
+    return f'{nbytes} bytes'

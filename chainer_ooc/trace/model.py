@@ -1,0 +1,177 @@
+"""The trace of an iteration: its calls, the steps of its backward pass, its feature maps, and the order of malloc/free.
+
+Time is counted in *positions*: the forward calls are 0 .. F-1, the steps of backward F .. F+B-1. A feature map is one
+block of storage (P4), whoever sees it: an input or output that a function retains, an array that a function hides on
+itself (P5), or an output that nobody retains and that dies by itself. A life, from left to right::
+
+    position    0      1      2            F-1    F                 F+B-1
+                produced   last_forward_use         backward_uses ...
+    resident    [==========]  . . . may be away . . .    [=========]
+
+Source: PoocH sections 4.1 and 4.2 (profiling); SuperNeurons 3.2 (liveness).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """One block of storage that a call reads, makes or hides.
+
+    Attributes:
+        id: position in `Trace.maps`.
+        nbytes: size of the block.
+        producer: index of the call that made it, or None if it came from outside (the batch).
+        hidden: a function keeps it as an attribute of its own, out of Chainer's sight.
+        retained: some function keeps it for backward.
+        foreign: at its last forward use somebody else still held the array itself, so that letting go frees nothing.
+        last_forward_use: index of the last call that makes or reads it.
+        backward_uses: positions of the steps that read it, ascending.
+        shape, dtype: of the array through which it was first seen.
+    """
+
+    id: int
+    nbytes: int
+    producer: int | None
+    hidden: bool
+    retained: bool
+    foreign: bool
+    last_forward_use: int
+    backward_uses: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """One forward call of the model.
+
+    Attributes:
+        index: its position.
+        label: the function's label.
+        inputs, outputs, hidden: ids of feature maps, -1 for what has no movable storage (parameters, scalars of
+            Python). An id may appear twice, or among inputs and outputs, where views share storage.
+        signature: what tells this call from another: label, ids, shapes and dtypes.
+        seconds: duration of the forward computation.
+        peak_bytes: what the call allocates at its highest, its outputs included, above what was there before.
+    """
+
+    index: int
+    label: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    hidden: tuple[int, ...]
+    signature: str
+    seconds: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """The backward computation of one call.
+
+    Attributes:
+        position: F + its number.
+        call: index of the call, or -1 for a function that the forward pass did not see.
+        maps: ids of the feature maps that it reads.
+        seconds: duration.
+        peak_bytes: what it allocates at its highest, above what was there before.
+        other_bytes: what else lives when it starts, beside feature maps and what lived before the iteration: the
+            gradients so far.
+    """
+
+    position: int
+    call: int
+    maps: tuple[int, ...]
+    seconds: float
+    peak_bytes: int
+    other_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryEvent:
+    """A block of storage appeared or went, before the position's computation or in it.
+
+    Attributes:
+        kind: 'malloc' or 'free'.
+        map: id of the feature map.
+        nbytes: size of the block.
+        position: when.
+    """
+
+    kind: str
+    map: int
+    nbytes: int
+    position: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recorded iteration.
+
+    Attributes:
+        device: 'host', 'cuda'.
+        calls, steps, maps: see there.
+        events: in the order in which they happened while recording.
+        seconds: from the first call to the end of backward, as recorded.
+        write_bytes_per_second, read_bytes_per_second: measured bandwidth of far memory.
+        versions: of Chainer, NumPy and Python.
+        version: of this form.
+    """
+
+    device: str
+    calls: tuple[Call, ...]
+    steps: tuple[Step, ...]
+    maps: tuple[FeatureMap, ...]
+    events: tuple[MemoryEvent, ...]
+    seconds: float
+    write_bytes_per_second: float
+    read_bytes_per_second: float
+    versions: dict[str, str] = field(default_factory=dict)
+    version: int = VERSION
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the signatures: equal for equal graphs, whatever the times."""
+        return hashlib.sha256('\n'.join(call.signature for call in self.calls).encode()).hexdigest()
+
+    @property
+    def positions(self) -> int:
+        """Number of calls and steps."""
+        return len(self.calls) + len(self.steps)
+
+    @property
+    def backward_start(self) -> int:
+        """Position of the first step."""
+        return len(self.calls)
+
+    def name_of(self, position: int) -> str:
+        """How messages call a position: ``'Convolution2DFunction, backward of call 14'``."""
+        if position < len(self.calls):
+            return f'{self.calls[position].label}, forward of call {position}'
+        call = self.steps[position - len(self.calls)].call
+        label = self.calls[call].label if call >= 0 else 'a function outside of the recorded graph'
+        return f'{label}, backward of call {call}'
+
+    def to_json(self) -> str:
+        """Returns the trace as JSON text; `from_json` gives an equal value."""
+        from chainer_ooc.trace import form
+
+        return form.dump(self)
+
+    @staticmethod
+    def from_json(text: str) -> Trace:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            TraceFormatError: the text is no trace, or one of another version.
+        """
+        from chainer_ooc.trace import form
+
+        return form.load(text)
