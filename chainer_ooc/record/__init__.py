@@ -1,0 +1,1 @@
+"""What an iteration does, seen while it runs."""

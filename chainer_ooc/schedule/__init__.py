@@ -1,0 +1,1 @@
+"""When each swap-in may start, and whether a plan keeps within its budget."""
