@@ -1,0 +1,21 @@
+"""The end that all four networks share: loss and accuracy go to Chainer's reporter."""
+from __future__ import annotations
+
+import chainer
+import chainer.functions as F  # noqa: N812
+
+
+def reported(chain, loss, scores, labels):
+    """Reports the loss of a batch, and the accuracy of its scores.
+
+    Args:
+        chain (chainer.Chain): The network; the reported names get its prefix (``main/loss``, ``main/accuracy``).
+        loss (chainer.Variable): What is minimised, float32, shape ``()``.
+        scores (chainer.Variable): Unnormalised scores, float32, shape ``(batch, classes)``.
+        labels (numpy.ndarray): Right classes, int32, shape ``(batch,)``.
+
+    Returns:
+        chainer.Variable: The loss.
+    """
+    chainer.report({'loss': loss, 'accuracy': F.accuracy(scores, labels)}, chain)
+    return loss

@@ -1,0 +1,145 @@
+"""The options of the training example: one frozen value, read from a command line and written back to one.
+
+They are written back because a comparison runs each training in a process of its own. Left out: what only the
+dispatching command needs (`--compare`, `--out` of a comparison); `train_imagenet.py` adds that.
+"""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+
+from models import ARCHITECTURES
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """One training.
+
+    Attributes:
+        arch: A name in `models.ARCHITECTURES`.
+        policy: The value of `chainer.config.ooc`; None is plain Chainer.
+        budget: The value of `chainer.config.ooc_budget`, or None.
+        workspace: The value of `chainer.config.ooc_workspace`, or None.
+        spill_dir: The value of `chainer.config.ooc_spill_dir`, or None.
+        batchsize: Images per iteration; None takes the network's own.
+        iterations: Iterations in all, those before a resumed snapshot included.
+        crop: Width and height of an image in pixels.
+        learning_rate: Of momentum SGD; None takes the network's own.
+        seed: Of weights, dropout and data.
+        images: A folder of images, or None for the bundled photographs.
+        wall_bytes: Limit on private memory (RLIMIT_DATA) from before training on, or None.
+        snapshot_every: Iterations between two snapshots; 0 writes none.
+        resume: A snapshot to go on from, or None.
+        out: Folder of log and snapshots.
+        journal: A file that gets one JSON line per iteration, or None.
+    """
+
+    arch: str = 'resnet50'
+    policy: str | None = None
+    budget: str | None = None
+    workspace: str | None = None
+    spill_dir: str | None = None
+    batchsize: int | None = None
+    iterations: int = 10
+    crop: int = 224
+    learning_rate: float | None = None
+    seed: int = 0
+    images: pathlib.Path | None = None
+    wall_bytes: int | None = None
+    snapshot_every: int = 0
+    resume: pathlib.Path | None = None
+    out: pathlib.Path = pathlib.Path('result')
+    journal: pathlib.Path | None = None
+
+    @property
+    def images_per_iteration(self) -> int:
+        """The batch size in force."""
+        return self.batchsize or ARCHITECTURES[self.arch].batchsize
+
+    @property
+    def title(self) -> str:
+        """What is trained, for headings."""
+        return f'{ARCHITECTURES[self.arch].title}, batch {self.images_per_iteration}, {self.crop}x{self.crop}'
+
+    def to_arguments(self) -> list[str]:
+        """The command-line arguments that give these options again."""
+        arguments = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                name = 'wall' if field.name == 'wall_bytes' else field.name.replace('_', '-')
+                arguments += [f'--{name}', str(value)]
+        return arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds one argument per option; the defaults are those of `Options`."""
+    usual = Options()
+    training = parser.add_argument_group('training')
+    training.add_argument('--arch', choices=sorted(ARCHITECTURES), default=usual.arch, help='network (%(default)s)')
+    training.add_argument('--batchsize', type=positive, metavar='N',
+                          help='images per iteration (' + ', '.join(
+                              f'{row.name} {row.batchsize}' for row in ARCHITECTURES.values()) + ')')
+    training.add_argument('--iterations', type=positive, default=usual.iterations, metavar='N', help='(%(default)s)')
+    training.add_argument('--crop', type=positive, default=usual.crop, metavar='PIXELS',
+                          help='side of an image (%(default)s)')
+    training.add_argument('--learning-rate', type=float, metavar='X', help='of momentum SGD (0.01; vgg16 0.001)')
+    training.add_argument('--seed', type=int, default=usual.seed, help='of weights, dropout and data (%(default)s)')
+    training.add_argument('--images', type=pathlib.Path, metavar='DIR',
+                          help='train on these images; classes are sub-folders, or files where there are none '
+                               '(default: photographs bundled with scikit-image and scikit-learn)')
+    training.add_argument('--snapshot-every', type=int, default=usual.snapshot_every, metavar='N',
+                          help='iterations between two snapshots (%(default)s: none)')
+    training.add_argument('--resume', type=pathlib.Path, metavar='SNAPSHOT', help='go on from this snapshot')
+    training.add_argument('--out', type=pathlib.Path, default=usual.out, metavar='DIR',
+                          help='folder for log, snapshots and results (%(default)s)')
+    memory = parser.add_argument_group('memory')
+    memory.add_argument('--policy', type=policy, metavar='NAME',
+                        help='chainer.config.ooc: keep, swap-all-naive, swap-all or None (None: plain Chainer)')
+    memory.add_argument('--budget', metavar='BYTES', help='chainer.config.ooc_budget, such as 600MB (what is free)')
+    memory.add_argument('--workspace', metavar='BYTES', help="chainer.config.ooc_workspace (Chainer's own way)")
+    memory.add_argument('--spill-dir', metavar='DIR', help='chainer.config.ooc_spill_dir (the temporary folder)')
+    memory.add_argument('--wall', dest='wall_bytes', type=amount, metavar='BYTES',
+                        help='limit private memory to this (RLIMIT_DATA), such as 1300MB')
+    memory.add_argument('--journal', type=pathlib.Path, metavar='FILE', help=argparse.SUPPRESS)
+
+
+def read_options(arguments: argparse.Namespace) -> Options:
+    """Takes the options out of parsed arguments.
+
+    Raises:
+        ValueError: The crop is too small for the network.
+    """
+    options = Options(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Options)})
+    smallest = ARCHITECTURES[options.arch].smallest_crop
+    if options.crop < smallest:
+        raise ValueError(f'--crop {options.crop} is too small: {options.arch} needs images of {smallest}x{smallest} '
+                         f'pixels or more; raise --crop')
+    return options
+
+
+def positive(text: str) -> int:
+    """Reads a count that is at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f'{text} is not a count; write 1 or more')
+    return value
+
+
+def amount(text: str) -> int:
+    """Reads an amount of memory."""
+    from chainer_ooc.quantities import parse_bytes
+
+    try:
+        value = parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f'{text} is no amount of memory; write something like 1300MB')
+    return value
+
+
+def policy(text: str) -> str | None:
+    """Reads a policy's name; 'None' is plain Chainer."""
+    return None if text.lower() == 'none' else text
