@@ -1,0 +1,42 @@
+"""What a command answers: the same facts as tables for people and as one JSON object for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chainer_ooc.report.table import Column, Table
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A command's result.
+
+    Attributes:
+        facts: JSON-ready; quantities carry their unit in the key.
+        tables: the same for people, in this order.
+        closing: lines below the tables, such as what to do next.
+        status: the exit status of the process.
+    """
+
+    facts: Mapping[str, Any]
+    tables: Sequence[Table]
+    closing: Sequence[str] = ()
+    status: int = 0
+
+    def text(self) -> str:
+        """The tables, with an empty line between them, and the closing lines."""
+        parts = [table.to_text() for table in self.tables]
+        return '\n\n'.join([*parts, '\n'.join(self.closing)] if self.closing else parts)
+
+    def json(self) -> str:
+        """The facts as one JSON object."""
+        return json.dumps(self.facts, indent=2)
+
+
+def listing(title: str, heading: str, facts: Mapping[str, object]) -> Table:
+    """A table of names and values, the names under ``heading``."""
+    rows = [{'name': name, 'value': value} for name, value in facts.items()]
+    return Table([Column('name', heading), Column('value', '')], rows, title)

@@ -1,0 +1,140 @@
+"""Finds the model that a command line names, and runs it on random images.
+
+The four networks by name are those of ``examples/models`` in a checkout; an installed package has no examples, and any
+other model is named as ``module:attribute``, as entry points are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chainer_ooc.errors import OocError
+
+NAMES = ('alexnet', 'googlenet', 'resnet50', 'vgg16')
+_EXAMPLES = Path(__file__).resolve().parents[2] / 'examples'
+
+
+@dataclass(frozen=True)
+class Model:
+    """A chain with the name that the user gave it.
+
+    Attributes:
+        name: as written.
+        chain: a chainer.Chain.
+        takes_labels: it is called with images and labels and returns the loss; else with images alone, and the loss is
+            softmax cross entropy over what it returns.
+    """
+
+    name: str
+    chain: Any
+    takes_labels: bool
+
+    def iterate(self, batchsize: int, insize: int) -> None:
+        """One forward and backward pass over random images, float32, ``(batchsize, 3, insize, insize)``.
+
+        Raises:
+            OocError: the chain refuses the images or returns no loss.
+        """
+        import numpy as np
+        from chainer.utils.type_check import InvalidType
+
+        images = np.random.default_rng(0).standard_normal((batchsize, 3, insize, insize), dtype=np.float32)
+        labels = np.zeros(batchsize, np.int32)
+        try:
+            loss = self._loss(images, labels)
+            self.chain.cleargrads()
+            loss.backward()
+        except OocError:
+            raise
+        except MemoryError:
+            raise OocError(f'{self.name} on images {images.shape} needs more memory than there is; choose a smaller '
+                           '--batchsize, or --policy swap-all') from None
+        except (InvalidType, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise OocError(f'{self.name} cannot be trained on images {images.shape}: {_one_line(error)}; '
+                           'choose another --insize, or a chain for such images') from error
+
+    def _loss(self, images: Any, labels: Any) -> Any:
+        import chainer.functions as F
+
+        if self.takes_labels:
+            return self.chain(images, labels)
+        scores = self.chain(images)
+        return F.softmax_cross_entropy(F.reshape(scores, (len(images), -1)), labels)
+
+
+def load_model(name: str) -> Model:
+    """Makes the model.
+
+    Args:
+        name: one of `NAMES`, or ``module:attribute`` of a callable without arguments that returns a chain; the current
+            folder is searched too.
+
+    Raises:
+        OocError: there is no such model.
+    """
+    import chainer
+
+    chain = _call(name, _example(name) if name in NAMES else _attribute(name))
+    if not isinstance(chain, chainer.Chain):
+        raise OocError(f'{name} returns a {type(chain).__name__}, not a chainer.Chain; name a class or function that '
+                       'returns one')
+    return Model(name, chain, takes_labels=_required_arguments(chain) >= 2)
+
+
+def _example(name: str) -> Callable[[], object]:
+    if not (_EXAMPLES / 'models').is_dir():
+        raise OocError(f'{name} is one of the examples, which a checkout has and an installed chainer_ooc has not '
+                       f'(looked in {_EXAMPLES}); run this in a checkout, or name a model as module:attribute')
+    if str(_EXAMPLES) not in sys.path:
+        sys.path.insert(0, str(_EXAMPLES))
+    build: Callable[[], object] = importlib.import_module('models').ARCHITECTURES[name].build
+    return build
+
+
+def _attribute(name: str) -> Any:
+    module_name, colon, attribute = name.partition(':')
+    if not (module_name and colon and attribute):
+        raise OocError(f'there is no model {name!r}; write one of {", ".join(NAMES)}, or module:attribute')
+    if '' not in sys.path:  # python -m has it, the entry point has not
+        sys.path.insert(0, '')
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise OocError(f'cannot import {module_name} for {name}: {error}; run this where it can be imported from, '
+                       'or set PYTHONPATH') from None
+    for part in attribute.split('.'):
+        if not hasattr(found, part):
+            raise OocError(f'{module_name} has no {attribute}; it has: {", ".join(_public_callables(found))}')
+        found = getattr(found, part)
+    return found
+
+
+def _call(name: str, build: Any) -> object:
+    if not callable(build):
+        raise OocError(f'{name} is a {type(build).__name__}, which cannot be called; name a class or function that '
+                       'returns a chainer.Chain')
+    try:
+        return build()
+    except TypeError as error:
+        raise OocError(f'{name} cannot be called without arguments: {_one_line(error)}; write a function that returns '
+                       'the chain, and name that') from error
+
+
+def _public_callables(module: object) -> list[str]:
+    return [name for name, value in vars(module).items() if callable(value) and not name.startswith('_')]
+
+
+def _required_arguments(chain: Any) -> int:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(chain.forward).parameters.values()
+    return sum(each.kind in positional and each.default is each.empty for each in parameters)
+
+
+def _one_line(error: BaseException) -> str:
+    return ' '.join(str(error).split())

@@ -1,0 +1,123 @@
+"""``chainer-ooc profile MODEL``: what one training iteration of a model computes, keeps and needs.
+
+The model runs on random images through chainer_ooc itself, under an ordinary configuration: what is shown is the very
+trace that planning sees. Left out: real data and the optimizer's step, which touch no feature map.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from chainer_ooc.cli.answer import Answer, listing
+from chainer_ooc.cli.model import load_model
+from chainer_ooc.cli.totals import Totals, totals
+from chainer_ooc.errors import OocError
+from chainer_ooc.quantities import format_bytes
+from chainer_ooc.report.table import Column, Table, seconds
+from chainer_ooc.trace import FeatureMap, Trace
+
+HELP = 'run a model on random images and show its feature maps, times and memory'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the model and the size of its input."""
+    parser.add_argument('model', metavar='MODEL', help=(
+        'resnet50, alexnet, googlenet, vgg16 (in a checkout), or module:attribute of a callable that returns a '
+        'chainer.Chain; the chain is called with images, or with images and labels and returns the loss'))
+    parser.add_argument('--batchsize', type=_positive, default=8, metavar='N',
+                        help='images per iteration (%(default)s)')
+    parser.add_argument('--insize', type=_positive, default=224, metavar='PIXELS',
+                        help='side of the square images (%(default)s)')
+    parser.add_argument('--policy', default='keep', help='chainer.config.ooc of the run (%(default)s)')
+    parser.add_argument('--top', type=_positive, default=10, metavar='N', help='feature maps to show (%(default)s)')
+    parser.add_argument('--out', type=Path, metavar='FILE', help='write the trace to this file, as JSON')
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Profiles the model.
+
+    Raises:
+        OocError: the model cannot be found or run, or the file cannot be written.
+    """
+    trace = record(arguments.model, arguments.batchsize, arguments.insize, arguments.policy)
+    if arguments.out is not None:
+        _write(arguments.out, trace.to_json())
+    found = totals(trace, arguments.batchsize)
+    largest = sorted(trace.maps, key=lambda each: -each.nbytes)[:arguments.top]
+    facts = {
+        'model': arguments.model, 'batchsize': arguments.batchsize, 'insize': arguments.insize, **asdict(found),
+        'largest_maps': [_row(trace, each) for each in largest],
+    }
+    closing = [f'trace written to {arguments.out}'] if arguments.out is not None else []
+    return Answer(facts, [_maps_table(facts['largest_maps'], len(trace.maps)), _totals_table(found)], closing)
+
+
+def record(name: str, batchsize: int, insize: int, policy: str) -> Trace:
+    """Runs as many iterations as it takes until there is a trace.
+
+    Raises:
+        OocError: the model cannot be found or run.
+    """
+    import chainer
+
+    import chainer_ooc
+
+    model = load_model(name)
+    iterations = chainer.config.ooc_profile_iterations + 1  # the trace is there when the iteration after it begins
+    with chainer.using_config('ooc', policy):
+        try:
+            for _ in range(iterations):
+                model.iterate(batchsize, insize)
+            trace = chainer_ooc.trace()
+        finally:
+            chainer_ooc.reset()
+    if trace is None:
+        raise OocError(f'{name} left no trace: its backward pass reached no function')
+    return trace
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding='utf-8')
+    except OSError as error:
+        raise OocError(f'cannot write the trace to {file}: {error.strerror}; name another file with --out') from None
+
+
+def _row(trace: Trace, feature_map: FeatureMap) -> dict[str, Any]:
+    producer = feature_map.producer
+    return {
+        'map': feature_map.id, 'nbytes': feature_map.nbytes, 'shape': list(feature_map.shape),
+        'dtype': feature_map.dtype, 'producer': 'the batch' if producer is None else trace.calls[producer].label,
+        'last_forward_use': feature_map.last_forward_use, 'backward_uses': list(feature_map.backward_uses),
+    }
+
+
+def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
+    columns = [
+        Column('map', 'map', right=True), Column('nbytes', 'size', format_bytes, right=True),
+        Column('shape', 'shape', lambda shape: 'x'.join(map(str, shape))), Column('dtype', 'type'),
+        Column('producer', 'made by'), Column('last_forward_use', 'last read in call', right=True),
+        Column('backward_uses', 'read in backward at', lambda uses: ' '.join(map(str, uses)) or 'never'),
+    ]
+    return Table(columns, rows, f'the largest {len(rows)} of {count} feature maps')
+
+
+def _totals_table(found: Totals) -> Table:
+    return listing('one iteration', 'total', {
+        'feature maps': f'{found.maps}, of which {found.retained_maps} are kept for backward',
+        'bytes kept for backward':
+            f'{format_bytes(found.retained_bytes)}, {found.retained_bytes_per_image / 1e6:.1f} MB per image',
+        'forward': f'{seconds(found.forward_seconds)} in {found.calls} calls',
+        'backward': f'{seconds(found.backward_seconds)} in {found.steps} steps',
+        'largest working set': f'{format_bytes(found.working_set_bytes)} at {found.working_set_at}',
+    })
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f'{text!r} is no whole number of at least 1')
+    return value
