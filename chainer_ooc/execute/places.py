@@ -1,0 +1,243 @@
+"""The places where Chainer holds on to an array, each of which can give it up and take it back.
+
+An array that left is replaced by an `Away`, which knows the storage that it lay on and its layout there. Whoever reads
+the place reaches `Away.fetch` first: `VariableNode.data`, `FunctionNode.__getattr__` and the retained outputs through
+the seam patch, a Variable's data list by its own `__getitem__`. That is promise P1.
+
+    node._data ------> array --.
+    Variable._data --> [array]--+--> root            (resident)
+    function.mask ---> array --'
+
+    node._ooc -------> Away ---.
+    Variable._data --> Vacant --+--> Storage --> far copy   (away)
+    function._ooc ---> Away ---'
+
+Places hold nodes and functions weakly: a graph that dies takes its stand-ins with it, and so its far copies.
+
+Source: PyTorch's saved-tensor hooks (pack and unpack), for a framework that has properties instead.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from chainer_ooc.backends.arrays import Layout
+
+if TYPE_CHECKING:
+    from chainer_ooc.execute.storage import Storage
+
+Array = np.ndarray[Any, Any]
+
+
+class Away:
+    """Stands for an array that left."""
+
+    __slots__ = ('layout', 'storage')
+
+    def __init__(self, storage: Storage, layout: Layout):
+        self.storage = storage
+        self.layout = layout
+
+    def fetch(self) -> None:
+        """Brings the storage back, and with it every place's array."""
+        self.storage.fetch()
+
+
+class Place(Protocol):
+    """Somewhere that arrays of one storage are held.
+
+    Attributes:
+        key: tells it from the other places that are alive.
+    """
+
+    key: tuple[int, object]
+
+    def is_alive(self) -> bool:
+        """Whether the node or function that it stands for still exists."""
+
+    def arrays(self) -> Iterator[Array]:
+        """What is held now; an array that is held twice comes twice."""
+
+    def empty(self, away_for: Callable[[Array], Away | None]) -> None:
+        """Gives up each array for which `away_for` has a stand-in."""
+
+    def fill(self, array_for: Callable[[Away], Array | None]) -> None:
+        """Takes back each array that `array_for` has for a stand-in."""
+
+
+class Vacant(list):  # type: ignore[type-arg]
+    """The data list of a Variable whose array is away; reading its element brings the array back.
+
+    A copy of the Variable may share this very list, so it takes the array itself when it comes.
+    """
+
+    def __init__(self, away: Away):
+        super().__init__([None])
+        self.away: Away | None = away
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.away is not None:
+            self.away.fetch()
+        return super().__getitem__(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.away = None
+        super().__setitem__(index, value)
+
+
+class NodePlace:
+    """A variable node's retained array, and the array of its Variable while that lives."""
+
+    __slots__ = ('_node', 'key')
+
+    def __init__(self, node: Any):
+        self.key = (id(node), None)
+        self._node = weakref.ref(node)
+
+    def is_alive(self) -> bool:
+        return self._node() is not None
+
+    def arrays(self) -> Iterator[Array]:
+        node = self._node()
+        if node is None:
+            return
+        if node._data is not None:
+            yield node._data
+        variable = node.get_variable_or_none()
+        if variable is not None and type(variable._data) is list and variable._data[0] is not None:
+            yield variable._data[0]
+
+    def variables(self) -> Iterator[Array]:
+        """The arrays that a user's Variable holds."""
+        node = self._node()
+        variable = None if node is None else node.get_variable_or_none()
+        if variable is not None and type(variable._data) is list and variable._data[0] is not None:
+            yield variable._data[0]
+
+    def empty(self, away_for: Callable[[Array], Away | None]) -> None:
+        node = self._node()
+        if node is None:
+            return
+        away = None if node._data is None else away_for(node._data)
+        if away is not None:
+            node._ooc = away
+            node._data = None
+        variable = node.get_variable_or_none()
+        if variable is not None and type(variable._data) is list and variable._data[0] is not None:
+            away = away_for(variable._data[0])
+            if away is not None:
+                variable._data = Vacant(away)
+
+    def fill(self, array_for: Callable[[Away], Array | None]) -> None:
+        node = self._node()
+        if node is None:
+            return
+        array = None if node._ooc is None else array_for(node._ooc)
+        if array is not None:
+            node._data = array
+            node._ooc = None
+        variable = node.get_variable_or_none()
+        vacant = None if variable is None else variable._data
+        if isinstance(vacant, Vacant) and vacant.away is not None:
+            array = array_for(vacant.away)
+            if array is not None:
+                vacant[0] = array
+                variable._data = [array]
+
+
+class OutputPlace:
+    """One of the output arrays that a function retains for itself, beside those of the output nodes."""
+
+    __slots__ = ('_function', '_index', 'key')
+
+    def __init__(self, function: Any, index: int):
+        self.key = (id(function), index)
+        self._function = weakref.ref(function)
+        self._index = index
+
+    def is_alive(self) -> bool:
+        return self._function() is not None
+
+    def arrays(self) -> Iterator[Array]:
+        function = self._function()
+        if function is not None and function._retained_output_data is not None:
+            array = function._retained_output_data[self._index]
+            if array is not None:
+                yield array
+
+    def empty(self, away_for: Callable[[Array], Away | None]) -> None:
+        for array in self.arrays():
+            away = away_for(array)
+            if away is not None:
+                function = self._function()
+                function.__dict__.setdefault('_ooc', {})[self] = away
+                self._put(function, None)
+
+    def fill(self, array_for: Callable[[Away], Array | None]) -> None:
+        function = self._function()
+        away = (function._ooc or {}).get(self) if function is not None else None
+        array = None if away is None else array_for(away)
+        if array is not None:
+            self._put(function, array)
+            del function._ooc[self]
+
+    def _put(self, function: Any, array: Array | None) -> None:
+        retained = list(function._retained_output_data)
+        retained[self._index] = array
+        function._retained_output_data = tuple(retained)
+
+
+class AttributePlace:
+    """An array that a function hides on itself (P5).
+
+    The attribute is deleted while the array is away, so that reading it reaches `__getattr__`; one that the class
+    itself has too would be read from there instead, and is left alone (see `hidden_places`).
+    """
+
+    __slots__ = ('_name', '_owner', 'key')
+
+    def __init__(self, owner: Any, name: str):
+        self.key = (id(owner), name)
+        self._owner = weakref.ref(owner)
+        self._name = name
+
+    def is_alive(self) -> bool:
+        return self._owner() is not None
+
+    def arrays(self) -> Iterator[Array]:
+        owner = self._owner()
+        array = None if owner is None else owner.__dict__.get(self._name)
+        if array is not None:
+            yield array
+
+    def empty(self, away_for: Callable[[Array], Away | None]) -> None:
+        for array in self.arrays():
+            away = away_for(array)
+            if away is not None:
+                attributes = self._owner().__dict__  # type: ignore[union-attr]
+                attributes.setdefault('_ooc', {})[self._name] = away
+                del attributes[self._name]
+
+    def fill(self, array_for: Callable[[Away], Array | None]) -> None:
+        owner = self._owner()
+        away = (owner._ooc or {}).get(self._name) if owner is not None else None
+        array = None if away is None else array_for(away)
+        if array is not None:
+            del owner._ooc[self._name]
+            if self._name not in owner.__dict__:
+                owner.__dict__[self._name] = array
+
+
+def hidden_places(function: Any) -> list[tuple[AttributePlace, Array]]:
+    """Finds the arrays that a function, or the old-style function that it adapts, keeps as attributes."""
+    owners = [function]
+    old_style = function.__dict__.get('_function')
+    if old_style is not None:
+        owners.append(old_style)
+    return [(AttributePlace(owner, name), value)
+            for owner in owners for name, value in owner.__dict__.items()
+            if type(value) is np.ndarray and not hasattr(type(owner), name)]

@@ -1,0 +1,320 @@
+"""What is in near memory, and every change of that: swap-outs, swap-ins, drops, evictions, and the budget (P3).
+
+Only the thread that trains changes residency. A swap-out that is done frees nothing by itself: `reap` looks at finished
+ones at the edges of calls, so that the memory that a call sees does not change while it runs. Deaths of blocks are
+told by weak references, possibly from another thread or the garbage collector, and so only queued there.
+
+Source: zict's and distributed's two-tier mappings (evict until below target; the value is always in a tier).
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.base import Backend
+from chainer_ooc.errors import LostMapError
+from chainer_ooc.execute.places import Array
+from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.tally import Tally
+
+
+class Residency:
+    """The storages of one backend.
+
+    Attributes:
+        backend: moves the bytes.
+        budget_bytes: what near memory may hold; nothing is moved for its sake while it is None.
+        standing_bytes: arrays that are no feature maps and live now: parameters, gradients, optimizer state.
+        min_bytes: smaller blocks are never evicted.
+        metering: whether new blocks count as seen by the allocation meter.
+        inside: Chainer's own computation runs, so that whoever reads an array does not write to it.
+        pinned: storages that the current call needs.
+        next_use: position of a storage's next use, for eviction; the farthest goes first.
+        on_event: called with ('malloc' or 'free', map id, bytes) when a block appears or goes.
+    """
+
+    def __init__(self, backend: Backend):
+        self.backend = backend
+        self.budget_bytes: int | None = None
+        self.standing_bytes = 0
+        self.min_bytes = 0
+        self.metering = False
+        self.inside = False
+        self.pinned: frozenset[Storage] = frozenset()
+        self.next_use: Callable[[Storage], float] = lambda storage: -storage.touched
+        self.on_event: Callable[[str, int, int], None] = lambda kind, map_id, nbytes: None
+        self.tally = Tally()
+        self._by_root: dict[int, tuple[weakref.ref[Array], Storage]] = {}
+        self._leaving: deque[Storage] = deque()
+        self._deaths: deque[tuple[int, weakref.ref[Array], int, int]] = deque()
+        self._near_bytes = 0
+        self._metered_bytes = 0
+        self._epoch = 0
+
+    # --- what there is -------------------------------------------------------------------------------------------
+
+    def near_bytes(self) -> int:
+        """Bytes in near memory as far as they are known: feature maps and what stands."""
+        self._bury()
+        return self._near_bytes + self.standing_bytes
+
+    def metered_bytes(self) -> int:
+        """Bytes of the feature maps in near memory that were allocated while the meter ran."""
+        self._bury()
+        return self._metered_bytes
+
+    def storages(self) -> list[Storage]:
+        """All that are in near memory."""
+        self._bury()
+        return [storage for _, storage in self._by_root.values()]
+
+    def forget_metered(self) -> None:
+        """A new stretch of metering begins: what is there now was not seen by it."""
+        self._epoch += 1
+        self._metered_bytes = 0
+
+    def find(self, array: Any) -> Storage | None:
+        """Returns the storage under an array, or None if it is not known or cannot be moved."""
+        root = arrays.root_of(array)
+        ref, storage = self._by_root.get(id(root), (None, None))
+        return storage if ref is not None and ref() is root else None
+
+    def register(self, array: Any, map_id: int, from_outside: bool) -> Storage | None:
+        """Returns the storage under an array, made known as `map_id` if need be; None if it cannot be moved.
+
+        Of a block from outside of the graph only the array's part counts: a batch may be a slice of a whole data set.
+        """
+        found = self.find(array)
+        root = arrays.root_of(array)
+        if found is not None or root is None or arrays.flat_bytes(root) is None:
+            return found
+        storage = Storage(self, root)
+        storage.map = map_id
+        self._appear(storage, root, int(array.nbytes) if from_outside else storage.nbytes)
+        return storage
+
+    # --- moving ----------------------------------------------------------------------------------------------------
+
+    def swap_out(self, storage: Storage) -> bool:
+        """Lets a resident storage go as soon as its copy is whole; False if it cannot go now.
+
+        If this fails: `reap` reports it, and the storage stays resident.
+        """
+        if storage.state is not State.RESIDENT or storage.held_elsewhere():
+            return False
+        if storage.copy is not None and not storage.exposed:
+            self._let_go(storage)
+            return True
+        root = storage.root()
+        storage.block = None if root is None else arrays.flat_bytes(root)
+        if storage.block is None:
+            return False
+        self._discard_copy(storage)
+        storage.state = State.LEAVING
+        try:
+            storage.copy, storage.transfer = self.backend.swap_out(storage.block)
+        except BaseException:
+            self._stay(storage)
+            raise
+        storage.exposed = False
+        self._leaving.append(storage)
+        return True
+
+    def reap(self, wait: bool = False) -> None:
+        """Lets go of what has been copied out; with `wait`, waits for the oldest swap-out first.
+
+        Raises:
+            SpillError: a swap-out failed; that storage is resident.
+        """
+        while self._leaving:
+            storage = self._leaving[0]
+            transfer = storage.transfer
+            if storage.state is State.LEAVING and transfer is not None:
+                if not transfer.done and not wait:
+                    return
+                self._finish_leaving(storage)
+                wait = False
+            self._leaving.popleft()
+
+    def settle(self) -> None:
+        """Waits for all swap-outs.
+
+        Raises:
+            SpillError: one failed.
+        """
+        while self._leaving:
+            self.reap(wait=True)
+
+    def prefetch(self, storage: Storage) -> bool:
+        """Starts the swap-in of a storage that is away; False if there is none to start."""
+        if storage.state is not State.AWAY or storage.root() is not None or storage.copy is None:
+            return False
+        block = self.backend.allocate(storage.nbytes)
+        self._appear(storage, block, storage.nbytes)
+        storage.block, storage.state = block, State.ARRIVING
+        try:
+            storage.transfer = self.backend.swap_in(storage.copy, block)
+        except BaseException:
+            storage.block, storage.state = None, State.AWAY
+            raise
+        return True
+
+    def fetch(self, storage: Storage) -> None:
+        """Makes a storage resident because somebody reads it now (P1).
+
+        Raises:
+            LostMapError: it was freed after its last known use.
+            SpillError: the swap-in failed; the far copy is whole, and reading again tries again.
+            MemoryError: no near memory for it.
+        """
+        started = time.perf_counter()
+        if not self._take_up(storage):
+            if storage.state is State.LOST:
+                raise LostMapError(_lost(storage))
+            if storage.state is State.AWAY:
+                self.tally.faults += 1
+                self.make_room(storage.nbytes)
+                self.prefetch(storage)
+            self._arrive(storage)
+        storage.exposed = storage.exposed or not self.inside
+        self.tally.stall_seconds += time.perf_counter() - started
+
+    def drop(self, storage: Storage, may_lose: bool) -> None:
+        """Frees a storage after its last backward use.
+
+        Its far copy stays while the graph lives, so that it can still be read. One without a far copy is lost, where
+        that is allowed and no Variable of the user's shows it.
+        """
+        if storage.state is State.ARRIVING:
+            self._arrive(storage)
+        if storage.state is not State.RESIDENT or storage.held_elsewhere():
+            return
+        if storage.copy is not None and not storage.exposed:
+            self._let_go(storage)
+        elif may_lose and storage.copy is None and not storage.in_variables():
+            storage.empty_places()
+            storage.state = State.LOST
+
+    # --- the budget ------------------------------------------------------------------------------------------------
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether so many more bytes keep within the budget."""
+        return self.budget_bytes is None or self.near_bytes() + nbytes <= self.budget_bytes
+
+    def make_room(self, nbytes: int) -> bool:
+        """Waits for swap-outs, then evicts what is used last, until `nbytes` fit; False if they never will."""
+        self.reap()
+        started = time.perf_counter()
+        stuck: set[int] = set()
+        while not self.fits(nbytes):
+            if self._leaving:
+                self.reap(wait=True)
+            elif not self._evict(stuck):
+                break
+        self.tally.stall_seconds += time.perf_counter() - started
+        return self.fits(nbytes)
+
+    def _evict(self, stuck: set[int]) -> bool:
+        candidates = [each for each in self.storages()
+                      if each.state in (State.RESIDENT, State.ARRIVING) and each not in self.pinned
+                      and each.nbytes >= max(self.min_bytes, 1) and id(each) not in stuck]
+        if not candidates:
+            return False
+        victim = max(candidates, key=self.next_use)
+        stuck.add(id(victim))
+        if victim.state is State.ARRIVING:
+            self._arrive(victim)
+        if victim.is_retained() and self.swap_out(victim):
+            self.tally.evictions += 1
+            self.settle()
+        return True
+
+    # --- the small steps -------------------------------------------------------------------------------------------
+
+    def _finish_leaving(self, storage: Storage) -> None:
+        started = time.perf_counter()
+        assert storage.transfer is not None
+        try:
+            storage.transfer.wait()
+        except OSError:
+            self._discard_copy(storage)
+            self._stay(storage)
+            self._leaving.popleft()
+            raise
+        finally:
+            self.tally.stall_seconds += time.perf_counter() - started
+        self.tally.swapped_out_bytes += storage.nbytes
+        self._stay(storage)
+        if storage.held_elsewhere():
+            self._discard_copy(storage)
+        else:
+            self._let_go(storage)
+
+    def _stay(self, storage: Storage) -> None:
+        storage.block, storage.transfer, storage.state = None, None, State.RESIDENT
+
+    def _let_go(self, storage: Storage) -> None:
+        root = storage.root()
+        storage.empty_places()
+        storage.state = State.AWAY
+        del root
+
+    def _take_up(self, storage: Storage) -> bool:
+        """Makes a storage resident from near memory, if it is still or already there."""
+        root = storage.root()
+        if storage.state is State.ARRIVING or root is None:
+            return False
+        block = arrays.flat_bytes(root)
+        assert block is not None
+        storage.fill_places(block)
+        if storage.state is not State.LEAVING:
+            storage.state = State.RESIDENT
+            storage.exposed = True
+        return True
+
+    def _arrive(self, storage: Storage) -> None:
+        assert storage.transfer is not None and storage.block is not None
+        try:
+            storage.transfer.wait()
+        except OSError:
+            storage.block, storage.transfer, storage.state = None, None, State.AWAY
+            raise
+        self.tally.swapped_in_bytes += storage.nbytes
+        storage.fill_places(storage.block)
+        self._stay(storage)
+
+    def _discard_copy(self, storage: Storage) -> None:
+        if storage.copy is not None:
+            self.backend.release(storage.copy)
+            storage.copy = None
+
+    def _appear(self, storage: Storage, root: Array, counted_bytes: int) -> None:
+        key, epoch = id(root), self._epoch if self.metering else -1
+        storage.root = weakref.ref(root, lambda ref: self._deaths.append((key, ref, counted_bytes, epoch)))
+        self._by_root[key] = storage.root, storage
+        self._near_bytes += counted_bytes
+        if self.metering:
+            self._metered_bytes += counted_bytes
+        self.on_event('malloc', storage.map, counted_bytes)
+
+    def _bury(self) -> None:
+        while self._deaths:
+            key, dead, nbytes, epoch = self._deaths.popleft()
+            self._near_bytes -= nbytes
+            if epoch == self._epoch:
+                self._metered_bytes -= nbytes
+            ref, storage = self._by_root.get(key, (None, None))
+            if ref is dead and storage is not None:
+                del self._by_root[key]
+                self.on_event('free', storage.map, nbytes)
+
+
+def _lost(storage: Storage) -> str:
+    return (f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, and policy '
+            "keep has no copy of it; the next iteration plans for this use. To go on now use policy 'swap-all', whose "
+            'maps can be read as long as their graph lives')

@@ -1,0 +1,173 @@
+"""One block of near memory and its copy in far memory.
+
+    RESIDENT --swap_out--> LEAVING --reap--> AWAY --swap_in--> ARRIVING --adopt--> RESIDENT
+        |                     '--- somebody else holds it: stays RESIDENT
+        '---- drop: to AWAY where a far copy is, else to LOST
+
+A storage never owns its block while that is RESIDENT: the places do, and a weak reference tells when it is really
+gone. It may be alive although every place gave it up, when the user holds the array; then it is taken up again, unread
+from anywhere, so that the user's array and Chainer's stay one (P4) and nothing written to it is lost.
+
+Left out: when to do what (`residency`), and which memory that frees.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
+from chainer_ooc.execute.places import Array, Away, NodePlace, Place
+
+if TYPE_CHECKING:
+    from chainer_ooc.execute.residency import Residency
+
+
+class State(enum.Enum):
+    """Where the bytes are."""
+
+    RESIDENT = 'in near memory, held by its places'
+    LEAVING = 'in near memory, being copied out'
+    AWAY = 'in far memory'
+    ARRIVING = 'in far memory, being copied in'
+    LOST = 'freed after its last known use'
+
+
+class Storage:
+    """A block that several arrays may share.
+
+    Attributes:
+        nbytes: its size.
+        state: where its bytes are.
+        root: weak reference to the array that owns the block in near memory.
+        block: the bytes while a transfer moves them, else None.
+        copy: the far copy, or None; when the state is RESIDENT it equals the block unless `exposed`.
+        transfer: the one in flight, or None.
+        places: everything of Chainer's that may hold an array on it, each once.
+        map: id of its feature map in the iteration, or -1.
+        exposed: the user may have got an array on it, so that the far copy may be outdated.
+        pending_uses: functions that retained it and have not run backward yet.
+        touched: the position that used it last.
+    """
+
+    __slots__ = (
+        '__weakref__', 'block', 'copy', 'exposed', 'map', 'nbytes', 'pending_uses', 'places', 'residency',
+        'root', 'state', 'touched', 'transfer')
+
+    def __init__(self, residency: Residency, root: Array):
+        self.residency = residency
+        self.nbytes = int(root.nbytes)
+        self.state = State.RESIDENT
+        self.root: weakref.ref[Array] = weakref.ref(root)
+        self.block: ByteArray | None = None
+        self.copy: FarCopy | None = None
+        self.transfer: Transfer | None = None
+        self.places: dict[tuple[int, object], Place] = {}
+        self.map = -1
+        self.exposed = False
+        self.pending_uses = 0
+        self.touched = -1
+
+    def add_place(self, place: Place) -> None:
+        """Learns of somewhere that may hold an array on the block; one known already counts once."""
+        known = self.places.get(place.key)
+        if known is None or not known.is_alive():
+            self.places[place.key] = place
+
+    def fetch(self) -> None:
+        """What a read of an absent array reaches (P1)."""
+        self.residency.fetch(self)
+
+    def __del__(self) -> None:
+        if self.copy is not None:
+            self.residency.backend.release(self.copy)
+
+    def is_retained(self) -> bool:
+        """Whether Chainer itself holds it for backward, and not only a Variable of the user's."""
+        root = self.root()
+        for place in self.places.values():
+            skip = list(place.variables()) if isinstance(place, NodePlace) else []
+            held = list(place.arrays())
+            if len(held) > len(skip) and arrays.root_of(held[0]) is root:
+                return True
+        return False
+
+    def in_variables(self) -> bool:
+        """Whether a Variable that the user can reach holds an array on it."""
+        root = self.root()
+        return any(arrays.root_of(array) is root
+                   for place in self.places.values() if isinstance(place, NodePlace) for array in place.variables())
+
+    def held_elsewhere(self) -> bool:
+        """Whether anything but the places refers to the block: then letting go frees nothing, and bytes may change."""
+        root = self.root()
+        if root is None:
+            return True
+        held: dict[int, list[Any]] = {}
+        array = None
+        for place in self.places.values():
+            for array in place.arrays():
+                _add_chain(held, array, root)
+        del root, array
+        return not held or any(_references(entry) != entry[1] for entry in held.values())
+
+    def empty_places(self) -> None:
+        """Lets every place give its array up for a stand-in; the caller keeps the bytes in reach until it returns."""
+        root = self.root()
+        stand_ins: dict[int, Away] = {}
+
+        def away_for(array: Array) -> Away | None:
+            if root is None or arrays.root_of(array) is not root:
+                return None
+            if id(array) not in stand_ins:
+                stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
+            return stand_ins[id(array)]
+
+        for place in self.places.values():
+            place.empty(away_for)
+
+    def fill_places(self, block: ByteArray) -> None:
+        """Gives every place that has one of our stand-ins its array, laid over `block`."""
+        views: dict[arrays.Layout, Array] = {}
+
+        def array_for(away: Away) -> Array | None:
+            if away.storage is not self:
+                return None
+            if away.layout not in views:
+                views[away.layout] = arrays.view(block, away.layout)
+            return views[away.layout]
+
+        for place in self.places.values():
+            place.fill(array_for)
+
+
+def _add_chain(held: dict[int, list[Any]], array: Array, root: Array) -> None:
+    """Counts a holder of `array`, and each array's hold on its base up to the root, once."""
+    holder_of: Any = array
+    while True:
+        entry = held.get(id(holder_of))
+        if entry is not None:
+            entry[1] += 1
+            return
+        held[id(holder_of)] = [holder_of, 1]
+        if holder_of is root or not isinstance(holder_of.base, np.ndarray):
+            return
+        holder_of = holder_of.base
+
+
+def _references(entry: list[Any]) -> int:
+    """References to the array in an entry, beside the entry's own and those of this call."""
+    return sys.getrefcount(entry[0]) - _OVERHEAD
+
+
+def _calibrate() -> int:
+    entry = [np.empty(1), 0]
+    return sys.getrefcount(entry[0])
+
+
+_OVERHEAD = _calibrate()
