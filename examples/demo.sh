@@ -3,4 +3,4 @@
 set -eu
 cd -- "$(dirname -- "$0")/.."
 python=$(sh environment.sh demo examples)
-exec "$python" examples/train_imagenet.py --demo "$@"
+exec "$python" examples/demo.py "$@"

@@ -16,11 +16,15 @@ def _chainer_state():
     chainer = sys.modules.get('chainer')
     if not hasattr(chainer, 'get_function_hooks'):  # absent, or an import that a test made fail
         return {'function hooks': [], 'configuration': {}}
-    entries = {**vars(chainer.global_config), **vars(chainer.config._local)}
     return {
         'function hooks': list(chainer.get_function_hooks()),
-        'configuration': {name: value for name, value in sorted(entries.items()) if name.startswith('ooc')},
+        'configuration': _own_entries(chainer.config._local),
+        'global configuration': _own_entries(chainer.global_config),
     }
+
+
+def _own_entries(config):
+    return {name: value for name, value in sorted(vars(config).items()) if name.startswith('ooc')}
 
 
 def _descriptors():
@@ -48,15 +52,21 @@ def _forget_plans():
         chainer_ooc.reset()
 
 
+def _left_behind(before):
+    after = _state()
+    # What only one of the two has came or went with the test's own import of chainer.
+    return [f'{what}: {before[what]} before, {now} after' for what, now in after.items()
+            if now != before.get(what, now)]
+
+
 @pytest.fixture(autouse=True)
 def leaves_no_trace():
     """Fails a test that leaves something behind, and says what."""
     before = _state()
     yield
     _forget_plans()
-    if _state() != before:
+    if _left_behind(before):
         gc.collect()  # what hangs on a cycle only is not left behind; collecting after every test would be slow
-    after = _state()
-    left = [f'{what}: {before[what]} before, {after[what]} after' for what in before if after[what] != before[what]]
+    left = _left_behind(before)
     if left:
         pytest.fail('the test left something behind\n' + '\n'.join(left), pytrace=False)
