@@ -1,1 +1,1 @@
-"""The devices: the only place that knows which device it is. ``base`` is the contract, each folder beside it fills it in."""
+"""The devices: the only place that knows which device it is; `base` is the contract that each folder fills in."""

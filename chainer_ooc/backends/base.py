@@ -65,7 +65,7 @@ class FarCopy:
         nbytes: Size of the copy in bytes.
     """
 
-    __slots__ = ('nbytes', '__weakref__')
+    __slots__ = ('__weakref__', 'nbytes')
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes

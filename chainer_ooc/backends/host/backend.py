@@ -1,0 +1,195 @@
+r"""The host backend: NumPy arrays swapped to a spill file by two threads.
+
+Who owns what is what keeps it free of locks. The extents belong to the swap-out thread alone: it places each copy just
+before it writes it, and first takes back the spaces that were released, which arrive on a deque from any thread. So a
+KeyboardInterrupt, which Python raises in the main thread only, can never find the list of extents half changed, and a
+release from the garbage collector has nothing to wait for.
+
+    caller ------ tasks -----> swap-out thread (owns extents)  --write--> spill file
+       |  \------ tasks -----> swap-in thread                  <--read---
+       release (any thread) -> deque, emptied by the swap-out thread before it places a copy
+
+Left out: the order and the time of swaps (``schedule``); a second tier behind the file.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.host import filesystem, heap, limits, measure
+from chainer_ooc.backends.host.extents import Extents
+from chainer_ooc.backends.host.spill_file import SpillFile, no_room
+from chainer_ooc.backends.host.swap_thread import SwapThread, Task
+from chainer_ooc.backends.host.transfer import HostCopy, HostTransfer, Space, forked
+from chainer_ooc.errors import SpillError
+
+_backends: weakref.WeakSet[HostBackend] = weakref.WeakSet()
+_watching_forks = threading.Event()
+
+
+class HostBackend(Backend):
+    """Near memory is this process's private memory, far memory an unnamed file in a folder.
+
+    Args:
+        spill_dir: Folder of the spill file; None for the folder of temporary files, or ``/var/tmp`` where that is a
+            RAM disk.
+
+    Raises:
+        SpillError: No spill file can be made in the folder. Nothing is left open.
+    """
+
+    name = 'host'
+
+    def __init__(self, spill_dir: str | None = None) -> None:
+        self._file = SpillFile(spill_dir)
+        self._owner = os.getpid()
+        self._closed = False
+        self._extents = Extents()
+        self._unwanted: collections.deque[Space] = collections.deque()
+        self._asked_bytes = 0  # ever given to swap_out
+        self._answered_bytes = 0  # of those: placed, failed or no longer wanted
+        self._swap_out = SwapThread('chainer_ooc-swap-out', self._write, self._write_ended)
+        self._swap_in = SwapThread('chainer_ooc-swap-in', self._read, self._read_ended)
+        self._bandwidth: Bandwidth | None = None
+        self._heap = heap.return_freed_memory()
+        _watch_forks(self)
+
+    def allocate(self, nbytes: int) -> ByteArray:
+        return np.empty(nbytes, np.uint8)
+
+    def free_bytes(self) -> int:
+        return limits.free_bytes()
+
+    def reserve(self, nbytes: int) -> None:
+        self._check_usable('reserve far memory')
+        queued_bytes = self._asked_bytes - self._answered_bytes
+        free = self._far_free_bytes() - queued_bytes
+        if nbytes > free:
+            raise no_room(self._file.folder, nbytes, max(0, free))
+
+    def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:
+        self._check_usable('swap out')
+        _check_array(source, 'source')
+        copy = HostCopy(Space(source.nbytes), self._unwanted)
+        self._asked_bytes += source.nbytes
+        self._swap_out.submit(Task(copy.space, source, copy.space.swap_out, None))
+        return copy, copy.space.swap_out
+
+    def swap_in(self, copy: FarCopy, into: ByteArray) -> Transfer:
+        self._check_usable('swap in')
+        if not isinstance(copy, HostCopy) or copy.space.unwanted:
+            raise ValueError('cannot swap in a copy that is released or of another backend')
+        _check_array(into, 'into')
+        if into.nbytes != copy.nbytes or not into.flags.writeable:
+            raise ValueError(f'cannot swap in {copy.nbytes} bytes: the target must be writable and of that size (it '
+                             f'has {into.nbytes} bytes)')
+        transfer = HostTransfer(copy.nbytes)
+        copy.space.reads_started += 1
+        self._swap_in.submit(Task(copy.space, into, transfer, copy.space.swap_out))
+        return transfer
+
+    def release(self, copy: FarCopy) -> None:
+        if isinstance(copy, HostCopy):
+            copy.release()
+
+    def bandwidth(self) -> Bandwidth:
+        if self._bandwidth is None:
+            self._bandwidth = measure.bandwidth(self)
+        return self._bandwidth
+
+    def describe(self) -> dict[str, Any]:
+        self._check_usable('describe')
+        kind = filesystem.filesystem_type(self._file.folder)
+        warnings = [self._heap] if self._heap else []
+        if kind in filesystem.RAM_DISKS:
+            warnings.append('the spill folder is a RAM disk: what is swapped out stays in memory')
+        return {
+            'device': self.name,
+            'spill_folder': self._file.folder,
+            'spill_filesystem': kind,
+            'spill_free_bytes': self._far_free_bytes(),
+            'spill_file_bytes': self._extents.end_bytes,
+            'near_free_bytes': self.free_bytes(),
+            'near_limits_bytes': limits.limits_bytes(),
+            'warnings': warnings,
+        }
+
+    def close(self) -> None:
+        self._closed = True
+        if os.getpid() == self._owner:
+            self._swap_out.stop()
+            self._swap_in.stop()
+        self._file.close()
+
+    def _check_usable(self, act: str) -> None:
+        if os.getpid() != self._owner:
+            raise forked(act)
+        if self._closed:
+            raise SpillError(f'cannot {act}: the host backend is closed; chainer_ooc.reset() makes a new one')
+
+    def _far_free_bytes(self) -> int:
+        """What the file can still take: room to grow, free extents, and released ones that wait to be taken back."""
+        waiting = sum(space.nbytes for space in self._unwanted.copy() if space.start is not None)
+        return self._file.free_bytes(self._extents.end_bytes) + self._extents.free_bytes + waiting
+
+    # What follows runs in the swap threads.
+
+    def _write(self, space: Space, source: ByteArray) -> None:
+        self._take_back()
+        if space.useless():
+            return
+        start, growth_bytes = self._extents.place(space.nbytes)
+        if growth_bytes:
+            self._file.grow(self._extents.end_bytes, growth_bytes)
+        self._extents.take(start, space.nbytes)
+        try:
+            self._file.write(source.data, start, space.useless)
+        except BaseException:
+            self._extents.give(start, space.nbytes)
+            raise
+        space.start = start
+
+    def _write_ended(self, space: Space) -> None:
+        self._answered_bytes += space.nbytes
+
+    def _read(self, space: Space, into: ByteArray) -> None:
+        assert space.start is not None, 'a copy that was written has no place'
+        self._file.read(into.data, space.start)
+
+    def _read_ended(self, space: Space) -> None:
+        space.reads_ended += 1
+
+    def _take_back(self) -> None:
+        """Makes the extents of released spaces free, but for those that a swap-in still reads."""
+        for _ in range(len(self._unwanted)):
+            space = self._unwanted.popleft()
+            if not space.useless():
+                self._unwanted.append(space)
+            elif space.start is not None:
+                self._extents.give(space.start, space.nbytes)
+                space.start = None
+
+
+def _check_array(array: ByteArray, what: str) -> None:
+    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError(f'{what} must be uint8, 1-D and C-contiguous (is {array.dtype}, {array.ndim}-D)')
+
+
+def _watch_forks(backend: HostBackend) -> None:
+    """Has a forked child close its copy of the descriptor, which would hold the file's space for as long as it runs."""
+    _backends.add(backend)
+    if not _watching_forks.is_set() and hasattr(os, 'register_at_fork'):
+        _watching_forks.set()
+        os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _close_in_child() -> None:
+    for backend in list(_backends):
+        backend.close()

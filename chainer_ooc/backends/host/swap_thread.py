@@ -1,0 +1,139 @@
+"""A thread that makes one direction's copies, one after the other.
+
+Two such threads serve a backend, so that reading and writing run beside each other and beside the computation; within
+``pwritev`` and ``preadv`` the interpreter's lock is free. ``concurrent.futures`` is of no use here: its work item holds
+the array until the worker fetches the next one, and an array that is held is an array that is not freed. Here the array
+is handed over in a list of one element, which the thread empties, and the only frame that holds it has returned
+before the transfer counts as done (C5).
+
+The stack is small, as a default one (8 MB) is private memory that RLIMIT_DATA counts.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.host.transfer import HostTransfer, Space
+from chainer_ooc.errors import SpillError
+
+STACK_BYTES = 256 << 10
+
+#: Makes one copy: the space in the spill file and the array in near memory.
+Copy = Callable[[Space, ByteArray], None]
+
+
+class Task:
+    """One copy to make.
+
+    Args:
+        space: The far side.
+        array: The near side; held until the thread takes it.
+        transfer: What to report to.
+        after: A transfer that must have ended well before.
+    """
+
+    __slots__ = ('_handed_over', 'after', 'space', 'transfer')
+
+    def __init__(self, space: Space, array: ByteArray, transfer: HostTransfer, after: HostTransfer | None) -> None:
+        self.space = space
+        self._handed_over = [array]
+        self.transfer = transfer
+        self.after = after
+
+    def take(self) -> ByteArray:
+        """Returns the array and forgets it."""
+        return self._handed_over.pop()
+
+
+class SwapThread:
+    """A daemon thread with a queue, started by the first task.
+
+    Args:
+        name: Name of the thread, seen in debuggers and in ``threading.enumerate()``.
+        copy: Makes one copy; raises SpillError if it fails.
+        ended: Called after each task, well or not, before its transfer is done.
+    """
+
+    def __init__(self, name: str, copy: Copy, ended: Callable[[Space], None]) -> None:
+        self._name = name
+        self._copy = copy
+        self._ended = ended
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, task: Task) -> None:
+        """Queues a task; first in, first out.
+
+        Raises:
+            SpillError: The thread cannot be started. The task is not queued.
+        """
+        if self._thread is None:
+            self._start()
+        self._tasks.put(task)
+
+    def stop(self) -> None:
+        """Waits until all queued tasks are done and the thread has ended. Idempotent.
+
+        If this fails: a KeyboardInterrupt may pass through; call it again.
+        """
+        if self._thread is not None and self._thread.ident is not None:
+            self._tasks.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._thread = None
+            raise SpillError(f'cannot start the thread {self._name!r}: {error}; raise the limit of processes '
+                             '(ulimit -u) or of memory') from error
+        finally:
+            threading.stack_size(before)
+
+    def _run(self) -> None:
+        while True:
+            task = self._tasks.get()
+            if task is None:
+                return
+            self._perform(task)
+            del task  # else the last one stays alive until the next arrives
+
+    def _perform(self, task: Task) -> None:
+        """Makes the copy and reports it. Everything that refers to the array lives in ``_attempt``'s frame."""
+        failure = _failure_of(task.after)
+        started = time.perf_counter()
+        if failure is None:
+            failure = self._attempt(task)
+        else:
+            task.take()
+        self._ended(task.space)
+        task.transfer.end(time.perf_counter() - started, failure)
+
+    def _attempt(self, task: Task) -> SpillError | None:
+        """Returns None, or the failure without its traceback, whose frames would keep the array alive."""
+        try:
+            self._copy(task.space, task.take())
+        except SpillError as error:
+            return SpillError(*error.args)
+        except BaseException:  # a fault of ours: the caller must not wait for ever
+            return SpillError(f'a fault in the thread {self._name!r}; please report it:\n{traceback.format_exc()}')
+        return None
+
+
+def _failure_of(transfer: HostTransfer | None) -> SpillError | None:
+    """Waits for the transfer; returns how it failed, or None."""
+    if transfer is None:
+        return None
+    try:
+        transfer.wait()
+    except SpillError as error:
+        return SpillError(*error.args)
+    return None

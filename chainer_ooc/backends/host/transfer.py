@@ -1,0 +1,128 @@
+"""Copies in flight and the far copies that they make.
+
+Three threads meet here without a lock. Each field has one writer, and the order of two assignments carries the meaning,
+which the interpreter keeps:
+
+    field                       written by
+    Space.start                 the swap-out thread
+    Space.reads_started         the caller
+    Space.reads_ended           the swap-in thread
+    Space.unwanted              whoever releases (only ever from False to True)
+    HostTransfer, all fields    the thread that copies; ``done`` is the last to change
+
+A lock would have to be taken in ``release``, which the garbage collector may call at any instruction, also while the
+same thread holds that very lock.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+
+from chainer_ooc.backends.base import FarCopy, Transfer
+from chainer_ooc.errors import SpillError
+
+#: A waiting caller looks again this often, in case that a waiter before it was interrupted with the gate in its hand.
+_LOOK_AGAIN_SECONDS = 0.5
+
+
+class HostTransfer(Transfer):
+    """A copy that a swap thread makes; the thread calls ``end`` once.
+
+    ``threading.Event`` would do, were it not for KeyboardInterrupt: raised within its Python code, it can leave the
+    event's lock taken, and the swap thread would stand still for ever in ``set``. Here the thread only ever releases.
+    """
+
+    __slots__ = ('_done', '_failure', '_gate', '_owner', '_seconds', 'nbytes')
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._owner = os.getpid()
+        self._seconds = 0.0
+        self._failure: SpillError | None = None
+        self._done = False
+        self._gate = threading.Lock()
+        self._gate.acquire()
+
+    @property
+    def done(self) -> bool:
+        return self._done
+
+    @property
+    def seconds(self) -> float:
+        return self._seconds
+
+    def wait(self) -> None:
+        while not self._done:
+            if os.getpid() != self._owner:
+                raise forked('wait for a copy')
+            if self._gate.acquire(timeout=_LOOK_AGAIN_SECONDS):
+                self._gate.release()
+        if self._failure is not None:
+            raise SpillError(*self._failure.args)  # a new one: a traceback would grow, and keep frames alive
+
+    def end(self, seconds: float, failure: SpillError | None) -> None:
+        """Marks the copy as ended. ``failure`` must carry no traceback: its frames hold the array (C5)."""
+        self._seconds = seconds
+        self._failure = failure
+        self._done = True
+        self._gate.release()
+
+
+class Space:
+    """One copy's place in the spill file, and what decides when the place may be used again.
+
+    Attributes:
+        nbytes: Size of the copy.
+        start: Offset in the spill file, or None before it is written, after it failed and after it was given back.
+        swap_out: The transfer that fills it.
+        unwanted: Whether the copy is released.
+        reads_started: Number of swap-ins asked for.
+        reads_ended: Number of those that have ended.
+    """
+
+    __slots__ = ('nbytes', 'reads_ended', 'reads_started', 'start', 'swap_out', 'unwanted')
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.start: int | None = None
+        self.swap_out = HostTransfer(nbytes)
+        self.unwanted = False
+        self.reads_started = 0
+        self.reads_ended = 0
+
+    def useless(self) -> bool:
+        """Whether nobody will read the bytes any more."""
+        return self.unwanted and self.reads_started == self.reads_ended
+
+
+class HostCopy(FarCopy):
+    """A far copy in the spill file.
+
+    Args:
+        space: Its place.
+        unwanted: The backend's list of spaces to give back; appending to it is atomic.
+    """
+
+    __slots__ = ('_unwanted', 'space')
+
+    def __init__(self, space: Space, unwanted: collections.deque[Space]) -> None:
+        super().__init__(space.nbytes)
+        self.space = space
+        self._unwanted = unwanted
+
+    def release(self) -> None:
+        """Marks the space and hands it to the swap-out thread, which owns the extents."""
+        if not self.space.unwanted:
+            self.space.unwanted = True
+            self._unwanted.append(self.space)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def forked(act: str) -> SpillError:
+    """The error of a child process that uses its parent's backend."""
+    return SpillError(f'cannot {act} in process {os.getpid()}: the swap threads are those of the process that it was '
+                      'forked from; train in that process, or set chainer.config.ooc after the fork')
