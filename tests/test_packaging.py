@@ -35,7 +35,8 @@ def installed(wheel, tmp_path_factory):
 
 
 def run_python(*arguments, **options):
-    return subprocess.run([sys.executable, *map(str, arguments)], check=True, text=True, stdout=subprocess.PIPE, **options)
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, **options)
 
 
 def run_installed(folder, *arguments):

@@ -15,7 +15,7 @@ from chainer_ooc.cli.answer import Answer, listing
 from chainer_ooc.cli.model import load_model
 from chainer_ooc.cli.totals import Totals, totals
 from chainer_ooc.errors import OocError
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import format_bytes, parse_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import FeatureMap, Trace
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     trace = record(arguments.model, arguments.batchsize, arguments.insize, arguments.policy)
     if arguments.out is not None:
         _write(arguments.out, trace.to_json())
-    found = totals(trace, arguments.batchsize)
+    found = totals(trace, arguments.batchsize, _min_bytes())
     largest = sorted(trace.maps, key=lambda each: -each.nbytes)[:arguments.top]
     facts = {
         'model': arguments.model, 'batchsize': arguments.batchsize, 'insize': arguments.insize, **asdict(found),
@@ -77,6 +77,12 @@ def record(name: str, batchsize: int, insize: int, policy: str) -> Trace:
     if trace is None:
         raise OocError(f'{name} left no trace: its backward pass reached no function')
     return trace
+
+
+def _min_bytes() -> int:
+    import chainer
+
+    return parse_bytes(chainer.config.ooc_min_bytes)
 
 
 def _write(file: Path, text: str) -> None:
@@ -112,6 +118,7 @@ def _totals_table(found: Totals) -> Table:
             f'{format_bytes(found.retained_bytes)}, {found.retained_bytes_per_image / 1e6:.1f} MB per image',
         'forward': f'{seconds(found.forward_seconds)} in {found.calls} calls',
         'backward': f'{seconds(found.backward_seconds)} in {found.steps} steps',
+        'peak, all maps kept': format_bytes(found.kept_bytes),
         'largest working set': f'{format_bytes(found.working_set_bytes)} at {found.working_set_at}',
     })
 

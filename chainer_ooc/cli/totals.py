@@ -1,10 +1,14 @@
-"""Sums over a trace: what an iteration keeps, how long it takes, and the call that needs most at once."""
+"""Sums over a trace: what an iteration keeps, how long it takes, and the call that needs most at once.
+
+Both figures of memory leave out parameters and the optimizer's state, which no policy moves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from chainer_ooc.classify.verdict import Verdict, everything
+from chainer_ooc.schedule.demand import Standing, demand
 from chainer_ooc.trace import Trace
 
 
@@ -19,8 +23,9 @@ class Totals:
         retained_bytes_per_image: the same, by the batch size.
         calls, steps: number of forward calls and of steps in backward.
         forward_seconds, backward_seconds: their durations.
-        working_set_bytes: the most that one call or step needs at once: the maps that it reads, and what it allocates.
-        working_set_at: that call or step.
+        kept_bytes: peak of an iteration in which every map stays until its last use.
+        working_set_bytes: peak when every map that can leave is away whenever it is not read: no policy needs less.
+        working_set_at: the call or step that sets it.
     """
 
     maps: int
@@ -31,27 +36,28 @@ class Totals:
     steps: int
     forward_seconds: float
     backward_seconds: float
+    kept_bytes: int
     working_set_bytes: int
     working_set_at: str
 
 
-def totals(trace: Trace, batchsize: int) -> Totals:
-    """Sums up a trace of an iteration over ``batchsize`` images."""
+def totals(trace: Trace, batchsize: int, min_bytes: int) -> Totals:
+    """Sums up a trace.
+
+    Args:
+        trace: of an iteration.
+        batchsize: images in that iteration.
+        min_bytes: maps smaller than this always stay.
+    """
     retained = [each for each in trace.maps if each.retained]
     retained_bytes = sum(each.nbytes for each in retained)
-    working_sets = _working_sets(trace)
-    largest = max(range(trace.positions), key=lambda position: working_sets[position])
+    nothing = Standing(forward_bytes=0, backward_bytes=0)
+    kept = demand(trace, (Verdict.KEEP,) * len(trace.maps), nothing, min_bytes)
+    swapped = demand(trace, everything(trace, min_bytes), nothing, min_bytes)
     return Totals(
         maps=len(trace.maps), retained_maps=len(retained), retained_bytes=retained_bytes,
         retained_bytes_per_image=retained_bytes / batchsize, calls=len(trace.calls), steps=len(trace.steps),
         forward_seconds=sum(call.seconds for call in trace.calls),
         backward_seconds=sum(step.seconds for step in trace.steps),
-        working_set_bytes=working_sets[largest], working_set_at=trace.name_of(largest))
-
-
-def _working_sets(trace: Trace) -> list[int]:
-    def size(ids: Iterable[int]) -> int:
-        return sum(trace.maps[each].nbytes for each in {*ids} if each >= 0)
-
-    return [size(call.inputs) + call.peak_bytes for call in trace.calls] + [
-        size(step.maps) + step.peak_bytes for step in trace.steps]
+        kept_bytes=int(kept.max()), working_set_bytes=int(swapped.max()),
+        working_set_at=trace.name_of(int(swapped.argmax())))
