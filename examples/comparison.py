@@ -11,12 +11,11 @@ import json
 import pathlib
 from collections.abc import Sequence
 
+from chainer_ooc.report.comparison import compare, comparison_row, loss_table
+from chainer_ooc.report.values import Outcome, TrainingRun
 from options import Options
 from status_line import StatusLine
 from watched_run import run_watched
-
-from chainer_ooc.report.comparison import compare, comparison_row, loss_table
-from chainer_ooc.report.values import Outcome, TrainingRun
 
 DEFAULT_POLICY = 'swap-all'
 

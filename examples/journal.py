@@ -13,8 +13,9 @@ import time
 from typing import Any
 
 import chainer
-import chainer_ooc
 import numpy
+
+import chainer_ooc
 
 
 class Journal(chainer.training.Extension):

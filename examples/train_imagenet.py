@@ -14,9 +14,8 @@ import sys
 import chainer_ooc  # noqa: F401  before chainer, which it patches as it is imported
 
 # isort: split
-from options import Options, add_arguments, read_options
-
 from chainer_ooc.errors import OocError
+from options import Options, add_arguments, read_options
 
 OUT_OF_MEMORY = 3
 

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 import chainer
 import numpy
 from chainer.training import extensions
+
 from journal import Journal, parameter_digest
 from models import ARCHITECTURES
 from options import Options

@@ -16,9 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from options import Options
-
 from chainer_ooc.report.values import Iteration, MemorySample, Outcome, TrainingRun
+from options import Options
 
 SCRIPT = pathlib.Path(__file__).with_name('train_imagenet.py')
 OUT_OF_MEMORY = 3  # the exit status by which train_imagenet.py tells MemoryError

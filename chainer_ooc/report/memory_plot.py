@@ -20,8 +20,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from chainer_ooc.report.figure import BLUE, GREY, ORANGE, PALE, new_figure, save, tidy
-from chainer_ooc.report.values import Outcome, TrainingRun
+from chainer_ooc.report.figure import BLUE, GREY, ORANGE, new_figure, save, tidy
+from chainer_ooc.report.values import MemorySample, Outcome, TrainingRun
 
 _MB = 1e6
 
@@ -61,36 +61,50 @@ def draw_memory(runs: Sequence[TrainingRun], path: str | os.PathLike[str], title
 
 
 def _draw_panel(axes: Any, runs: Sequence[TrainingRun], colour: str) -> None:
-    """Draws the runs of one panel: the first finished one filled, with its iterations; deaths as crosses."""
+    """Draws the runs of one panel: those that finished filled, the first of them with its iterations."""
     tidy(axes)
+    axes.yaxis.set_major_formatter('{x:,.0f}')
     finished = [run for run in runs if run.outcome is Outcome.FINISHED]
-    for run, style in zip(runs, itertools.cycle(('-', '--', ':')), strict=False):
-        at = [sample.at_seconds for sample in run.samples]
-        megabytes = [sample.resident_bytes / _MB for sample in run.samples]
-        dead = run.outcome is not Outcome.FINISHED
-        axes.plot(at, megabytes, color=GREY if dead else colour, linestyle=style, linewidth=1.6, label=_legend(run))
-        if finished and run is finished[0]:
-            axes.fill_between(at, megabytes, color=colour, alpha=0.12, linewidth=0)
-        if dead:
-            axes.plot(at[-1:], megabytes[-1:], 'x', color='black', markersize=11, markeredgewidth=2.5)
-            axes.annotate(f'{run.outcome.value} in iteration {len(run.iterations) + 1}', (at[-1], megabytes[-1]),
-                          xytext=(11, -3), textcoords='offset points', fontsize=9, fontweight='bold')
+    for run, style in zip(finished, itertools.cycle(('-', '--', ':')), strict=False):
+        at, megabytes = _curve(run.samples)
+        axes.plot(at, megabytes, color=colour, linestyle=style, linewidth=1.4, label=_legend(run))
+        axes.fill_between(at, megabytes, color=colour, alpha=0.12, linewidth=0)
+    for run in runs:
+        if run.outcome is not Outcome.FINISHED:
+            _draw_death(axes, run)
     if finished:
         _mark_iterations(axes, finished[0])
-    axes.legend(loc='upper right', fontsize=9, frameon=True, framealpha=0.9, edgecolor=PALE)
+    axes.legend(loc='lower right', bbox_to_anchor=(1.0, 1.0), ncols=len(runs), fontsize=9, frameon=False, borderpad=0)
+
+
+def _draw_death(axes: Any, run: TrainingRun) -> None:
+    """Draws a run that died up to its largest sample, which was the last before it was torn down."""
+    largest = max(range(len(run.samples)), key=lambda place: run.samples[place].resident_bytes)
+    at, megabytes = _curve(run.samples[:largest + 1])
+    axes.plot(at, megabytes, color='black', linewidth=1.8, label=_legend(run))
+    axes.plot(at[-1:], megabytes[-1:], 'x', color='black', markersize=11, markeredgewidth=2.5)
+    axes.annotate(f'{run.outcome.value} in iteration {len(run.iterations) + 1}', (at[-1], megabytes[-1]),
+                  xytext=(10, -4), textcoords='offset points', va='top', fontsize=9, fontweight='bold',
+                  bbox={'facecolor': 'white', 'alpha': 0.8, 'linewidth': 0, 'pad': 1})
+
+
+def _curve(samples: Sequence[MemorySample]) -> tuple[list[float], list[float]]:
+    """Times in seconds and memory in MB."""
+    return [sample.at_seconds for sample in samples], [sample.resident_bytes / _MB for sample in samples]
 
 
 def _legend(run: TrainingRun) -> str:
-    return f'{run.name}: peak {max(sample.resident_bytes for sample in run.samples) / _MB:,.0f} MB'
+    return f'{run.name} (at most {max(sample.resident_bytes for sample in run.samples) / _MB:,.0f} MB)'
 
 
 def _mark_iterations(axes: Any, run: TrainingRun) -> None:
     """Draws a thin line where each iteration ends, and its number between two lines."""
     place = axes.get_xaxis_transform()
+    word = 'iteration ' if len(run.iterations) <= 6 else ''
     for number, iteration in enumerate(run.iterations, start=1):
         axes.axvline(iteration.end_seconds, color=GREY, linewidth=0.6, linestyle=':', zorder=0)
         middle = (iteration.start_seconds + iteration.end_seconds) / 2
-        axes.text(middle, 0.02, f'{number}', transform=place, ha='center', va='bottom', fontsize=8, color=GREY)
+        axes.text(middle, 0.02, f'{word}{number}', transform=place, ha='center', va='bottom', fontsize=8, color=GREY)
 
 
 def _draw_walls(grid: Sequence[Any], runs: Sequence[TrainingRun]) -> None:
@@ -98,5 +112,5 @@ def _draw_walls(grid: Sequence[Any], runs: Sequence[TrainingRun]) -> None:
     for wall_bytes in sorted({run.wall_bytes for run in runs if run.wall_bytes is not None}):
         for axes in grid:
             axes.axhline(wall_bytes / _MB, color='black', linewidth=1.4, linestyle=(0, (6, 3)))
-            axes.annotate(f'wall {wall_bytes / _MB:,.0f} MB', (1.0, wall_bytes / _MB), xytext=(-4, 3),
-                          xycoords=('axes fraction', 'data'), textcoords='offset points', ha='right', fontsize=9)
+            axes.annotate(f'wall\n{wall_bytes / _MB:,.0f} MB', (1.0, wall_bytes / _MB), xytext=(4, 0), va='center',
+                          xycoords=('axes fraction', 'data'), textcoords='offset points', fontsize=9)

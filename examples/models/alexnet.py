@@ -7,8 +7,8 @@ the first two linear layers. The two groups that the original split over two GPU
 from __future__ import annotations
 
 import chainer
-import chainer.functions as F  # noqa: N812
-import chainer.links as L  # noqa: N812
+import chainer.functions as F
+import chainer.links as L
 
 from models.reported_loss import reported
 

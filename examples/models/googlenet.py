@@ -6,8 +6,8 @@ each (section 5). The inception module is Chainer's own link.
 from __future__ import annotations
 
 import chainer
-import chainer.functions as F  # noqa: N812
-import chainer.links as L  # noqa: N812
+import chainer.functions as F
+import chainer.links as L
 
 from models.reported_loss import reported
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import chainer
-import chainer.functions as F  # noqa: N812
+import chainer.functions as F
 
 
 def reported(chain, loss, scores, labels):

@@ -9,8 +9,8 @@ pooling, of the average pooling and of the last linear function. The additions r
 from __future__ import annotations
 
 import chainer
-import chainer.functions as F  # noqa: N812
-import chainer.links as L  # noqa: N812
+import chainer.functions as F
+import chainer.links as L
 
 from models.reported_loss import reported
 

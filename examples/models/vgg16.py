@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 
 import chainer
-import chainer.functions as F  # noqa: N812
-import chainer.links as L  # noqa: N812
+import chainer.functions as F
+import chainer.links as L
 
 from models.reported_loss import reported
 

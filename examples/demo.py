@@ -1,0 +1,57 @@
+"""A network bigger than its memory: plain Chainer dies, the same training goes through out-of-core.
+
+    python examples/demo.py
+
+Three trainings of ResNet50, each in a process of its own: plain Chainer behind a wall, out-of-core behind the same
+wall, and plain Chainer without a wall to compare with. Takes a few minutes on two cores. Leaves a table, its figures as
+JSON and a picture of memory over time. Exit status: 0 when all three ended as they should and computed the same.
+"""
+import argparse
+import pathlib
+import sys
+
+import chainer_ooc  # noqa: F401  before chainer, which it patches as it is imported
+
+# isort: split
+from chainer_ooc.report.values import Outcome
+from comparison import in_core, run_and_say, show_comparison
+from options import Options, amount, positive
+from status_line import StatusLine
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the three trainings; returns the exit status."""
+    options = read_arguments(arguments)
+    status = StatusLine()
+    wall = f'{options.wall_bytes / 1e6:,.0f} MB'
+    status.say(f'{options.title}: {options.iterations} iterations, three times, a few minutes in all\n')
+    status.say(f'1. plain Chainer, with private memory limited to {wall} (it should die of MemoryError)')
+    plain = Options(**{**vars(in_core(options)), 'wall_bytes': options.wall_bytes})
+    walled = run_and_say('plain, walled', plain, options.out, status)
+    status.say(f"\n2. the same behind the same wall with chainer.config.ooc = '{options.policy}'")
+    ooc = run_and_say(f'out-of-core, {options.policy}, walled', options, options.out, status)
+    status.say('\n3. plain Chainer again, with all the memory it wants')
+    free = run_and_say('plain, no wall', in_core(options), options.out, status)
+    same = show_comparison([walled, ooc, free], free, options, status)
+    as_promised = (walled.outcome, ooc.outcome) == (Outcome.OUT_OF_MEMORY, Outcome.FINISHED)
+    return 0 if same and as_promised else 1
+
+
+def read_arguments(arguments: list[str] | None) -> Options:
+    """Reads the command line into the options of the out-of-core training."""
+    parser = argparse.ArgumentParser(description='Trains ResNet50 behind a wall, in-core and out-of-core.')
+    parser.add_argument('--wall', type=amount, default=amount('1300MB'), metavar='BYTES', help='(1300MB)')
+    parser.add_argument('--batchsize', type=positive, default=16, metavar='N', help='(%(default)s)')
+    parser.add_argument('--crop', type=positive, default=224, metavar='PIXELS', help='side of an image (%(default)s)')
+    parser.add_argument('--iterations', type=positive, default=4, metavar='N', help='(%(default)s)')
+    parser.add_argument('--policy', default='swap-all', metavar='NAME', help='(%(default)s)')
+    parser.add_argument('--workspace', metavar='BYTES', help="chainer.config.ooc_workspace (Chainer's own way)")
+    parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('result'), metavar='DIR',
+                        help='folder for table and picture (%(default)s)')
+    parsed = parser.parse_args(arguments)
+    return Options(policy=parsed.policy, workspace=parsed.workspace, batchsize=parsed.batchsize, crop=parsed.crop,
+                   iterations=parsed.iterations, wall_bytes=parsed.wall, out=parsed.out)
+
+
+if __name__ == '__main__':
+    sys.exit(main())

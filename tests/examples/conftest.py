@@ -1,0 +1,9 @@
+"""The examples are scripts: their folder is on the path of whoever runs them, so it is here."""
+import pathlib
+import sys
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
+
+if str(EXAMPLES) not in sys.path:
+    sys.path.insert(0, str(EXAMPLES))
+import chainer_ooc  # noqa: E402, F401  before the examples, which import chainer
