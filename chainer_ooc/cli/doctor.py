@@ -1,0 +1,149 @@
+"""``chainer-ooc doctor``: whether training can work here, and what to do where it cannot.
+
+Nothing that it looks at may be taken for granted, so every part is tried on its own, and a failure becomes a line under
+"problems" that says what to do. Warnings are what works and could be better.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import platform
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from chainer_ooc import fork
+from chainer_ooc.backends.host import HostBackend
+from chainer_ooc.cli.answer import Answer, listing
+from chainer_ooc.cli.trial import try_training
+from chainer_ooc.errors import OocError
+from chainer_ooc.fork import series
+from chainer_ooc.quantities import format_bytes
+
+HELP = 'say whether training can work here, and what is missing'
+_CUPY = ('cupy', 'cupy-cuda13x', 'cupy-cuda12x', 'cupy-cuda11x')
+
+
+@dataclass
+class Findings:
+    """What the examination has found so far.
+
+    Attributes:
+        facts: by topic; JSON-ready.
+        problems: what keeps training from working, each with the next step.
+        warnings: what works and could be better.
+    """
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def examine(self, topic: str, act: Callable[[], dict[str, Any]]) -> None:
+        """Adds what ``act`` finds, or what kept it from finding anything."""
+        try:
+            self.facts[topic] = act()
+        except OocError as error:
+            self.problems.append(f'{topic}: {error}')
+        except Exception as error:  # a doctor reports every illness, also those that it does not know
+            self.problems.append(f'{topic}: {type(error).__name__}: {error}')
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the folder to examine."""
+    parser.add_argument('--spill-dir', metavar='FOLDER', help='examine this as chainer.config.ooc_spill_dir')
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Examines everything; the status is 0 when training can work."""
+    found = Findings()
+    found.examine('versions', versions)
+    found.examine('patches', patches)
+    found.examine('device', lambda: device(arguments.spill_dir))
+    if not found.problems:
+        found.examine('training', lambda: asdict(try_training(arguments.spill_dir)))
+    found.warnings += found.facts.get('device', {}).pop('warnings', [])
+    can_train = not found.problems
+    facts = {**found.facts, 'problems': found.problems, 'warnings': found.warnings, 'can_train': can_train}
+    tables = [listing('', topic, show(found.facts[topic])) for topic, show in _SHOWN.items() if topic in found.facts]
+    closing = [f'problem: {line}' for line in found.problems] + [f'warning: {line}' for line in found.warnings]
+    closing.append('training can work' if can_train else 'training cannot work before the problems are solved')
+    return Answer(facts, tables, closing, status=0 if can_train else 1)
+
+
+def versions() -> dict[str, Any]:
+    """Versions of what takes part; None for what is absent."""
+    cupy = filter(None, map(_version, _CUPY))
+    return {'python': platform.python_version(), 'chainer_ooc': _version('chainer-ooc'), 'numpy': _version('numpy'),
+            'chainer': _version('chainer'), 'cupy': next(cupy, None)}
+
+
+def patches() -> dict[str, Any]:
+    """The series, and whether it fits the installed Chainer.
+
+    Raises:
+        ForkError: it does not.
+    """
+    site = fork.check()
+    loaded = series.load()
+    names = {name for diffs in loaded.diffs.values() for name, _ in diffs}
+    return {'folder': str(series.folder()), 'count': len(names), 'changed_files': len(loaded.expected),
+            'chainer': str(site / 'chainer')}
+
+
+def device(spill_dir: str | None) -> dict[str, Any]:
+    """The device that training would run on, its budget and its spill medium.
+
+    Raises:
+        SpillError: the folder cannot be used, or a trial copy failed.
+    """
+    with warnings.catch_warnings():  # a RAM disk is among the warnings of `describe` too
+        warnings.simplefilter('ignore')
+        backend = HostBackend(spill_dir)
+    try:
+        facts = backend.describe()
+        limits = facts['near_limits_bytes']
+        return {'budget_bytes': facts['near_free_bytes'], 'budget_limit': min(limits, key=limits.get, default=None),
+                **facts, **asdict(backend.bandwidth())}
+    finally:
+        backend.close()
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _show_versions(facts: Mapping[str, Any]) -> dict[str, object]:
+    absent = {'cupy': 'absent (needed for GPUs alone, which this release does not use)',
+              'chainer_ooc': 'not installed (running from a checkout)'}
+    return {name: version or absent.get(name, 'absent') for name, version in facts.items()}
+
+
+def _show_patches(facts: Mapping[str, Any]) -> dict[str, object]:
+    return {'series': f'{facts["count"]} patches in {facts["folder"]}',
+            'applies to': f'{facts["changed_files"]} files of {facts["chainer"]}, all as expected'}
+
+
+def _show_device(facts: Mapping[str, Any]) -> dict[str, object]:
+    write, read = facts['write_bytes_per_second'], facts['read_bytes_per_second']
+    return {
+        'name': facts['device'],
+        'budget by default': f'{format_bytes(facts["budget_bytes"])}, set by {facts["budget_limit"]}',
+        'spill folder': f'{facts["spill_folder"]} ({facts["spill_filesystem"]}), '
+                        f'{format_bytes(facts["spill_free_bytes"])} free',
+        'spill speed': f'{write / 1e9:.1f} GB/s out, {read / 1e9:.1f} GB/s in, '
+                       f'{facts["latency_seconds"] * 1e6:.0f} µs latency',
+    }
+
+
+def _show_training(facts: Mapping[str, Any]) -> dict[str, object]:
+    return {'every map swapped': f'{facts["swapped_in_bytes"]} bytes went and came back, {facts["faults"]} faults, '
+                                 'gradients as in-core to the last bit'}
+
+
+_SHOWN: dict[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {
+    'versions': _show_versions, 'patches': _show_patches, 'device': _show_device, 'training': _show_training}

@@ -1,0 +1,69 @@
+"""A tiny training with every feature map swapped: the shortest proof that all parts work together on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from chainer_ooc.errors import OocError
+
+_ITERATIONS = 3  # recorded, planned, and run once more
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the trial did in its last iteration.
+
+    Attributes:
+        swapped_in_bytes: bytes that went to the spill file and came back.
+        faults: feature maps that were read while they were away.
+    """
+
+    swapped_in_bytes: int
+    faults: int
+
+
+def try_training(spill_dir: str | None) -> Trial:
+    """Trains in-core and with every map swapped, and compares.
+
+    Args:
+        spill_dir: folder of the spill file, or None for the default.
+
+    Raises:
+        OocError: nothing was swapped, or the gradients differ.
+    """
+    import chainer
+
+    import chainer_ooc
+
+    expected = _gradients()
+    settings = {'ooc': 'swap-all', 'ooc_min_bytes': 0, 'ooc_spill_dir': spill_dir}
+    try:
+        with contextlib.ExitStack() as stack:
+            for name, value in settings.items():
+                stack.enter_context(chainer.using_config(name, value))
+            found = [_gradients() for _ in range(_ITERATIONS)]
+            stats = chainer_ooc.stats()
+    finally:
+        chainer_ooc.reset()
+    if stats is None or not stats.swapped_in_bytes:
+        raise OocError('a tiny network trained, and none of its feature maps was swapped')
+    if any(gradients != expected for gradients in found):
+        raise OocError('a tiny network trained with other gradients than in-core')
+    return Trial(stats.swapped_in_bytes, stats.faults)
+
+
+def _gradients() -> list[bytes]:
+    """Gradients of a network of fixed weights, as the bytes of float32 arrays."""
+    import chainer.functions as F
+    import chainer.links as L
+    import numpy as np
+
+    size = 64
+    weights = np.linspace(-1, 1, size * size, dtype=np.float32).reshape(size, size)
+    layers = [L.Linear(size, size, initialW=weights * scale) for scale in (0.2, 0.3)]
+    images = weights[:32] * 2
+    hidden = F.relu(layers[0](images))
+    loss = F.sum(F.sigmoid(layers[1](hidden)) ** 2)
+    loss.backward()
+    return [layer.W.grad.tobytes() for layer in layers]
