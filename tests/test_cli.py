@@ -112,7 +112,7 @@ def test_doctor_says_how_to_get_chainer(tmp_path):
     done = subprocess.run([sys.executable, '-S', '-m', 'chainer_ooc', 'doctor'], cwd=ROOT, text=True,
                           capture_output=True, env={**os.environ, 'PYTHONPATH': str(tmp_path)})
     assert done.returncode == 1, done.stderr
-    assert 'problem: patches: chainer 7.8.1 is not installed' in done.stdout
+    assert 'problem: patches: chainer is not installed' in done.stdout
     assert 'pip install' in done.stdout
     assert done.stdout.endswith('training cannot work before the problems are solved\n')
     assert done.stderr == ''

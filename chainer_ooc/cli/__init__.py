@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from chainer_ooc.cli import doctor, policies, profile
-from chainer_ooc.cli.answer import Answer
+from chainer_ooc.cli.answer import Answer, message
 from chainer_ooc.errors import OocError
 
 COMMANDS = {'doctor': doctor, 'profile': profile, 'policies': policies}
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         answer: Answer = COMMANDS[arguments.command].run(arguments)
         print(answer.json() if arguments.json else answer.text(), flush=True)
     except OocError as error:
-        print(f'error: {error}', file=sys.stderr)
+        print(f'error: {message(error)}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

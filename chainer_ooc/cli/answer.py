@@ -36,6 +36,12 @@ class Answer:
         return json.dumps(self.facts, indent=2)
 
 
+def message(error: BaseException) -> str:
+    """What an error says, in one line and without the ``[Errno 28]`` that OSError puts in front."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return ' '.join(text.split())
+
+
 def listing(title: str, heading: str, facts: Mapping[str, object]) -> Table:
     """A table of names and values, the names under ``heading``."""
     rows = [{'name': name, 'value': value} for name, value in facts.items()]

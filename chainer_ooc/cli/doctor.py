@@ -16,7 +16,7 @@ from typing import Any
 
 from chainer_ooc import fork
 from chainer_ooc.backends.host import HostBackend
-from chainer_ooc.cli.answer import Answer, listing
+from chainer_ooc.cli.answer import Answer, listing, message
 from chainer_ooc.cli.trial import try_training
 from chainer_ooc.errors import OocError
 from chainer_ooc.fork import series
@@ -45,9 +45,9 @@ class Findings:
         try:
             self.facts[topic] = act()
         except OocError as error:
-            self.problems.append(f'{topic}: {error}')
+            self.problems.append(f'{topic}: {message(error)}')
         except Exception as error:  # a doctor reports every illness, also those that it does not know
-            self.problems.append(f'{topic}: {type(error).__name__}: {error}')
+            self.problems.append(f'{topic}: {type(error).__name__}: {message(error)}')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

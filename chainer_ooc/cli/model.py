@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chainer_ooc.cli.answer import message
 from chainer_ooc.errors import OocError
 
 NAMES = ('alexnet', 'googlenet', 'resnet50', 'vgg16')
@@ -56,7 +57,7 @@ class Model:
             raise OocError(f'{self.name} on images {images.shape} needs more memory than there is; choose a smaller '
                            '--batchsize, or --policy swap-all') from None
         except (InvalidType, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise OocError(f'{self.name} cannot be trained on images {images.shape}: {_one_line(error)}; '
+            raise OocError(f'{self.name} cannot be trained on images {images.shape}: {message(error)}; '
                            'choose another --insize, or a chain for such images') from error
 
     def _loss(self, images: Any, labels: Any) -> Any:
@@ -122,7 +123,7 @@ def _call(name: str, build: Any) -> object:
     try:
         return build()
     except TypeError as error:
-        raise OocError(f'{name} cannot be called without arguments: {_one_line(error)}; write a function that returns '
+        raise OocError(f'{name} cannot be called without arguments: {message(error)}; write a function that returns '
                        'the chain, and name that') from error
 
 
@@ -134,7 +135,3 @@ def _required_arguments(chain: Any) -> int:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(chain.forward).parameters.values()
     return sum(each.kind in positional and each.default is each.empty for each in parameters)
-
-
-def _one_line(error: BaseException) -> str:
-    return ' '.join(str(error).split())
