@@ -214,6 +214,14 @@ class AttributePlace:
         if array is not None:
             yield array
 
+    def nbytes(self) -> int:
+        """Size of the array."""
+        return sum(array.nbytes for array in self.arrays())
+
+    def look(self, at: Callable[[Array], Any]) -> Any:
+        """Calls `at` with the array and keeps no reference to it."""
+        return next((at(array) for array in self.arrays()), None)
+
     def empty(self, away_for: Callable[[Array], Away | None]) -> None:
         for array in self.arrays():
             away = away_for(array)
@@ -232,12 +240,12 @@ class AttributePlace:
                 owner.__dict__[self._name] = array
 
 
-def hidden_places(function: Any) -> list[tuple[AttributePlace, Array]]:
-    """Finds the arrays that a function, or the old-style function that it adapts, keeps as attributes."""
+def hidden_places(function: Any) -> list[AttributePlace]:
+    """Finds where a function, or the old-style function that it adapts, keeps arrays as attributes."""
     owners = [function]
     old_style = function.__dict__.get('_function')
     if old_style is not None:
         owners.append(old_style)
-    return [(AttributePlace(owner, name), value)
+    return [AttributePlace(owner, name)
             for owner in owners for name, value in owner.__dict__.items()
             if type(value) is np.ndarray and not hasattr(type(owner), name)]

@@ -35,6 +35,7 @@ class Residency:
         inside: Chainer's own computation runs, so that whoever reads an array does not write to it.
         pinned: storages that the current call needs.
         next_use: position of a storage's next use, for eviction; the farthest goes first.
+        on_lost: called with a storage that is read after it was lost.
         on_event: called with ('malloc' or 'free', map id, bytes) when a block appears or goes.
     """
 
@@ -48,10 +49,12 @@ class Residency:
         self.pinned: frozenset[Storage] = frozenset()
         self.next_use: Callable[[Storage], float] = lambda storage: -storage.touched
         self.on_event: Callable[[str, int, int], None] = lambda kind, map_id, nbytes: None
+        self.on_lost: Callable[[Storage], None] = lambda storage: None
         self.tally = Tally()
         self._by_root: dict[int, tuple[weakref.ref[Array], Storage]] = {}
         self._leaving: deque[Storage] = deque()
         self._deaths: deque[tuple[int, weakref.ref[Array], int, int]] = deque()
+        self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
         self._near_bytes = 0
         self._metered_bytes = 0
         self._epoch = 0
@@ -95,7 +98,10 @@ class Residency:
             return found
         storage = Storage(self, root)
         storage.map = map_id
-        self._appear(storage, root, int(array.nbytes) if from_outside else storage.nbytes)
+        self._all.add(storage)
+        if from_outside:
+            storage.counted_bytes = int(array.nbytes)
+        self._appear(storage, root)
         return storage
 
     # --- moving ----------------------------------------------------------------------------------------------------
@@ -155,7 +161,7 @@ class Residency:
         if storage.state is not State.AWAY or storage.root() is not None or storage.copy is None:
             return False
         block = self.backend.allocate(storage.nbytes)
-        self._appear(storage, block, storage.nbytes)
+        self._appear(storage, block)
         storage.block, storage.state = block, State.ARRIVING
         try:
             storage.transfer = self.backend.swap_in(storage.copy, block)
@@ -175,6 +181,7 @@ class Residency:
         started = time.perf_counter()
         if not self._take_up(storage):
             if storage.state is State.LOST:
+                self.on_lost(storage)
                 raise LostMapError(_lost(storage))
             if storage.state is State.AWAY:
                 self.tally.faults += 1
@@ -199,6 +206,18 @@ class Residency:
         elif may_lose and storage.copy is None and not storage.in_variables():
             storage.empty_places()
             storage.state = State.LOST
+
+    def close(self) -> None:
+        """Brings back what somebody may still read, then gives the backend back.
+
+        If this fails: an error of a transfer passes through, and the backend stays open with what it has.
+        """
+        self.budget_bytes = None
+        self.settle()
+        for storage in list(self._all):
+            if storage.state in (State.AWAY, State.ARRIVING):
+                self.fetch(storage)
+        self.backend.close()
 
     # --- the budget ------------------------------------------------------------------------------------------------
 
@@ -293,7 +312,8 @@ class Residency:
             self.backend.release(storage.copy)
             storage.copy = None
 
-    def _appear(self, storage: Storage, root: Array, counted_bytes: int) -> None:
+    def _appear(self, storage: Storage, root: Array) -> None:
+        counted_bytes = storage.counted_bytes
         key, epoch = id(root), self._epoch if self.metering else -1
         storage.root = weakref.ref(root, lambda ref: self._deaths.append((key, ref, counted_bytes, epoch)))
         self._by_root[key] = storage.root, storage

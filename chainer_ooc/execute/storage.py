@@ -43,6 +43,8 @@ class Storage:
 
     Attributes:
         nbytes: its size.
+        counted_bytes: what of it counts as near memory; less than all where it came from outside.
+        token: the iteration that gave it its map id.
         state: where its bytes are.
         root: weak reference to the array that owns the block in near memory.
         block: the bytes while a transfer moves them, else None.
@@ -56,12 +58,14 @@ class Storage:
     """
 
     __slots__ = (
-        '__weakref__', 'block', 'copy', 'exposed', 'map', 'nbytes', 'pending_uses', 'places', 'residency',
-        'root', 'state', 'touched', 'transfer')
+        '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'map', 'nbytes', 'pending_uses', 'places',
+        'residency', 'root', 'state', 'token', 'touched', 'transfer')
 
     def __init__(self, residency: Residency, root: Array):
         self.residency = residency
         self.nbytes = int(root.nbytes)
+        self.counted_bytes = self.nbytes
+        self.token: object = None
         self.state = State.RESIDENT
         self.root: weakref.ref[Array] = weakref.ref(root)
         self.block: ByteArray | None = None

@@ -88,13 +88,15 @@ def schedule_swap_ins(
     """
     swapped = [each for each, verdict in zip(trace.maps, verdicts, strict=True)
                if verdict is Verdict.SWAP and each.backward_uses]
+    # In the order of uses `behind` never passes `use`: each start is at most its own use, and uses only grow.
     swapped.sort(key=lambda each: (each.backward_uses[0], each.id))
     free, chosen, behind = free_bytes.copy(), [], trace.backward_start
     for feature_map in swapped:
         use = feature_map.backward_uses[0]
-        start = _earliest(free, behind, use, feature_map.nbytes) if early else max(use - 1, trace.backward_start)
+        behind = behind if early else max(behind, use - 1)
+        start = _earliest(free, behind, use, feature_map.nbytes)
         free[start:use] -= feature_map.nbytes
-        behind = max(behind, start)
+        behind = start
         chosen.append(SwapIn(feature_map.id, start, use))
     return tuple(chosen)
 
@@ -102,4 +104,4 @@ def schedule_swap_ins(
 def _earliest(free: Bytes, behind: int, use: int, nbytes: int) -> int:
     """The first position from which `nbytes` fit up to `use`, not before `behind`."""
     too_little = np.flatnonzero(free[behind:use] < nbytes)
-    return behind + int(too_little[-1]) + 1 if too_little.size else min(behind, use)
+    return behind + int(too_little[-1]) + 1 if too_little.size else behind

@@ -1,0 +1,62 @@
+"""Out-of-core training for Chainer: networks larger than the memory of the device, by one line of configuration.
+
+    import chainer_ooc                        # before chainer: it applies the patch series
+    import chainer
+    chainer.config.ooc = 'swap-all'
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chainer_ooc import fork
+from chainer_ooc.classify.policies import POLICIES
+
+if TYPE_CHECKING:
+    from chainer_ooc.execute.tally import IterationStats
+    from chainer_ooc.schedule.plan import Plan
+    from chainer_ooc.trace import Trace
+
+__version__ = '0.1.0.dev0'
+__all__ = ['plan', 'policies', 'reset', 'stats', 'trace']
+
+fork.install()
+
+
+def stats() -> IterationStats | None:
+    """Returns what the calling thread's last finished iteration took, or None before the first one."""
+    from chainer_ooc.execute import manager
+
+    session = manager.current()
+    return None if session is None else session.stats
+
+
+def plan() -> Plan | None:
+    """Returns the plan in force in the calling thread, or None while its graph is still being recorded."""
+    from chainer_ooc.execute import manager
+
+    session = manager.current()
+    return None if session is None else session.plan()
+
+
+def trace() -> Trace | None:
+    """Returns the recording of the graph that the calling thread ran last, or None before one is complete."""
+    from chainer_ooc.execute import manager
+
+    session = manager.current()
+    return None if session is None else session.trace()
+
+
+def reset() -> None:
+    """Forgets profiles and plans, and gives back threads and the spill file.
+
+    What a graph or a Variable that still lives has in far memory comes back first.
+    """
+    from chainer_ooc.execute import manager
+
+    manager.reset()
+
+
+def policies() -> dict[str, str]:
+    """Returns the names that `chainer.config.ooc` can have, with one line each."""
+    return {name: policy.summary for name, policy in POLICIES.items()}

@@ -1,0 +1,61 @@
+"""The functions that the seam patch calls: each thread has a session of its own, made when it is first needed."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chainer_ooc import config
+from chainer_ooc.backends import choose
+from chainer_ooc.execute.session import Session
+
+
+class _Local(threading.local):
+    session: Session | None = None
+
+
+_local = _Local()
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """FunctionNode.apply while chainer.config.ooc is set."""
+    return _session().apply(function, inputs)
+
+
+def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """One function's turn in a backward pass."""
+    _session().step(run, arguments)
+
+
+def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A backward pass as a whole."""
+    return _session().backward_pass(backprop, args, kwargs)
+
+
+def current() -> Session | None:
+    """The calling thread's session, if it has one."""
+    return _local.session
+
+
+def reset() -> None:
+    """Closes every thread's session: profiles, plans, I/O threads and the spill file."""
+    for session in list(_sessions):
+        session.close()
+        _sessions.discard(session)
+    _local.session = None
+
+
+def _session() -> Session:
+    settings = config.current()
+    session = _local.session
+    if session is not None and session.suits(settings):
+        session.settings = settings
+        return session
+    if session is not None:
+        session.close()
+    session = _local.session = Session(settings, choose(settings.spill_dir))
+    _sessions.add(session)
+    return session

@@ -1,0 +1,122 @@
+"""The graphs that were recorded, and a plan for each (P8).
+
+A graph is known by the signatures of its calls. While an iteration grows, the graph that it seems to be is followed
+until a call differs; then another known graph with the same beginning takes over, if there is one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.config import Settings
+from chainer_ooc.schedule.demand import Standing
+from chainer_ooc.schedule.plan import Plan, SwapIn, make_plan
+from chainer_ooc.trace import Trace
+
+GRAPHS = 16
+
+
+@dataclass(frozen=True)
+class Orders:
+    """A plan as execution reads it: by position.
+
+    Attributes:
+        plan: the plan itself.
+        leave_after: maps to swap out after a call.
+        free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
+        swap_ins: in order.
+    """
+
+    plan: Plan
+    leave_after: dict[int, list[int]]
+    free_after: dict[int, list[tuple[int, bool]]]
+    swap_ins: tuple[SwapIn, ...]
+
+
+@dataclass
+class Graph:
+    """A recorded graph.
+
+    Attributes:
+        trace: its last recording.
+        signatures: of its calls.
+        recordings: how many iterations of it were recorded.
+        reused: maps that a later backward pass still reads, so that they may not be lost.
+        orders: by policy, budget and threshold.
+    """
+
+    trace: Trace
+    signatures: tuple[str, ...]
+    recordings: int = 1
+    reused: set[int] = field(default_factory=set)
+    orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
+
+    def orders_for(self, settings: Settings, budget_bytes: int, standing: Standing) -> Orders:
+        """Plans, once for each policy, budget and threshold.
+
+        Raises:
+            InfeasibleBudgetError: no plan keeps within the budget.
+        """
+        key = settings.policy, budget_bytes, settings.min_bytes
+        if key not in self.orders:
+            plan = make_plan(POLICIES[settings.policy], self.trace, standing, budget_bytes, settings.min_bytes)
+            self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
+        return self.orders[key]
+
+    def starts_like(self, signatures: list[str]) -> bool:
+        """Whether the graph begins with these calls."""
+        return self.signatures[:len(signatures)] == tuple(signatures)
+
+
+class Graphs:
+    """The known graphs; the least recently used is forgotten first."""
+
+    def __init__(self) -> None:
+        self._graphs: OrderedDict[tuple[str, ...], Graph] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def latest(self) -> Graph | None:
+        """The graph that ran last."""
+        return next(reversed(self._graphs.values()), None)
+
+    def like(self, signatures: list[str]) -> Graph | None:
+        """The latest graph that begins with these calls."""
+        return next((each for each in reversed(self._graphs.values()) if each.starts_like(signatures)), None)
+
+    def add(self, trace: Trace) -> Graph:
+        """Remembers a recording; one of a known graph replaces the older, and its plans are made anew."""
+        signatures = tuple(call.signature for call in trace.calls)
+        graph = self._graphs.get(signatures)
+        if graph is None:
+            graph = self._graphs[signatures] = Graph(trace, signatures)
+        else:
+            graph.trace = trace
+            graph.recordings += 1
+            graph.orders.clear()
+        self.use(graph)
+        if len(self._graphs) > GRAPHS:
+            self._graphs.popitem(last=False)
+        return graph
+
+    def use(self, graph: Graph) -> None:
+        """Makes a graph the latest."""
+        if graph.signatures in self._graphs:
+            self._graphs.move_to_end(graph.signatures)
+
+
+def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
+    """Sorts a plan by position."""
+    leave_after: dict[int, list[int]] = {}
+    free_after: dict[int, list[tuple[int, bool]]] = {}
+    for each, verdict in zip(trace.maps, plan.verdicts, strict=True):
+        if verdict is Verdict.SWAP:
+            leave_after.setdefault(each.last_forward_use, []).append(each.id)
+        if each.backward_uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
+            may_lose = verdict is Verdict.KEEP
+            free_after.setdefault(each.backward_uses[-1], []).append((each.id, may_lose))
+    return Orders(plan, leave_after, free_after, plan.swap_ins)

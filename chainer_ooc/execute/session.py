@@ -1,0 +1,194 @@
+"""A thread's out-of-core training: the state machine that sees iterations begin and end without being told.
+
+    idle --first function applied--> forward --backward begins--> backward --ends--> idle
+                  ^                      |                            |
+                  '------ an exception, or the graph dies ------------'
+
+Functions that run while another one does (the backward of many applies some), and those under no_backprop_mode, belong
+to no graph that backward will see; they run as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from chainer_ooc import config
+from chainer_ooc.backends.base import Backend
+from chainer_ooc.execute.iteration import Iteration, describe
+from chainer_ooc.execute.plans import Graphs
+from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.seen import Parameters
+from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.tally import IterationStats
+from chainer_ooc.record.meter import AllocationMeter
+from chainer_ooc.schedule.plan import Plan
+from chainer_ooc.trace import Trace
+
+#: What the arrays may have of the memory that is free: the rest is for the interpreter and for libraries.
+SHARE_OF_FREE = 0.95
+_logger = logging.getLogger('chainer_ooc')
+
+
+class Session:
+    """Everything that lives from one iteration to the next.
+
+    Attributes:
+        settings: those of the iteration in hand.
+        stats: of the last finished iteration.
+    """
+
+    def __init__(self, settings: config.Settings, backend: Backend):
+        self.settings = settings
+        self.stats: IterationStats | None = None
+        self._residency = Residency(backend)
+        self._parameters = Parameters()
+        self._graphs = Graphs()
+        self._meter = AllocationMeter()
+        self._iteration: Iteration | None = None
+        self._depth = 0
+        self._uncertain = True
+        self._default_budget_bytes: int | None = None
+        self._residency.on_lost = _note_reuse
+
+    # --- what the seams call ---------------------------------------------------------------------------------------
+
+    def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Runs a forward call."""
+        import chainer
+
+        if self._depth or not chainer.config.enable_backprop:
+            outputs: tuple[Any, ...] = function._apply(inputs)
+            return outputs
+        with self._guard():
+            if self._iteration is None or self._iteration.is_over():
+                self._begin()
+            iteration = self._iteration
+            assert iteration is not None
+            iteration.before_call(function, inputs)
+            started = time.perf_counter()
+            with self._inside():
+                outputs = function._apply(inputs)
+            seconds = time.perf_counter() - started
+            if function.inputs is not None:
+                iteration.after_call(function, inputs, outputs, seconds)
+        return outputs
+
+    def step(self, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """Runs one function's backward."""
+        iteration = self._iteration
+        if iteration is None or self._depth:
+            run(*arguments)
+            return
+        function = arguments[0]
+        with self._guard():
+            needed = iteration.before_step(function)
+            started = time.perf_counter()
+            with self._inside():
+                run(*arguments)
+            iteration.after_step(function, needed, time.perf_counter() - started)
+
+    def backward_pass(self, backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a backward pass, which consists of steps."""
+        iteration = self._iteration
+        if iteration is None or self._depth:
+            return backprop(*args, **kwargs)
+        with self._guard():
+            iteration.begin_backward()
+            result = backprop(*args, **kwargs)
+            self.stats = iteration.end_backward()
+            _logger.info(describe(self.stats))
+        return result
+
+    def suits(self, settings: config.Settings) -> bool:
+        """Whether the session can go on under other settings."""
+        return settings.spill_dir == self.settings.spill_dir
+
+    # --- what users ask --------------------------------------------------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """The plan of the latest graph."""
+        graph = self._graphs.latest()
+        orders = list(graph.orders.values()) if graph is not None else []
+        return orders[-1].plan if orders else None
+
+    def trace(self) -> Trace | None:
+        """The recording of the latest graph."""
+        if self._iteration is not None and self._iteration.finished:
+            self._end()
+        graph = self._graphs.latest()
+        return None if graph is None else graph.trace
+
+    def close(self) -> None:
+        """Ends the iteration in hand and gives the backend back."""
+        self._abandon()
+        self._residency.close()
+
+    # --- iterations ------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._end()
+        self._iteration = Iteration(
+            self.settings, self._budget_bytes(), self._residency, self._parameters, self._graphs, self._meter,
+            recording=self._uncertain or not self._known())
+
+    def _end(self) -> None:
+        iteration, self._iteration = self._iteration, None
+        if iteration is None:
+            return
+        trace = iteration.close()
+        self._uncertain = self._uncertain or iteration.left
+        if trace is not None:
+            iteration.graph = self._graphs.add(trace)
+            self._uncertain = not self._known()
+            _logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
+        elif iteration.graph is not None:
+            self._graphs.use(iteration.graph)
+
+    def _known(self) -> bool:
+        graph = self._graphs.latest()
+        return graph is not None and graph.recordings >= self.settings.profile_iterations
+
+    def _budget_bytes(self) -> int:
+        if self.settings.budget_bytes is not None:
+            return self.settings.budget_bytes
+        if self._default_budget_bytes is None:
+            held_bytes = self._residency.near_bytes() + sum(self._parameters.standing_bytes())
+            self._default_budget_bytes = int(held_bytes + SHARE_OF_FREE * self._residency.backend.free_bytes())
+        return self._default_budget_bytes
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        self._depth += 1
+        self._residency.inside = True
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._residency.inside = self._depth > 0
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        """After an exception the iteration is over (P9): nothing of it is followed or learnt from."""
+        try:
+            yield
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        iteration, self._iteration = self._iteration, None
+        self._meter.stop()
+        self._residency.metering = False
+        self._residency.pinned = frozenset()
+        if iteration is not None:
+            self._uncertain = self._uncertain or not self._known()
+
+
+def _note_reuse(storage: Storage) -> None:
+    """A lost map is read: from now on its graph's plan may not lose it."""
+    if isinstance(storage.token, Iteration) and storage.token.graph is not None:
+        storage.token.graph.reused.add(storage.map)

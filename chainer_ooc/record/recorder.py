@@ -1,0 +1,100 @@
+"""What an iteration did, row by row, while it runs; `trace` freezes it.
+
+A feature map gets its id when its storage is first seen, in the order of inputs, outputs, hidden arrays, so that equal
+graphs give equal ids. A call's signature has the ids, shapes and dtypes: two graphs are equal if their signatures are.
+
+Source: PoocH 4.1 and 4.2.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from chainer_ooc.backends.base import Bandwidth
+from chainer_ooc.trace import Call, FeatureMap, MemoryEvent, Step, Trace
+
+
+@dataclass
+class MapRow:
+    """A feature map as far as it is known."""
+
+    nbytes: int
+    producer: int | None
+    hidden: bool
+    shape: tuple[int, ...]
+    dtype: str
+    last_forward_use: int
+    retained: bool = False
+    foreign: bool = False
+    backward_uses: list[int] = field(default_factory=list)
+
+
+class Recorder:
+    """Collects the rows of one iteration."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.steps: list[Step] = []
+        self.maps: list[MapRow] = []
+        self.events: list[MemoryEvent] = []
+        self.position = 0
+
+    def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
+        """Adds a feature map and returns its id."""
+        self.maps.append(MapRow(nbytes, producer, hidden, tuple(array.shape), str(array.dtype), self.position))
+        return len(self.maps) - 1
+
+    def event(self, kind: str, map_id: int, nbytes: int) -> None:
+        """Notes that a block appeared or went."""
+        self.events.append(MemoryEvent(kind, map_id, nbytes, self.position))
+
+    def call(self, label: str, ids: tuple[list[int], list[int], list[int]], arrays: Sequence[Any], seconds: float,
+             peak_bytes: int) -> Call:
+        """Adds a forward call.
+
+        Args:
+            label: the function's.
+            ids: of its inputs, outputs and hidden arrays.
+            arrays: its inputs and outputs, for their shapes and dtypes.
+            seconds: its duration.
+            peak_bytes: what it allocated at its highest.
+        """
+        forms = ' '.join(f'{each.dtype.str}{each.shape}' for each in arrays if each is not None)
+        signature = f'{label} {ids[0]} {ids[1]} {ids[2]} {forms}'
+        inputs, outputs, hidden = (tuple(each) for each in ids)
+        row = Call(len(self.calls), label, inputs, outputs, hidden, signature, seconds, peak_bytes)
+        for map_id in {*inputs, *outputs, *hidden} - {-1}:
+            self.maps[map_id].last_forward_use = row.index
+        self.calls.append(row)
+        self.position = row.index + 1
+        return row
+
+    def step(self, call: int, maps: Sequence[int], seconds: float, peak_bytes: int, other_bytes: int) -> Step:
+        """Adds a backward step, which reads `maps`."""
+        row = Step(self.position, call, tuple(maps), seconds, peak_bytes, other_bytes)
+        for map_id in set(row.maps):
+            self.maps[map_id].backward_uses.append(row.position)
+        self.steps.append(row)
+        self.position += 1
+        return row
+
+    def trace(self, device: str, seconds: float, bandwidth: Bandwidth) -> Trace:
+        """Freezes the rows."""
+        import chainer
+
+        versions = {'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version()}
+        maps = tuple(
+            FeatureMap(
+                id=map_id, nbytes=row.nbytes, producer=row.producer, hidden=row.hidden, retained=row.retained,
+                foreign=row.foreign, last_forward_use=row.last_forward_use, backward_uses=tuple(row.backward_uses),
+                shape=row.shape, dtype=row.dtype)
+            for map_id, row in enumerate(self.maps))
+        return Trace(
+            device=device, calls=tuple(self.calls), steps=tuple(self.steps), maps=maps, events=tuple(self.events),
+            seconds=seconds, write_bytes_per_second=bandwidth.write_bytes_per_second,
+            read_bytes_per_second=bandwidth.read_bytes_per_second, versions=versions)
