@@ -56,7 +56,7 @@ class Model:
         except MemoryError:
             raise OocError(f'{self.name} on images {images.shape} needs more memory than there is; choose a smaller '
                            '--batchsize, or --policy swap-all') from None
-        except (InvalidType, TypeError, ValueError, IndexError, AttributeError) as error:
+        except (InvalidType, AssertionError, ValueError) as error:
             raise OocError(f'{self.name} cannot be trained on images {images.shape}: {message(error)}; '
                            'choose another --insize, or a chain for such images') from error
 

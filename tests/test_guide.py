@@ -1,0 +1,47 @@
+"""The user guide says what the code does: entries and their defaults, attributes, errors, commands, policies."""
+import dataclasses
+import re
+from pathlib import Path
+
+import chainer_ooc  # noqa: F401  before chainer
+
+# isort: split
+import chainer
+import pytest
+
+from chainer_ooc import cli, errors
+from chainer_ooc.execute.tally import IterationStats
+
+GUIDE = (Path(__file__).resolve().parent.parent / 'docs' / 'guide.md').read_text(encoding='utf-8')
+ENTRIES = {name: value for name, value in vars(chainer.global_config).items() if name.startswith('ooc')}
+
+
+def rows():
+    """Cells of all table rows."""
+    return [[cell.strip() for cell in line.strip('|').split('|')] for line in GUIDE.splitlines() if line[:1] == '|']
+
+
+@pytest.mark.parametrize('name', ENTRIES)
+def test_the_guide_has_each_entry_with_its_default(name):
+    assert [row[1] for row in rows() if row[0] == f'`{name}`'] == [f'`{ENTRIES[name]!r}`']
+
+
+def test_the_guide_has_no_entry_that_is_not_there():
+    named = {row[0].strip('`') for row in rows() if row[0].startswith('`ooc')}
+    assert named == set(ENTRIES)
+
+
+def test_the_guide_has_each_attribute_of_stats():
+    named = {name for row in rows() for name in re.findall(r'`(\w+)`', row[0])}
+    assert {field.name for field in dataclasses.fields(IterationStats)} <= named
+
+
+def test_the_guide_has_each_error_with_the_built_in_that_it_is():
+    for error in vars(errors).values():
+        if isinstance(error, type) and issubclass(error, errors.OocError) and error is not errors.OocError:
+            assert f'| `{error.__name__}` (`{error.__bases__[1].__name__}`) |' in GUIDE
+
+
+@pytest.mark.parametrize('name', cli.COMMANDS)
+def test_the_guide_has_each_command(name):
+    assert f'\n### `{name}' in GUIDE
