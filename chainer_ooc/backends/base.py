@@ -128,12 +128,18 @@ class Backend(abc.ABC):
             uint8, 1-D, C-contiguous; the content is undefined.
 
         Raises:
-            MemoryError: The device has no ``nbytes`` in one piece. Nothing has changed.
+            MemoryError: The device has no ``nbytes`` in one piece, not even after ``trim``. Nothing has changed.
         """
 
     @abc.abstractmethod
     def free_bytes(self) -> int:
         """Returns the bytes of near memory that this process can still get, by the tightest limit in force."""
+
+    def trim(self) -> None:  # noqa: B027 - nothing to do is a right answer
+        """Gives near memory that is free but kept for the next array back to the device.
+
+        For the moments when memory is short: keeping some is faster. What is live does not move.
+        """
 
     @abc.abstractmethod
     def reserve(self, nbytes: int) -> None:

@@ -40,6 +40,9 @@ class HostBackend(Backend):
     Args:
         spill_dir: Folder of the spill file; None for the folder of temporary files, or ``/var/tmp`` where that is a
             RAM disk.
+        mapped_bytes: Arrays from this size on leave the process as soon as they are freed; smaller ones may be kept
+            for the next array, see ``heap``. Less than the default, such as 1 MiB, keeps resident memory exactly at
+            what is live, for more time.
 
     Raises:
         SpillError: No spill file can be made in the folder. Nothing is left open.
@@ -47,7 +50,7 @@ class HostBackend(Backend):
 
     name = 'host'
 
-    def __init__(self, spill_dir: str | None = None) -> None:
+    def __init__(self, spill_dir: str | None = None, *, mapped_bytes: int = heap.MAPPED_BYTES) -> None:
         self._file = SpillFile(spill_dir)
         self._owner = os.getpid()
         self._closed = False
@@ -58,18 +61,25 @@ class HostBackend(Backend):
         self._swap_out = SwapThread('chainer_ooc-swap-out', self._write, self._write_ended)
         self._swap_in = SwapThread('chainer_ooc-swap-in', self._read, self._read_ended)
         self._bandwidth: Bandwidth | None = None
-        self._heap = heap.return_freed_memory()
+        self._heap = heap.return_freed_memory(mapped_bytes)
         _watch_forks(self)
 
     def allocate(self, nbytes: int) -> ByteArray:
-        return np.empty(nbytes, np.uint8)
+        try:
+            return np.empty(nbytes, np.uint8)
+        except MemoryError:
+            self.trim()
+            return np.empty(nbytes, np.uint8)
 
     def free_bytes(self) -> int:
         return limits.free_bytes()
 
+    def trim(self) -> None:
+        heap.trim()
+
     def reserve(self, nbytes: int) -> None:
         self._check_usable('reserve far memory')
-        queued_bytes = self._asked_bytes - self._answered_bytes
+        queued_bytes = max(0, self._asked_bytes - self._answered_bytes)
         free = self._far_free_bytes() - queued_bytes
         if nbytes > free:
             raise no_room(self._file.folder, nbytes, max(0, free))
@@ -78,8 +88,8 @@ class HostBackend(Backend):
         self._check_usable('swap out')
         _check_array(source, 'source')
         copy = HostCopy(Space(source.nbytes), self._unwanted)
-        self._asked_bytes += source.nbytes
         self._swap_out.submit(Task(copy.space, source, copy.space.swap_out, None))
+        self._asked_bytes += source.nbytes
         return copy, copy.space.swap_out
 
     def swap_in(self, copy: FarCopy, into: ByteArray) -> Transfer:
@@ -91,8 +101,12 @@ class HostBackend(Backend):
             raise ValueError(f'cannot swap in {copy.nbytes} bytes: the target must be writable and of that size (it '
                              f'has {into.nbytes} bytes)')
         transfer = HostTransfer(copy.nbytes)
-        copy.space.reads_started += 1
-        self._swap_in.submit(Task(copy.space, into, transfer, copy.space.swap_out))
+        copy.space.reads_started += 1  # before the thread can end it
+        try:
+            self._swap_in.submit(Task(copy.space, into, transfer, copy.space.swap_out))
+        except SpillError:
+            copy.space.reads_started -= 1
+            raise
         return transfer
 
     def release(self, copy: FarCopy) -> None:

@@ -81,6 +81,8 @@ class SpillFile:
 
         If this fails: the file keeps its content; blocks that were already set aside are filled by later copies.
         """
+        if not hasattr(os, 'posix_fallocate'):  # macOS
+            return
         try:
             os.posix_fallocate(self._descriptor, start, nbytes)
         except OSError as error:
