@@ -82,7 +82,7 @@ def test_doctor_finds_nothing_wrong_here(capsys, tmp_path):
     assert found['patches']['count'] == len(list((ROOT / 'patches').glob('*.patch')))
     assert found['device']['spill_folder'] == str(tmp_path)
     assert found['device']['budget_bytes'] == min(found['device']['near_limits_bytes'].values())
-    assert found['training']['swapped_in_bytes'] > 0
+    assert found['training']['swap'] > 0
 
 
 def test_doctor_shows_the_same_as_tables(capsys):
@@ -127,7 +127,7 @@ def test_profile_runs_a_named_chain(capsys, networks, tmp_path, name):
     assert found['retained_bytes_per_image'] * 2 == found['retained_bytes']
     assert found['forward_seconds'] > 0
     assert found['backward_seconds'] > 0
-    assert found['largest_maps'][0]['nbytes'] == max(each.nbytes for each in trace.maps)
+    assert found['largest_maps'][0]['nbytes'] == max(each.nbytes for each in trace.maps if each.retained)
     assert found['working_set_bytes'] == totals(trace, 2, chainer.config.ooc_min_bytes).working_set_bytes
 
 
@@ -145,7 +145,7 @@ def test_profile_leaves_the_configuration_as_it_was(capsys, networks):
 
 
 def test_profile_knows_the_example_networks(capsys):
-    found = run_json(capsys, 'profile', 'resnet50', '--batchsize', '1', '--insize', '32')
+    found = run_json(capsys, 'profile', 'resnet50', '--batchsize', '2', '--insize', '32')
     assert found['maps'] > 105
 
 

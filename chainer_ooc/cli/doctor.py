@@ -43,7 +43,9 @@ class Findings:
     def examine(self, topic: str, act: Callable[[], dict[str, Any]]) -> None:
         """Adds what ``act`` finds, or what kept it from finding anything."""
         try:
-            self.facts[topic] = act()
+            with warnings.catch_warnings():  # of a RAM disk, which `describe` has among its warnings too
+                warnings.simplefilter('ignore')
+                self.facts[topic] = act()
         except OocError as error:
             self.problems.append(f'{topic}: {message(error)}')
         except Exception as error:  # a doctor reports every illness, also those that it does not know
@@ -98,9 +100,7 @@ def device(spill_dir: str | None) -> dict[str, Any]:
     Raises:
         SpillError: the folder cannot be used, or a trial copy failed.
     """
-    with warnings.catch_warnings():  # a RAM disk is among the warnings of `describe` too
-        warnings.simplefilter('ignore')
-        backend = choose(spill_dir)
+    backend = choose(spill_dir)
     try:
         facts = backend.describe()
         limits = facts['near_limits_bytes']
@@ -141,8 +141,7 @@ def _show_device(facts: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _show_training(facts: Mapping[str, Any]) -> dict[str, object]:
-    return {'every map swapped': f'{facts["swapped_in_bytes"]} bytes went and came back, {facts["faults"]} faults, '
-                                 'gradients as in-core to the last bit'}
+    return {'a tiny network': f'{facts["swap"]} feature maps swapped, gradients as in-core to the last bit'}
 
 
 _SHOWN: dict[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {

@@ -46,13 +46,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.out is not None:
         _write(arguments.out, trace.to_json())
     found = totals(trace, arguments.batchsize, _min_bytes())
-    largest = sorted(trace.maps, key=lambda each: -each.nbytes)[:arguments.top]
+    retained = [each for each in trace.maps if each.retained]  # the others die by themselves
+    largest = sorted(retained, key=lambda each: -each.nbytes)[:arguments.top]
     facts = {
         'model': arguments.model, 'batchsize': arguments.batchsize, 'insize': arguments.insize, **asdict(found),
         'largest_maps': [_row(trace, each) for each in largest],
     }
     closing = [f'trace written to {arguments.out}'] if arguments.out is not None else []
-    return Answer(facts, [_maps_table(facts['largest_maps'], len(trace.maps)), _totals_table(found)], closing)
+    return Answer(facts, [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found)], closing)
 
 
 def record(name: str, batchsize: int, insize: int, policy: str) -> Trace:
@@ -106,13 +107,13 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
         Column('map', 'map', right=True), Column('nbytes', 'size', format_bytes, right=True),
         Column('shape', 'shape', lambda shape: 'x'.join(map(str, shape))), Column('dtype', 'type'),
         Column('producer', 'made by'), Column('last_forward_use', 'last read in call', right=True),
-        Column('backward_uses', 'read in backward at', lambda uses: ' '.join(map(str, uses)) or 'never'),
+        Column('backward_uses', 'read in backward at', lambda uses: ' '.join(map(str, uses))),
     ]
-    return Table(columns, rows, f'the largest {len(rows)} of {count} feature maps')
+    return Table(columns, rows, f'the largest {len(rows)} of {count} feature maps that are kept for backward')
 
 
 def _totals_table(found: Totals) -> Table:
-    return listing('one iteration', 'total', {
+    return listing('', 'one iteration', {
         'feature maps': f'{found.maps}, of which {found.retained_maps} are kept for backward',
         'bytes kept for backward':
             f'{format_bytes(found.retained_bytes)}, {found.retained_bytes_per_image / 1e6:.1f} MB per image',

@@ -15,12 +15,13 @@ class Trial:
     """What the trial did in its last iteration.
 
     Attributes:
-        swapped_in_bytes: bytes that went to the spill file and came back.
-        faults: feature maps that were read while they were away.
+        swap: number of feature maps that were let go.
+        swapped_in_bytes: bytes that came back from the spill file; a map that is read before its copy has ended has
+            never been away.
     """
 
+    swap: int
     swapped_in_bytes: int
-    faults: int
 
 
 def try_training(spill_dir: str | None) -> Trial:
@@ -46,11 +47,11 @@ def try_training(spill_dir: str | None) -> Trial:
             stats = chainer_ooc.stats()
     finally:
         chainer_ooc.reset()
-    if stats is None or not stats.swapped_in_bytes:
+    if stats is None or not stats.swap:
         raise OocError('a tiny network trained, and none of its feature maps was swapped')
     if any(gradients != expected for gradients in found):
         raise OocError('a tiny network trained with other gradients than in-core')
-    return Trial(stats.swapped_in_bytes, stats.faults)
+    return Trial(stats.swap, stats.swapped_in_bytes)
 
 
 def _gradients() -> list[bytes]:
