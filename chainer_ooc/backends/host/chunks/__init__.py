@@ -1,0 +1,45 @@
+"""Convolution and pooling on the CPU in tiles whose scratch keeps within chainer.config.ooc_workspace.
+
+Chainer's CPU functions lay out the windows of the whole batch as columns, several times the size of the feature maps.
+When the setting is there, the seams of patch 0060 call the functions below instead, one for each function node of
+Chainer. With the setting unset nothing here is imported.
+
+    connection, pooling     function nodes -> arrays
+    convolve, pool          arrays -> arrays, tile by tile
+    matrices, tiles         what of the arrays is in a tile, and how
+    windows                 where a window lies on the image
+
+What differs from plain Chainer: convolutions sum in another order (closeness, not bits; float16 is multiplied in
+float32) and outputs are C-contiguous. Pooling has the same bits. The rule by which calls are cut is in `tiles` (P2).
+"""
+
+from chainer_ooc.backends.host.chunks.connection import (
+    convolution_2d,
+    convolution_2d_grad_w,
+    convolution_nd,
+    convolution_nd_grad_w,
+    deconvolution_2d,
+    deconvolution_nd,
+)
+from chainer_ooc.backends.host.chunks.pooling import (
+    average_pooling_2d,
+    average_pooling_2d_grad,
+    average_pooling_nd,
+    average_pooling_nd_grad,
+    max_pooling_nd,
+    max_pooling_nd_grad,
+    max_pooling_nd_with_indexes,
+    unpooling_2d,
+    unpooling_2d_grad,
+    unpooling_nd,
+    unpooling_nd_grad,
+    upsampling_2d,
+    upsampling_2d_grad,
+)
+
+__all__ = [
+    'average_pooling_2d', 'average_pooling_2d_grad', 'average_pooling_nd', 'average_pooling_nd_grad', 'convolution_2d',
+    'convolution_2d_grad_w', 'convolution_nd', 'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd',
+    'max_pooling_nd', 'max_pooling_nd_grad', 'max_pooling_nd_with_indexes', 'unpooling_2d', 'unpooling_2d_grad',
+    'unpooling_nd', 'unpooling_nd_grad', 'upsampling_2d', 'upsampling_2d_grad',
+]
