@@ -1,0 +1,332 @@
+"""What the host backend alone promises: space used again, faults, interrupts, threads."""
+import errno
+import os
+import signal
+import threading
+import time
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+
+from chainer_ooc.backends.host import HostBackend, swap_thread
+from chainer_ooc.errors import SpillError
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def backend(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        made = HostBackend(str(tmp_path))
+    yield made
+    made.close()
+
+
+def numbers(nbytes, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
+
+
+def out(backend, array):
+    copy, transfer = backend.swap_out(array)
+    transfer.wait()
+    return copy
+
+
+def back(backend, copy):
+    into = np.zeros(copy.nbytes, np.uint8)
+    backend.swap_in(copy, into).wait()
+    return into
+
+
+def failing(error_number, calls=1):
+    """Stands in for pwritev or preadv and fails at the given call."""
+    real, count = {'write': os.pwritev, 'read': os.preadv}, [0]
+
+    def call(kind):
+        def move(descriptor, views, offset):
+            count[0] += 1
+            if count[0] >= calls:
+                raise OSError(error_number, os.strerror(error_number))
+            return real[kind](descriptor, views, offset)
+        return move
+    return call
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Holds every write back until the gate is opened."""
+    opened, write = threading.Event(), os.pwritev
+
+    def wait_and_write(descriptor, views, offset):
+        assert opened.wait(20), 'the test forgot to open the gate'
+        return write(descriptor, views, offset)
+
+    monkeypatch.setattr(os, 'pwritev', wait_and_write)
+    yield opened
+    opened.set()
+
+
+# Space
+
+
+def test_the_file_is_as_large_as_what_is_alive_together(backend):
+    for seed in range(6):
+        for copy in [out(backend, numbers(4 * MB, seed)) for _ in range(3)]:
+            backend.release(copy)
+    assert backend.describe()['spill_file_bytes'] == 12 * MB
+
+
+def test_a_copy_that_nobody_holds_gives_its_space_back(backend):
+    for seed in range(6):
+        out(backend, numbers(4 * MB, seed))
+    assert backend.describe()['spill_file_bytes'] <= 8 * MB
+
+
+def test_released_space_counts_as_free_before_it_is_taken_back(backend, monkeypatch):
+    monkeypatch.setattr(backend._file, 'free_bytes', lambda end_bytes: 0)
+    copy = out(backend, numbers(4 * MB))
+    with pytest.raises(SpillError, match=r'needed 4.0 MiB, free 0 bytes'):
+        backend.reserve(4 * MB)
+    backend.release(copy)
+    backend.reserve(4 * MB)
+    with pytest.raises(SpillError, match=r'needed 5.0 MiB, free 4.0 MiB'):
+        backend.reserve(5 * MB)
+
+
+def test_what_is_queued_does_not_count_as_free(backend, gate, monkeypatch):
+    monkeypatch.setattr(backend._file, 'free_bytes', lambda end_bytes: 10 * MB)
+    copies = [backend.swap_out(numbers(4 * MB)) for _ in range(2)]
+    with pytest.raises(SpillError, match=r'needed 3.0 MiB, free 2.0 MiB'):
+        backend.reserve(3 * MB)
+    del copies
+
+
+def test_a_released_copy_that_waits_is_never_written(backend, gate):
+    kept, first = backend.swap_out(numbers(MB))
+    copy, second = backend.swap_out(numbers(40 * MB))
+    backend.release(copy)
+    gate.set()
+    second.wait()
+    assert first.done
+    assert backend.describe()['spill_file_bytes'] == kept.nbytes
+
+
+# Faults
+
+
+def test_a_full_disk_leaves_the_source_and_the_space(backend, monkeypatch):
+    kept = out(backend, numbers(MB, 1))
+    array = numbers(20 * MB)
+    before, reference = array.copy(), weakref.ref(array)
+    monkeypatch.setattr(os, 'pwritev', failing(errno.ENOSPC, calls=2)('write'))
+    copy, transfer = backend.swap_out(array)
+    for _ in range(2):
+        with pytest.raises(SpillError, match=r'writing to the spill file in .* No space left on device '
+                                             r'\(needed 20.0 MiB, free .*ooc_spill_dir') as caught:
+            transfer.wait()
+        assert caught.value.errno == errno.ENOSPC
+    assert transfer.done
+    assert np.array_equal(array, before)
+    monkeypatch.undo()
+    with pytest.raises(SpillError, match='No space left'):
+        back(backend, copy)
+    backend.release(copy)
+
+    again = out(backend, array)  # the disk has room again
+    assert backend.describe()['spill_file_bytes'] == 21 * MB
+    assert np.array_equal(back(backend, again), before)
+    assert np.array_equal(back(backend, kept), numbers(MB, 1))
+    del array, caught
+    assert reference() is None
+
+
+def test_a_failed_swap_out_drops_its_reference(backend, monkeypatch):
+    monkeypatch.setattr(os, 'pwritev', failing(errno.EIO)('write'))
+    array = numbers(MB)
+    reference = weakref.ref(array)
+    copy, transfer = backend.swap_out(array)
+    into = np.zeros(MB, np.uint8)
+    target = weakref.ref(into)
+    read = backend.swap_in(copy, into)
+    del array, into
+    while not read.done:
+        time.sleep(0.001)
+    assert transfer.done
+    assert reference() is None
+    assert target() is None
+
+
+def test_a_disk_that_is_full_while_the_file_grows(backend, monkeypatch):
+    def refuse(descriptor, start, nbytes):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, 'posix_fallocate', refuse)
+    copy, transfer = backend.swap_out(numbers(MB))
+    with pytest.raises(SpillError, match=r'growing the spill file in .* failed: No space left'):
+        transfer.wait()
+    assert backend.describe()['spill_file_bytes'] == 0
+    backend.release(copy)
+
+
+def test_a_failed_swap_in_may_be_tried_again(backend, monkeypatch):
+    array = numbers(20 * MB)
+    copy = out(backend, array)
+    monkeypatch.setattr(os, 'preadv', failing(errno.EIO, calls=2)('read'))
+    transfer = backend.swap_in(copy, np.zeros(20 * MB, np.uint8))
+    with pytest.raises(SpillError, match=r'reading from the spill file .*Input/output error.*whole in the other tier'):
+        transfer.wait()
+    monkeypatch.undo()
+    assert np.array_equal(back(backend, copy), array)
+
+
+def test_a_file_cut_short_fails_the_swap_in(backend):
+    copy = out(backend, numbers(2 * MB))
+    os.ftruncate(backend._file._descriptor, MB)
+    with pytest.raises(SpillError, match='ends after 1048576 of 2097152 bytes'):
+        back(backend, copy)
+
+
+def test_a_fault_of_ours_reaches_the_caller(backend, monkeypatch):
+    monkeypatch.setattr(backend._extents, 'place', lambda nbytes: 1 / 0)
+    copy, transfer = backend.swap_out(numbers(MB))
+    with pytest.raises(SpillError, match=r'(?s)a fault in the thread.*ZeroDivisionError'):
+        transfer.wait()
+    backend.release(copy)
+
+
+def test_a_thread_that_cannot_start_is_an_error_and_no_copy(backend, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    array = numbers(MB)
+    before = threading.stack_size()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, 'start', refuse)
+        with pytest.raises(SpillError, match="cannot start the thread 'chainer_ooc-swap-out': can't start new thread"):
+            backend.swap_out(array)
+    assert threading.stack_size() == before
+    copy = out(backend, array)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, 'start', refuse)
+        with pytest.raises(SpillError, match="'chainer_ooc-swap-in'"):
+            backend.swap_in(copy, np.zeros(MB, np.uint8))
+    assert np.array_equal(back(backend, copy), array)
+
+
+# Threads and signals
+
+
+def test_the_threads_are_named_daemons_that_start_with_the_first_transfer(backend):
+    def ours():
+        return {thread.name: thread.daemon for thread in threading.enumerate() if 'chainer_ooc' in thread.name}
+
+    assert ours() == {}
+    copy = out(backend, numbers(MB))
+    assert ours() == {'chainer_ooc-swap-out': True}
+    back(backend, copy)
+    assert ours() == {'chainer_ooc-swap-out': True, 'chainer_ooc-swap-in': True}
+    backend.close()
+    assert ours() == {}
+
+
+def test_the_threads_have_small_stacks_and_others_keep_theirs(backend, monkeypatch):
+    sizes = []
+    start = threading.Thread.start
+
+    def note(thread):
+        sizes.append(threading.stack_size())
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, 'start', note)
+    before = threading.stack_size()
+    out(backend, numbers(MB))
+    assert sizes == [swap_thread.STACK_BYTES]
+    assert threading.stack_size() == before
+
+
+def test_the_two_directions_run_beside_each_other(backend, gate):
+    gate.set()
+    copy = out(backend, numbers(MB))
+    gate.clear()
+    other, held_back = backend.swap_out(numbers(MB))
+    assert back(backend, copy).any()
+    assert not held_back.done
+    gate.set()
+    held_back.wait()
+    backend.release(other)
+
+
+def interrupt_soon():
+    timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    return timer
+
+
+def test_an_interrupted_wait_may_be_repeated(backend, gate):
+    array = numbers(MB)
+    copy, transfer = backend.swap_out(array)
+    for _ in range(2):
+        timer = interrupt_soon()
+        with pytest.raises(KeyboardInterrupt):
+            transfer.wait()
+        timer.join()
+        assert not transfer.done
+    gate.set()
+    transfer.wait()
+    assert np.array_equal(back(backend, copy), array)
+
+
+def test_a_waiter_interrupted_with_the_gate_in_hand_blocks_nobody(backend, gate):
+    copy, transfer = backend.swap_out(numbers(MB))
+    gate.set()
+    while not transfer.done:
+        time.sleep(0.001)
+    assert transfer._gate.acquire(timeout=5)  # what an interrupt between two instructions of wait() would leave
+    transfer.wait()
+    backend.release(copy)
+
+
+def test_an_interrupted_close_may_be_repeated(backend, gate):
+    copy, transfer = backend.swap_out(numbers(MB))
+    timer = interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        backend.close()
+    timer.join()
+    with pytest.raises(SpillError, match='closed'):
+        backend.swap_out(numbers(8))
+    gate.set()
+    backend.close()
+    assert transfer.done
+    backend.release(copy)
+
+
+def test_signals_do_not_disturb_the_copies(backend):
+    caught = []
+    handler = signal.signal(signal.SIGALRM, lambda *_: caught.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for seed in range(3):
+            array = numbers(30 * MB, seed)
+            assert np.array_equal(back(backend, out(backend, array)), array)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert caught
+
+
+@pytest.mark.filterwarnings('ignore:This process .* is multi-threaded:DeprecationWarning')
+def test_a_forked_child_holds_no_descriptor_of_the_file(backend):
+    out(backend, numbers(MB))
+    descriptor = backend._file._descriptor
+    child = os.fork()
+    if not child:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert os.fstat(descriptor).st_nlink == 0

@@ -1,0 +1,194 @@
+"""Near memory on the host: what is free, what is resident, and that freed arrays leave the process."""
+import resource
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import numpy as np
+import pytest
+
+from chainer_ooc.backends.host import HostBackend, heap, limits, resident
+
+MB = 1 << 20
+
+
+def run(script):
+    """Runs a script in a process of its own, as what it sets stays set; returns its output lines."""
+    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', textwrap.dedent(script)], capture_output=True,
+                          text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(not heap.is_glibc(), reason='needs glibc')
+@pytest.mark.parametrize(('megabytes', 'count', 'mapped_megabytes'), [(32, 12, 32), (3, 120, 32), (3, 120, 1)])
+def test_swapping_out_lowers_resident_memory_by_nine_tenths_of_the_bytes(megabytes, count, mapped_megabytes):
+    trims = mapped_megabytes > megabytes  # smaller arrays may stay in the heap until it is trimmed
+    left = run(f'''
+        import numpy as np
+        from chainer_ooc.backends.host import HostBackend, resident
+        backend = HostBackend(mapped_bytes={mapped_megabytes} << 20)
+        before = resident.private_bytes()
+        arrays = [np.full({megabytes} << 20, 7, np.uint8) for _ in range({count})]
+        full = resident.private_bytes()
+        copies = []
+        while arrays:
+            copy, transfer = backend.swap_out(arrays.pop())
+            transfer.wait()
+            copies.append(copy)
+        if {trims}:
+            backend.trim()
+        print(full - before, resident.private_bytes() - before)
+        into = backend.allocate({megabytes} << 20)
+        backend.swap_in(copies[0], into).wait()
+        assert (into == 7).all()
+        backend.close()
+    ''')
+    full, after = map(int, left)
+    assert full >= 0.95 * megabytes * count * MB
+    assert after <= 0.1 * megabytes * count * MB
+
+
+def test_more_than_the_wall_allows_goes_through_when_it_is_swapped_out():
+    # 20 arrays of 32 MB under a wall of 200 MB above what the process has; without swapping the seventh fails.
+    output = run('''
+        import resource
+        import numpy as np
+        from chainer_ooc.backends.host import HostBackend, limits
+        backend = HostBackend()
+        backend.swap_out(np.zeros(8, np.uint8))[1].wait()
+        wall = limits.kilobyte_fields('/proc/self/status')['VmData'] + (200 << 20)
+        resource.setrlimit(resource.RLIMIT_DATA, (wall, wall))
+        try:
+            kept = [np.full(32 << 20, 1, np.uint8) for _ in range(20)]
+        except MemoryError:
+            print('plain: MemoryError')
+        kept, copies = None, []
+        for value in range(20):
+            array = backend.allocate(32 << 20)
+            array[:] = value
+            copy, transfer = backend.swap_out(array)
+            del array
+            transfer.wait()
+            copies.append(copy)
+        for value, copy in enumerate(copies):
+            into = backend.allocate(copy.nbytes)
+            backend.swap_in(copy, into).wait()
+            assert (into == value).all()
+        backend.close()
+        print('swapped: fine')
+    ''')
+    assert ' '.join(output) == 'plain: MemoryError swapped: fine'
+
+
+def test_free_bytes_follows_the_limit_on_data_and_what_is_allocated():
+    before, after, address_space = map(int, run('''
+        import resource
+        import numpy as np
+        from chainer_ooc.backends.host import limits
+        wall = limits.kilobyte_fields('/proc/self/status')['VmData'] + (100 << 20)
+        resource.setrlimit(resource.RLIMIT_DATA, (wall, wall))
+        print(limits.free_bytes())
+        array = np.zeros(40 << 20, np.uint8)
+        print(limits.free_bytes())
+        wall = limits.kilobyte_fields('/proc/self/status')['VmSize'] + (30 << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (wall, wall))
+        print(limits.free_bytes())
+    '''))
+    assert 95 * MB <= before <= 100 * MB
+    assert before - after == pytest.approx(40 * MB, abs=2 * MB)
+    assert address_space <= 30 * MB
+
+
+def test_an_allocation_that_fails_is_tried_again_after_a_trim(monkeypatch, tmp_path):
+    backend = _backend(tmp_path)
+    trims, empty = [], np.empty
+
+    def needs_a_trim(*arguments):
+        if not trims:
+            raise MemoryError
+        return empty(*arguments)
+
+    monkeypatch.setattr(np, 'empty', needs_a_trim)
+    monkeypatch.setattr(heap, 'trim', lambda: trims.append(1))
+    assert backend.allocate(8).shape == (8,)
+    trims.clear()
+    monkeypatch.setattr(heap, 'trim', lambda: None)
+    with pytest.raises(MemoryError):
+        backend.allocate(8)
+    backend.close()
+
+
+def _backend(folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        return HostBackend(str(folder))
+
+
+def test_without_glibc_nothing_is_set_and_the_reason_is_shown(monkeypatch, tmp_path):
+    def musl(name):
+        raise ValueError('unrecognized configuration name')
+
+    monkeypatch.setattr(heap.os, 'confstr', musl)
+    monkeypatch.setattr(heap.ctypes, 'CDLL', lambda name: pytest.fail('the C library was called'))
+    heap.trim()
+    backend = _backend(tmp_path)
+    assert any('not glibc' in warning for warning in backend.describe()['warnings'])
+    backend.close()
+
+
+def test_a_refused_setting_is_shown(monkeypatch):
+    class Refusing:
+        def mallopt(self, name, value):
+            return 0
+
+    monkeypatch.setattr(heap, 'is_glibc', lambda: True)
+    monkeypatch.setattr(heap.ctypes, 'CDLL', lambda name: Refusing())
+    assert 'refused' in heap.return_freed_memory()
+
+
+def write(folder, **files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace('__', '.')).write_text(text)
+
+
+def test_a_version_2_group_is_as_tight_as_the_tightest_above_it(tmp_path):
+    membership = tmp_path / 'cgroup'
+    membership.write_text('0::/outer/inner\n')
+    write(tmp_path / 'outer', memory__max='1000\n', memory__current='700\n',
+          memory__stat='anon 100\nfile 300\nshmem 100\n')
+    write(tmp_path / 'outer' / 'inner', memory__max='max\n', memory__current='400\n', memory__stat='file 0\n')
+    assert list(limits._cgroup_left_bytes(str(tmp_path), str(membership))) == [500]  # 1000 - 700 + 300 - 100
+    write(tmp_path / 'outer' / 'inner', memory__max='450\n')
+    assert sorted(limits._cgroup_left_bytes(str(tmp_path), str(membership))) == [50, 500]
+
+
+def test_a_version_1_group_counts_its_cache_as_free(tmp_path):
+    membership = tmp_path / 'cgroup'
+    membership.write_text('5:cpu,cpuacct:/job\n4:memory:/job\n')
+    write(tmp_path / 'memory' / 'job', memory__limit_in_bytes='1000\n', memory__usage_in_bytes='600\n',
+          memory__stat='cache 1\ntotal_cache 250\ntotal_shmem 50\n')
+    write(tmp_path / 'memory', memory__limit_in_bytes='9223372036854771712\n', memory__usage_in_bytes='9\n')
+    assert list(limits._cgroup_left_bytes(str(tmp_path), str(membership))) == [600]
+
+
+def test_without_proc_there_is_no_limit_to_know(monkeypatch):
+    monkeypatch.setattr(limits, '_lines', lambda path: [])
+    monkeypatch.setattr(resource, 'getrlimit', lambda number: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert limits.free_bytes() == sys.maxsize
+    with pytest.raises(OSError, match='Linux only'):
+        resident.rss_bytes()
+
+
+def test_the_peak_can_be_set_back():
+    before = resident.private_bytes()
+    array = np.ones(64 * MB, np.uint8)
+    assert resident.private_bytes() - before >= 60 * MB
+    del array
+    high = resident.peak_rss_bytes()
+    if not resident.reset_peak_rss():
+        pytest.skip('the system does not let a process set its peak back')
+    assert resident.peak_rss_bytes() <= high - 50 * MB
+    assert resident.rss_bytes() >= resident.private_bytes()
