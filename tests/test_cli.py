@@ -145,8 +145,8 @@ def test_profile_leaves_the_configuration_as_it_was(capsys, networks):
 
 
 def test_profile_knows_the_example_networks(capsys):
-    found = run_json(capsys, 'profile', 'resnet50', '--batchsize', '2', '--insize', '32')
-    assert found['maps'] > 105
+    found = run_json(capsys, 'profile', 'googlenet', '--batchsize', '2', '--insize', '64')
+    assert found['retained_maps'] > 50
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
