@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.host.block import Block
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ def root_of(array: Any) -> np.ndarray[Any, Any] | None:
         return None
     while type(array.base) is np.ndarray:
         array = array.base
-    if array.base is not None or not array.flags.owndata or not array.nbytes or array.dtype.hasobject:
+    owns = array.base is None and array.flags.owndata or type(array.base) is Block
+    if not owns or not array.nbytes or array.dtype.hasobject:
         return None
     return array  # type: ignore[no-any-return]
 

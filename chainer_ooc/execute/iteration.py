@@ -201,7 +201,7 @@ class Iteration:
         residency.pinned = frozenset(needed)
         for storage in needed:
             if storage.state in (State.AWAY, State.ARRIVING, State.LOST):
-                residency.fetch(storage)
+                residency.fetch(storage, exposed=False)
             storage.touched = position
         known = self._known_step(function)
         if known is not None:

@@ -111,11 +111,13 @@ class Residency:
 
         If this fails: `reap` reports it, and the storage stays resident.
         """
-        if storage.state is not State.RESIDENT or storage.held_elsewhere():
+        if storage.state is not State.RESIDENT:
             return False
         if storage.copy is not None and not storage.exposed:
             self._let_go(storage)
             return True
+        if storage.held_elsewhere():
+            return False
         root = storage.root()
         storage.block = None if root is None else arrays.flat_bytes(root)
         if storage.block is None:
@@ -170,8 +172,12 @@ class Residency:
             raise
         return True
 
-    def fetch(self, storage: Storage) -> None:
+    def fetch(self, storage: Storage, exposed: bool) -> None:
         """Makes a storage resident because somebody reads it now (P1).
+
+        Args:
+            storage: what is read.
+            exposed: whoever reads it may write to it, which would make the far copy worthless.
 
         Raises:
             LostMapError: it was freed after its last known use.
@@ -188,7 +194,7 @@ class Residency:
                 self.make_room(storage.nbytes)
                 self.prefetch(storage)
             self._arrive(storage)
-        storage.exposed = storage.exposed or not self.inside
+        storage.exposed = storage.exposed or exposed
         self.tally.stall_seconds += time.perf_counter() - started
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
@@ -199,7 +205,7 @@ class Residency:
         """
         if storage.state is State.ARRIVING:
             self._arrive(storage)
-        if storage.state is not State.RESIDENT or storage.held_elsewhere():
+        if storage.state is not State.RESIDENT:
             return
         if storage.copy is not None and not storage.exposed:
             self._let_go(storage)
@@ -216,7 +222,7 @@ class Residency:
         self.settle()
         for storage in list(self._all):
             if storage.state in (State.AWAY, State.ARRIVING):
-                self.fetch(storage)
+                self.fetch(storage, exposed=False)
         self.backend.close()
 
     # --- the budget ------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ class Storage:
 
     def fetch(self) -> None:
         """What a read of an absent array reaches (P1)."""
-        self.residency.fetch(self)
+        self.residency.fetch(self, exposed=not self.residency.inside)
 
     def __del__(self) -> None:
         if self.copy is not None:

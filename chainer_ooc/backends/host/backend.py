@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer
-from chainer_ooc.backends.host import filesystem, heap, limits, measure
+from chainer_ooc.backends.host import block, filesystem, heap, limits, measure
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.spill_file import SpillFile, no_room
 from chainer_ooc.backends.host.swap_thread import SwapThread, Task
@@ -66,10 +66,10 @@ class HostBackend(Backend):
 
     def allocate(self, nbytes: int) -> ByteArray:
         try:
-            return np.empty(nbytes, np.uint8)
+            return block.allocate(nbytes)
         except MemoryError:
             self.trim()
-            return np.empty(nbytes, np.uint8)
+            return block.allocate(nbytes)
 
     def free_bytes(self) -> int:
         return limits.free_bytes()
