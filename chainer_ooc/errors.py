@@ -34,8 +34,8 @@ class InfeasibleBudgetError(OocError, ValueError):
         self.where = where
         super().__init__(
             f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, smallest that works '
-            f'{format_bytes(floor_bytes)}, set by {where}); raise chainer.config.ooc_budget, choose another policy or lower '
-            'the batch size')
+            f'{format_bytes(floor_bytes)}, set by {where}); raise chainer.config.ooc_budget, choose another policy or '
+            'lower the batch size')
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

@@ -35,7 +35,7 @@ def root_of(array: Any) -> np.ndarray[Any, Any] | None:
         return None
     while type(array.base) is np.ndarray:
         array = array.base
-    owns = array.base is None and array.flags.owndata or type(array.base) is Block
+    owns = (array.base is None and array.flags.owndata) or type(array.base) is Block
     if not owns or not array.nbytes or array.dtype.hasobject:
         return None
     return array  # type: ignore[no-any-return]
@@ -63,7 +63,7 @@ def flat_bytes(root: np.ndarray[Any, Any]) -> ByteArray | None:
 def view(block: ByteArray, layout: Layout) -> np.ndarray[Any, Any]:
     """Lays an array over a block of bytes."""
     array: np.ndarray[Any, Any] = np.ndarray(
-        layout.shape, layout.dtype, buffer=block, offset=layout.offset_bytes, strides=layout.strides)  # type: ignore[arg-type]
+        layout.shape, layout.dtype, buffer=block, offset=layout.offset_bytes, strides=layout.strides)
     if not layout.writeable:
         array.flags.writeable = False
     return array

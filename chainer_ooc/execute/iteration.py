@@ -284,7 +284,8 @@ class Iteration:
             swapped_in_bytes=tally.swapped_in_bytes, recomputed_calls=0, faults=tally.faults,
             stall_seconds=tally.stall_seconds, seconds=tally.seconds,
             predicted_seconds=None if plan is None else plan.seconds,
-            predicted_peak_bytes=None if plan is None else plan.peak_bytes, keep=0 if plan is None else plan.count(Verdict.KEEP),
+            predicted_peak_bytes=None if plan is None else plan.peak_bytes,
+            keep=0 if plan is None else plan.count(Verdict.KEEP),
             swap=0 if plan is None else plan.count(Verdict.SWAP), recompute=0)
 
     def is_over(self) -> bool:

@@ -19,9 +19,10 @@ Source: PyTorch's saved-tensor hooks (pack and unpack), for a framework that has
 
 from __future__ import annotations
 
+import abc
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from chainer_ooc.execute.storage import Storage
 
 Array = np.ndarray[Any, Any]
+_Seen = TypeVar('_Seen')
 
 
 class Away:
@@ -47,24 +49,38 @@ class Away:
         self.storage.fetch()
 
 
-class Place(Protocol):
+class Place(abc.ABC):
     """Somewhere that arrays of one storage are held.
 
     Attributes:
         key: tells it from the other places that are alive.
     """
 
-    key: tuple[int, object]
+    __slots__ = ('key',)
+    key: tuple[int, str | int]
 
+    @abc.abstractmethod
     def is_alive(self) -> bool:
         """Whether the node or function that it stands for still exists."""
 
-    def arrays(self) -> Iterator[Array]:
-        """What is held now; an array that is held twice comes twice."""
+    @abc.abstractmethod
+    def retained(self) -> Iterator[Array]:
+        """What Chainer itself holds now for backward."""
 
+    def variables(self) -> Iterator[Array]:
+        """What a user may see through a Variable."""
+        yield from ()
+
+    def arrays(self) -> Iterator[Array]:
+        """Everything held; an array that is held twice comes twice."""
+        yield from self.retained()
+        yield from self.variables()
+
+    @abc.abstractmethod
     def empty(self, away_for: Callable[[Array], Away | None]) -> None:
         """Gives up each array for which `away_for` has a stand-in."""
 
+    @abc.abstractmethod
     def fill(self, array_for: Callable[[Away], Array | None]) -> None:
         """Takes back each array that `array_for` has for a stand-in."""
 
@@ -89,30 +105,24 @@ class Vacant(list):  # type: ignore[type-arg]
         super().__setitem__(index, value)
 
 
-class NodePlace:
+class NodePlace(Place):
     """A variable node's retained array, and the array of its Variable while that lives."""
 
-    __slots__ = ('_node', 'key')
+    __slots__ = ('_node',)
 
     def __init__(self, node: Any):
-        self.key = (id(node), None)
+        self.key = id(node), ''
         self._node = weakref.ref(node)
 
     def is_alive(self) -> bool:
         return self._node() is not None
 
-    def arrays(self) -> Iterator[Array]:
+    def retained(self) -> Iterator[Array]:
         node = self._node()
-        if node is None:
-            return
-        if node._data is not None:
+        if node is not None and node._data is not None:
             yield node._data
-        variable = node.get_variable_or_none()
-        if variable is not None and type(variable._data) is list and variable._data[0] is not None:
-            yield variable._data[0]
 
     def variables(self) -> Iterator[Array]:
-        """The arrays that a user's Variable holds."""
         node = self._node()
         variable = None if node is None else node.get_variable_or_none()
         if variable is not None and type(variable._data) is list and variable._data[0] is not None:
@@ -124,8 +134,7 @@ class NodePlace:
             return
         away = None if node._data is None else away_for(node._data)
         if away is not None:
-            node._ooc = away
-            node._data = None
+            node._ooc, node._data = away, None
         variable = node.get_variable_or_none()
         if variable is not None and type(variable._data) is list and variable._data[0] is not None:
             away = away_for(variable._data[0])
@@ -138,8 +147,7 @@ class NodePlace:
             return
         array = None if node._ooc is None else array_for(node._ooc)
         if array is not None:
-            node._data = array
-            node._ooc = None
+            node._data, node._ooc = array, None
         variable = node.get_variable_or_none()
         vacant = None if variable is None else variable._data
         if isinstance(vacant, Vacant) and vacant.away is not None:
@@ -149,20 +157,20 @@ class NodePlace:
                 variable._data = [array]
 
 
-class OutputPlace:
+class OutputPlace(Place):
     """One of the output arrays that a function retains for itself, beside those of the output nodes."""
 
-    __slots__ = ('_function', '_index', 'key')
+    __slots__ = ('_function', '_index')
 
     def __init__(self, function: Any, index: int):
-        self.key = (id(function), index)
+        self.key = id(function), index
         self._function = weakref.ref(function)
         self._index = index
 
     def is_alive(self) -> bool:
         return self._function() is not None
 
-    def arrays(self) -> Iterator[Array]:
+    def retained(self) -> Iterator[Array]:
         function = self._function()
         if function is not None and function._retained_output_data is not None:
             array = function._retained_output_data[self._index]
@@ -179,8 +187,9 @@ class OutputPlace:
 
     def fill(self, array_for: Callable[[Away], Array | None]) -> None:
         function = self._function()
-        away = (function._ooc or {}).get(self) if function is not None else None
-        array = None if away is None else array_for(away)
+        if function is None or self not in (function._ooc or {}):
+            return
+        array = array_for(function._ooc[self])
         if array is not None:
             self._put(function, array)
             del function._ooc[self]
@@ -191,24 +200,24 @@ class OutputPlace:
         function._retained_output_data = tuple(retained)
 
 
-class AttributePlace:
+class AttributePlace(Place):
     """An array that a function hides on itself (P5).
 
     The attribute is deleted while the array is away, so that reading it reaches `__getattr__`; one that the class
     itself has too would be read from there instead, and is left alone (see `hidden_places`).
     """
 
-    __slots__ = ('_name', '_owner', 'key')
+    __slots__ = ('_name', '_owner')
 
     def __init__(self, owner: Any, name: str):
-        self.key = (id(owner), name)
+        self.key = id(owner), name
         self._owner = weakref.ref(owner)
         self._name = name
 
     def is_alive(self) -> bool:
         return self._owner() is not None
 
-    def arrays(self) -> Iterator[Array]:
+    def retained(self) -> Iterator[Array]:
         owner = self._owner()
         array = None if owner is None else owner.__dict__.get(self._name)
         if array is not None:
@@ -218,22 +227,23 @@ class AttributePlace:
         """Size of the array."""
         return sum(array.nbytes for array in self.arrays())
 
-    def look(self, at: Callable[[Array], Any]) -> Any:
+    def look(self, at: Callable[[Array], _Seen]) -> _Seen:
         """Calls `at` with the array and keeps no reference to it."""
-        return next((at(array) for array in self.arrays()), None)
+        return at(next(self.arrays()))
 
     def empty(self, away_for: Callable[[Array], Away | None]) -> None:
         for array in self.arrays():
             away = away_for(array)
             if away is not None:
-                attributes = self._owner().__dict__  # type: ignore[union-attr]
+                attributes = vars(self._owner())
                 attributes.setdefault('_ooc', {})[self._name] = away
                 del attributes[self._name]
 
     def fill(self, array_for: Callable[[Away], Array | None]) -> None:
         owner = self._owner()
-        away = (owner._ooc or {}).get(self._name) if owner is not None else None
-        array = None if away is None else array_for(away)
+        if owner is None or self._name not in (owner._ooc or {}):
+            return
+        array = array_for(owner._ooc[self._name])
         if array is not None:
             del owner._ooc[self._name]
             if self._name not in owner.__dict__:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.execute.places import Away, NodePlace, OutputPlace, hidden_places
+from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, hidden_places
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import Recorder
@@ -119,17 +120,19 @@ def _see_hidden(residency: Residency, see: Any, function: Any, position: int, mi
     for place in hidden_places(function):
         if place.nbytes() < max(min_bytes, 1):
             continue
-        known = place.look(residency.find)
-        if known is None:
-            probe = place.look(lambda array: Storage(residency, arrays.root_of(array)) if arrays.root_of(array)
-                               is not None else None)
-            if probe is None:
-                continue
-            probe.add_place(place)
-            if probe.held_elsewhere():
-                continue
-        ids.append(place.look(lambda array, place=place: see(array, place, position, hidden=True)))
+        if place.look(residency.find) is not None or _is_only_holder(residency, place):
+            ids.append(place.look(functools.partial(see, place=place, producer=position, hidden=True)))
     return ids
+
+
+def _is_only_holder(residency: Residency, place: AttributePlace) -> bool:
+    root = place.look(arrays.root_of)
+    if root is None:
+        return False
+    probe = Storage(residency, root)
+    probe.add_place(place)
+    del root
+    return not probe.held_elsewhere()
 
 
 def _is_parameter(given: Any) -> bool:

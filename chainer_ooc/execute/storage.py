@@ -22,7 +22,7 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
-from chainer_ooc.execute.places import Array, Away, NodePlace, Place
+from chainer_ooc.execute.places import Array, Away, Place
 
 if TYPE_CHECKING:
     from chainer_ooc.execute.residency import Residency
@@ -94,18 +94,13 @@ class Storage:
     def is_retained(self) -> bool:
         """Whether Chainer itself holds it for backward, and not only a Variable of the user's."""
         root = self.root()
-        for place in self.places.values():
-            skip = list(place.variables()) if isinstance(place, NodePlace) else []
-            held = list(place.arrays())
-            if len(held) > len(skip) and arrays.root_of(held[0]) is root:
-                return True
-        return False
+        return any(arrays.root_of(array) is root for place in self.places.values() for array in place.retained())
 
     def in_variables(self) -> bool:
         """Whether a Variable that the user can reach holds an array on it."""
         root = self.root()
         return any(arrays.root_of(array) is root
-                   for place in self.places.values() if isinstance(place, NodePlace) for array in place.variables())
+                   for place in self.places.values() for array in place.variables())
 
     def held_elsewhere(self) -> bool:
         """Whether anything but the places refers to the block: then letting go frees nothing, and bytes may change."""

@@ -43,10 +43,10 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
 
 def residency(
         trace: Trace, feature_map: FeatureMap, verdict: Verdict, min_bytes: int) -> tuple[tuple[int, int], ...]:
-    """Returns the intervals of positions, both ends included, in which the map lies in near memory beside the computation.
+    """Returns the intervals of positions, both ends included, in which the map lies in near memory.
 
-    A map's own call allocates it within its `peak_bytes`, so that it counts from the position after. A map smaller than
-    `min_bytes` is not worth freeing, and a foreign one cannot be freed: they live as long as the graph.
+    The call that makes a map allocates it within its `peak_bytes`, so that it counts from the position after. A map
+    smaller than `min_bytes` is not worth freeing, and a foreign one cannot be freed: they live as long as the graph.
     """
     born = 0 if feature_map.producer is None else feature_map.producer + 1
     end = trace.positions - 1

@@ -38,10 +38,11 @@ def load(text: str) -> Trace:
     if not isinstance(read, dict) or read.pop('format', None) != FORMAT:
         raise TraceFormatError(f'not a trace: the key "format" is not {FORMAT!r}; write one with "chainer-ooc profile"')
     if read.get('version') != VERSION:
-        raise TraceFormatError(f'trace of version {read.get("version")!r}, this release reads {VERSION}; record it again')
+        raise TraceFormatError(
+            f'trace of version {read.get("version")!r}, this release reads {VERSION}; record it again')
     try:
-        tables = {name: _load_table(kind, read.pop(name)) for name, kind in _TABLES.items()}
-        return Trace(**tables, **read)
+        read.update({name: _load_table(kind, read[name]) for name, kind in _TABLES.items()})
+        return Trace(**read)
     except (KeyError, TypeError, ValueError) as error:
         raise TraceFormatError(f'damaged trace: {type(error).__name__}: {error}; record it again') from None
 
@@ -54,6 +55,5 @@ def _dump_table(name: str, kind: type[Any], rows: tuple[Any, ...]) -> str:
 
 def _load_table(kind: type[_Row], table: list[list[Any]]) -> tuple[_Row, ...]:
     columns, *rows = table
-    return tuple(
-        kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in zip(columns, row, strict=True)})
-        for row in rows)
+    frozen = ([tuple(value) if isinstance(value, list) else value for value in row] for row in rows)
+    return tuple(kind(**dict(zip(columns, row, strict=True))) for row in frozen)
