@@ -1,0 +1,168 @@
+"""What holds for the plans of all traces."""
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.schedule.demand import Standing, demand
+from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.trace import Call, FeatureMap, Step, Trace
+
+BYTES = st.integers(0, 50)
+MIN_BYTES = 5
+
+
+@st.composite
+def traces(draw):
+    calls, steps = draw(st.integers(1, 6)), draw(st.integers(0, 8))
+    maps = [_map(draw, map_id, calls, steps) for map_id in range(draw(st.integers(0, 8)))]
+    return Trace(
+        device='host', calls=tuple(Call(each, f'L{each}', (), (), (), '', 1.0, draw(BYTES)) for each in range(calls)),
+        steps=tuple(Step(calls + each, -1, (), 1.0, draw(BYTES), draw(BYTES)) for each in range(steps)), maps=tuple(maps),
+        events=(), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
+
+
+def _map(draw, map_id, calls, steps):
+    producer = draw(st.none() | st.integers(0, calls - 1))
+    last = draw(st.integers(producer or 0, calls - 1))
+    uses = draw(st.sets(st.integers(calls, calls + steps - 1), max_size=4)) if steps else ()
+    return FeatureMap(
+        map_id, draw(BYTES), producer, draw(st.booleans()), bool(uses) or draw(st.booleans()),
+        draw(st.booleans()) if producer is not None else True, last, tuple(sorted(uses)), (), '')
+
+
+STANDING = st.builds(Standing, BYTES, BYTES)
+SWAPPING = st.sampled_from([POLICIES['swap-all'], POLICIES['swap-all-naive']])
+ANY = st.sampled_from(list(POLICIES.values()))
+ROOM = st.integers(0, 200)
+
+
+def floor_of(policy, trace, standing):
+    need = demand(trace, policy.classify(trace, 0, MIN_BYTES), standing, MIN_BYTES)
+    return int(need.max(initial=0))
+
+
+def plan_with_room(policy, trace, standing, room_bytes):
+    return make_plan(policy, trace, standing, floor_of(policy, trace, standing) + room_bytes, MIN_BYTES)
+
+
+def need_of(plan, trace, standing):
+    """What each position holds under a plan, swap-ins on their way included; written anew, position by position."""
+    need = []
+    for position in range(trace.positions):
+        held = standing.forward_bytes if position < len(trace.calls) else standing.backward_bytes
+        if position < len(trace.calls):
+            held += trace.calls[position].peak_bytes
+        else:
+            step = trace.steps[position - len(trace.calls)]
+            held += step.peak_bytes + step.other_bytes
+        start_of = {each.map: each.start for each in plan.swap_ins}
+        held += sum(each.nbytes for each, verdict in zip(trace.maps, plan.verdicts, strict=True)
+                    if _is_there(each, verdict, position, trace, start_of))
+        need.append(held)
+    return need
+
+
+def _is_there(each, verdict, position, trace, start_of):
+    born = -1 if each.producer is None else each.producer
+    if position <= born:
+        return False
+    if each.producer is None or each.foreign:
+        return True
+    if not each.retained:
+        return position <= each.last_forward_use
+    if verdict is Verdict.SWAP:
+        back = start_of.get(each.id)
+        return position <= each.last_forward_use or (back is not None and back <= position <= each.backward_uses[-1])
+    if each.backward_uses and each.nbytes >= MIN_BYTES:
+        return position <= each.backward_uses[-1]
+    return True
+
+
+@given(ANY, traces(), STANDING, ROOM)
+def test_no_position_needs_more_than_the_budget_and_the_peak_is_the_highest(policy, trace, standing, room_bytes):
+    plan = plan_with_room(policy, trace, standing, room_bytes)
+    need = need_of(plan, trace, standing)
+    assert max(need) == plan.peak_bytes
+    assert plan.peak_bytes <= plan.budget_bytes
+
+
+@given(SWAPPING, traces(), STANDING, ROOM)
+def test_starts_never_decrease_and_none_is_after_its_use_or_in_forward(policy, trace, standing, room_bytes):
+    plan = plan_with_room(policy, trace, standing, room_bytes)
+    begun = [each.start for each in plan.swap_ins]
+    assert begun == sorted(begun)
+    uses = [each.use for each in plan.swap_ins]
+    assert uses == sorted(uses)
+    assert all(trace.backward_start <= each.start <= each.use for each in plan.swap_ins)
+
+
+@given(SWAPPING, traces(), STANDING, ROOM)
+def test_each_swapped_map_that_is_read_comes_back_once_for_its_first_use(policy, trace, standing, room_bytes):
+    plan = plan_with_room(policy, trace, standing, room_bytes)
+    expected = {each.id: each.backward_uses[0] for each, verdict in zip(trace.maps, plan.verdicts, strict=True)
+                if verdict is Verdict.SWAP and each.backward_uses}
+    assert {each.map: each.use for each in plan.swap_ins} == expected
+    assert len(plan.swap_ins) == len(expected)
+
+
+@given(traces(), STANDING, ROOM)
+def test_early_starts_are_never_later_than_naive_ones(trace, standing, room_bytes):
+    early = plan_with_room(POLICIES['swap-all'], trace, standing, room_bytes)
+    naive = plan_with_room(POLICIES['swap-all-naive'], trace, standing, room_bytes)
+    assert [each.map for each in early.swap_ins] == [each.map for each in naive.swap_ins]
+    for one, other in zip(early.swap_ins, naive.swap_ins, strict=True):
+        assert one.start <= other.start
+
+
+@given(SWAPPING, traces(), STANDING, ROOM)
+def test_no_swap_in_could_start_a_position_earlier(policy, trace, standing, room_bytes):
+    plan = plan_with_room(policy, trace, standing, room_bytes)
+    free = plan.budget_bytes - demand(trace, plan.verdicts, standing, MIN_BYTES)
+    behind = trace.backward_start
+    for each in plan.swap_ins:
+        nbytes = trace.maps[each.map].nbytes
+        first = behind if policy.early else max(behind, each.use - 1)
+        assert each.start == first or free[each.start - 1] < nbytes
+        free[each.start:each.use] -= nbytes
+        behind = each.start
+
+
+@given(ANY, traces(), STANDING)
+def test_the_floor_has_a_plan_and_a_byte_less_has_none(policy, trace, standing):
+    floor_bytes = floor_of(policy, trace, standing)
+    plan = make_plan(policy, trace, standing, floor_bytes, MIN_BYTES)
+    assert plan.peak_bytes == floor_bytes
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        make_plan(policy, trace, standing, floor_bytes - 1, MIN_BYTES)
+    assert caught.value.floor_bytes == floor_bytes
+    need = demand(trace, plan.verdicts, standing, MIN_BYTES)
+    assert caught.value.where in {trace.name_of(int(each)) for each in np.flatnonzero(need == floor_bytes)}
+
+
+@given(ANY, traces(), STANDING, ROOM, ROOM)
+def test_the_peak_lies_between_the_floor_and_the_budget_and_ends_when_all_is_early(policy, trace, standing, room, more):
+    floor_bytes = floor_of(policy, trace, standing)
+    assert floor_bytes <= plan_with_room(policy, trace, standing, room).peak_bytes <= floor_bytes + room
+    everything = sum(each.nbytes for each in trace.maps)
+    ample = plan_with_room(policy, trace, standing, everything)
+    other = plan_with_room(policy, trace, standing, everything + more)
+    assert (ample.peak_bytes, ample.swap_ins) == (other.peak_bytes, other.swap_ins)
+
+
+@given(traces(), STANDING)
+def test_swapping_never_raises_the_floor(trace, standing):
+    assert floor_of(POLICIES['swap-all'], trace, standing) <= floor_of(POLICIES['keep'], trace, standing)
+
+
+@given(ANY, traces(), STANDING, ROOM)
+def test_ten_plans_of_one_trace_are_equal(policy, trace, standing, room_bytes):
+    first = plan_with_room(policy, trace, standing, room_bytes)
+    for _ in range(9):
+        copied = dataclasses.replace(Trace.from_json(trace.to_json()))
+        assert plan_with_room(policy, copied, standing, room_bytes) == first

@@ -1,0 +1,51 @@
+"""Each error can be caught by the built-in that a stranger would expect, and survives a trip between processes."""
+import copy
+import pickle
+
+import pytest
+
+from chainer_ooc import errors
+
+BUILT_INS = {
+    errors.ForkError: ImportError, errors.ConfigError: ValueError, errors.InfeasibleBudgetError: ValueError,
+    errors.SpillError: OSError, errors.LostMapError: RuntimeError, errors.TraceFormatError: ValueError}
+
+
+def infeasible():
+    return errors.InfeasibleBudgetError('swap-all', 2 * 2**30, int(2.6 * 2**30), 'Convolution2DFunction, forward of call 14')
+
+
+@pytest.mark.parametrize('kind', BUILT_INS)
+def test_an_error_is_ours_and_a_built_in(kind):
+    assert issubclass(kind, errors.OocError)
+    assert issubclass(kind, BUILT_INS[kind])
+
+
+def test_no_error_is_missing_from_this_table():
+    ours = {each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.OocError)}
+    assert ours - {errors.OocError} == set(BUILT_INS)
+
+
+def test_an_infeasible_budget_says_what_where_and_what_to_do():
+    error = infeasible()
+    assert str(error) == (
+        "budget too small for policy 'swap-all' (budget 2.00 GiB, smallest that works 2.60 GiB, set by "
+        'Convolution2DFunction, forward of call 14); raise chainer.config.ooc_budget, choose another policy or lower the '
+        'batch size')
+    assert (error.budget_bytes, error.floor_bytes) == (2 * 2**30, int(2.6 * 2**30))
+    assert error.where == 'Convolution2DFunction, forward of call 14'
+
+
+@pytest.mark.parametrize('again', [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
+def test_an_infeasible_budget_keeps_its_values_when_it_travels(again):
+    error = infeasible()
+    other = again(error)
+    assert type(other) is type(error)
+    assert str(other) == str(error)
+    assert vars(other) == vars(error)
+
+
+@pytest.mark.parametrize('kind', set(BUILT_INS) - {errors.InfeasibleBudgetError})
+def test_other_errors_travel_too(kind):
+    other = pickle.loads(pickle.dumps(kind('what failed')))
+    assert (type(other), str(other)) == (kind, 'what failed')

@@ -1,0 +1,47 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chainer_ooc.quantities import format_bytes, parse_bytes
+
+
+@pytest.mark.parametrize(('written', 'nbytes'), [
+    (0, 0), (1500000, 1500000), (1e9, 10**9), (2**70, 2**70), (0.9, 0),
+    ('512', 512), ('512B', 512), (' 1.5GB ', 1500000000), ('1.5gb', 1500000000), ('1G', 10**9), ('.5 kB', 500),
+    ('3 KiB', 3072), ('1MB', 10**6), ('1MiB', 2**20), ('1.4 GiB', int(1.4 * 2**30)), ('2TB', 2 * 10**12), ('1tib', 2**40),
+])
+def test_numbers_and_decimal_and_binary_units_are_bytes(written, nbytes):
+    read = parse_bytes(written)
+    assert (read, type(read)) == (nbytes, int)
+
+
+@pytest.mark.parametrize('written', [
+    '12 bananas', '', 'GB', '-1GB', '1,000', '1.2.3MB', '5.', '1e9', '1 000', 'nan', 'inf', '0x10', '1PB', '\u0663'])
+def test_a_string_that_is_no_amount_is_refused_with_the_units_that_are_known(written):
+    with pytest.raises(ValueError, match="no amount of bytes.*'GB'.*'GiB'") as caught:
+        parse_bytes(written)
+    assert repr(written) in str(caught.value)
+
+
+@pytest.mark.parametrize('value', [None, True, False, [], b'5', float('nan'), 1j])
+def test_what_is_neither_number_nor_string_is_refused(value):
+    with pytest.raises(ValueError, match='is no amount of bytes'):
+        parse_bytes(value)
+
+
+@given(st.integers(0, 2**50))
+def test_a_string_of_digits_is_that_number(nbytes):
+    assert parse_bytes(str(nbytes)) == parse_bytes(nbytes) == nbytes
+
+
+@pytest.mark.parametrize(('nbytes', 'shown'), [
+    (0, '0 bytes'), (4096, '4096 bytes'), (2**20 - 1, '1048575 bytes'), (2**20, '1.0 MiB'), (512 * 2**20, '512.0 MiB'),
+    (2**30, '1.00 GiB'), (int(2.6 * 2**30), '2.60 GiB'), (-(2**31), '-2.00 GiB')])
+def test_messages_show_binary_units(nbytes, shown):
+    assert format_bytes(nbytes) == shown
+
+
+@given(st.integers(0, 2**45))
+def test_what_is_shown_reads_back_within_the_shown_digits(nbytes):
+    tolerance = 0 if nbytes < 2**20 else 0.051 * 2**20 if nbytes < 2**30 else 0.0051 * 2**30
+    assert abs(parse_bytes(format_bytes(nbytes).replace('bytes', 'B')) - nbytes) <= tolerance

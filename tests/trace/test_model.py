@@ -1,0 +1,69 @@
+import dataclasses
+
+import pytest
+
+from chainer_ooc.trace import Call, Step, Trace
+
+
+def call(index, label, signature=None, seconds=0.5):
+    return Call(index, label, (0,), (1,), (), signature or f'{label} [0] [1]', seconds, 100)
+
+
+def step(position, call):
+    return Step(position, call, (0,), 0.5, 100, 10)
+
+
+def trace(calls, steps=(), **changes):
+    return Trace(**{**dict(device='host', calls=calls, steps=steps, maps=(), events=(), seconds=1.0,
+                           write_bytes_per_second=1e9, read_bytes_per_second=2e9), **changes})
+
+
+# position    0            1     | 2      3             4
+#             Convolution  ReLU  | ReLU   Convolution   (not of this graph)
+CONVOLUTION = trace(
+    (call(0, 'Convolution2DFunction'), call(1, 'ReLU')), (step(2, 1), step(3, 0), step(4, -1)))
+
+
+@pytest.mark.parametrize(('position', 'name'), [
+    (0, 'Convolution2DFunction, forward of call 0'),
+    (1, 'ReLU, forward of call 1'),
+    (2, 'ReLU, backward of call 1'),
+    (3, 'Convolution2DFunction, backward of call 0')])
+def test_messages_name_a_position_by_function_direction_and_call(position, name):
+    assert CONVOLUTION.name_of(position) == name
+
+
+def test_a_step_of_no_recorded_call_is_named_as_such():
+    assert CONVOLUTION.name_of(4).startswith('a function outside of the recorded graph, backward')
+
+
+def test_positions_count_calls_then_steps():
+    assert (CONVOLUTION.backward_start, CONVOLUTION.positions) == (2, 5)
+    assert (trace(()).backward_start, trace(()).positions) == (0, 0)
+
+
+@pytest.mark.parametrize('changes', [
+    {'seconds': 9.0}, {'write_bytes_per_second': 1.0}, {'read_bytes_per_second': 1.0}, {'versions': {'numpy': '9'}},
+    {'calls': (call(0, 'Convolution2DFunction', seconds=7.0), call(1, 'ReLU', seconds=8.0))}])
+def test_equal_graphs_have_equal_fingerprints_whatever_the_times(changes):
+    assert dataclasses.replace(CONVOLUTION, **changes).fingerprint == CONVOLUTION.fingerprint
+
+
+@pytest.mark.parametrize('calls', [
+    (),
+    CONVOLUTION.calls[:1],
+    CONVOLUTION.calls[::-1],
+    (*CONVOLUTION.calls, call(2, 'ReLU')),
+    (call(0, 'Convolution2DFunction', 'Convolution2DFunction [0] [1] <f4(8, 3)'), CONVOLUTION.calls[1])])
+def test_another_graph_has_another_fingerprint(calls):
+    assert dataclasses.replace(CONVOLUTION, calls=calls).fingerprint != CONVOLUTION.fingerprint
+
+
+def test_a_fingerprint_is_the_same_in_every_process():
+    # SHA-256 of the signatures joined by line feeds, not Python's hash(), which differs from run to run.
+    assert CONVOLUTION.fingerprint == 'b8c7116e4ea77dd1d8ba923356179112dace41d3c664670b2ba79d50e5f7b603'
+
+
+def test_a_trace_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        CONVOLUTION.seconds = 2.0
