@@ -32,6 +32,12 @@ from chainer_ooc.schedule.demand import Standing
 from chainer_ooc.trace import Call, Step, Trace
 
 
+#: While a graph is unknown, the maps of so many calls before the current one are on their way in backward, if near
+#: memory has room for so many times their size: what the calls themselves allocate is not known yet.
+LOOK_AHEAD_CALLS = 3
+LOOK_AHEAD_ROOM = 8
+
+
 class Iteration:
     """From the first function that is applied to the end of backward.
 
@@ -60,6 +66,7 @@ class Iteration:
         self._storages: list[weakref.ref[Storage]] = []
         self._functions: list[weakref.ref[Any]] = []
         self._call_of: dict[int, int] = {}
+        self._retained: list[list[int]] = []
         self._hesitant: list[weakref.ref[Storage]] = []
         self._next_swap_in = 0
         self._began = time.perf_counter()
@@ -71,7 +78,7 @@ class Iteration:
         residency.budget_bytes = self.budget_bytes
         residency.min_bytes = self.settings.min_bytes
         residency.next_use = self._next_use
-        residency.on_event = self.recorder.event
+        residency.on_event = self._event
         self._steady_bytes, self._gradient_bytes = self._parameters.standing_bytes()
         graph = self._graphs.latest()
         if graph is not None and graph.recordings >= self.settings.profile_iterations:
@@ -98,6 +105,8 @@ class Iteration:
         residency, position = self._residency, len(self.recorder.calls)
         residency.reap()
         self._retry()
+        residency.near_bytes()
+        self.recorder.now = position
         given = [residency.find(array_of(each)) for each in inputs]
         residency.pinned = frozenset(each for each in given if each is not None)
         known = self._known_call(position)
@@ -132,9 +141,9 @@ class Iteration:
             storage = self._residency.find(array)
             if storage is not None and storage.token is self:
                 found[storage.map] = storage
-        for storage in retained(self._residency, function):
-            if storage.token is self:
-                found[storage.map] = storage
+        kept = [each for each in retained(self._residency, function) if each.token is self]
+        self._retained.append([each.map for each in kept])
+        found.update({each.map: each for each in kept})
         for map_id in sorted(found):
             if map_id == len(self._storages):
                 self._storages.append(weakref.ref(found[map_id]))
@@ -194,9 +203,11 @@ class Iteration:
         Returns:
             The storages that it reads.
         """
-        residency, position = self._residency, self.recorder.position
+        residency, position = self._residency, self.recorder.next_position
         residency.reap()
         self._retry()
+        residency.near_bytes()
+        self.recorder.now = position
         needed = retained(residency, function)
         residency.pinned = frozenset(needed)
         for storage in needed:
@@ -218,7 +229,7 @@ class Iteration:
 
     def after_step(self, function: Any, needed: list[Storage], seconds: float) -> None:
         """Records a step, drops what is not needed any more, and starts the swap-ins that are due."""
-        peak_bytes, position = self._meter.above_mark_bytes(), self.recorder.position
+        peak_bytes, position = self._meter.above_mark_bytes(), self.recorder.next_position
         if self._recorded:
             self._peak(peak_bytes)
         self._note_reuse(needed)
@@ -255,9 +266,11 @@ class Iteration:
                 other.graph.reused.add(storage.map)
 
     def _start_swap_ins(self) -> None:
+        """Starts the swap-ins that are due; with no plan, those of the calls that backward most likely comes to next."""
         if self._orders is None or self.graph is None:
+            self._look_ahead()
             return
-        due, position, trace = self._orders.swap_ins, self.recorder.position, self.graph.trace
+        due, position, trace = self._orders.swap_ins, self.recorder.next_position, self.graph.trace
         number = len(self.recorder.steps)
         ahead_bytes = trace.steps[number].peak_bytes if number < len(trace.steps) else 0
         while self._next_swap_in < len(due) and due[self._next_swap_in].start <= position:
@@ -269,6 +282,15 @@ class Iteration:
                     return
                 self._residency.prefetch(storage)
             self._next_swap_in += 1
+
+    def _look_ahead(self) -> None:
+        latest = self.recorder.steps[-1].call if self.recorder.steps else len(self.recorder.calls)
+        for call in range(latest - 1, max(latest - 1 - LOOK_AHEAD_CALLS, -1), -1):
+            for map_id in self._retained[call]:
+                storage = self._storage(map_id)
+                room_bytes = LOOK_AHEAD_ROOM * storage.nbytes if storage is not None else 0
+                if storage is not None and storage.state is State.AWAY and self._residency.fits(room_bytes):
+                    self._residency.prefetch(storage)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -301,6 +323,10 @@ class Iteration:
         return self.recorder.trace(
             self._residency.backend.name, self._residency.tally.seconds, self._residency.backend.bandwidth())
 
+    def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
+        if token is self and map_id < len(self.recorder.maps):
+            self.recorder.event(kind, map_id, nbytes)
+
     # --- shared ----------------------------------------------------------------------------------------------------
 
     def _storage(self, map_id: int) -> Storage | None:
@@ -325,7 +351,7 @@ class Iteration:
         """The position at which a storage is used next, as far as the plan knows; the one not used longest else."""
         if self.graph is None or storage.token is not self:
             return -float(storage.touched)
-        feature_map, position = self.graph.trace.maps[storage.map], self.recorder.position
+        feature_map, position = self.graph.trace.maps[storage.map], self.recorder.next_position
         if feature_map.last_forward_use >= position:
             return position
         return next((use for use in feature_map.backward_uses if use >= position), float('inf'))

@@ -36,7 +36,7 @@ class Residency:
         pinned: storages that the current call needs.
         next_use: position of a storage's next use, for eviction; the farthest goes first.
         on_lost: called with a storage that is read after it was lost.
-        on_event: called with ('malloc' or 'free', map id, bytes) when a block appears or goes.
+        on_event: called with ('malloc' or 'free', token, map id, bytes) when a block appears or goes.
     """
 
     def __init__(self, backend: Backend):
@@ -48,12 +48,12 @@ class Residency:
         self.inside = False
         self.pinned: frozenset[Storage] = frozenset()
         self.next_use: Callable[[Storage], float] = lambda storage: -storage.touched
-        self.on_event: Callable[[str, int, int], None] = lambda kind, map_id, nbytes: None
+        self.on_event: Callable[[str, object, int, int], None] = lambda kind, token, map_id, nbytes: None
         self.on_lost: Callable[[Storage], None] = lambda storage: None
         self.tally = Tally()
         self._by_root: dict[int, tuple[weakref.ref[Array], Storage]] = {}
         self._leaving: deque[Storage] = deque()
-        self._deaths: deque[tuple[int, weakref.ref[Array], int, int]] = deque()
+        self._deaths: deque[tuple[int, weakref.ref[Array], object, int, int, int]] = deque()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
         self._near_bytes = 0
         self._metered_bytes = 0
@@ -87,8 +87,8 @@ class Residency:
         ref, storage = self._by_root.get(id(root), (None, None))
         return storage if ref is not None and ref() is root else None
 
-    def register(self, array: Any, map_id: int, from_outside: bool) -> Storage | None:
-        """Returns the storage under an array, made known as `map_id` if need be; None if it cannot be moved.
+    def register(self, array: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
+        """Returns the storage under an array, made known as `map_id` of `token` if need be; None if it cannot be moved.
 
         Of a block from outside of the graph only the array's part counts: a batch may be a slice of a whole data set.
         """
@@ -97,11 +97,12 @@ class Residency:
         if found is not None or root is None or arrays.flat_bytes(root) is None:
             return found
         storage = Storage(self, root)
-        storage.map = map_id
+        storage.token, storage.map = token, map_id
         self._all.add(storage)
         if from_outside:
             storage.counted_bytes = int(array.nbytes)
-        self._appear(storage, root)
+        storage.root = self._count(root, storage, self.metering and not from_outside)
+        self._by_root[id(root)] = storage.root, storage
         return storage
 
     # --- moving ----------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ class Residency:
         if storage.state is not State.AWAY or storage.root() is not None or storage.copy is None:
             return False
         block = self.backend.allocate(storage.nbytes)
-        self._appear(storage, block)
+        storage.root = self._count(block, storage, metered=False)
         storage.block, storage.state = block, State.ARRIVING
         try:
             storage.transfer = self.backend.swap_in(storage.copy, block)
@@ -245,7 +246,7 @@ class Residency:
         return self.fits(nbytes)
 
     def _evict(self, stuck: set[int]) -> bool:
-        candidates = [each for each in self.storages()
+        candidates = [each for each in self._all
                       if each.state in (State.RESIDENT, State.ARRIVING) and each not in self.pinned
                       and each.nbytes >= max(self.min_bytes, 1) and id(each) not in stuck]
         if not candidates:
@@ -310,6 +311,7 @@ class Residency:
             storage.block, storage.transfer, storage.state = None, None, State.AWAY
             raise
         self.tally.swapped_in_bytes += storage.nbytes
+        self._by_root[id(storage.block)] = storage.root, storage
         storage.fill_places(storage.block)
         self._stay(storage)
 
@@ -318,26 +320,25 @@ class Residency:
             self.backend.release(storage.copy)
             storage.copy = None
 
-    def _appear(self, storage: Storage, root: Array) -> None:
-        counted_bytes = storage.counted_bytes
-        key, epoch = id(root), self._epoch if self.metering else -1
-        storage.root = weakref.ref(root, lambda ref: self._deaths.append((key, ref, counted_bytes, epoch)))
-        self._by_root[key] = storage.root, storage
-        self._near_bytes += counted_bytes
-        if self.metering:
-            self._metered_bytes += counted_bytes
-        self.on_event('malloc', storage.map, counted_bytes)
+    def _count(self, root: Array, storage: Storage, metered: bool) -> weakref.ref[Array]:
+        """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
+        key, token, map_id, nbytes = id(root), storage.token, storage.map, storage.counted_bytes
+        epoch = self._epoch if metered else -1
+        self._near_bytes += nbytes
+        if metered:
+            self._metered_bytes += nbytes
+        self.on_event('malloc', token, map_id, nbytes)
+        return weakref.ref(root, lambda ref: self._deaths.append((key, ref, token, map_id, nbytes, epoch)))
 
     def _bury(self) -> None:
         while self._deaths:
-            key, dead, nbytes, epoch = self._deaths.popleft()
+            key, dead, token, map_id, nbytes, epoch = self._deaths.popleft()
             self._near_bytes -= nbytes
             if epoch == self._epoch:
                 self._metered_bytes -= nbytes
-            ref, storage = self._by_root.get(key, (None, None))
-            if ref is dead and storage is not None:
+            if self._by_root.get(key, (None, None))[0] is dead:
                 del self._by_root[key]
-                self.on_event('free', storage.map, nbytes)
+            self.on_event('free', token, map_id, nbytes)
 
 
 def _lost(storage: Storage) -> str:

@@ -60,10 +60,10 @@ def see_call(
     def see(array: Any, place: Any, producer: int | None, hidden: bool = False) -> int:
         if array is None or parameters.own(array):
             return -1
-        storage = residency.register(array, len(recorder.maps), from_outside=producer is None)
+        storage = residency.register(array, token, len(recorder.maps), from_outside=producer is None)
         if storage is None:
             return -1
-        if storage.token is not token:
+        if storage.token is not token or storage.map == len(recorder.maps):
             storage.token, storage.pending_uses = token, 0
             storage.map = recorder.new_map(array, storage.counted_bytes, producer, hidden)
         storage.touched = position

@@ -29,29 +29,43 @@ class MapRow:
     shape: tuple[int, ...]
     dtype: str
     last_forward_use: int
+    last_alive: int = -1
     retained: bool = False
     foreign: bool = False
     backward_uses: list[int] = field(default_factory=list)
 
 
 class Recorder:
-    """Collects the rows of one iteration."""
+    """Collects the rows of one iteration.
+
+    Attributes:
+        now: the position whose computation runs or ran last.
+    """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self.steps: list[Step] = []
         self.maps: list[MapRow] = []
         self.events: list[MemoryEvent] = []
-        self.position = 0
+        self.now = -1
+
+    @property
+    def next_position(self) -> int:
+        """The position that the next call or step gets."""
+        return len(self.calls) + len(self.steps)
 
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
         """Adds a feature map and returns its id."""
-        self.maps.append(MapRow(nbytes, producer, hidden, tuple(array.shape), str(array.dtype), self.position))
-        return len(self.maps) - 1
+        self.maps.append(MapRow(nbytes, producer, hidden, tuple(array.shape), str(array.dtype), self.next_position))
+        map_id = len(self.maps) - 1
+        self.event('malloc', map_id, nbytes)
+        return map_id
 
     def event(self, kind: str, map_id: int, nbytes: int) -> None:
         """Notes that a block appeared or went."""
-        self.events.append(MemoryEvent(kind, map_id, nbytes, self.position))
+        self.events.append(MemoryEvent(kind, map_id, nbytes, self.now))
+        if kind == 'free':
+            self.maps[map_id].last_alive = self.now
 
     def call(self, label: str, ids: tuple[list[int], list[int], list[int]], arrays: Sequence[Any], seconds: float,
              peak_bytes: int) -> Call:
@@ -71,16 +85,14 @@ class Recorder:
         for map_id in {*inputs, *outputs, *hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)
-        self.position = row.index + 1
         return row
 
     def step(self, call: int, maps: Sequence[int], seconds: float, peak_bytes: int, other_bytes: int) -> Step:
         """Adds a backward step, which reads `maps`."""
-        row = Step(self.position, call, tuple(maps), seconds, peak_bytes, other_bytes)
+        row = Step(self.next_position, call, tuple(maps), seconds, peak_bytes, other_bytes)
         for map_id in set(row.maps):
             self.maps[map_id].backward_uses.append(row.position)
         self.steps.append(row)
-        self.position += 1
         return row
 
     def trace(self, device: str, seconds: float, bandwidth: Bandwidth) -> Trace:
@@ -92,7 +104,7 @@ class Recorder:
             FeatureMap(
                 id=map_id, nbytes=row.nbytes, producer=row.producer, hidden=row.hidden, retained=row.retained,
                 foreign=row.foreign, last_forward_use=row.last_forward_use, backward_uses=tuple(row.backward_uses),
-                shape=row.shape, dtype=row.dtype)
+                shape=row.shape, dtype=row.dtype, last_alive=row.last_alive)
             for map_id, row in enumerate(self.maps))
         return Trace(
             device=device, calls=tuple(self.calls), steps=tuple(self.steps), maps=maps, events=tuple(self.events),

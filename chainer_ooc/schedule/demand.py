@@ -53,7 +53,7 @@ def residency(
     if feature_map.producer is None or feature_map.foreign:
         return ((born, end),)
     if not feature_map.retained:
-        return ((born, feature_map.last_forward_use),)
+        return ((born, max(feature_map.last_forward_use, feature_map.last_alive)),)
     uses = feature_map.backward_uses
     if verdict is Verdict.SWAP:
         away = (born, feature_map.last_forward_use)

@@ -34,6 +34,8 @@ class FeatureMap:
         last_forward_use: index of the last call that makes or reads it.
         backward_uses: positions of the steps that read it, ascending.
         shape, dtype: of the array through which it was first seen.
+        last_alive: the last position at which a map that nobody retains was in near memory: a model's local variables
+            may hold it longer than its uses last. -1 if that is not known.
     """
 
     id: int
@@ -46,6 +48,7 @@ class FeatureMap:
     backward_uses: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: str
+    last_alive: int = -1
 
 
 @dataclass(frozen=True)
