@@ -3,12 +3,13 @@
     python patches/regenerate.py open REPO      a new repository: chainer 7.8.1 as installed, and one commit per patch
     python patches/regenerate.py export REPO    writes the patches and upstream.sha256 from the repository's commits
 
-The subject of a commit is ``NNNN name: summary``, the body is the reason; they become ``NNNN-name.patch``. The order of commits
-is free: `export` replays them by number in a throw-away worktree and checks that the result is the same tree. Commits of
-the same number become one patch (the first one's subject and body count), so a later correction is just one more commit.
-Nothing is written if anything fails, and a second run changes nothing.
+The subject of a commit is ``NNNN name: summary``, the body is the reason; they become ``NNNN-name.patch``. The order
+of commits is free: `export` replays them by number in a throw-away worktree and checks that the result is the same
+tree. Commits of the same number become one patch (the first one's subject and body count), so a later correction is
+just one more commit. Nothing is written if anything fails, and a second run changes nothing.
 
-Needs git, and for `open` an installed chainer 7.8.1.
+Needs git, and for `open` an installed chainer 7.8.1. It stands alone, since the package cannot be imported from a
+series that is being repaired.
 """
 import argparse
 import hashlib
@@ -25,7 +26,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SUBJECT = re.compile(r'(\d{4}) ([a-z0-9-]+): \S')
-DIFF = ('diff', '-U0', '--no-color', '--no-ext-diff', '--no-renames', '--no-textconv', '--src-prefix=a/', '--dst-prefix=b/')
+DIFF = ('diff', '-U0', '--no-color', '--no-ext-diff', '--no-renames', '--no-textconv',
+        '--src-prefix=a/', '--dst-prefix=b/')
 
 
 @dataclass
@@ -58,13 +60,28 @@ def open_series(repo: Path) -> None:
         sys.exit('chainer is not installed here: run this with the Python of an environment that has chainer 7.8.1')
     repo.mkdir(parents=True)
     shutil.copytree(Path(spec.origin).parent, repo / 'chainer', ignore=shutil.ignore_patterns('__pycache__'))
+    check_pristine(repo)
     git(repo, 'init', '-q')
     git(repo, 'add', '-A')
-    git(repo, 'commit', '-q', '-m', 'pristine chainer 7.8.1, as its sdist installs it')
+    commit(repo, 'pristine chainer 7.8.1, as its sdist installs it')
     for patch in sorted(HERE.glob('[0-9]*.patch')):
         git(repo, 'apply', '--index', '--unidiff-zero', str(patch))
         message = patch.read_text(encoding='utf-8').partition('diff --git ')[0]
-        git(repo, 'commit', '-q', '--cleanup=verbatim', '-m', message.strip())
+        commit(repo, message.strip())
+
+
+def check_pristine(repo: Path) -> None:
+    """Compares the copied files with the manifest of the series as it is."""
+    for line in (HERE / 'upstream.sha256').read_text(encoding='utf-8').splitlines():
+        digest, path = line.split('  ', 1)
+        if hashlib.sha256((repo / path).read_bytes()).hexdigest() != digest:
+            sys.exit(f'{path} is not the file of chainer 7.8.1; install chainer again and remove {repo}')
+
+
+def commit(repo: Path, message: str) -> None:
+    """Commits the index, on a machine where nobody has told git a name, too."""
+    git(repo, '-c', 'user.name=patches', '-c', 'user.email=patches@localhost',
+        'commit', '-q', '--cleanup=verbatim', '-m', message)
 
 
 def export(repo: Path) -> None:
@@ -90,28 +107,29 @@ def export(repo: Path) -> None:
 def read_topics(repo: Path, root: str, head: str) -> list[Topic]:
     """The commits, gathered by number and sorted by it."""
     topics: dict[str, Topic] = {}
-    for commit in git(repo, 'rev-list', '--reverse', '--no-merges', f'{root}..{head}').split():
-        message = git(repo, 'log', '-1', '--format=%B', commit).strip()
+    for change in git(repo, 'rev-list', '--reverse', '--no-merges', f'{root}..{head}').split():
+        message = git(repo, 'log', '-1', '--format=%B', change).strip()
         match = SUBJECT.match(message)
         if match is None:
-            sys.exit(f'commit {commit[:10]} has the subject {message.partition(chr(10))[0]!r}; '
+            sys.exit(f'commit {change[:10]} has the subject {message.partition(chr(10))[0]!r}; '
                      'it has to be "NNNN name: summary"')
         number, name = match.groups()
         topic = topics.setdefault(number, Topic(number, name, message))
         if topic.name != name:
             sys.exit(f'number {number} is used for both {topic.name!r} and {name!r}')
-        topic.commits.append(commit)
+        topic.commits.append(change)
     return [topics[number] for number in sorted(topics)]
 
 
 def replay(tree: Path, topic: Topic) -> str:
     """Applies a topic's commits to the worktree and returns its patch file."""
     before = git(tree, 'write-tree').strip()
-    for commit in topic.commits:
-        done = subprocess.run(['git', '-C', str(tree), 'cherry-pick', '--no-commit', commit], capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(f'{topic.file_name}: commit {commit[:10]} conflicts when the commits are replayed by number; '
-                     f'let it touch other lines or take a higher number\n{done.stderr}{done.stdout}')
+    for change in topic.commits:
+        try:
+            git(tree, 'cherry-pick', '--no-commit', change)
+        except SystemExit as error:
+            sys.exit(f'{topic.file_name}: commit {change[:10]} conflicts when the commits are replayed by number; '
+                     f'let it touch other lines or take a higher number\n{error}')
     after = git(tree, 'write-tree').strip()
     lines = git(tree, *DIFF, before, after).splitlines(keepends=True)
     # Blob names would change with any other patch to the same file; nothing reads them.
@@ -126,11 +144,11 @@ def manifest(repo: Path, root: str, head: str) -> str:
 
 
 @contextmanager
-def worktree(repo: Path, commit: str) -> Iterator[Path]:
+def worktree(repo: Path, start: str) -> Iterator[Path]:
     """A checkout of a commit beside the repository's own, so that nobody's uncommitted work is touched."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder, 'tree')
-        git(repo, 'worktree', 'add', '-q', '--detach', str(tree), commit)
+        git(repo, 'worktree', 'add', '-q', '--detach', str(tree), start)
         try:
             yield tree
         finally:

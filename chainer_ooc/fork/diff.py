@@ -1,7 +1,7 @@
 """Unified diffs, read and applied exactly.
 
-Why not a library or ``git apply``: neither is on a newcomer's machine for certain, and both search for a place
-where a hunk might fit. The files that our patches change are known to the last bit (their hashes are committed), so every hunk
+Why not a library or ``git apply``: neither is on a newcomer's machine for certain, and both search for a place where a
+hunk might fit. The files that our patches change are known to the last bit (their hashes are committed), so every hunk
 has one right place and anything else is an error.
 
 Source: the unified format as ``git diff -U0`` writes it. Left out: renames, deletions, file modes and binary

@@ -1,15 +1,17 @@
 """The import hook: patched modules are compiled from memory, all others are left to Python.
 
-Only modules that a patch touches, and the package `chainer` itself, get our loader. Patched modules have no ``.pyc``: Python would
-take it for the unpatched file's. Their code objects keep the name of the installed file, and `linecache` is told the
-patched text, so that tracebacks, `inspect.getsource` and debuggers show what runs. The entry has no modification time, which is
-how `linecache` marks text that came from a loader and must not be read again from the disk; only
-`linecache.clearcache` forgets it.
+Only modules that a patch touches, and the package `chainer` itself, get our loader. Patched modules have no ``.pyc``:
+Python would take it for the unpatched file's. Their code objects keep the name of the installed file, and `linecache`
+is told the patched text, so that tracebacks, `inspect.getsource` and debuggers show what runs. The entry has no
+modification time, which is how `linecache` marks text that came from a loader and must not be read again from the disk;
+only `linecache.clearcache` forgets it. Up to 3.12 the interpreter prints an uncaught exception without `linecache`, from
+the file; there `sys.excepthook` is set to the same print-out by `traceback`, unless somebody else has set it.
 
 Left out: zipped or frozen copies of Chainer, which have no files to verify.
 """
 import linecache
 import sys
+import traceback
 import types
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -90,3 +92,11 @@ def install() -> None:
     checks.refuse_early_import()
     if not any(getattr(finder, 'is_chainer_ooc', False) for finder in sys.meta_path):
         sys.meta_path.insert(0, ForkFinder())
+    if sys.version_info < (3, 13) and sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_uncaught
+
+
+def _print_uncaught(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+    """What the interpreter prints, with the source lines taken from `linecache`."""
+    if sys.stderr is not None:
+        traceback.print_exception(kind, error, trace)

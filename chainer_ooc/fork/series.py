@@ -1,7 +1,7 @@
 """The numbered series of patches and the manifest of the upstream files that it changes.
 
-The series lies in ``patches/`` of a checkout, and in ``chainer_ooc/patches/`` of an installed package (setup.cfg maps it
-there). ``upstream.sha256`` beside the patches has one line per changed file of chainer 7.8.1, in the format of
+The series lies in ``patches/`` of a checkout, and in ``chainer_ooc/patches/`` of an installed package (setup.cfg maps
+it there). ``upstream.sha256`` beside the patches has one line per changed file of chainer 7.8.1, in the format of
 ``sha256sum``; only what it lists may be patched, so that every hunk is known to fit.
 """
 import functools
@@ -81,7 +81,8 @@ def folder() -> Path:
     for place in places:
         if (place / MANIFEST).is_file():
             return place
-    raise ForkError(f'no patches in {places[0]} or {places[1]}: this copy of chainer_ooc is not whole; install it again')
+    raise ForkError(f'no patches in {places[0]} or {places[1]}, so chainer cannot be patched: this copy of chainer_ooc '
+                    'is not whole; install it again')
 
 
 @functools.lru_cache(maxsize=8)
