@@ -12,7 +12,8 @@ BUILT_INS = {
 
 
 def infeasible():
-    return errors.InfeasibleBudgetError('swap-all', 2 * 2**30, int(2.6 * 2**30), 'Convolution2DFunction, forward of call 14')
+    return errors.InfeasibleBudgetError(
+        'swap-all', 2 * 2**30, int(2.6 * 2**30), 'Convolution2DFunction, forward of call 14')
 
 
 @pytest.mark.parametrize('kind', BUILT_INS)
@@ -30,8 +31,8 @@ def test_an_infeasible_budget_says_what_where_and_what_to_do():
     error = infeasible()
     assert str(error) == (
         "budget too small for policy 'swap-all' (budget 2.00 GiB, smallest that works 2.60 GiB, set by "
-        'Convolution2DFunction, forward of call 14); raise chainer.config.ooc_budget, choose another policy or lower the '
-        'batch size')
+        'Convolution2DFunction, forward of call 14); raise chainer.config.ooc_budget, choose another policy or lower '
+        'the batch size')
     assert (error.budget_bytes, error.floor_bytes) == (2 * 2**30, int(2.6 * 2**30))
     assert error.where == 'Convolution2DFunction, forward of call 14'
 

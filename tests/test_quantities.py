@@ -8,7 +8,8 @@ from chainer_ooc.quantities import format_bytes, parse_bytes
 @pytest.mark.parametrize(('written', 'nbytes'), [
     (0, 0), (1500000, 1500000), (1e9, 10**9), (2**70, 2**70), (0.9, 0),
     ('512', 512), ('512B', 512), (' 1.5GB ', 1500000000), ('1.5gb', 1500000000), ('1G', 10**9), ('.5 kB', 500),
-    ('3 KiB', 3072), ('1MB', 10**6), ('1MiB', 2**20), ('1.4 GiB', int(1.4 * 2**30)), ('2TB', 2 * 10**12), ('1tib', 2**40),
+    ('3 KiB', 3072), ('1MB', 10**6), ('1MiB', 2**20), ('1.4 GiB', int(1.4 * 2**30)), ('2TB', 2 * 10**12),
+    ('1tib', 2**40),
 ])
 def test_numbers_and_decimal_and_binary_units_are_bytes(written, nbytes):
     read = parse_bytes(written)
@@ -18,7 +19,7 @@ def test_numbers_and_decimal_and_binary_units_are_bytes(written, nbytes):
 @pytest.mark.parametrize('written', [
     '12 bananas', '', 'GB', '-1GB', '1,000', '1.2.3MB', '5.', '1e9', '1 000', 'nan', 'inf', '0x10', '1PB', '\u0663'])
 def test_a_string_that_is_no_amount_is_refused_with_the_units_that_are_known(written):
-    with pytest.raises(ValueError, match="no amount of bytes.*'GB'.*'GiB'") as caught:
+    with pytest.raises(ValueError, match=r"no amount of bytes.*'GB'.*'GiB'") as caught:
         parse_bytes(written)
     assert repr(written) in str(caught.value)
 

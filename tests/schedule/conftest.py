@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
@@ -15,7 +17,8 @@ def make_trace(calls, steps, maps, others=None):
     others = others or [0] * len(steps)
     return Trace(
         device='host',
-        calls=tuple(Call(index, f'Layer{index}', (), (), (), f'Layer{index}', 1.0, peak) for index, peak in enumerate(calls)),
+        calls=tuple(Call(index, f'Layer{index}', (), (), (), f'Layer{index}', 1.0, peak)
+                    for index, peak in enumerate(calls)),
         steps=tuple(Step(len(calls) + number, len(calls) - 1 - number, (), 2.0, peak, other)
                     for number, (peak, other) in enumerate(zip(steps, others, strict=True))),
         maps=tuple(_map(map_id, *row) for map_id, row in enumerate(maps)), events=(), seconds=1.0,
@@ -23,9 +26,10 @@ def make_trace(calls, steps, maps, others=None):
 
 
 def _map(map_id, nbytes, producer, last_forward_use, uses, attributes=None):
-    return FeatureMap(**{**dict(
+    usual = FeatureMap(
         id=map_id, nbytes=nbytes, producer=producer, hidden=False, retained=bool(uses), foreign=False,
-        last_forward_use=last_forward_use, backward_uses=tuple(uses), shape=(nbytes,), dtype='uint8'), **(attributes or {})})
+        last_forward_use=last_forward_use, backward_uses=tuple(uses), shape=(nbytes,), dtype='uint8')
+    return dataclasses.replace(usual, **(attributes or {}))
 
 
 @pytest.fixture(scope='session')

@@ -62,6 +62,14 @@ def test_what_nobody_retains_dies_after_its_last_forward_use(lives):
     assert drawn(lives(1, 1, [], KEEP)) == '...|...'
 
 
+def test_what_local_variables_of_the_model_hold_lives_until_they_let_go(lives):
+    #                         012 345
+    # read by call 1; the model's forward returned, and let go, after call 2 (or in step 3)
+    assert drawn(lives(0, 1, [], KEEP, last_alive=2)) == '.##|...'
+    assert drawn(lives(0, 1, [], KEEP, last_alive=3)) == '.##|#..'
+    assert drawn(lives(0, 1, [], KEEP, last_alive=-1)) == '.#.|...'
+
+
 def test_a_kept_map_that_is_retained_but_never_read_lives_as_long_as_the_graph(lives):
     #                         012 345
     assert drawn(lives(0, 1, [], KEEP, retained=True)) == '.##|###'
@@ -90,7 +98,7 @@ def test_a_batch_from_outside_lies_there_all_the_time(lives, verdict):
 # calls   +5   +6   +7    +1   +2   +3     what each allocates
 # a 10         ##   ##    ##   ##   ##     made by 0, read by 1; steps 4 and 5 (kept: alive in between)
 # b 20              ##    ##   ##          made by 1, read by 2; steps 3 and 4
-# c 40    ##                               not retained: made outside of calls? no: made by 0, dead after it
+# c 40                                       made by 0 and not retained: it dies with its call
 CALLS, STEPS = [5, 6, 7], [1, 2, 3]
 MAPS = [(10, 0, 1, [4, 5]), (20, 1, 2, [3, 4]), (40, 0, 0, [])]
 

@@ -128,7 +128,7 @@ def test_only_swapped_maps_that_backward_reads_come_back(trace_of):
     assert schedule_swap_ins(trace, (KEEP, SWAP, SWAP), np.full(3, 9), True) == (SwapIn(2, 1, 2),)
 
 
-# --- whole plans: a chain of three calls, each of which makes a map of 10 that the next reads and both steps need -------
+# --- whole plans: a chain of three calls, each of which makes a map of 10 that the next reads and both steps need -----
 #
 # position    0    1    2  |  3    4    5
 # computing  10   10   10     5    5    5

@@ -23,8 +23,8 @@ def traces(draw):
     maps = [_map(draw, map_id, calls, steps) for map_id in range(draw(st.integers(0, 8)))]
     return Trace(
         device='host', calls=tuple(Call(each, f'L{each}', (), (), (), '', 1.0, draw(BYTES)) for each in range(calls)),
-        steps=tuple(Step(calls + each, -1, (), 1.0, draw(BYTES), draw(BYTES)) for each in range(steps)), maps=tuple(maps),
-        events=(), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
+        steps=tuple(Step(calls + each, -1, (), 1.0, draw(BYTES), draw(BYTES)) for each in range(steps)),
+        maps=tuple(maps), events=(), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
 
 
 def _map(draw, map_id, calls, steps):
@@ -33,7 +33,8 @@ def _map(draw, map_id, calls, steps):
     uses = draw(st.sets(st.integers(calls, calls + steps - 1), max_size=4)) if steps else ()
     return FeatureMap(
         map_id, draw(BYTES), producer, draw(st.booleans()), bool(uses) or draw(st.booleans()),
-        draw(st.booleans()) if producer is not None else True, last, tuple(sorted(uses)), (), '')
+        draw(st.booleans()) if producer is not None else True, last, tuple(sorted(uses)), (), '',
+        last_alive=draw(st.integers(-1, calls + steps - 1)))
 
 
 STANDING = st.builds(Standing, BYTES, BYTES)
@@ -75,7 +76,7 @@ def _is_there(each, verdict, position, trace, start_of):
     if each.producer is None or each.foreign:
         return True
     if not each.retained:
-        return position <= each.last_forward_use
+        return position <= max(each.last_forward_use, each.last_alive)
     if verdict is Verdict.SWAP:
         back = start_of.get(each.id)
         return position <= each.last_forward_use or (back is not None and back <= position <= each.backward_uses[-1])

@@ -16,7 +16,7 @@ TEXTS = st.text(max_size=20)
 
 MAPS = st.builds(
     FeatureMap, id=NUMBERS, nbytes=NUMBERS, producer=st.none() | NUMBERS, hidden=st.booleans(), retained=st.booleans(),
-    foreign=st.booleans(), last_forward_use=NUMBERS, backward_uses=IDS, shape=IDS, dtype=TEXTS)
+    foreign=st.booleans(), last_forward_use=NUMBERS, backward_uses=IDS, shape=IDS, dtype=TEXTS, last_alive=NUMBERS)
 CALLS = st.builds(Call, NUMBERS, TEXTS, IDS, IDS, IDS, TEXTS, TIMES, NUMBERS)
 STEPS = st.builds(Step, NUMBERS, NUMBERS, IDS, TIMES, NUMBERS, NUMBERS)
 EVENTS = st.builds(MemoryEvent, st.sampled_from(['malloc', 'free']), NUMBERS, NUMBERS, NUMBERS)
@@ -82,7 +82,8 @@ def test_columns_may_come_in_another_order():
     assert Trace.from_json(changed(turn)) == SMALL
 
 
-@pytest.mark.parametrize('text', ['', 'hello', '{"format": ', SMALL.to_json()[:-20]], ids=['empty', 'text', 'cut', 'cut late'])
+@pytest.mark.parametrize(
+    'text', ['', 'hello', '{"format": ', SMALL.to_json()[:-20]], ids=['empty', 'text', 'cut', 'cut late'])
 def test_what_is_no_json_is_no_trace(text):
     with pytest.raises(TraceFormatError, match=r'not a trace: no JSON \(.+\); write one with'):
         Trace.from_json(text)

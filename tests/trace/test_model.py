@@ -14,8 +14,9 @@ def step(position, call):
 
 
 def trace(calls, steps=(), **changes):
-    return Trace(**{**dict(device='host', calls=calls, steps=steps, maps=(), events=(), seconds=1.0,
-                           write_bytes_per_second=1e9, read_bytes_per_second=2e9), **changes})
+    usual = Trace(device='host', calls=calls, steps=steps, maps=(), events=(), seconds=1.0, write_bytes_per_second=1e9,
+                  read_bytes_per_second=2e9)
+    return dataclasses.replace(usual, **changes)
 
 
 # position    0            1     | 2      3             4
