@@ -17,20 +17,21 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute.plans import Graph, Graphs, Orders
+from chainer_ooc.execute.following import Following
+from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, array_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
-from chainer_ooc.execute.tally import IterationStats, Tally
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.record.meter import AllocationMeter
 from chainer_ooc.record.recorder import Recorder
 from chainer_ooc.schedule.demand import Standing
-from chainer_ooc.trace import Call, Step, Trace
+from chainer_ooc.trace import Call, Trace
 
+#: What an unknown call may allocate, as a multiple of its inputs.
+UNKNOWN_CALL_ROOM = 4
 
 #: While a graph is unknown, the maps of so many calls before the current one are on their way in backward, if near
 #: memory has room for so many times their size: what the calls themselves allocate is not known yet.
@@ -42,10 +43,9 @@ class Iteration:
     """From the first function that is applied to the end of backward.
 
     Attributes:
-        graph: the known graph that is followed, or None.
-        in_backward: a backward pass has begun.
+        following: the known graph that it seems to be, and its plan.
+        graph: the recorded graph that it turned out to be, or None.
         finished: a backward pass has ended.
-        left: it followed a graph, and then a call differed.
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, residency: Residency, parameters: Parameters,
@@ -53,14 +53,10 @@ class Iteration:
         self.settings = settings
         self.budget_bytes = budget_bytes
         self.recorder = Recorder()
-        self.graph: Graph | None = None
-        self.in_backward = False
         self.finished = False
-        self.left = False
-        self._orders: Orders | None = None
+        self._in_backward = False
         self._residency = residency
         self._parameters = parameters
-        self._graphs = graphs
         self._meter = meter
         self._recorded = recording
         self._storages: list[weakref.ref[Storage]] = []
@@ -68,30 +64,24 @@ class Iteration:
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
         self._hesitant: list[weakref.ref[Storage]] = []
-        self._next_swap_in = 0
         self._began = time.perf_counter()
-        self._begin()
+        self._steady_bytes, self._gradient_bytes = parameters.standing_bytes()
+        standing = Standing(self._steady_bytes + self._gradient_bytes, self._steady_bytes)
+        self.following = Following(graphs, settings, budget_bytes, standing, residency.backend.reserve)
+        self.graph = self.following.graph
+        self._prepare()
 
-    def _begin(self) -> None:
+    def _prepare(self) -> None:
         residency = self._residency
         residency.tally = Tally()
         residency.budget_bytes = self.budget_bytes
         residency.min_bytes = self.settings.min_bytes
         residency.next_use = self._next_use
         residency.on_event = self._event
-        self._steady_bytes, self._gradient_bytes = self._parameters.standing_bytes()
-        graph = self._graphs.latest()
-        if graph is not None and graph.recordings >= self.settings.profile_iterations:
-            self._follow(graph)
         if self._recorded:
             self._meter.start()
             residency.forget_metered()
         residency.metering = self._recorded
-
-    def _follow(self, graph: Graph) -> None:
-        standing = Standing(self._steady_bytes + self._gradient_bytes, self._steady_bytes)
-        self._orders = graph.orders_for(self.settings, self.budget_bytes, standing)
-        self.graph = graph
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -103,98 +93,65 @@ class Iteration:
             SpillError: a swap-out failed.
         """
         residency, position = self._residency, len(self.recorder.calls)
-        residency.reap()
-        self._retry()
-        residency.near_bytes()
-        self.recorder.now = position
+        self._look_around(position)
         given = [residency.find(array_of(each)) for each in inputs]
         residency.pinned = frozenset(each for each in given if each is not None)
-        known = self._known_call(position)
+        known = self.following.call_at(position)
         residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_bytes()
-        need_bytes = known.peak_bytes if known else 4 * sum(each.nbytes for each in residency.pinned)
+        need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in residency.pinned)
         self._room(need_bytes, known is not None, f'{function.label}, forward of call {position}')
         self._meter.mark()
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], seconds: float) -> None:
         """Records a forward call, and lets go of what it used last."""
-        recorder, residency = self.recorder, self._residency
-        position, peak_bytes = len(recorder.calls), self._meter.above_mark_bytes()
+        recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._meter.above_mark_bytes()
         if self._recorded:
             self._peak(peak_bytes)
-        ids = see_call(residency, recorder, self._parameters, self, function, inputs, outputs,
-                       self.settings.min_bytes)
+        ids = see_call(
+            self._residency, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
         self._keep_track(function, inputs, outputs, position)
         shapes = [array_of(each) for each in (*inputs, *outputs)]
         call = recorder.call(function.label, ids, shapes, seconds, peak_bytes)
         del shapes
-        self._check(call)
-        if self._orders is not None:
-            self._leave(self._orders.leave_after.get(position, ()))
-        elif self.settings.policy != 'keep':
+        self.following.check_call(recorder.calls)
+        for map_id in self.following.leaving_after(position):
+            storage = self._storage(map_id)
+            if storage is not None and not self._residency.swap_out(storage):
+                self._hesitant.append(weakref.ref(storage))
+        if self.following.graph is None and self.settings.policy != 'keep':
             self._leave_eagerly(call)
 
     def _keep_track(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], position: int) -> None:
+        """Remembers the storages that got an id in this call, in the order of their ids."""
         self._functions.append(weakref.ref(function))
         self._call_of[id(function)] = position
-        found = {}
+        kept = [each for each in retained(self._residency, function) if each.token is self]
+        self._retained.append([each.map for each in kept])
+        found = {each.map: each for each in kept}
         for array in (*map(array_of, inputs), *(each.array for each in outputs)):
             storage = self._residency.find(array)
             if storage is not None and storage.token is self:
                 found[storage.map] = storage
-        kept = [each for each in retained(self._residency, function) if each.token is self]
-        self._retained.append([each.map for each in kept])
-        found.update({each.map: each for each in kept})
-        for map_id in sorted(found):
-            if map_id == len(self._storages):
-                self._storages.append(weakref.ref(found[map_id]))
-
-    def _check(self, call: Call) -> None:
-        """Follows the graph that this call belongs to."""
-        known = self._known_call(call.index)
-        if self._orders is None or (known is not None and known.signature == call.signature):
-            return
-        other = self._graphs.like([each.signature for each in self.recorder.calls])
-        if other is not None and other.recordings >= self.settings.profile_iterations:
-            self._follow(other)
-        else:
-            self.graph, self._orders, self.left = None, None, True
-
-    def _known_call(self, position: int) -> Call | None:
-        calls = self.graph.trace.calls if self.graph is not None else ()
-        return calls[position] if position < len(calls) else None
-
-    def _leave(self, maps: Sequence[int]) -> None:
-        for map_id in maps:
-            storage = self._storage(map_id)
-            if storage is not None and not self._residency.swap_out(storage):
-                self._hesitant.append(weakref.ref(storage))
+        self._storages += [weakref.ref(found[map_id]) for map_id in sorted(found) if map_id >= len(self._storages)]
 
     def _leave_eagerly(self, call: Call) -> None:
-        still_needed = {*call.outputs}
+        """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""
         for storage in self._residency.storages():
-            if (storage.token is self and storage.map not in still_needed and storage.state is State.RESIDENT
-                    and storage.nbytes >= max(self.settings.min_bytes, 1) and storage.pending_uses):
+            if (storage.token is self and storage.map not in call.outputs and storage.pending_uses > 0
+                    and storage.nbytes >= max(self.settings.min_bytes, 1)):
                 self._residency.swap_out(storage)
-
-    def _retry(self) -> None:
-        hesitant, self._hesitant = self._hesitant, []
-        for ref in hesitant:
-            storage = ref()
-            if storage is not None and storage.state is State.RESIDENT and not self._residency.swap_out(storage):
-                self._hesitant.append(ref)
 
     # --- backward --------------------------------------------------------------------------------------------------
 
     def begin_backward(self) -> None:
         """A backward pass begins: old gradients are gone now, and what somebody else holds is known."""
-        if not self.in_backward:
+        if not self._in_backward:
             for map_id, row in enumerate(self.recorder.maps):
                 storage = self._storage(map_id)
                 row.foreign = storage is not None and storage.state is State.RESIDENT and storage.held_elsewhere()
-        self.in_backward = True
+            self.following.check_forward_is_over(len(self.recorder.calls))
+        self._in_backward = True
         self._steady_bytes, self._gradient_bytes = self._parameters.standing_bytes()
-        if self._orders is not None and self._known_call(len(self.recorder.calls)) is not None:
-            self.graph, self._orders, self.left = None, None, True
         self._start_swap_ins()
 
     def before_step(self, function: Any) -> list[Storage]:
@@ -203,27 +160,25 @@ class Iteration:
         Returns:
             The storages that it reads.
         """
-        residency, position = self._residency, self.recorder.next_position
-        residency.reap()
-        self._retry()
-        residency.near_bytes()
-        self.recorder.now = position
+        residency, recorder = self._residency, self.recorder
+        self._look_around(recorder.next_position)
         needed = retained(residency, function)
         residency.pinned = frozenset(needed)
         for storage in needed:
             if storage.state in (State.AWAY, State.ARRIVING, State.LOST):
                 residency.fetch(storage, exposed=False)
-            storage.touched = position
-        known = self._known_step(function)
+            storage.touched = recorder.now
+        call = self._call_of.get(id(function), -1)
+        self.following.check_step(len(recorder.steps), call)
+        known = self.following.step_at(len(recorder.steps))
+        self._other_at_start_bytes = self._other_bytes()
         if known is not None:
             residency.standing_bytes = self._steady_bytes + max(self._gradient_bytes, known.other_bytes)
             need_bytes = known.peak_bytes
         else:
-            residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_bytes()
-            call = self._call_of.get(id(function), -1)
-            need_bytes = self.recorder.calls[call].peak_bytes if call >= 0 else 0
-        self._room(need_bytes, known is not None, f'{function.label}, backward')
-        self._step_other_bytes = self._other_bytes()
+            residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_at_start_bytes
+            need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
+        self._room(need_bytes, known is not None, f'{function.label}, backward of call {call}')
         self._meter.mark()
         return needed
 
@@ -234,29 +189,17 @@ class Iteration:
             self._peak(peak_bytes)
         self._note_reuse(needed)
         own = [each.map for each in needed if each.token is self]
-        self.recorder.step(self._call_of.get(id(function), -1), own, seconds, peak_bytes, self._step_other_bytes)
+        self.recorder.step(self._call_of.get(id(function), -1), own, seconds, peak_bytes, self._other_at_start_bytes)
         for storage in needed:
             storage.pending_uses -= 1
-            if storage.pending_uses <= 0 and (self._orders is None or storage.token is not self):
+            if storage.pending_uses <= 0 and (self.following.graph is None or storage.token is not self):
                 self._residency.drop(storage, may_lose=False)
-        if self._orders is not None and self.graph is not None:
-            for map_id, may_lose in self._orders.free_after.get(position, ()):
-                storage_or_none = self._storage(map_id)
-                if storage_or_none is not None:
-                    self._residency.drop(storage_or_none, may_lose and map_id not in self.graph.reused)
+        for map_id, may_lose in self.following.freed_after(position):
+            freed = self._storage(map_id)
+            if freed is not None:
+                self._residency.drop(freed, may_lose)
         self._residency.pinned = frozenset()
         self._start_swap_ins()
-
-    def _known_step(self, function: Any) -> Step | None:
-        """The plan's step, if the function is the one that it expects here."""
-        if self.graph is None:
-            return None
-        trace, number = self.graph.trace, len(self.recorder.steps)
-        step = trace.steps[number] if number < len(trace.steps) else None
-        if step is None or step.call != self._call_of.get(id(function), -1):
-            self.graph, self._orders, self.left = None, None, True
-            return None
-        return step
 
     def _note_reuse(self, needed: list[Storage]) -> None:
         """A map of an earlier iteration's graph was read again: that graph's plan may not lose it."""
@@ -266,22 +209,20 @@ class Iteration:
                 other.graph.reused.add(storage.map)
 
     def _start_swap_ins(self) -> None:
-        """Starts the swap-ins that are due; with no plan, those of the calls that backward most likely comes to next."""
-        if self._orders is None or self.graph is None:
+        """Starts the swap-ins that are due; with no plan, those of the calls that backward probably comes to next."""
+        if self.following.graph is None:
             self._look_ahead()
             return
-        due, position, trace = self._orders.swap_ins, self.recorder.next_position, self.graph.trace
-        number = len(self.recorder.steps)
-        ahead_bytes = trace.steps[number].peak_bytes if number < len(trace.steps) else 0
-        while self._next_swap_in < len(due) and due[self._next_swap_in].start <= position:
-            storage = self._storage(due[self._next_swap_in].map)
-            if storage is not None and storage.state is State.LEAVING:
-                return
-            if storage is not None and storage.state is State.AWAY:
-                if not self._residency.fits(storage.nbytes + ahead_bytes):
+        step = self.following.step_at(len(self.recorder.steps))
+        ahead_bytes = step.peak_bytes if step is not None else 0
+        while (swap_in := self.following.due(self.recorder.next_position)) is not None:
+            storage = self._storage(swap_in.map)
+            if storage is not None and swap_in.use >= self.recorder.next_position:
+                if storage.state is State.AWAY and not self._residency.fits(storage.nbytes + ahead_bytes):
                     return
-                self._residency.prefetch(storage)
-            self._next_swap_in += 1
+                if not self._residency.prefetch(storage):
+                    return
+            self.following.started()
 
     def _look_ahead(self) -> None:
         latest = self.recorder.steps[-1].call if self.recorder.steps else len(self.recorder.calls)
@@ -297,18 +238,8 @@ class Iteration:
     def end_backward(self) -> IterationStats:
         """A backward pass ended; another one over the same graph may follow."""
         self.finished = True
-        tally = self._residency.tally
-        tally.seconds = time.perf_counter() - self._began
-        plan = self._orders.plan if self._orders is not None else None
-        return IterationStats(
-            policy=self.settings.policy, phase='profile' if plan is None else 'run', budget_bytes=self.budget_bytes,
-            peak_bytes=tally.peak_bytes, swapped_out_bytes=tally.swapped_out_bytes,
-            swapped_in_bytes=tally.swapped_in_bytes, recomputed_calls=0, faults=tally.faults,
-            stall_seconds=tally.stall_seconds, seconds=tally.seconds,
-            predicted_seconds=None if plan is None else plan.seconds,
-            predicted_peak_bytes=None if plan is None else plan.peak_bytes,
-            keep=0 if plan is None else plan.count(Verdict.KEEP),
-            swap=0 if plan is None else plan.count(Verdict.SWAP), recompute=0)
+        self._residency.tally.seconds = time.perf_counter() - self._began
+        return freeze(self._residency.tally, self.settings.policy, self.budget_bytes, self.following.plan)
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
@@ -318,16 +249,27 @@ class Iteration:
         """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
         self._meter.stop()
         self._residency.metering = False
-        if not self._recorded or self._orders is not None or not self.finished:
+        if not self._recorded or self.following.graph is not None or not self.finished:
             return None
         return self.recorder.trace(
             self._residency.backend.name, self._residency.tally.seconds, self._residency.backend.bandwidth())
 
+    # --- shared ----------------------------------------------------------------------------------------------------
+
+    def _look_around(self, position: int) -> None:
+        """Takes note of what ended since the last computation: swap-outs, blocks that died, users' references."""
+        self._residency.reap()
+        hesitant, self._hesitant = self._hesitant, []
+        for ref in hesitant:
+            storage = ref()
+            if storage is not None and storage.state is State.RESIDENT and not self._residency.swap_out(storage):
+                self._hesitant.append(ref)
+        self._residency.near_bytes()
+        self.recorder.now = position
+
     def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
         if token is self and map_id < len(self.recorder.maps):
             self.recorder.event(kind, map_id, nbytes)
-
-    # --- shared ----------------------------------------------------------------------------------------------------
 
     def _storage(self, map_id: int) -> Storage | None:
         return self._storages[map_id]() if map_id < len(self._storages) else None
@@ -348,17 +290,7 @@ class Iteration:
         tally.peak_bytes = max(tally.peak_bytes, self._residency.near_bytes() + above_bytes)
 
     def _next_use(self, storage: Storage) -> float:
-        """The position at which a storage is used next, as far as the plan knows; the one not used longest else."""
-        if self.graph is None or storage.token is not self:
+        """The position of a storage's next use, as far as a plan knows it; else the one not used longest goes first."""
+        if self.following.graph is None or storage.token is not self:
             return -float(storage.touched)
-        feature_map, position = self.graph.trace.maps[storage.map], self.recorder.next_position
-        if feature_map.last_forward_use >= position:
-            return position
-        return next((use for use in feature_map.backward_uses if use >= position), float('inf'))
-
-
-def describe(stats: IterationStats) -> str:
-    """One line for the log."""
-    return (f'{stats.policy} ({stats.phase}): {stats.seconds:.3f} s, peak {format_bytes(stats.peak_bytes)} of '
-            f'{format_bytes(stats.budget_bytes)}, out {format_bytes(stats.swapped_out_bytes)}, in '
-            f'{format_bytes(stats.swapped_in_bytes)}, {stats.faults} faults, {stats.stall_seconds:.3f} s stalled')
+        return self.following.next_use(storage.map, self.recorder.next_position)

@@ -7,6 +7,7 @@ until a call differs; then another known graph with the same beginning takes ove
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from chainer_ooc.classify.policies import POLICIES
@@ -54,15 +55,19 @@ class Graph:
     reused: set[int] = field(default_factory=set)
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
 
-    def orders_for(self, settings: Settings, budget_bytes: int, standing: Standing) -> Orders:
-        """Plans, once for each policy, budget and threshold.
+    def orders_for(
+            self, settings: Settings, budget_bytes: int, standing: Standing, reserve: Callable[[int], None]) -> Orders:
+        """Plans, once for each policy, budget and threshold, and has `reserve` check that far memory holds the plan.
 
         Raises:
             InfeasibleBudgetError: no plan keeps within the budget.
+            SpillError: far memory is too small.
         """
         key = settings.policy, budget_bytes, settings.min_bytes
         if key not in self.orders:
             plan = make_plan(POLICIES[settings.policy], self.trace, standing, budget_bytes, settings.min_bytes)
+            reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
+                        if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
         return self.orders[key]
 

@@ -130,7 +130,7 @@ class Residency:
         except BaseException:
             self._stay(storage)
             raise
-        storage.exposed = False
+        storage.exposed = storage.recalled = False
         self._leaving.append(storage)
         return True
 
@@ -160,10 +160,18 @@ class Residency:
             self.reap(wait=True)
 
     def prefetch(self, storage: Storage) -> bool:
-        """Starts the swap-in of a storage that is away; False if there is none to start."""
+        """Starts the swap-in of a storage that is away, and keeps one that is leaving.
+
+        Returns:
+            False if there is no near memory for it now; it can be tried again.
+        """
+        storage.recalled = True
         if storage.state is not State.AWAY or storage.root() is not None or storage.copy is None:
+            return True
+        try:
+            block = self.backend.allocate(storage.nbytes)
+        except MemoryError:
             return False
-        block = self.backend.allocate(storage.nbytes)
         storage.root = self._count(block, storage, metered=False)
         storage.block, storage.state = block, State.ARRIVING
         try:
@@ -193,7 +201,9 @@ class Residency:
             if storage.state is State.AWAY:
                 self.tally.faults += 1
                 self.make_room(storage.nbytes)
-                self.prefetch(storage)
+                if not self.prefetch(storage):
+                    raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; '
+                                      'lower chainer.config.ooc_budget, so that more of it stays free')
             self._arrive(storage)
         storage.exposed = storage.exposed or exposed
         self.tally.stall_seconds += time.perf_counter() - started
@@ -278,7 +288,7 @@ class Residency:
         self._stay(storage)
         if storage.held_elsewhere():
             self._discard_copy(storage)
-        else:
+        elif not storage.recalled and storage not in self.pinned:
             self._let_go(storage)
 
     def _stay(self, storage: Storage) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends.base import Backend
-from chainer_ooc.execute.iteration import Iteration, describe
+from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters
@@ -100,7 +100,7 @@ class Session:
             iteration.begin_backward()
             result = backprop(*args, **kwargs)
             self.stats = iteration.end_backward()
-            _logger.info(describe(self.stats))
+            _logger.info('%s', self.stats)
         return result
 
     def suits(self, settings: config.Settings) -> bool:
@@ -140,12 +140,13 @@ class Session:
         if iteration is None:
             return
         trace = iteration.close()
-        self._uncertain = self._uncertain or iteration.left
+        self._uncertain = self._uncertain or iteration.following.left
         if trace is not None:
             iteration.graph = self._graphs.add(trace)
             self._uncertain = not self._known()
             _logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
-        elif iteration.graph is not None:
+        elif iteration.following.graph is not None:
+            iteration.graph = iteration.following.graph
             self._graphs.use(iteration.graph)
 
     def _known(self) -> bool:

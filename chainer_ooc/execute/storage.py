@@ -1,7 +1,7 @@
 """One block of near memory and its copy in far memory.
 
-    RESIDENT --swap_out--> LEAVING --reap--> AWAY --swap_in--> ARRIVING --adopt--> RESIDENT
-        |                     '--- somebody else holds it: stays RESIDENT
+    RESIDENT --swap_out--> LEAVING --reap--> AWAY --prefetch--> ARRIVING --fetch--> RESIDENT
+        |                     '--- recalled, or held by somebody else: stays RESIDENT
         '---- drop: to AWAY where a far copy is, else to LOST
 
 A storage never owns its block while that is RESIDENT: the places do, and a weak reference tells when it is really
@@ -52,6 +52,7 @@ class Storage:
         transfer: the one in flight, or None.
         places: everything of Chainer's that may hold an array on it, each once.
         map: id of its feature map in the iteration, or -1.
+        recalled: it is to stay although it is LEAVING.
         exposed: the user may have got an array on it, so that the far copy may be outdated.
         pending_uses: functions that retained it and have not run backward yet.
         touched: the position that used it last.
@@ -59,7 +60,7 @@ class Storage:
 
     __slots__ = (
         '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'map', 'nbytes', 'pending_uses', 'places',
-        'residency', 'root', 'state', 'token', 'touched', 'transfer')
+        'recalled', 'residency', 'root', 'state', 'token', 'touched', 'transfer')
 
     def __init__(self, residency: Residency, root: Array):
         self.residency = residency
@@ -74,6 +75,7 @@ class Storage:
         self.places: dict[tuple[int, object], Place] = {}
         self.map = -1
         self.exposed = False
+        self.recalled = False
         self.pending_uses = 0
         self.touched = -1
 

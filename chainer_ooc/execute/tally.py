@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.quantities import format_bytes
+from chainer_ooc.schedule.plan import Plan
+
 
 @dataclass
 class Tally:
@@ -52,3 +56,21 @@ class IterationStats:
     keep: int
     swap: int
     recompute: int
+
+    def __str__(self) -> str:
+        return (f'{self.policy} ({self.phase}): {self.seconds:.3f} s, peak {format_bytes(self.peak_bytes)} of '
+                f'{format_bytes(self.budget_bytes)}, out {format_bytes(self.swapped_out_bytes)}, in '
+                f'{format_bytes(self.swapped_in_bytes)}, {self.faults} faults, {self.stall_seconds:.3f} s stalled')
+
+
+def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None) -> IterationStats:
+    """Makes the statistics of an iteration that followed `plan`, or none."""
+    return IterationStats(
+        policy=policy, phase='profile' if plan is None else 'run', budget_bytes=budget_bytes,
+        peak_bytes=tally.peak_bytes, swapped_out_bytes=tally.swapped_out_bytes,
+        swapped_in_bytes=tally.swapped_in_bytes, recomputed_calls=0, faults=tally.faults,
+        stall_seconds=tally.stall_seconds, seconds=tally.seconds,
+        predicted_seconds=None if plan is None else plan.seconds,
+        predicted_peak_bytes=None if plan is None else plan.peak_bytes,
+        keep=0 if plan is None else plan.count(Verdict.KEEP), swap=0 if plan is None else plan.count(Verdict.SWAP),
+        recompute=0)

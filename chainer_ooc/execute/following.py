@@ -1,0 +1,120 @@
+"""Which known graph an iteration seems to be, and the orders of its plan (P8).
+
+The latest graph is followed until a call or a step differs. Then another known graph with the same beginning takes
+over, or none does, and the iteration goes on without orders: slower, recorded if it is recorded at all, never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from chainer_ooc.config import Settings
+from chainer_ooc.execute.plans import Graph, Graphs, Orders
+from chainer_ooc.schedule.demand import Standing
+from chainer_ooc.schedule.plan import Plan, SwapIn
+from chainer_ooc.trace import Call, Step
+
+
+class Following:
+    """The graph that is followed, and where the iteration stands in its plan.
+
+    Args:
+        graphs: the known ones.
+        settings, budget_bytes, standing: what a plan is made for.
+        reserve: called with the bytes that a new plan will have in far memory; raises if they do not fit.
+
+    Attributes:
+        graph: the one that is followed, or None.
+        left: one was followed, and then the program differed.
+    """
+
+    def __init__(self, graphs: Graphs, settings: Settings, budget_bytes: int, standing: Standing,
+                 reserve: Callable[[int], None]):
+        self.graph: Graph | None = None
+        self.left = False
+        self._graphs = graphs
+        self._settings = settings
+        self._budget_bytes = budget_bytes
+        self._standing = standing
+        self._reserve = reserve
+        self._orders: Orders | None = None
+        self._next_swap_in = 0
+        self._follow(graphs.latest())
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in force."""
+        return None if self._orders is None else self._orders.plan
+
+    # --- what is expected ------------------------------------------------------------------------------------------
+
+    def call_at(self, position: int) -> Call | None:
+        """The call that the graph has at a position."""
+        calls = self.graph.trace.calls if self.graph is not None else ()
+        return calls[position] if position < len(calls) else None
+
+    def step_at(self, number: int) -> Step | None:
+        """The step that the graph has next, by its number."""
+        steps = self.graph.trace.steps if self.graph is not None else ()
+        return steps[number] if number < len(steps) else None
+
+    def check_call(self, calls: Sequence[Call]) -> None:
+        """Compares the latest call with the graph's."""
+        expected = self.call_at(len(calls) - 1)
+        if self.graph is None or (expected is not None and expected.signature == calls[-1].signature):
+            return
+        self._leave()
+        self._follow(self._graphs.like([each.signature for each in calls]))
+
+    def check_forward_is_over(self, calls: int) -> None:
+        """Backward begins: the graph must have no further call."""
+        if self.call_at(calls) is not None:
+            self._leave()
+
+    def check_step(self, number: int, call: int) -> None:
+        """Compares the step that comes with the graph's."""
+        expected = self.step_at(number)
+        if self.graph is not None and (expected is None or expected.call != call):
+            self._leave()
+
+    # --- orders ----------------------------------------------------------------------------------------------------
+
+    def leaving_after(self, position: int) -> Sequence[int]:
+        """Maps to swap out after a call."""
+        return () if self._orders is None else self._orders.leave_after.get(position, ())
+
+    def freed_after(self, position: int) -> list[tuple[int, bool]]:
+        """Maps to drop after a step, and whether they may be lost."""
+        if self._orders is None or self.graph is None:
+            return []
+        return [(each, may_lose and each not in self.graph.reused)
+                for each, may_lose in self._orders.free_after.get(position, ())]
+
+    def due(self, position: int) -> SwapIn | None:
+        """The next swap-in, if it may start when a position begins; `started` moves on."""
+        swap_ins = self._orders.swap_ins if self._orders is not None else ()
+        first = swap_ins[self._next_swap_in] if self._next_swap_in < len(swap_ins) else None
+        return first if first is not None and first.start <= position else None
+
+    def started(self) -> None:
+        """The swap-in that was due is under way, or needs none."""
+        self._next_swap_in += 1
+
+    def next_use(self, map_id: int, position: int) -> float:
+        """The position at which a map is used next; infinity if it is not."""
+        assert self.graph is not None
+        feature_map = self.graph.trace.maps[map_id]
+        if feature_map.last_forward_use >= position:
+            return position
+        return next((use for use in feature_map.backward_uses if use >= position), float('inf'))
+
+    # --- the way in and out ----------------------------------------------------------------------------------------
+
+    def _follow(self, graph: Graph | None) -> None:
+        if graph is None or graph.recordings < self._settings.profile_iterations:
+            return
+        orders = graph.orders_for(self._settings, self._budget_bytes, self._standing, self._reserve)
+        self.graph, self._orders = graph, orders
+
+    def _leave(self) -> None:
+        self.graph, self._orders, self.left = None, None, True
