@@ -51,8 +51,7 @@ def reset() -> None:
 def _session() -> Session:
     settings = config.current()
     session = _local.session
-    if session is not None and session.suits(settings):
-        session.settings = settings
+    if session is not None and session.adopt(settings):
         return session
     if session is not None:
         session.close()

@@ -11,13 +11,13 @@ to no graph that backward will see; they run as they are.
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends.base import Backend
+from chainer_ooc.execute import log
 from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.residency import Residency
@@ -30,7 +30,6 @@ from chainer_ooc.trace import Trace
 
 #: What the arrays may have of the memory that is free: the rest is for the interpreter and for libraries.
 SHARE_OF_FREE = 0.95
-_logger = logging.getLogger('chainer_ooc')
 
 
 class Session:
@@ -43,6 +42,7 @@ class Session:
 
     def __init__(self, settings: config.Settings, backend: Backend):
         self.settings = settings
+        log.set_level(settings.log_level)
         self.stats: IterationStats | None = None
         self._residency = Residency(backend)
         self._parameters = Parameters()
@@ -100,12 +100,17 @@ class Session:
             iteration.begin_backward()
             result = backprop(*args, **kwargs)
             self.stats = iteration.end_backward()
-            _logger.info('%s', self.stats)
+            log.logger.info('%s', self.stats)
         return result
 
-    def suits(self, settings: config.Settings) -> bool:
-        """Whether the session can go on under other settings."""
-        return settings.spill_dir == self.settings.spill_dir
+    def adopt(self, settings: config.Settings) -> bool:
+        """Goes on under other settings, from the next iteration; False if they need another backend."""
+        if settings is not self.settings:
+            if settings.spill_dir != self.settings.spill_dir:
+                return False
+            self.settings = settings
+            log.set_level(settings.log_level)
+        return True
 
     # --- what users ask --------------------------------------------------------------------------------------------
 
@@ -144,7 +149,7 @@ class Session:
         if trace is not None:
             iteration.graph = self._graphs.add(trace)
             self._uncertain = not self._known()
-            _logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
+            log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         elif iteration.following.graph is not None:
             iteration.graph = iteration.following.graph
             self._graphs.use(iteration.graph)
