@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from chainer_ooc.execute.residency import Residency
 
 
+#: From so many places on the dead ones are looked for: a user's constant may be an input of every iteration.
+CROWDED = 32
+
+
 class State(enum.Enum):
     """Where the bytes are."""
 
@@ -81,6 +85,8 @@ class Storage:
 
     def add_place(self, place: Place) -> None:
         """Learns of somewhere that may hold an array on the block; one known already counts once."""
+        if len(self.places) >= CROWDED:
+            self.places = {key: each for key, each in self.places.items() if each.is_alive()}
         known = self.places.get(place.key)
         if known is None or not known.is_alive():
             self.places[place.key] = place
