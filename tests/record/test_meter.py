@@ -1,0 +1,89 @@
+"""The meter counts what NumPy allocates, and leaves tracemalloc as it was."""
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from chainer_ooc.record.meter import AllocationMeter
+
+MB = 1_000_000
+SLACK_BYTES = 100_000  # objects of Python
+
+
+@pytest.fixture
+def meter():
+    meter = AllocationMeter()
+    yield meter
+    meter.stop()
+
+
+def test_it_counts_what_lives_since_its_start(meter):
+    before = np.empty(3 * MB, 'u1')
+    meter.start()
+    assert meter.current_bytes() == pytest.approx(0, abs=SLACK_BYTES)
+    array = np.empty(2 * MB, 'u1')
+    assert meter.current_bytes() == pytest.approx(2 * MB, abs=SLACK_BYTES)
+    del array, before
+    assert meter.current_bytes() == pytest.approx(0, abs=SLACK_BYTES)
+
+
+def test_the_peak_is_that_since_the_mark_above_what_lived_then(meter):
+    # bytes  5 MB . . . . .
+    #        3 MB           |  _2 MB_
+    #                     mark       above: 2 MB, though 5 MB were there before it
+    meter.start()
+    kept = np.empty(3 * MB, 'u1')
+    np.empty(2 * MB, 'u1')
+    meter.mark()
+    np.empty(2 * MB, 'u1')
+    assert meter.above_mark_bytes() == pytest.approx(2 * MB, abs=SLACK_BYTES)
+    meter.mark()
+    assert meter.above_mark_bytes() == pytest.approx(0, abs=SLACK_BYTES)
+    del kept
+
+
+def test_it_counts_nothing_before_its_start_and_after_its_end(meter):
+    array = np.empty(MB, 'u1')
+    for _ in range(2):
+        meter.mark()
+        assert (meter.current_bytes(), meter.above_mark_bytes()) == (0, 0)
+        meter.start()
+        meter.stop()
+    del array
+
+
+def test_it_can_be_started_twice_and_stopped_twice(meter):
+    meter.start()
+    array = np.empty(MB, 'u1')
+    meter.start()
+    assert meter.current_bytes() == pytest.approx(MB, abs=SLACK_BYTES)
+    meter.stop()
+    meter.stop()
+    assert not tracemalloc.is_tracing()
+    del array
+
+
+@pytest.mark.parametrize('frames', [1, 7])
+def test_a_program_that_traces_itself_goes_on_tracing(meter, frames):
+    tracemalloc.start(frames)
+    try:
+        array = np.empty(MB, 'u1')
+        meter.start()
+        assert meter.current_bytes() == pytest.approx(0, abs=SLACK_BYTES)
+        meter.stop()
+        assert tracemalloc.is_tracing()
+        assert tracemalloc.get_traceback_limit() == frames
+        assert tracemalloc.get_traced_memory()[0] >= MB
+        del array
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_user_who_stops_tracing_meanwhile_does_no_harm(meter):
+    tracemalloc.start()
+    meter.start()
+    tracemalloc.stop()
+    meter.mark()
+    meter.above_mark_bytes()
+    meter.stop()
+    assert not tracemalloc.is_tracing()
