@@ -89,11 +89,12 @@ def export(repo: Path) -> None:
     root = git(repo, 'rev-list', '--max-parents=0', 'HEAD').strip()
     head = git(repo, 'rev-parse', 'HEAD').strip()
     topics = read_topics(repo, root, head)
+    changed: set[str] = set()
     with worktree(repo, root) as tree:
-        files = {topic.file_name: replay(tree, topic) for topic in topics}
+        files = {topic.file_name: replay(tree, topic, changed) for topic in topics}
         if git(tree, 'diff', '--cached', '--stat', head):
             sys.exit('replayed by number, the commits give another tree than HEAD; nothing was written')
-    files['upstream.sha256'] = manifest(repo, root, head)
+    files['upstream.sha256'] = manifest(repo, root, changed)
     for stale in {file.name for file in HERE.glob('*.patch')} - files.keys():
         (HERE / stale).unlink()
         print(f'removed {stale}')
@@ -121,8 +122,8 @@ def read_topics(repo: Path, root: str, head: str) -> list[Topic]:
     return [topics[number] for number in sorted(topics)]
 
 
-def replay(tree: Path, topic: Topic) -> str:
-    """Applies a topic's commits to the worktree and returns its patch file."""
+def replay(tree: Path, topic: Topic, changed: set[str]) -> str:
+    """Applies a topic's commits to the worktree, adds the paths to ``changed`` and returns its patch file."""
     before = git(tree, 'write-tree').strip()
     for change in topic.commits:
         try:
@@ -131,14 +132,15 @@ def replay(tree: Path, topic: Topic) -> str:
             sys.exit(f'{topic.file_name}: commit {change[:10]} conflicts when the commits are replayed by number; '
                      f'let it touch other lines or take a higher number\n{error}')
     after = git(tree, 'write-tree').strip()
+    changed.update(git(tree, 'diff', '--name-only', '--no-renames', before, after).split())
     lines = git(tree, *DIFF, before, after).splitlines(keepends=True)
     # Blob names would change with any other patch to the same file; nothing reads them.
     return f'{topic.message}\n\n' + ''.join(line for line in lines if not line.startswith('index '))
 
 
-def manifest(repo: Path, root: str, head: str) -> str:
-    """``sha256sum`` lines of the upstream files that differ at the head."""
-    paths = git(repo, 'diff', '--name-only', '--no-renames', '--diff-filter=M', root, head).split()
+def manifest(repo: Path, root: str, changed: set[str]) -> str:
+    """``sha256sum`` lines of the changed files that upstream has."""
+    paths = changed.intersection(git(repo, 'ls-tree', '-r', '--name-only', root).split())
     contents = {path: git(repo, 'show', f'{root}:{path}').encode() for path in sorted(paths)}
     return ''.join(f'{hashlib.sha256(content).hexdigest()}  {path}\n' for path, content in contents.items())
 

@@ -4,8 +4,8 @@ Only modules that a patch touches, and the package `chainer` itself, get our loa
 Python would take it for the unpatched file's. Their code objects keep the name of the installed file, and `linecache`
 is told the patched text, so that tracebacks, `inspect.getsource` and debuggers show what runs. The entry has no
 modification time, which is how `linecache` marks text that came from a loader and must not be read again from the disk;
-only `linecache.clearcache` forgets it. Up to 3.12 the interpreter prints an uncaught exception without `linecache`, from
-the file; there `sys.excepthook` is set to the same print-out by `traceback`, unless somebody else has set it.
+only `linecache.clearcache` forgets it. Up to 3.12 the interpreter prints an uncaught exception from the file, without
+`linecache`; there `sys.excepthook` is set to the same print-out by `traceback`, unless somebody else has set it.
 
 Left out: zipped or frozen copies of Chainer, which have no files to verify.
 """
