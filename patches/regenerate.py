@@ -1,7 +1,7 @@
 """Turns the series of patches into a git repository to work in, and back.
 
     python patches/regenerate.py open REPO      a new repository: chainer 7.8.1 as installed, and one commit per patch
-    python patches/regenerate.py export REPO    writes the patches and upstream.sha256 from the repository's commits
+    python patches/regenerate.py export REPO    the patches, upstream.sha256 and the README's table, from its commits
 
 The subject of a commit is ``NNNN name: summary``, the body is the reason; they become ``NNNN-name.patch``. The order
 of commits is free: `export` replays them by number in a throw-away worktree and checks that the result is the same
@@ -26,6 +26,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SUBJECT = re.compile(r'(\d{4}) ([a-z0-9-]+): \S')
+TABLE = re.compile(r'(?<=\| --- \| --- \|\n)(\|.*\n)*')
 DIFF = ('diff', '-U0', '--no-color', '--no-ext-diff', '--no-renames', '--no-textconv',
         '--src-prefix=a/', '--dst-prefix=b/')
 
@@ -95,6 +96,7 @@ def export(repo: Path) -> None:
         if git(tree, 'diff', '--cached', '--stat', head):
             sys.exit('replayed by number, the commits give another tree than HEAD; nothing was written')
     files['upstream.sha256'] = manifest(repo, root, changed)
+    files['README.md'] = TABLE.sub(''.join(map(row, topics)).replace('\\', r'\\'), (HERE / 'README.md').read_text(), 1)
     for stale in {file.name for file in HERE.glob('*.patch')} - files.keys():
         (HERE / stale).unlink()
         print(f'removed {stale}')
@@ -136,6 +138,13 @@ def replay(tree: Path, topic: Topic, changed: set[str]) -> str:
     lines = git(tree, *DIFF, before, after).splitlines(keepends=True)
     # Blob names would change with any other patch to the same file; nothing reads them.
     return f'{topic.message}\n\n' + ''.join(line for line in lines if not line.startswith('index '))
+
+
+def row(topic: Topic) -> str:
+    """The line of the README's table: the patch, and its reason with the summary first."""
+    subject, _, reason = topic.message.partition('\n')
+    words = f'{subject.partition(": ")[2].rstrip(".")}. {reason}'.replace('|', r'\|').split()
+    return f'| {topic.number}-{topic.name} | {" ".join(words)} |\n'
 
 
 def manifest(repo: Path, root: str, changed: set[str]) -> str:
