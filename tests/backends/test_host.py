@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends.host import HostBackend, swap_thread
+from chainer_ooc.backends.host.transfer import HostTransfer
 from chainer_ooc.errors import SpillError
 
 MB = 1 << 20
@@ -57,11 +58,14 @@ def failing(error_number, calls=1):
 
 @pytest.fixture
 def gate(monkeypatch):
-    """Holds every write back until the gate is opened."""
+    """Holds every write back until the gate is opened; then lets it fail if an error number is set."""
     opened, write = threading.Event(), os.pwritev
+    opened.error_number = None
 
     def wait_and_write(descriptor, views, offset):
         assert opened.wait(20), 'the test forgot to open the gate'
+        if opened.error_number:
+            raise OSError(opened.error_number, os.strerror(opened.error_number))
         return write(descriptor, views, offset)
 
     monkeypatch.setattr(os, 'pwritev', wait_and_write)
@@ -75,6 +79,7 @@ def gate(monkeypatch):
 def test_the_file_is_as_large_as_what_is_alive_together(backend):
     for seed in range(6):
         for copy in [out(backend, numbers(4 * MB, seed)) for _ in range(3)]:
+            back(backend, copy)
             backend.release(copy)
     assert backend.describe()['spill_file_bytes'] == 12 * MB
 
@@ -143,20 +148,29 @@ def test_a_full_disk_leaves_the_source_and_the_space(backend, monkeypatch):
     assert reference() is None
 
 
-def test_a_failed_swap_out_drops_its_reference(backend, monkeypatch):
-    monkeypatch.setattr(os, 'pwritev', failing(errno.EIO)('write'))
-    array = numbers(MB)
-    reference = weakref.ref(array)
-    copy, transfer = backend.swap_out(array)
-    into = np.zeros(MB, np.uint8)
-    target = weakref.ref(into)
-    read = backend.swap_in(copy, into)
-    del array, into
+@pytest.mark.parametrize('fails', ['nothing', 'write', 'read'])
+def test_the_array_is_gone_at_the_very_moment_of_done(backend, monkeypatch, gate, fails):
+    # The caller drops its references while the write is held back, so the threads' own are the last.
+    if fails == 'read':
+        monkeypatch.setattr(os, 'preadv', failing(errno.EIO)('read'))
+    arrays = [numbers(MB), np.zeros(MB, np.uint8)]
+    references = [weakref.ref(array) for array in arrays]
+    alive = []
+    end = HostTransfer.end
+
+    def note(transfer, seconds, failure):
+        alive.append((references[len(alive)]() is not None, failure is not None))
+        end(transfer, seconds, failure)
+
+    monkeypatch.setattr(HostTransfer, 'end', note)
+    copy, _ = backend.swap_out(arrays[0])
+    read = backend.swap_in(copy, arrays[1])
+    arrays.clear()
+    gate.error_number = errno.EIO if fails == 'write' else None
+    gate.set()
     while not read.done:
         time.sleep(0.001)
-    assert transfer.done
-    assert reference() is None
-    assert target() is None
+    assert alive == [(False, fails == 'write'), (False, fails != 'nothing')]
 
 
 def test_a_disk_that_is_full_while_the_file_grows(backend, monkeypatch):
@@ -214,6 +228,9 @@ def test_a_thread_that_cannot_start_is_an_error_and_no_copy(backend, monkeypatch
         with pytest.raises(SpillError, match="'chainer_ooc-swap-in'"):
             backend.swap_in(copy, np.zeros(MB, np.uint8))
     assert np.array_equal(back(backend, copy), array)
+    backend.release(copy)
+    out(backend, array)
+    assert backend.describe()['spill_file_bytes'] == MB  # the swap-in that never was holds no space
 
 
 # Threads and signals
@@ -279,12 +296,22 @@ def test_an_interrupted_wait_may_be_repeated(backend, gate):
     assert np.array_equal(back(backend, copy), array)
 
 
-def test_a_waiter_interrupted_with_the_gate_in_hand_blocks_nobody(backend, gate):
+class TakenForEver:
+    """A lock that another waiter took and, interrupted between two instructions, never gave back."""
+
+    def acquire(self, timeout=-1):
+        assert timeout > 0, 'this would wait for ever'
+        time.sleep(timeout)
+        return False
+
+    def release(self):
+        pass
+
+
+def test_a_waiter_that_was_interrupted_with_the_gate_in_hand_blocks_nobody(backend, gate):
     copy, transfer = backend.swap_out(numbers(MB))
-    gate.set()
-    while not transfer.done:
-        time.sleep(0.001)
-    assert transfer._gate.acquire(timeout=5)  # what an interrupt between two instructions of wait() would leave
+    transfer._gate = TakenForEver()
+    threading.Timer(0.1, gate.set).start()
     transfer.wait()
     backend.release(copy)
 

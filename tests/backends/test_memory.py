@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import HostBackend, heap, limits, resident
+from chainer_ooc.backends.host import HostBackend, block, heap, limits, resident
 
 MB = 1 << 20
 
@@ -30,7 +30,10 @@ def test_swapping_out_lowers_resident_memory_by_nine_tenths_of_the_bytes(megabyt
         from chainer_ooc.backends.host import HostBackend, resident
         backend = HostBackend(mapped_bytes={mapped_megabytes} << 20)
         before = resident.private_bytes()
-        arrays = [np.full({megabytes} << 20, 7, np.uint8) for _ in range({count})]
+        arrays, pins = [], []
+        for _ in range({count}):
+            arrays.append(np.full({megabytes} << 20, 7, np.uint8))
+            pins.append(bytearray(1 << 17))  # stays, so that the heap cannot just end earlier
         full = resident.private_bytes()
         copies = []
         while arrays:
@@ -103,14 +106,14 @@ def test_free_bytes_follows_the_limit_on_data_and_what_is_allocated():
 
 def test_an_allocation_that_fails_is_tried_again_after_a_trim(monkeypatch, tmp_path):
     backend = _backend(tmp_path)
-    trims, empty = [], np.empty
+    trims, allocate = [], block.allocate
 
-    def needs_a_trim(*arguments):
+    def needs_a_trim(nbytes):
         if not trims:
             raise MemoryError
-        return empty(*arguments)
+        return allocate(nbytes)
 
-    monkeypatch.setattr(np, 'empty', needs_a_trim)
+    monkeypatch.setattr(block, 'allocate', needs_a_trim)
     monkeypatch.setattr(heap, 'trim', lambda: trims.append(1))
     assert backend.allocate(8).shape == (8,)
     trims.clear()
@@ -124,6 +127,32 @@ def _backend(folder):
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         return HostBackend(str(folder))
+
+
+@pytest.mark.parametrize('nbytes', [0, 1, block.LEAST_MAPPED_BYTES - 1, block.LEAST_MAPPED_BYTES, 2 * MB, 5 * MB + 1])
+def test_a_block_has_the_size_that_was_asked_for(nbytes):
+    array = block.allocate(nbytes)
+    array[:] = 5
+    assert (array.shape, array.dtype) == ((nbytes,), np.uint8)
+    assert isinstance(array.base, block.Block) == (nbytes >= block.LEAST_MAPPED_BYTES)
+
+
+def test_a_mapped_block_is_resident_as_far_as_it_goes_and_leaves_with_its_last_view():
+    before = resident.private_bytes()
+    arrays = [block.allocate(4 * MB + 4096) for _ in range(16)]
+    for array in arrays:
+        array[:] = 1
+    assert resident.private_bytes() - before == pytest.approx(64 * MB, abs=4 * MB)
+    views = [array[:8].view(np.float32) for array in arrays]
+    del arrays, array
+    assert resident.private_bytes() - before >= 60 * MB
+    del views
+    assert resident.private_bytes() - before <= 4 * MB
+
+
+def test_a_system_that_refuses_a_block_is_out_of_memory():
+    with pytest.raises(MemoryError, match='near memory'):
+        block.allocate(1 << 60)
 
 
 def test_without_glibc_nothing_is_set_and_the_reason_is_shown(monkeypatch, tmp_path):

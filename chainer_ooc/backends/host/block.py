@@ -4,6 +4,13 @@ A block that arrives early lives long, between arrays that live for one call. In
 its short-lived neighbours from growing together again: with ResNet50 the resident memory was 40 % above what was in
 use. A mapping goes back to the system the moment the last view of it dies. Its pages are made and cleared while the
 swap-in thread reads into them, beside the computation.
+
+Those pages are dear when they are small: a block of 6 MB takes 1.0 ms of a processor to read into where its place is
+left to chance, 0.26 ms where it starts at a huge page. Linux (6.7 and later) puts a mapping there if its length
+is a multiple of huge pages, so the length is rounded up. The pages past the block's end are never touched and never
+resident; huge pages are asked for whole ones within the block only, so that its last part holds no more than it needs.
+
+Left out: older kernels, where it is all left to chance as before.
 """
 
 from __future__ import annotations
@@ -16,6 +23,9 @@ from chainer_ooc.backends.base import ByteArray
 
 #: Smaller blocks are worth no mapping; they come from the heap.
 LEAST_MAPPED_BYTES = 1 << 18
+
+#: A huge page of x86 and of ARM with small pages of 4 kB. Where it is another size, nothing but speed is lost.
+_HUGE_PAGE_BYTES = 2 << 20
 
 
 class Block(mmap.mmap):
@@ -30,10 +40,19 @@ def allocate(nbytes: int) -> ByteArray:
     """
     if nbytes < LEAST_MAPPED_BYTES:
         return np.empty(nbytes, np.uint8)
+    whole_bytes = nbytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
+    mapped_bytes = nbytes if whole_bytes in (0, nbytes) else whole_bytes + _HUGE_PAGE_BYTES
     try:
-        block = Block(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        block = Block(-1, mapped_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f'no {nbytes} bytes of near memory: {error.strerror}') from None
-    if hasattr(mmap, 'MADV_HUGEPAGE'):
-        block.madvise(mmap.MADV_HUGEPAGE)
+    if whole_bytes and hasattr(mmap, 'MADV_HUGEPAGE'):
+        _ask_for_huge_pages(block, whole_bytes)
     return np.ndarray(nbytes, np.uint8, buffer=block)
+
+
+def _ask_for_huge_pages(block: Block, nbytes: int) -> None:
+    try:
+        block.madvise(mmap.MADV_HUGEPAGE, 0, nbytes)
+    except OSError:  # a kernel built without them
+        pass

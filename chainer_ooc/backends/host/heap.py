@@ -12,8 +12,8 @@ the peak; transparent huge pages on request, as NumPy does for arrays of 4 MB an
 
 A mapping of its own for every array gives back all at once, but the kernel has to make and clear its pages each time:
 a quarter of the whole iteration. So arrays below 32 MB, the largest threshold there is, live in the heap, where one
-array's place is the next one's, and the heap's end goes back to the system whenever ``KEPT_BYTES`` of it are free. These
-are the values that glibc's adaptive choice ends at by itself; fixed, they hold from the first iteration on. What
+array's place is the next one's, and the heap's end goes back to the system whenever ``KEPT_BYTES`` of it are free.
+These are the values that glibc's adaptive choice ends at by itself; fixed, they hold from the first iteration on. What
 fragmentation keeps, 5 % here, ``trim`` gives back on demand.
 
 What is set stays set until the process ends: glibc offers no way back to its adaptive choice.
@@ -48,9 +48,8 @@ def return_freed_memory(mapped_bytes: int = MAPPED_BYTES) -> str | None:
     # One arena: a second one, made for a swap thread's small objects, would reserve 64 MB of addresses (RLIMIT_AS).
     settings = {_M_ARENA_MAX: 1, _M_TRIM_THRESHOLD: KEPT_BYTES, _M_MMAP_THRESHOLD: mapped_bytes}
     libc = ctypes.CDLL(None)
-    if not all([libc.mallopt(name, value) for name, value in settings.items()]):
-        return f'glibc refused a setting ({settings}): freed arrays may stay resident'
-    return None
+    refused = [name for name, value in settings.items() if not libc.mallopt(name, value)]
+    return f'glibc refused the settings {refused} of mallopt: freed arrays may stay resident' if refused else None
 
 
 def trim() -> None:

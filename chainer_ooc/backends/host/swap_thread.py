@@ -104,7 +104,6 @@ class SwapThread:
             if task is None:
                 return
             self._perform(task)
-            del task  # else the last one stays alive until the next arrives
 
     def _perform(self, task: Task) -> None:
         """Makes the copy and reports it. Everything that refers to the array lives in ``_attempt``'s frame."""
