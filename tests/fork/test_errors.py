@@ -59,6 +59,13 @@ def test_absent_chainer_is_named_with_the_command(site, namespace):
     assert '"setuptools<81"' in error
 
 
+def test_a_zipped_chainer_cannot_be_patched(site):
+    shutil.make_archive(site.folder / 'library', 'zip', site.folder, 'chainer')
+    shutil.rmtree(site.chainer)
+    error = site.error(f'import sys\nsys.path.append({str(site.folder / "library.zip")!r})\n{USE}')
+    assert 'must be installed as files to be patched' in error
+
+
 def test_an_absent_chainer_is_an_import_error_that_programs_can_catch(site):
     shutil.rmtree(site.chainer)
     code = 'import chainer_ooc\ntry:\n    import chainer\nexcept ImportError as error:\n    print(error.name)'
