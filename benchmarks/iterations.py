@@ -1,0 +1,62 @@
+"""One training, taken an iteration at a time, so that a benchmark can take turns between two of them.
+
+Dropout draws from NumPy's global random stream; it is seeded anew before every iteration, so that two trainings in one
+process draw the same.
+"""
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import chainer
+import numpy
+
+from models import ARCHITECTURES
+from photographs import RandomCrops, bundled_photographs
+
+SEED = 0
+
+
+class Training:
+    """A network, its optimizer and its data, run under some entries of chainer.config.
+
+    Args:
+        network: A name in `models.ARCHITECTURES`.
+        batchsize: Images per iteration; None takes the network's own.
+        crop: Side of an image in pixels.
+        entries: Entries of chainer.config during an iteration; none is plain Chainer.
+    """
+
+    def __init__(self, network: str, batchsize: int | None, crop: int, entries: Mapping[str, Any]) -> None:
+        architecture = ARCHITECTURES[network]
+        numpy.random.seed(SEED)
+        self.chain = architecture.build()
+        self.batchsize = batchsize or architecture.batchsize
+        self._optimizer = chainer.optimizers.MomentumSGD(lr=architecture.learning_rate).setup(self.chain)
+        self._crops = RandomCrops(bundled_photographs(), crop, 10**9, SEED)
+        self._entries = entries
+        self._reporter = chainer.Reporter()
+        self._reporter.add_observer('main', self.chain)
+        self.losses: list[str] = []
+
+    def iterate(self) -> float:
+        """Runs one iteration.
+
+        Returns:
+            float: Its seconds, from the first function to the last updated parameter.
+        """
+        start = len(self.losses) * self.batchsize
+        images, labels = chainer.dataset.concat_examples(self._crops[start:start + self.batchsize])
+        numpy.random.seed(SEED + len(self.losses))
+        observed: dict[str, Any] = {}
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._reporter.scope(observed))
+            for name, value in self._entries.items():
+                stack.enter_context(chainer.using_config(name, value))
+            began = time.perf_counter()
+            self._optimizer.update(self.chain, images, labels)
+            seconds = time.perf_counter() - began
+        self.losses.append(float(observed['main/loss'].array).hex())
+        return seconds
