@@ -22,7 +22,6 @@ import numpy as np
 
 from chainer_ooc.backends.host.chunks.matrices import (
     STACK_BELOW_COLUMNS,
-    borrowable,
     by_image,
     column_block,
     operand,
@@ -50,8 +49,7 @@ def convolve(x: Array, weights: Array, windows: Windows, bias: Array | None, wor
     y = np.empty((len(x), groups * channels, *windows.out), x.dtype)
     stacked = windows.count < STACK_BELOW_COLUMNS
     straight = not stacked and y.dtype == dtype
-    borrowed = windows.pointwise and not stacked and borrowable(x, dtype)
-    image_rows = (0 if borrowed else groups * terms) + (0 if straight else groups * channels)
+    image_rows = groups * (terms if straight else terms + channels)
     matrices = weights.astype(dtype, copy=False)
     columns_buffer, product_buffer = Buffer(dtype), Buffer(dtype)
     for tile in tiles(len(x), windows.out[0], image_rows * windows.count * dtype.itemsize,
@@ -100,8 +98,7 @@ def transpose(
     # Cleared tile by tile: the caches are warm then, and NumPy asks for large pages for what is not asked for cleared.
     gx = np.empty((len(gy), groups * terms // windows.elements, *windows.size), gy.dtype)
     stacked = windows.count < STACK_BELOW_COLUMNS
-    borrowed = not stacked and borrowable(gy, dtype)
-    image_rows = groups * (terms + (0 if borrowed else channels))
+    image_rows = groups * (terms + channels)
     matrices = matrices.astype(dtype, copy=False)
     columns_buffer, gy_buffer = Buffer(dtype), Buffer(dtype)
     for tile in tiles(len(gy), windows.out[0], image_rows * windows.count * dtype.itemsize,
@@ -137,13 +134,11 @@ def weight_gradient(
     working = working_dtype(x, gy)
     channels, terms = gy.shape[1] // groups, x.shape[1] // groups * windows.elements
     total = np.zeros((groups, channels, terms), working)
-    # One image at a time needs no copy of its maps; stacking pays for few columns, or where columns are made anyway.
+    # An image alone needs no copy of its maps; stacking pays for few columns, or where columns are made anyway.
     most_images = 1 if windows.pointwise and windows.count >= STACK_BELOW_COLUMNS else len(x)
     slab = max(1, min(terms, workspace_bytes // 4 // max(1, groups * channels * working.itemsize)))
     fixed_bytes = groups * channels * slab * working.itemsize + (total.nbytes if dtype != working else 0)
     image_bytes = groups * (channels + terms) * windows.count * working.itemsize
-    if most_images == 1 and borrowable(x, working) and borrowable(gy, working):
-        image_bytes = 0
     x_buffer, gy_buffer, sum_buffer = Buffer(working), Buffer(working), Buffer(working)
     first = True
     for tile in tiles(len(x), windows.out[0], image_bytes, workspace_bytes - fixed_bytes, most_images):

@@ -29,7 +29,7 @@ def working_dtype(*arrays: Array) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def borrowable(maps: Array, dtype: np.dtype[Any]) -> bool:
+def _borrowable(maps: Array, dtype: np.dtype[Any]) -> bool:
     """Whether a product can read `maps` of shape (n, c, *size) where they lie."""
     return bool(maps.flags.c_contiguous) and maps.dtype == dtype
 
@@ -53,7 +53,7 @@ def operand(maps: Array, tile: Tile, groups: int, stacked: bool, buffer: Buffer,
         buffer: takes the copy; of dtype `dtype`.
         dtype: of the result.
     """
-    if borrowable(maps, dtype) and (len(tile) == 1 or not stacked):
+    if _borrowable(maps, dtype) and (len(tile) == 1 or not stacked):
         matrices = by_image(maps, tile, groups)
         return matrices[0] if stacked else matrices
     part = maps[tile.images, :, tile.rows]

@@ -8,23 +8,21 @@ A tile is a number of planes (image and channel) whose pixels fit the second cac
 workspace; it depends on shapes, dtypes and that setting alone (P2). Nothing is summed across planes, so the tiles have
 no influence on the bits.
 
-Left out: taking maxima along one axis after the other, which would be faster for large windows of stride 1.
+Where each image has one window alone (global pooling) its elements are many and the running result is short: see
+`single`. Left out: taking maxima along one axis after the other, which would be faster for large windows of stride 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from chainer_ooc.backends.host.chunks.tiles import Buffer, even_parts
-from chainer_ooc.backends.host.chunks.windows import Array, Tap, Windows, gather
-
-# Pixels of a tile, measured on layers of the four networks: 2 to 4 MB are best, 16 MB cost a third.
-TILE_BYTES = 1 << 21
+from chainer_ooc.backends.host.chunks import single
+from chainer_ooc.backends.host.chunks.tiles import Buffer, planes
+from chainer_ooc.backends.host.chunks.windows import Array, Tap, Windows
 
 # What NumPy begins a sum with: newer ones keep the sign of a sum of negative zeros.
 SUM_START = np.sum(np.full(1, -0.0))
@@ -41,28 +39,30 @@ def max_pool(x: Array, windows: Windows, workspace_bytes: int) -> tuple[Array, n
     Returns:
         Maxima of x's dtype, and which tap each one is; both C-contiguous, of shape (n, c, *windows.out).
     """
+    if windows.count == 1:
+        return single.max_pool(x, windows, workspace_bytes)
     y = np.empty((*x.shape[:2], *windows.out), x.dtype)
     indexes = np.empty(y.shape, np.intp)
     taps = windows.taps()
     rank = _rank_dtype(windows)
     buffers = Buffer(x.dtype), Buffer(rank), Buffer(rank), Buffer(np.dtype(np.bool_))
     plane_bytes = windows.count * (x.itemsize + 2 * rank.itemsize + 1)
-    for planes in _planes(x, plane_bytes, workspace_bytes):
-        maxima = y[planes]
+    for tile in planes(x, plane_bytes, workspace_bytes):
+        maxima = y[tile]
         values, ranks, step, larger = (buffer.shaped(*maxima.shape) for buffer in buffers)
         maxima.fill(-math.inf)
         ranks.fill(0)
         for number, tap in enumerate(taps):
             box = tap.inside
-            values[box] = x[planes][tap.image]
+            values[box] = x[tile][tap.image]
             np.greater(values[box], maxima[box], out=larger[box])
             np.maximum(maxima[box], values[box], out=maxima[box])
             # Later taps have larger numbers, so that the maximum of both keeps the last one that was larger.
             np.multiply(larger[box].view(np.uint8), rank.type(number), out=step[box])
             np.maximum(ranks[box], step[box], out=ranks[box])
         if np.isnan(maxima, out=larger).any():
-            _rank_nans(x[planes], taps, ranks)
-        indexes[planes] = ranks
+            _rank_nans(x[tile], taps, ranks)
+        indexes[tile] = ranks
     return y, indexes
 
 
@@ -85,17 +85,19 @@ def place(gy: Array, indexes: npt.NDArray[np.integer[Any]], windows: Windows, dt
     Returns:
         C-contiguous array of shape (n, c, *windows.size).
     """
+    if windows.count == 1:
+        return single.place(gy, indexes, windows, dtype, workspace_bytes)
     gx = np.empty((*gy.shape[:2], *windows.size), dtype)
     taps = windows.taps()
     rank = _rank_dtype(windows)
     buffers = Buffer(dtype), Buffer(dtype), Buffer(rank), Buffer(np.dtype(np.bool_))
     plane_bytes = windows.count * (2 * dtype.itemsize + rank.itemsize + 1)
-    for planes in _planes(gx, plane_bytes, workspace_bytes):
-        images = gx[planes]
+    for tile in planes(gx, plane_bytes, workspace_bytes):
+        images = gx[tile]
         images.fill(0)
         values, terms, ranks, chosen = (buffer.shaped(*images.shape[:2], *windows.out) for buffer in buffers)
-        values[...] = gy[planes]
-        ranks[...] = indexes[planes]
+        values[...] = gy[tile]
+        ranks[...] = indexes[tile]
         finite = np.isfinite(values, out=chosen).all()
         for number, tap in enumerate(taps):
             box = tap.inside
@@ -122,13 +124,16 @@ def pick(x: Array, indexes: npt.NDArray[np.integer[Any]], windows: Windows, outs
     Returns:
         C-contiguous array of shape (n, c, *windows.out) and x's dtype.
     """
+    if windows.count == 1:
+        return single.pick(x, indexes, windows, outside, workspace_bytes)
     y = np.full((*x.shape[:2], *windows.out), outside, x.dtype)
+    taps = windows.taps()
     chosen_buffer = Buffer(np.dtype(np.bool_))
-    for planes in _planes(x, windows.count, workspace_bytes):
-        chosen = chosen_buffer.shaped(*y[planes].shape)
-        for number, tap in enumerate(windows.taps()):
-            np.equal(indexes[planes][tap.inside], number, out=chosen[tap.inside])
-            np.copyto(y[planes][tap.inside], x[planes][tap.image], where=chosen[tap.inside])
+    for tile in planes(x, windows.count, workspace_bytes):
+        chosen = chosen_buffer.shaped(*y[tile].shape)
+        for number, tap in enumerate(taps):
+            np.equal(indexes[tile][tap.inside], number, out=chosen[tap.inside])
+            np.copyto(y[tile][tap.inside], x[tile][tap.image], where=chosen[tap.inside])
     return y
 
 
@@ -148,18 +153,19 @@ def sum_pool(x: Array, windows: Windows, workspace_bytes: int, *, total_dtype: n
     """
     y = np.empty((*x.shape[:2], *windows.out), x.dtype)
     dtype = total_dtype or x.dtype
+    taps = windows.taps() if windows.count > 1 else []
     total_buffer, columns_buffer = Buffer(dtype), Buffer(x.dtype)
-    plane_bytes = windows.count * dtype.itemsize + (x.itemsize * windows.elements if windows.count == 1 else 0)
-    for planes in _planes(x, plane_bytes, workspace_bytes):
-        total = total_buffer.shaped(*y[planes].shape)
+    plane_bytes = windows.count * dtype.itemsize + single.columns_bytes(x, windows)
+    for tile in planes(x, plane_bytes, workspace_bytes):
+        total = total_buffer.shaped(*y[tile].shape)
         if windows.count == 1:
-            _sum_single(x[planes], windows, columns_buffer, total)
+            single.total(x[tile], windows, columns_buffer, total)
         else:
-            _sum_running(x[planes], windows.taps(), total)
+            _sum_running(x[tile], taps, total)
         if divisor is None:
-            y[planes] = total
+            y[tile] = total
         else:
-            np.true_divide(total, divisor, out=y[planes], casting='unsafe')
+            np.true_divide(total, divisor, out=y[tile], casting='unsafe')
     return y
 
 
@@ -169,13 +175,6 @@ def _sum_running(x: Array, taps: list[Tap], total: Array) -> None:
         total[tap.inside] += x[tap.image]
         for box in tap.outside:
             total[box] += 0  # turns a negative zero into a positive one, as a zero from outside does
-
-
-def _sum_single(x: Array, windows: Windows, buffer: Buffer, total: Array) -> None:
-    """Sums one window an image: there NumPy reduces along the innermost axis, which it does in another order."""
-    columns = buffer.shaped(*x.shape[:2], *windows.kernel, *windows.out)
-    gather(x, windows, columns)
-    np.sum(columns, axis=tuple(range(2, 2 + len(windows.kernel))), dtype=total.dtype, out=total)
 
 
 def spread(gy: Array, windows: Windows, workspace_bytes: int, *, before: Array | None = None,
@@ -193,16 +192,17 @@ def spread(gy: Array, windows: Windows, workspace_bytes: int, *, before: Array |
         C-contiguous array of shape (n, c, *windows.size) and gy's dtype.
     """
     gx = np.empty((*gy.shape[:2], *windows.size), gy.dtype)
-    taps = windows.taps()
+    # One window an image sees each pixel once, so that its taps can all be added at once.
+    boxes = [((), windows.overlap()[1])] if windows.count == 1 else [(tap.inside, tap.image) for tap in windows.taps()]
     quotient_buffer = Buffer(gy.dtype)
-    for planes in _planes(gx, windows.count * gy.itemsize, workspace_bytes):
-        images, values = gx[planes], gy[planes]
+    for tile in planes(gx, windows.count * gy.itemsize, workspace_bytes):
+        images, values = gx[tile], gy[tile]
         if before is not None:
             quotient = quotient_buffer.shaped(*values.shape)
             values = np.divide(values, before, out=quotient, casting='same_kind')
         images.fill(0)
-        for tap in taps:
-            np.add(images[tap.image], values[tap.inside], out=images[tap.image])
+        for inside, image in boxes:
+            np.add(images[image], values[inside], out=images[image])
         if after is not None:
             images /= after
     return gx
@@ -210,17 +210,3 @@ def spread(gy: Array, windows: Windows, workspace_bytes: int, *, before: Array |
 
 def _rank_dtype(windows: Windows) -> np.dtype[Any]:
     return np.min_scalar_type(windows.elements - 1)
-
-
-def _planes(images: Array, plane_bytes: int, workspace_bytes: int) -> Iterator[tuple[slice, slice]]:
-    """Cuts (n, c, *size) into images and channels whose pixels fit the cache and whose scratch fits the workspace."""
-    count, channels = images.shape[:2]
-    image_plane_bytes = max(1, math.prod(images.shape[2:]) * images.itemsize)
-    most = max(1, min(TILE_BYTES // image_plane_bytes, workspace_bytes // max(1, plane_bytes)))
-    if most >= channels:
-        for part in even_parts(count, most // max(1, channels)):
-            yield part, slice(0, channels)
-        return
-    for image in range(count):
-        for part in even_parts(channels, most):
-            yield slice(image, image + 1), part

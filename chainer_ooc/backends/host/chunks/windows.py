@@ -83,6 +83,14 @@ class Windows:
         return Windows(self.size, self.kernel, self.stride, (pad, *self.pad[1:]), self.dilate,
                        (rows.stop - rows.start, *self.out[1:]))
 
+    def overlap(self) -> tuple[Index, Index]:
+        """Returns which elements of an undilated first window are on the image, and which pixels they see."""
+        starts = [max(0, pad) for pad in self.pad]
+        ends = [max(start, min(k, size + pad))
+                for start, k, size, pad in zip(starts, self.kernel, self.size, self.pad, strict=True)]
+        pixels = (slice(start - pad, end - pad) for start, end, pad in zip(starts, ends, self.pad, strict=True))
+        return (ALL, ALL, *map(slice, starts, ends)), (ALL, ALL, *pixels)
+
     def taps(self) -> list[Tap]:
         """Returns the elements of the window in C order."""
         axes = [[self._axis(axis, element) for element in range(self.kernel[axis])] for axis in range(len(self.kernel))]
