@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import numbers
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,9 +84,9 @@ def _refuse(name: str, value: Any, good: str) -> ConfigError:
 
 
 def _policy(name: str, value: Any) -> str | None:
-    if value is not None and value not in POLICIES:
+    if value is not None and not (isinstance(value, str) and value in POLICIES):
         raise _refuse(name, value, f'use None or one of: {", ".join(sorted(POLICIES))}')
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _bytes(name: str, value: Any, least: int = 1) -> int:
@@ -117,13 +118,13 @@ def _folder(name: str, value: Any) -> str | None:
 
 
 def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise _refuse(name, value, 'use a whole number of iterations, at least 1')
-    return value
+    return int(value)
 
 
 def _allocator(name: str, value: Any) -> str:
-    if value not in ALLOCATORS:
+    if not isinstance(value, str) or value not in ALLOCATORS:
         raise _refuse(name, value, f'use one of: {", ".join(ALLOCATORS)}')
     if value != 'pool':
         raise _refuse(name, value, "only 'pool' is there so far: the others belong to the cuda device")

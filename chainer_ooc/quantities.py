@@ -4,6 +4,9 @@ Decimal units as on a data sheet ('16GB' is 16e9 bytes), binary ones where they 
 binary units, as memory limits are set in them.
 """
 
+import decimal
+import math
+import numbers
 import re
 
 _FACTORS = {'': 1, 'b': 1}
@@ -23,10 +26,14 @@ def parse_bytes(value: int | float | str) -> int:
         if match is None or match.group(2) not in _FACTORS:
             raise ValueError(f'{value!r} is no amount of bytes; write a number of bytes, or one with a unit of '
                              "'kB', 'MB', 'GB', 'TB' (powers of 1000) or 'KiB', 'MiB', 'GiB', 'TiB', such as '1.5GB'")
-        return int(float(match.group(1)) * _FACTORS[match.group(2)])
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        return int(decimal.Decimal(match.group(1)) * _FACTORS[match.group(2)])
+    if not _is_real(value) or not math.isfinite(value):
         raise ValueError(f'{value!r} is no amount of bytes; write a number or a string such as "1.5GB"')
     return int(value)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def format_bytes(nbytes: int) -> str:

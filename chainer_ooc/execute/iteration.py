@@ -66,7 +66,9 @@ class Iteration:
         self._hesitant: list[weakref.ref[Storage]] = []
         self._began = time.perf_counter()
         self._steady_bytes, self._gradient_bytes = parameters.standing_bytes()
-        standing = Standing(self._steady_bytes + self._gradient_bytes, self._steady_bytes)
+        residency.standing_bytes = 0
+        steady_bytes = self._steady_bytes + residency.near_bytes()  # a user's last loss, and what hangs on it
+        standing = Standing(steady_bytes + self._gradient_bytes, steady_bytes)
         self.following = Following(graphs, settings, budget_bytes, standing, residency.backend.reserve)
         self.graph = self.following.graph
         self._prepare()
@@ -113,11 +115,13 @@ class Iteration:
         shapes = [array_of(each) for each in (*inputs, *outputs)]
         call = recorder.call(function.label, ids, shapes, seconds, peak_bytes)
         del shapes
+        for storage in self._residency.pinned:
+            self._residency.guard(storage)
         self.following.check_call(recorder.calls)
         for map_id in self.following.leaving_after(position):
-            storage = self._storage(map_id)
-            if storage is not None and not self._residency.swap_out(storage):
-                self._hesitant.append(weakref.ref(storage))
+            leaving = self._storage(map_id)
+            if leaving is not None and not self._residency.swap_out(leaving):
+                self._hesitant.append(weakref.ref(leaving))
         if self.following.graph is None and self.settings.policy != 'keep':
             self._leave_eagerly(call)
 
@@ -148,7 +152,8 @@ class Iteration:
         if not self._in_backward:
             for map_id, row in enumerate(self.recorder.maps):
                 storage = self._storage(map_id)
-                row.foreign = storage is not None and storage.state is State.RESIDENT and storage.held_elsewhere()
+                row.foreign = (storage is not None and storage.state is State.RESIDENT
+                               and storage.root() is not None and storage.held_elsewhere())
             self.following.check_forward_is_over(len(self.recorder.calls))
         self._in_backward = True
         self._steady_bytes, self._gradient_bytes = self._parameters.standing_bytes()
@@ -165,7 +170,7 @@ class Iteration:
         needed = retained(residency, function)
         residency.pinned = frozenset(needed)
         for storage in needed:
-            if storage.state in (State.AWAY, State.ARRIVING, State.LOST):
+            if storage.state is not State.RESIDENT:
                 residency.fetch(storage, exposed=False)
             storage.touched = recorder.now
         call = self._call_of.get(id(function), -1)
@@ -198,6 +203,8 @@ class Iteration:
             freed = self._storage(map_id)
             if freed is not None:
                 self._residency.drop(freed, may_lose)
+        for storage in needed:
+            self._residency.guard(storage)
         self._residency.pinned = frozenset()
         self._start_swap_ins()
 

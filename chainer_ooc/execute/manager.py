@@ -35,6 +35,11 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     return _session().backward_pass(backprop, args, kwargs)
 
 
+def bring_back(nodes: Sequence[Any]) -> None:
+    """Makes the data of nodes resident for hooks, which look and do not write."""
+    _session().bring_back(nodes)
+
+
 def current() -> Session | None:
     """The calling thread's session, if it has one."""
     return _local.session

@@ -26,13 +26,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from chainer_ooc.backends.arrays import Layout
+from chainer_ooc.backends.arrays import Layout, view
 
 if TYPE_CHECKING:
     from chainer_ooc.execute.storage import Storage
 
 Array = np.ndarray[Any, Any]
 _Seen = TypeVar('_Seen')
+
+#: Gives the stand-in for an array, or None for one that does not leave.
+Stand = Callable[[Array], 'Away | None']
+#: Gives the array for a stand-in, or None for one of another storage.
+Return = Callable[['Away'], 'Array | None']
 
 
 class Away:
@@ -44,9 +49,9 @@ class Away:
         self.storage = storage
         self.layout = layout
 
-    def fetch(self) -> None:
-        """Brings the storage back, and with it every place's array."""
-        self.storage.fetch()
+    def fetch(self) -> Array:
+        """Brings the storage back, and with it every place's array; returns the one that this stands for."""
+        return view(self.storage.fetch(), self.layout)
 
 
 class Place(abc.ABC):
@@ -77,18 +82,24 @@ class Place(abc.ABC):
         yield from self.variables()
 
     @abc.abstractmethod
-    def empty(self, away_for: Callable[[Array], Away | None]) -> None:
-        """Gives up each array for which `away_for` has a stand-in."""
+    def empty(self, away_for: Stand) -> None:
+        """Gives up what is retained, as far as `away_for` has a stand-in for it."""
 
     @abc.abstractmethod
-    def fill(self, array_for: Callable[[Away], Array | None]) -> None:
-        """Takes back each array that `array_for` has for a stand-in."""
+    def fill(self, array_for: Return) -> None:
+        """Takes back what was retained, as far as `array_for` has an array for its stand-in."""
+
+    def empty_variable(self, away_for: Stand) -> None:  # noqa: B027, most places have none
+        """As `empty`, for what a user may see."""
+
+    def fill_variable(self, array_for: Return) -> None:  # noqa: B027
+        """As `fill`, for what a user may see."""
 
 
 class Vacant(list):  # type: ignore[type-arg]
     """The data list of a Variable whose array is away; reading its element brings the array back.
 
-    A copy of the Variable may share this very list, so it takes the array itself when it comes.
+    A copy of the Variable may share this very list and outlive it, so the list takes the array itself.
     """
 
     def __init__(self, away: Away):
@@ -97,7 +108,8 @@ class Vacant(list):  # type: ignore[type-arg]
 
     def __getitem__(self, index: Any) -> Any:
         if self.away is not None:
-            self.away.fetch()
+            array = self.away.fetch()
+            self[0] = array
         return super().__getitem__(index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -112,7 +124,7 @@ class NodePlace(Place):
 
     def __init__(self, node: Any):
         self.key = id(node), ''
-        self._node = weakref.ref(node)
+        self._node: Callable[[], Any] = weakref.ref(node)
 
     def is_alive(self) -> bool:
         return self._node() is not None
@@ -123,38 +135,42 @@ class NodePlace(Place):
             yield node._data
 
     def variables(self) -> Iterator[Array]:
-        node = self._node()
-        variable = None if node is None else node.get_variable_or_none()
-        if variable is not None and type(variable._data) is list and variable._data[0] is not None:
+        variable = self._variable()
+        if variable is not None and not _is_away(variable._data) and variable._data[0] is not None:
             yield variable._data[0]
 
-    def empty(self, away_for: Callable[[Array], Away | None]) -> None:
+    def empty(self, away_for: Stand) -> None:
         node = self._node()
-        if node is None:
-            return
-        away = None if node._data is None else away_for(node._data)
+        away = None if node is None or node._data is None else away_for(node._data)
         if away is not None:
             node._ooc, node._data = away, None
-        variable = node.get_variable_or_none()
-        if variable is not None and type(variable._data) is list and variable._data[0] is not None:
-            away = away_for(variable._data[0])
-            if away is not None:
-                variable._data = Vacant(away)
 
-    def fill(self, array_for: Callable[[Away], Array | None]) -> None:
+    def fill(self, array_for: Return) -> None:
         node = self._node()
-        if node is None:
-            return
-        array = None if node._ooc is None else array_for(node._ooc)
+        array = None if node is None or node._ooc is None else array_for(node._ooc)
         if array is not None:
             node._data, node._ooc = array, None
-        variable = node.get_variable_or_none()
-        vacant = None if variable is None else variable._data
-        if isinstance(vacant, Vacant) and vacant.away is not None:
-            array = array_for(vacant.away)
-            if array is not None:
-                vacant[0] = array
-                variable._data = [array]
+
+    def empty_variable(self, away_for: Stand) -> None:
+        for array in self.variables():
+            away = away_for(array)
+            if away is not None:
+                self._variable()._data = Vacant(away)
+
+    def fill_variable(self, array_for: Return) -> None:
+        variable = self._variable()
+        array = None if variable is None or not _is_away(variable._data) else array_for(variable._data.away)
+        if array is not None:
+            variable._data[0] = array  # for copies of the Variable that share the list
+            variable._data = [array]
+
+    def _variable(self) -> Any:
+        node = self._node()
+        return None if node is None else node.get_variable_or_none()
+
+
+def _is_away(data: Any) -> bool:
+    return isinstance(data, Vacant) and data.away is not None
 
 
 class OutputPlace(Place):
@@ -177,7 +193,7 @@ class OutputPlace(Place):
             if array is not None:
                 yield array
 
-    def empty(self, away_for: Callable[[Array], Away | None]) -> None:
+    def empty(self, away_for: Stand) -> None:
         for array in self.arrays():
             away = away_for(array)
             if away is not None:
@@ -185,7 +201,7 @@ class OutputPlace(Place):
                 function.__dict__.setdefault('_ooc', {})[self] = away
                 self._put(function, None)
 
-    def fill(self, array_for: Callable[[Away], Array | None]) -> None:
+    def fill(self, array_for: Return) -> None:
         function = self._function()
         if function is None or self not in (function._ooc or {}):
             return
@@ -231,7 +247,7 @@ class AttributePlace(Place):
         """Calls `at` with the array and keeps no reference to it."""
         return at(next(self.arrays()))
 
-    def empty(self, away_for: Callable[[Array], Away | None]) -> None:
+    def empty(self, away_for: Stand) -> None:
         for array in self.arrays():
             away = away_for(array)
             if away is not None:
@@ -239,7 +255,7 @@ class AttributePlace(Place):
                 attributes.setdefault('_ooc', {})[self._name] = away
                 del attributes[self._name]
 
-    def fill(self, array_for: Callable[[Away], Array | None]) -> None:
+    def fill(self, array_for: Return) -> None:
         owner = self._owner()
         if owner is None or self._name not in (owner._ooc or {}):
             return

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import Backend
+from chainer_ooc.backends.base import Backend, ByteArray
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.storage import State, Storage
@@ -120,18 +120,15 @@ class Residency:
         if storage.held_elsewhere():
             return False
         root = storage.root()
-        storage.block = None if root is None else arrays.flat_bytes(root)
-        if storage.block is None:
+        block = None if root is None else arrays.flat_bytes(root)
+        if block is None:
             return False
         self._discard_copy(storage)
-        storage.state = State.LEAVING
-        try:
-            storage.copy, storage.transfer = self.backend.swap_out(storage.block)
-        except BaseException:
-            self._stay(storage)
-            raise
+        storage.copy, storage.transfer = self.backend.swap_out(block)
         storage.exposed = storage.recalled = False
+        storage.block, storage.state = block, State.LEAVING
         self._leaving.append(storage)
+        storage.empty_places()
         return True
 
     def reap(self, wait: bool = False) -> None:
@@ -166,13 +163,15 @@ class Residency:
             False if there is no near memory for it now; it can be tried again.
         """
         storage.recalled = True
-        if storage.state is not State.AWAY or storage.root() is not None or storage.copy is None:
+        if self._near_block(storage) is not None or storage.state is not State.AWAY:
             return True
+        assert storage.copy is not None
         try:
             block = self.backend.allocate(storage.nbytes)
         except MemoryError:
             return False
-        storage.root = self._count(block, storage, metered=False)
+        on_heap = block.base is None
+        storage.root = self._count(block, storage, self.metering and on_heap)
         storage.block, storage.state = block, State.ARRIVING
         try:
             storage.transfer = self.backend.swap_in(storage.copy, block)
@@ -181,12 +180,16 @@ class Residency:
             raise
         return True
 
-    def fetch(self, storage: Storage, exposed: bool) -> None:
+    def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
         """Makes a storage resident because somebody reads it now (P1).
 
         Args:
             storage: what is read.
-            exposed: whoever reads it may write to it, which would make the far copy worthless.
+            exposed: the user reads it, who may write to it: then the far copy is worthless, and Variables get their
+                arrays back. Else only what Chainer retains comes back.
+
+        Returns:
+            The block. It lives no longer than this reference and the places that took arrays on it.
 
         Raises:
             LostMapError: it was freed after its last known use.
@@ -194,19 +197,18 @@ class Residency:
             MemoryError: no near memory for it.
         """
         started = time.perf_counter()
-        if not self._take_up(storage):
-            if storage.state is State.LOST:
-                self.on_lost(storage)
-                raise LostMapError(_lost(storage))
-            if storage.state is State.AWAY:
-                self.tally.faults += 1
-                self.make_room(storage.nbytes)
-                if not self.prefetch(storage):
-                    raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; '
-                                      'lower chainer.config.ooc_budget, so that more of it stays free')
-            self._arrive(storage)
+        block = self._near_block(storage)
+        if block is None:
+            block = self._bring(storage)
+        storage.fill_places(block, variables=exposed)
         storage.exposed = storage.exposed or exposed
         self.tally.stall_seconds += time.perf_counter() - started
+        return block
+
+    def guard(self, storage: Storage) -> None:
+        """Empties the Variables of a resident storage that has a far copy, so that a user's read is noticed."""
+        if storage.state is State.RESIDENT and storage.copy is not None and not storage.exposed:
+            storage.empty_places(variables_only=True)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Frees a storage after its last backward use.
@@ -216,6 +218,7 @@ class Residency:
         """
         if storage.state is State.ARRIVING:
             self._arrive(storage)
+        storage.recalled = False
         if storage.state is not State.RESIDENT:
             return
         if storage.copy is not None and not storage.exposed:
@@ -233,7 +236,8 @@ class Residency:
         self.settle()
         for storage in list(self._all):
             if storage.state in (State.AWAY, State.ARRIVING):
-                self.fetch(storage, exposed=False)
+                # Copies of Variables, which no place knows, find the block here as long as they live.
+                storage.block = self.fetch(storage, exposed=True)
         self.backend.close()
 
     # --- the budget ------------------------------------------------------------------------------------------------
@@ -278,20 +282,21 @@ class Residency:
         try:
             storage.transfer.wait()
         except OSError:
-            self._discard_copy(storage)
             self._stay(storage)
+            self._discard_copy(storage)
             self._leaving.popleft()
             raise
         finally:
             self.tally.stall_seconds += time.perf_counter() - started
         self.tally.swapped_out_bytes += storage.nbytes
         self._stay(storage)
-        if storage.held_elsewhere():
-            self._discard_copy(storage)
-        elif not storage.recalled and storage not in self.pinned:
+        if not storage.recalled and not storage.exposed and storage not in self.pinned:
             self._let_go(storage)
 
     def _stay(self, storage: Storage) -> None:
+        """What was moved, or was to be, is resident: the places own it again."""
+        assert storage.block is not None
+        storage.fill_places(storage.block, variables=storage.exposed)
         storage.block, storage.transfer, storage.state = None, None, State.RESIDENT
 
     def _let_go(self, storage: Storage) -> None:
@@ -300,20 +305,32 @@ class Residency:
         storage.state = State.AWAY
         del root
 
-    def _take_up(self, storage: Storage) -> bool:
-        """Makes a storage resident from near memory, if it is still or already there."""
+    def _near_block(self, storage: Storage) -> ByteArray | None:
+        """Returns the block if it is in near memory, and takes note if it is so, or is not, without our doing."""
         root = storage.root()
-        if storage.state is State.ARRIVING or root is None:
-            return False
-        block = arrays.flat_bytes(root)
-        assert block is not None
-        storage.fill_places(block)
-        if storage.state is not State.LEAVING:
-            storage.state = State.RESIDENT
-            storage.exposed = True
-        return True
+        if storage.state is State.LEAVING:
+            storage.recalled = True
+        elif storage.state in (State.AWAY, State.LOST) and root is not None:
+            storage.state, storage.exposed = State.RESIDENT, True
+        elif storage.state is State.RESIDENT and root is None:
+            storage.state = State.LOST if storage.copy is None or storage.exposed else State.AWAY
+        near = root is not None and storage.state in (State.LEAVING, State.RESIDENT)
+        return arrays.flat_bytes(root) if near and root is not None else None
 
-    def _arrive(self, storage: Storage) -> None:
+    def _bring(self, storage: Storage) -> ByteArray:
+        if storage.state is State.LOST:
+            self.on_lost(storage)
+            raise LostMapError(_lost(storage))
+        if storage.state is State.AWAY:
+            self.tally.faults += 1
+            self.make_room(storage.nbytes)
+            if not self.prefetch(storage):
+                raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; '
+                                  'lower chainer.config.ooc_budget, so that more of it stays free')
+        return self._arrive(storage)
+
+    def _arrive(self, storage: Storage) -> ByteArray:
+        """Waits for a swap-in and returns the block, which only the places own from then on."""
         assert storage.transfer is not None and storage.block is not None
         try:
             storage.transfer.wait()
@@ -321,9 +338,10 @@ class Residency:
             storage.block, storage.transfer, storage.state = None, None, State.AWAY
             raise
         self.tally.swapped_in_bytes += storage.nbytes
-        self._by_root[id(storage.block)] = storage.root, storage
-        storage.fill_places(storage.block)
+        block = storage.block
+        self._by_root[id(block)] = storage.root, storage
         self._stay(storage)
+        return block
 
     def _discard_copy(self, storage: Storage) -> None:
         if storage.copy is not None:

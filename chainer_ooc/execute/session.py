@@ -61,17 +61,17 @@ class Session:
         import chainer
 
         if self._depth or not chainer.config.enable_backprop:
-            outputs: tuple[Any, ...] = function._apply(inputs)
+            with self._inside():
+                outputs: tuple[Any, ...] = function._apply(inputs)
             return outputs
-        with self._guard():
+        with self._guard(), self._inside():
             if self._iteration is None or self._iteration.is_over():
                 self._begin()
             iteration = self._iteration
             assert iteration is not None
             iteration.before_call(function, inputs)
             started = time.perf_counter()
-            with self._inside():
-                outputs = function._apply(inputs)
+            outputs = function._apply(inputs)
             seconds = time.perf_counter() - started
             if function.inputs is not None:
                 iteration.after_call(function, inputs, outputs, seconds)
@@ -84,11 +84,10 @@ class Session:
             run(*arguments)
             return
         function = arguments[0]
-        with self._guard():
+        with self._guard(), self._inside():
             needed = iteration.before_step(function)
             started = time.perf_counter()
-            with self._inside():
-                run(*arguments)
+            run(*arguments)
             iteration.after_step(function, needed, time.perf_counter() - started)
 
     def backward_pass(self, backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -102,6 +101,12 @@ class Session:
             self.stats = iteration.end_backward()
             log.logger.info('%s', self.stats)
         return result
+
+    def bring_back(self, nodes: Sequence[Any]) -> None:
+        """Makes the data of nodes resident for somebody who only looks."""
+        with self._inside():
+            for node in nodes:
+                node.data  # noqa: B018, reading is what brings it back
 
     def adopt(self, settings: config.Settings) -> bool:
         """Goes on under other settings, from the next iteration; False if they need another backend."""

@@ -1,12 +1,15 @@
 """One block of near memory and its copy in far memory.
 
     RESIDENT --swap_out--> LEAVING --reap--> AWAY --prefetch--> ARRIVING --fetch--> RESIDENT
-        |                     '--- recalled, or held by somebody else: stays RESIDENT
+        |                     '--- recalled: stays RESIDENT
         '---- drop: to AWAY where a far copy is, else to LOST
 
 A storage never owns its block while that is RESIDENT: the places do, and a weak reference tells when it is really
 gone. It may be alive although every place gave it up, when the user holds the array; then it is taken up again, unread
 from anywhere, so that the user's array and Chainer's stay one (P4) and nothing written to it is lost.
+
+The places are empty from the moment that a swap-out starts, and Variables stay empty when only Chainer itself reads. So
+every read by the user is noticed, and after one the far copy is not trusted: he may have written to what he got.
 
 Left out: when to do what (`residency`), and which memory that frees.
 """
@@ -91,9 +94,9 @@ class Storage:
         if known is None or not known.is_alive():
             self.places[place.key] = place
 
-    def fetch(self) -> None:
-        """What a read of an absent array reaches (P1)."""
-        self.residency.fetch(self, exposed=not self.residency.inside)
+    def fetch(self) -> ByteArray:
+        """What a read of an absent array reaches (P1); whoever is not Chainer may write to what he gets."""
+        return self.residency.fetch(self, exposed=not self.residency.inside)
 
     def __del__(self) -> None:
         if self.copy is not None:
@@ -123,7 +126,7 @@ class Storage:
         del root, array
         return not held or any(_references(entry) != entry[1] for entry in held.values())
 
-    def empty_places(self) -> None:
+    def empty_places(self, variables_only: bool = False) -> None:
         """Lets every place give its array up for a stand-in; the caller keeps the bytes in reach until it returns."""
         root = self.root()
         stand_ins: dict[int, Away] = {}
@@ -136,10 +139,17 @@ class Storage:
             return stand_ins[id(array)]
 
         for place in self.places.values():
-            place.empty(away_for)
+            place.empty_variable(away_for)
+            if not variables_only:
+                place.empty(away_for)
 
-    def fill_places(self, block: ByteArray) -> None:
-        """Gives every place that has one of our stand-ins its array, laid over `block`."""
+    def fill_places(self, block: ByteArray, variables: bool) -> None:
+        """Gives places that have one of our stand-ins their arrays, laid over `block`.
+
+        Args:
+            block: the bytes.
+            variables: those that a user may see, too. While they are not filled, a user's read is noticed.
+        """
         views: dict[arrays.Layout, Array] = {}
 
         def array_for(away: Away) -> Array | None:
@@ -151,6 +161,8 @@ class Storage:
 
         for place in self.places.values():
             place.fill(array_for)
+            if variables:
+                place.fill_variable(array_for)
 
 
 def _add_chain(held: dict[int, list[Any]], array: Array, root: Array) -> None:

@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Standing:
-    """Bytes that live through an iteration: parameters and optimizer state, and in forward the old gradients."""
+    """Bytes that live through an iteration: parameters, optimizer state, what a user keeps; in forward old gradients."""
 
     forward_bytes: int
     backward_bytes: int
@@ -50,7 +50,7 @@ def residency(
     """
     born = 0 if feature_map.producer is None else feature_map.producer + 1
     end = trace.positions - 1
-    if feature_map.producer is None or feature_map.foreign:
+    if feature_map.foreign:
         return ((born, end),)
     if not feature_map.retained:
         return ((born, max(feature_map.last_forward_use, feature_map.last_alive)),)

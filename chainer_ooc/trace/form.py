@@ -33,7 +33,7 @@ def load(text: str) -> Trace:
     """
     try:
         read = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TraceFormatError(f'not a trace: no JSON ({error}); write one with "chainer-ooc profile"') from None
     if not isinstance(read, dict) or read.pop('format', None) != FORMAT:
         raise TraceFormatError(f'not a trace: the key "format" is not {FORMAT!r}; write one with "chainer-ooc profile"')
@@ -42,7 +42,7 @@ def load(text: str) -> Trace:
             f'trace of version {read.get("version")!r}, this release reads {VERSION}; record it again')
     try:
         read.update({name: _load_table(kind, read[name]) for name, kind in _TABLES.items()})
-        return Trace(**read)
+        return _typed(Trace(**read))
     except (KeyError, TypeError, ValueError) as error:
         raise TraceFormatError(f'damaged trace: {type(error).__name__}: {error}; record it again') from None
 
@@ -56,4 +56,27 @@ def _dump_table(name: str, kind: type[Any], rows: tuple[Any, ...]) -> str:
 def _load_table(kind: type[_Row], table: list[list[Any]]) -> tuple[_Row, ...]:
     columns, *rows = table
     frozen = ([tuple(value) if isinstance(value, list) else value for value in row] for row in rows)
-    return tuple(kind(**dict(zip(columns, row, strict=True))) for row in frozen)
+    return tuple(_typed(kind(**dict(zip(columns, row, strict=True)))) for row in frozen)
+
+
+def _typed(row: _Row) -> _Row:
+    """Returns a dataclass instance whose values are of the types that it declares, as deep as a trace needs it.
+
+    Raises:
+        TypeError: one is not.
+    """
+    for item in fields(row):  # type: ignore[arg-type]
+        value = getattr(row, item.name)
+        if not any(_is(value, kind) for kind in str(item.type).split(' | ')):
+            raise TypeError(f'{type(row).__name__}.{item.name} is {value!r}, not {item.type}')
+    return row
+
+
+def _is(value: Any, kind: str) -> bool:
+    if kind == 'None':
+        return value is None
+    if kind.startswith('tuple[int'):
+        return isinstance(value, tuple) and all(_is(each, 'int') for each in value)
+    types = {'int': int, 'float': (int, float), 'str': str, 'bool': bool, 'dict[str, str]': dict}
+    expected = types.get(kind, tuple)
+    return isinstance(value, expected) and (kind == 'bool' or not isinstance(value, bool))  # type: ignore[arg-type]
