@@ -324,9 +324,11 @@ def test_an_interrupted_close_may_be_repeated(backend, gate):
     timer.join()
     with pytest.raises(SpillError, match='closed'):
         backend.swap_out(numbers(8))
-    gate.set()
+    opener = threading.Timer(0.2, gate.set)
+    opener.start()
     backend.close()
     assert transfer.done
+    opener.join()
     backend.release(copy)
 
 

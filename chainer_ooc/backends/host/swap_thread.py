@@ -65,6 +65,7 @@ class SwapThread:
         self._ended = ended
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._last = HostTransfer(0)  # ends with the thread
 
     def submit(self, task: Task) -> None:
         """Queues a task; first in, first out.
@@ -83,6 +84,7 @@ class SwapThread:
         """
         if self._thread is not None and self._thread.ident is not None:
             self._tasks.put(None)
+            self._last.wait()  # a join that is interrupted takes the thread for ended (Python 3.11 and 3.12)
             self._thread.join()
             self._thread = None
 
@@ -102,6 +104,7 @@ class SwapThread:
         while True:
             task = self._tasks.get()
             if task is None:
+                self._last.end(0.0, None)
                 return
             self._perform(task)
 
