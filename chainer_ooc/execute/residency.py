@@ -18,6 +18,7 @@ from typing import Any
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray
 from chainer_ooc.errors import LostMapError
+from chainer_ooc.execute import log
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import Tally
@@ -156,6 +157,14 @@ class Residency:
         while self._leaving:
             self.reap(wait=True)
 
+    def calm(self) -> None:
+        """Waits for all swap-outs; what could not leave stays, and nobody has to hear of it any more."""
+        while self._leaving:
+            try:
+                self.settle()
+            except OSError as error:
+                log.logger.warning('a swap-out failed after its iteration had ended: %s', error)
+
     def prefetch(self, storage: Storage) -> bool:
         """Starts the swap-in of a storage that is away, and keeps one that is leaving.
 
@@ -233,7 +242,7 @@ class Residency:
         If this fails: an error of a transfer passes through, and the backend stays open with what it has.
         """
         self.budget_bytes = None
-        self.settle()
+        self.calm()
         for storage in list(self._all):
             if storage.state in (State.AWAY, State.ARRIVING):
                 # Copies of Variables, which no place knows, find the block here as long as they live.
@@ -251,13 +260,17 @@ class Residency:
         self.reap()
         started = time.perf_counter()
         stuck: set[int] = set()
-        while not self.fits(nbytes):
-            if self._leaving:
-                self.reap(wait=True)
-            elif not self._evict(stuck):
-                break
+        while not self.fits(nbytes) and self._free_something(stuck):
+            pass
         self.tally.stall_seconds += time.perf_counter() - started
         return self.fits(nbytes)
+
+    def _free_something(self, stuck: set[int]) -> bool:
+        """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""
+        if self._leaving:
+            self.reap(wait=True)
+            return True
+        return self._evict(stuck)
 
     def _evict(self, stuck: set[int]) -> bool:
         candidates = [each for each in self._all
@@ -324,9 +337,11 @@ class Residency:
         if storage.state is State.AWAY:
             self.tally.faults += 1
             self.make_room(storage.nbytes)
-            if not self.prefetch(storage):
-                raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; '
-                                  'lower chainer.config.ooc_budget, so that more of it stays free')
+            stuck: set[int] = set()
+            while not self.prefetch(storage):
+                if not self._free_something(stuck):
+                    raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; '
+                                      'lower chainer.config.ooc_budget, so that more of it stays free')
         return self._arrive(storage)
 
     def _arrive(self, storage: Storage) -> ByteArray:

@@ -197,6 +197,7 @@ class Session:
         self._residency.pinned = frozenset()
         if iteration is not None:
             self._uncertain = self._uncertain or not self._known()
+        self._residency.calm()
 
 
 def _note_reuse(storage: Storage) -> None:

@@ -29,7 +29,7 @@ class MapRow:
     shape: tuple[int, ...]
     dtype: str
     last_forward_use: int
-    last_alive: int = -1
+    last_alive: int | None = None
     retained: bool = False
     foreign: bool = False
     backward_uses: list[int] = field(default_factory=list)
@@ -104,7 +104,8 @@ class Recorder:
             FeatureMap(
                 id=map_id, nbytes=row.nbytes, producer=row.producer, hidden=row.hidden, retained=row.retained,
                 foreign=row.foreign, last_forward_use=row.last_forward_use, backward_uses=tuple(row.backward_uses),
-                shape=row.shape, dtype=row.dtype, last_alive=row.last_alive)
+                shape=row.shape, dtype=row.dtype,
+                last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive)
             for map_id, row in enumerate(self.maps))
         return Trace(
             device=device, calls=tuple(self.calls), steps=tuple(self.steps), maps=maps, events=tuple(self.events),
