@@ -17,8 +17,10 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import log
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.residency import Residency
@@ -258,8 +260,12 @@ class Iteration:
         self._residency.metering = False
         if not self._recorded or self.following.graph is not None or not self.finished:
             return None
-        return self.recorder.trace(
-            self._residency.backend.name, self._residency.tally.seconds, self._residency.backend.bandwidth())
+        try:
+            bandwidth = self._residency.backend.bandwidth()
+        except (MemoryError, OSError) as error:
+            log.logger.warning('the bandwidth of far memory could not be measured: %s', error)
+            bandwidth = Bandwidth(0.0, 0.0, 0.0)
+        return self.recorder.trace(self._residency.backend.name, self._residency.tally.seconds, bandwidth)
 
     # --- shared ----------------------------------------------------------------------------------------------------
 

@@ -123,7 +123,7 @@ class Trace:
         calls, steps, maps: see there.
         events: in the order in which they happened while recording.
         seconds: from the first call to the end of backward, as recorded.
-        write_bytes_per_second, read_bytes_per_second: measured bandwidth of far memory.
+        write_bytes_per_second, read_bytes_per_second: measured bandwidth of far memory; 0 if it could not be measured.
         versions: of Chainer, NumPy and Python.
         version: of this form.
     """
