@@ -1,6 +1,7 @@
 """What the host backend alone promises: space used again, faults, interrupts, threads."""
 import errno
 import os
+import random
 import signal
 import threading
 import time
@@ -344,6 +345,44 @@ def test_signals_do_not_disturb_the_copies(backend):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
     assert caught
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # an interrupt within a __del__
+def test_interrupts_at_any_moment_lose_nothing(backend):
+    armed, interrupts, held = [False], 0, []
+    random_numbers = random.Random(0)
+
+    def interrupt(*_):
+        if armed[0]:
+            armed[0] = False
+            raise KeyboardInterrupt
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        while len(held) > 10:
+            backend.release(held.pop(random_numbers.randrange(10))[0])
+        try:
+            armed[0] = True
+            signal.setitimer(signal.ITIMER_REAL, random_numbers.uniform(1e-5, 1e-3))
+            _swap_and_check(backend, held, random_numbers)
+            armed[0] = False
+        except KeyboardInterrupt:
+            interrupts += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, handler)
+    assert interrupts
+    assert all((back(backend, copy) == value).all() for copy, value in held)
+    assert backend.describe()['spill_file_bytes'] <= 15 * MB  # 10 copies of up to 1 MB, and what fragments
+    assert backend._asked_bytes <= backend._answered_bytes
+
+
+def _swap_and_check(backend, held, random_numbers):
+    value = random_numbers.randrange(256)
+    array = np.full(random_numbers.randrange(1, MB), value, np.uint8)
+    held.append((backend.swap_out(array)[0], value))
+    copy, value = random_numbers.choice(held)
+    assert (back(backend, copy) == value).all()
 
 
 @pytest.mark.filterwarnings('ignore:This process .* is multi-threaded:DeprecationWarning')

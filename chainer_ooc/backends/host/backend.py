@@ -88,8 +88,9 @@ class HostBackend(Backend):
         self._check_usable('swap out')
         _check_array(source, 'source')
         copy = HostCopy(Space(source.nbytes), self._unwanted)
+        asked_bytes = max(self._asked_bytes, self._answered_bytes)  # asked is behind if an interrupt followed submit
         self._swap_out.submit(Task(copy.space, source, copy.space.swap_out, None))
-        self._asked_bytes += source.nbytes
+        self._asked_bytes = asked_bytes + source.nbytes
         return copy, copy.space.swap_out
 
     def swap_in(self, copy: FarCopy, into: ByteArray) -> Transfer:

@@ -110,16 +110,20 @@ class HostCopy(FarCopy):
     def __init__(self, space: Space, unwanted: collections.deque[Space]) -> None:
         super().__init__(space.nbytes)
         self.space = space
-        self._unwanted = unwanted
+        self._unwanted = unwanted  # the last, see __del__
 
     def release(self) -> None:
-        """Marks the space and hands it to the swap-out thread, which owns the extents."""
+        """Hands the space to the swap-out thread, which owns the extents, and marks it.
+
+        In this order: interrupted in between, the space is handed over once more later, which does no harm.
+        """
         if not self.space.unwanted:
-            self.space.unwanted = True
             self._unwanted.append(self.space)
+            self.space.unwanted = True
 
     def __del__(self) -> None:
-        self.release()
+        if hasattr(self, '_unwanted'):  # else an interrupt came while it was made
+            self.release()
 
 
 def forked(act: str) -> SpillError:
