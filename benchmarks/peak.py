@@ -3,11 +3,13 @@
     python benchmarks/peak.py
     python benchmarks/peak.py --networks resnet50 --budget 500MB --workspace 64MB
 
-Each training has a process of its own; its peak is the kernel's own high-water mark (VmHWM), libraries included.
+Each training has a process of its own; its peak is the kernel's own high-water mark (VmHWM), libraries included. With
+`--workspace` losses and parameters are held against a third training, under policy `keep` with the same workspace.
 """
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any
 
 from surroundings import add_networks, make_parser, positive, publish
@@ -46,7 +48,9 @@ def measure(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
     plain_options, ooc_options = both_ways(arguments, network, batchsize=arguments.batchsize)
     reference = probe(f'{network} plain', plain_options)
     run = probe(f'{network} {arguments.policy}', ooc_options)
-    compared = comparison_row(run, reference)
+    keep = dataclasses.replace(ooc_options, policy='keep', budget=None)
+    same = probe(f'{network} keep', keep) if arguments.workspace else reference
+    compared = comparison_row(run, reference, same)
     return {
         'network': ARCHITECTURES[network].title, 'name': ARCHITECTURES[network].title,
         'batchsize': plain_options.images_per_iteration,

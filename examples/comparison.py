@@ -21,25 +21,34 @@ DEFAULT_POLICY = 'swap-all'
 
 
 def compare_trainings(options: Options) -> bool:
-    """Runs the two trainings of `--compare` and shows how they compare.
+    """Runs the trainings of `--compare` and shows how they compare.
 
     Args:
-        options: Of the out-of-core training; the in-core one has the same without policy, budget and wall.
+        options: Of the out-of-core training; the in-core ones have the same without policy, budget and wall.
 
     Returns:
-        bool: Whether both gave the same losses and parameters to the last bit.
+        bool: Whether they gave the same losses and parameters to the last bit.
     """
     status = StatusLine()
     status.say(f'{options.title}: {options.iterations} iterations in-core, then out-of-core')
     ooc = dataclasses.replace(options, policy=options.policy or DEFAULT_POLICY)
-    runs = [run_and_say('in-core', in_core(options), options.out, status),
-            run_and_say(ooc.policy, ooc, options.out, status)]
-    return show_comparison(runs, runs[0], options, status)
+    reference = run_and_say('in-core', in_core(options), options.out, status)
+    same = run_with_workspace(options, status)
+    run = run_and_say(ooc.policy, ooc, options.out, status)
+    return show_comparison([reference, *same, run], reference, options, status)
 
 
 def in_core(options: Options) -> Options:
     """The same training in plain Chainer with all the memory it wants."""
     return dataclasses.replace(options, policy=None, budget=None, workspace=None, spill_dir=None, wall_bytes=None)
+
+
+def run_with_workspace(options: Options, status: StatusLine) -> list[TrainingRun]:
+    """Runs the training whose losses an out-of-core one must have, where that is not plain Chainer; else nothing."""
+    if options.workspace is None:
+        return []
+    keep = dataclasses.replace(in_core(options), policy='keep', workspace=options.workspace)
+    return [run_and_say(f'in-core, workspace {options.workspace}', keep, options.out, status)]
 
 
 def run_and_say(name: str, options: Options, folder: pathlib.Path, status: StatusLine) -> TrainingRun:
@@ -61,11 +70,12 @@ def show_comparison(runs: Sequence[TrainingRun], reference: TrainingRun, options
     Returns:
         bool: Whether every run that finished gave the same as the reference, and the reference finished.
     """
-    status.say('\n' + compare(runs, reference, f'{options.title}, momentum SGD').to_text())
+    same = next((run for run in runs if run.policy == 'keep'), reference)
+    status.say('\n' + compare(runs, reference, f'{options.title}, momentum SGD', same).to_text())
     status.say('  s/iteration is the median without the first, which is profiled; memory is resident, at its largest')
     if any(run.iterations for run in runs):
         status.say('\n' + loss_table(runs).to_text() + '\n')
-    rows = [comparison_row(run, reference) for run in runs]
+    rows = [comparison_row(run, reference, same) for run in runs]
     write_results(runs, rows, options, status)
     alike = [row['losses_equal'] is not False and row['parameters_equal'] is not False for row in rows]
     return reference.outcome is Outcome.FINISHED and all(alike)

@@ -14,7 +14,7 @@ import chainer_ooc  # noqa: F401  before chainer, which it patches as it is impo
 
 # isort: split
 from chainer_ooc.report.values import Outcome
-from comparison import in_core, run_and_say, show_comparison
+from comparison import in_core, run_and_say, run_with_workspace, show_comparison
 from options import Options, amount, positive
 from status_line import StatusLine
 
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     ooc = run_and_say(f'out-of-core, {options.policy}, walled', options, options.out, status)
     status.say('\n3. plain Chainer again, with all the memory it wants')
     free = run_and_say('plain, no wall', in_core(options), options.out, status)
-    same = show_comparison([walled, ooc, free], free, options, status)
+    same = show_comparison([walled, ooc, free, *run_with_workspace(options, status)], free, options, status)
     as_promised = (walled.outcome, ooc.outcome) == (Outcome.OUT_OF_MEMORY, Outcome.FINISHED)
     return 0 if same and as_promised else 1
 

@@ -19,7 +19,7 @@ class StatusLine:
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = sys.stdout if out is None else out
         self._terminal = self._out.isatty()
-        self._last_seconds = float('-inf')
+        self._last_seconds = time.monotonic()
 
     def show(self, text: str) -> None:
         """Shows a new state; a log gets only one every 10 seconds."""
@@ -32,7 +32,7 @@ class StatusLine:
     def say(self, text: str) -> None:
         """Leaves a line that stays."""
         self._write(('\r\033[K' if self._terminal else '') + text + '\n')
-        self._last_seconds = float('-inf')
+        self._last_seconds = time.monotonic()
 
     def _write(self, text: str) -> None:
         self._out.write(text)

@@ -97,7 +97,7 @@ def make_run(name: str, options: Options, status: int, said: str, events: list[d
     outcome = {0: Outcome.FINISHED, OUT_OF_MEMORY: Outcome.OUT_OF_MEMORY}.get(status, Outcome.FAILED)
     lines = said.strip().splitlines() or [f'exit status {status}']
     return TrainingRun(
-        name=name, policy=options.policy, wall_bytes=options.wall_bytes, outcome=outcome,
+        name=name, policy=options.policy, workspace=options.workspace, wall_bytes=options.wall_bytes, outcome=outcome,
         message='' if outcome is Outcome.FINISHED else lines[-1],
         peak_bytes=max((memory.get('VmHWM', 0) for _, memory in samples), default=0),
         ended_seconds=samples[-1][0] - begin if samples else 0.0,

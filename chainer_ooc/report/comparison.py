@@ -1,7 +1,9 @@
 """A comparison of trainings: what each one needed, and whether they computed the same to the last bit.
 
-Every run is held against one reference, which is the in-core run. Two runs are the same when all the losses that
-both have are equal bit by bit; parameters are compared only when both finished.
+Memory and time are held against one reference, plain Chainer. Losses and parameters are held against it too, or against
+another run where a workspace is set: splitting a convolution changes the order of its sums, for in-core and out-of-core
+runs alike. Losses are the same when all that both runs have are equal bit by bit; parameters are compared only
+when both finished.
 """
 
 from __future__ import annotations
@@ -28,38 +30,49 @@ COLUMNS = (
 )
 
 
-def compare(runs: Sequence[TrainingRun], reference: TrainingRun, title: str = '') -> Table:
+def compare(runs: Sequence[TrainingRun], reference: TrainingRun, title: str = '',
+            same: TrainingRun | None = None) -> Table:
     """Makes one row per run.
 
     Args:
         runs: What is shown, in this order.
-        reference: What the others are held against.
+        reference: What memory and time of the others are held against.
         title: The line above the table.
+        same: What their losses and parameters are held against; the reference when not given.
     """
-    return Table(COLUMNS, [comparison_row(run, reference) for run in runs], title)
+    return Table(COLUMNS, [comparison_row(run, reference, same) for run in runs], title)
 
 
-def comparison_row(run: TrainingRun, reference: TrainingRun) -> dict[str, Any]:
-    """The figures of one run; None where a run did not get far enough to have one."""
-    finished = run.outcome is Outcome.FINISHED
-    last = run.iterations[-1] if run.iterations else None
-    both = finished and reference.outcome is Outcome.FINISHED and run is not reference
+def comparison_row(run: TrainingRun, reference: TrainingRun, same: TrainingRun | None = None) -> dict[str, Any]:
+    """The figures of one run; None where a run did not get far enough to have one, or has nothing to be held against.
+
+    Runs that are held against `same` are those with its workspace: without one given, all.
+    """
+    same = same or reference
+    comparable = run is not same and run.workspace == same.workspace
+    beside = run is not reference and finished(run, reference)
+    last = run.iterations[-1] if run.iterations and not run.is_in_core else None
     return {
         'name': run.name,
         'policy': run.policy,
         'wall_bytes': run.wall_bytes,
         'outcome': run.outcome.value,
         'peak_bytes': run.peak_bytes or None,
-        'peak_ratio': run.peak_bytes / reference.peak_bytes if both and reference.peak_bytes else None,
+        'peak_ratio': run.peak_bytes / reference.peak_bytes if beside and reference.peak_bytes else None,
         'seconds_per_iteration': run.median_seconds,
-        'overhead': overhead(run, reference) if both else None,
-        'swapped_out_bytes': last.swapped_out_bytes if last and run.policy else None,
-        'swapped_in_bytes': last.swapped_in_bytes if last and run.policy else None,
-        'faults': sum(iteration.faults for iteration in run.iterations) if last and run.policy else None,
+        'overhead': overhead(run, reference) if beside else None,
+        'swapped_out_bytes': last.swapped_out_bytes if last else None,
+        'swapped_in_bytes': last.swapped_in_bytes if last else None,
+        'faults': sum(iteration.faults for iteration in run.iterations) if last else None,
         'losses': list(run.losses),
-        'losses_equal': losses_equal(run, reference) if last and run is not reference else None,
-        'parameters_equal': run.parameters == reference.parameters if both else None,
+        'losses_equal': losses_equal(run, same) if comparable else None,
+        'parameters_equal': run.parameters == same.parameters if comparable and finished(run, same) else None,
     }
+
+
+def finished(*runs: TrainingRun) -> bool:
+    """Whether all of these went through."""
+    return all(run.outcome is Outcome.FINISHED for run in runs)
 
 
 def overhead(run: TrainingRun, reference: TrainingRun) -> float | None:

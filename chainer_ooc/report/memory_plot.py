@@ -1,4 +1,4 @@
-r"""Memory over time: plain Chainer in the upper panel, out-of-core in the lower one, both on the same scales.
+r"""Memory over time: in-core in the upper panel, out-of-core in the lower one, both on the same scales.
 
     MB |      /\    /\
        |   __/  \__/  \   in-core, no wall
@@ -30,7 +30,7 @@ def draw_memory(runs: Sequence[TrainingRun], path: str | os.PathLike[str], title
     """Draws the memory of some trainings over time into a file.
 
     Args:
-        runs: The trainings; those without a policy go to the upper panel, the others to the lower one.
+        runs: The trainings; the in-core ones go to the upper panel, the others to the lower one.
         path: The file; its suffix (``.png``, ``.svg``, ``.pdf``) is the format.
         title: What stands above both panels.
 
@@ -42,8 +42,8 @@ def draw_memory(runs: Sequence[TrainingRun], path: str | os.PathLike[str], title
     if not sampled:
         raise ValueError('no memory to draw: none of the runs was sampled; pass runs that were watched while they ran')
     panels = [panel for panel in (
-        ('Plain Chainer (in-core)', [run for run in sampled if run.policy is None], ORANGE),
-        ('Out-of-core', [run for run in sampled if run.policy is not None], BLUE),
+        ('In-core', [run for run in sampled if run.is_in_core], ORANGE),
+        ('Out-of-core', [run for run in sampled if not run.is_in_core], BLUE),
     ) if panel[1]]
     figure = new_figure(9, 1.2 + 2.7 * len(panels))
     grid = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)[:, 0]

@@ -67,6 +67,7 @@ class TrainingRun:
     Attributes:
         name: What tables and legends call it.
         policy: The value of `chainer.config.ooc`; None is plain Chainer.
+        workspace: The value of `chainer.config.ooc_workspace`, or None.
         wall_bytes: The limit on private memory (RLIMIT_DATA), or None.
         outcome: How it ended.
         message: One line on why, empty when it finished.
@@ -81,12 +82,18 @@ class TrainingRun:
     policy: str | None
     wall_bytes: int | None
     outcome: Outcome
+    workspace: str | None = None
     message: str = ''
     peak_bytes: int = 0
     ended_seconds: float = 0.0
     parameters: str = ''
     iterations: tuple[Iteration, ...] = ()
     samples: tuple[MemorySample, ...] = ()
+
+    @property
+    def is_in_core(self) -> bool:
+        """Whether everything stays in memory: plain Chainer, or policy `keep`."""
+        return self.policy in (None, 'keep')
 
     @property
     def losses(self) -> tuple[str, ...]:

@@ -48,6 +48,16 @@ def test_the_reference_is_not_compared_with_itself(run):
     assert row['overhead'] is None
 
 
+def test_with_a_workspace_bits_are_held_against_the_run_that_has_it_too(run):
+    reference = run()
+    same = run('keep', policy='keep', workspace='64MB', losses=(7.0, 6.5, 5.5), parameters='def')
+    ooc = run('swap-all', policy='swap-all', workspace='64MB', losses=(7.0, 6.5, 5.5), parameters='def', seconds=2.0)
+    rows = compare([reference, same, ooc], reference, same=same).rows
+    assert [row['losses_equal'] for row in rows] == [None, None, True]
+    assert [row['parameters_equal'] for row in rows] == [None, None, True]
+    assert [row['overhead'] for row in rows] == [None, 0.0, 1.0]
+
+
 def test_losses_are_shown_to_the_last_bit(run):
     lines = loss_table([run(), run('swap-all', losses=(7.0, 6.0))]).to_text().splitlines()
     assert lines[1].split() == ['iteration', 'loss', 'in-core', 'swap-all']
