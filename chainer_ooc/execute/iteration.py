@@ -12,6 +12,7 @@ Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that ove
 
 from __future__ import annotations
 
+import collections
 import time
 import weakref
 from collections.abc import Sequence
@@ -65,6 +66,8 @@ class Iteration:
         self._functions: list[weakref.ref[Any]] = []
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
+        self._unread: collections.Counter[int] = collections.Counter()
+        self._unfreed: list[tuple[int, bool]] = []
         self._hesitant: list[weakref.ref[Storage]] = []
         self._began = time.perf_counter()
         self._steady_bytes, self._gradient_bytes = parameters.standing_bytes()
@@ -119,6 +122,7 @@ class Iteration:
         del shapes
         for storage in self._residency.pinned:
             self._residency.guard(storage)
+        self._unread.update(set(call.inputs))
         self.following.check_call(recorder.calls)
         for map_id in self.following.leaving_after(position):
             leaving = self._storage(map_id)
@@ -201,14 +205,27 @@ class Iteration:
             storage.pending_uses -= 1
             if storage.pending_uses <= 0 and (self.following.graph is None or storage.token is not self):
                 self._residency.drop(storage, may_lose=False)
-        for map_id, may_lose in self.following.freed_after(position):
-            freed = self._storage(map_id)
-            if freed is not None:
-                self._residency.drop(freed, may_lose)
+        self._free(self._call_of.get(id(function), -1), self.following.freed_after(position))
         for storage in needed:
             self._residency.guard(storage)
         self._residency.pinned = frozenset()
         self._start_swap_ins()
+
+    def _free(self, call: int, freed: list[tuple[int, bool]]) -> None:
+        """Drops maps; one that would be lost waits until every function that has it as an input has run.
+
+        Such a function does not need the map, but a hook that is shown its inputs may look at it.
+        """
+        for map_id in set(self.recorder.calls[call].inputs) if call >= 0 else ():
+            self._unread[map_id] -= 1
+        self._unfreed += freed
+        waiting, self._unfreed = self._unfreed, []
+        for map_id, may_lose in waiting:
+            storage = self._storage(map_id)
+            if may_lose and self._unread[map_id] > 0:
+                self._unfreed.append((map_id, may_lose))
+            elif storage is not None:
+                self._residency.drop(storage, may_lose)
 
     def _note_reuse(self, needed: list[Storage]) -> None:
         """A map of an earlier iteration's graph was read again: that graph's plan may not lose it."""
@@ -275,7 +292,8 @@ class Iteration:
         hesitant, self._hesitant = self._hesitant, []
         for ref in hesitant:
             storage = ref()
-            if storage is not None and storage.state is State.RESIDENT and not self._residency.swap_out(storage):
+            wanted = storage is None or storage.recalled or storage.state is not State.RESIDENT
+            if storage is not None and not wanted and not self._residency.swap_out(storage):
                 self._hesitant.append(ref)
         self._residency.near_bytes()
         self.recorder.now = position

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,13 +10,7 @@ from chainer_ooc import config
 from chainer_ooc.backends import choose
 from chainer_ooc.execute.session import Session
 
-
-class _Local(threading.local):
-    session: Session | None = None
-
-
-_local = _Local()
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_sessions: dict[threading.Thread, Session] = {}
 
 
 def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -37,29 +30,32 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 
 def bring_back(nodes: Sequence[Any]) -> None:
     """Makes the data of nodes resident for hooks, which look and do not write."""
-    _session().bring_back(nodes)
+    session = current()
+    if session is not None:
+        session.bring_back(nodes)
 
 
 def current() -> Session | None:
     """The calling thread's session, if it has one."""
-    return _local.session
+    return _sessions.get(threading.current_thread())
 
 
 def reset() -> None:
     """Closes every thread's session: profiles, plans, I/O threads and the spill file."""
-    for session in list(_sessions):
-        session.close()
-        _sessions.discard(session)
-    _local.session = None
+    for thread in list(_sessions):
+        _sessions[thread].close()
+        del _sessions[thread]
 
 
 def _session() -> Session:
     settings = config.current()
-    session = _local.session
+    session = current()
     if session is not None and session.adopt(settings):
         return session
     if session is not None:
         session.close()
-    session = _local.session = Session(settings, choose(settings.spill_dir))
-    _sessions.add(session)
+    for thread in [each for each in _sessions if not each.is_alive()]:
+        _sessions.pop(thread).close()
+    session = Session(settings, choose(settings.spill_dir))
+    _sessions[threading.current_thread()] = session
     return session

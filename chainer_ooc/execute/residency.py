@@ -163,7 +163,7 @@ class Residency:
             try:
                 self.settle()
             except OSError as error:
-                log.logger.warning('a swap-out failed after its iteration had ended: %s', error)
+                log.logger.info('a swap-out failed after its iteration had ended: %s', error)
 
     def prefetch(self, storage: Storage) -> bool:
         """Starts the swap-in of a storage that is away, and keeps one that is leaving.
