@@ -1,0 +1,193 @@
+"""The host backend's threads under signals, interrupts and forks."""
+import os
+import random
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from chainer_ooc.backends.host import swap_thread
+from chainer_ooc.errors import SpillError
+
+MB = 1 << 20
+
+
+def numbers(nbytes, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
+
+
+def out(backend, array):
+    copy, transfer = backend.swap_out(array)
+    transfer.wait()
+    return copy
+
+
+def back(backend, copy):
+    into = np.zeros(copy.nbytes, np.uint8)
+    backend.swap_in(copy, into).wait()
+    return into
+
+
+def test_the_threads_are_named_daemons_that_start_with_the_first_transfer(backend):
+    def ours():
+        return {thread.name: thread.daemon for thread in threading.enumerate() if 'chainer_ooc' in thread.name}
+
+    assert ours() == {}
+    copy = out(backend, numbers(MB))
+    assert ours() == {'chainer_ooc-swap-out': True}
+    back(backend, copy)
+    assert ours() == {'chainer_ooc-swap-out': True, 'chainer_ooc-swap-in': True}
+    backend.close()
+    assert ours() == {}
+
+
+def test_the_threads_have_small_stacks_and_others_keep_theirs(backend, monkeypatch):
+    sizes = []
+    start = threading.Thread.start
+
+    def note(thread):
+        sizes.append(threading.stack_size())
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, 'start', note)
+    before = threading.stack_size()
+    out(backend, numbers(MB))
+    assert sizes == [swap_thread.STACK_BYTES]
+    assert threading.stack_size() == before
+
+
+def test_the_two_directions_run_beside_each_other(backend, gate):
+    gate.set()
+    copy = out(backend, numbers(MB))
+    gate.clear()
+    other, held_back = backend.swap_out(numbers(MB))
+    assert back(backend, copy).any()
+    assert not held_back.done
+    gate.set()
+    held_back.wait()
+    backend.release(other)
+
+
+def interrupt_soon():
+    timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    return timer
+
+
+def test_an_interrupted_wait_may_be_repeated(backend, gate):
+    array = numbers(MB)
+    copy, transfer = backend.swap_out(array)
+    for _ in range(2):
+        timer = interrupt_soon()
+        with pytest.raises(KeyboardInterrupt):
+            transfer.wait()
+        timer.join()
+        assert not transfer.done
+    gate.set()
+    transfer.wait()
+    assert np.array_equal(back(backend, copy), array)
+
+
+class TakenForEver:
+    """A lock that another waiter took and, interrupted between two instructions, never gave back."""
+
+    def acquire(self, timeout=-1):
+        assert timeout > 0, 'this would wait for ever'
+        time.sleep(timeout)
+        return False
+
+    def release(self):
+        pass
+
+
+def test_a_waiter_that_was_interrupted_with_the_gate_in_hand_blocks_nobody(backend, gate):
+    copy, transfer = backend.swap_out(numbers(MB))
+    transfer._gate = TakenForEver()
+    threading.Timer(0.1, gate.set).start()
+    transfer.wait()
+    backend.release(copy)
+
+
+def test_an_interrupted_close_may_be_repeated(backend, gate):
+    copy, transfer = backend.swap_out(numbers(MB))
+    timer = interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        backend.close()
+    timer.join()
+    with pytest.raises(SpillError, match='closed'):
+        backend.swap_out(numbers(8))
+    opener = threading.Timer(0.2, gate.set)
+    opener.start()
+    backend.close()
+    assert transfer.done
+    opener.join()
+    backend.release(copy)
+
+
+def test_signals_do_not_disturb_the_copies(backend):
+    caught = []
+    handler = signal.signal(signal.SIGALRM, lambda *_: caught.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for seed in range(3):
+            array = numbers(30 * MB, seed)
+            assert np.array_equal(back(backend, out(backend, array)), array)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert caught
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # an interrupt within a __del__
+def test_interrupts_at_any_moment_lose_nothing(backend):
+    armed, interrupts, held = [False], 0, []
+    random_numbers = random.Random(0)
+
+    def interrupt(*_):
+        if armed[0]:
+            armed[0] = False
+            raise KeyboardInterrupt
+
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        while len(held) > 10:
+            backend.release(held.pop(random_numbers.randrange(10))[0])
+        try:
+            armed[0] = True
+            signal.setitimer(signal.ITIMER_REAL, random_numbers.uniform(1e-5, 1e-3))
+            _swap_and_check(backend, held, random_numbers)
+            armed[0] = False
+        except KeyboardInterrupt:
+            interrupts += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, handler)
+    assert interrupts
+    assert all((back(backend, copy) == value).all() for copy, value in held)
+    assert backend.describe()['spill_file_bytes'] <= 15 * MB  # 10 copies of up to 1 MB, and what fragments
+    assert backend._asked_bytes <= backend._answered_bytes
+
+
+def _swap_and_check(backend, held, random_numbers):
+    value = random_numbers.randrange(256)
+    array = np.full(random_numbers.randrange(1, MB), value, np.uint8)
+    held.append((backend.swap_out(array)[0], value))
+    copy, value = random_numbers.choice(held)
+    assert (back(backend, copy) == value).all()
+
+
+@pytest.mark.filterwarnings('ignore:This process .* is multi-threaded:DeprecationWarning')
+def test_a_forked_child_holds_no_descriptor_of_the_file(backend):
+    out(backend, numbers(MB))
+    descriptor = backend._file._descriptor
+    child = os.fork()
+    if not child:
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert os.fstat(descriptor).st_nlink == 0
