@@ -15,7 +15,7 @@ from typing import Any
 from surroundings import add_networks, make_parser, positive, publish
 
 # isort: split
-from probes import both_ways, probe
+from probes import both_ways, measured
 
 from chainer_ooc.report.comparison import comparison_row
 from chainer_ooc.report.table import Column, Table, megabytes, plain, seconds
@@ -46,10 +46,10 @@ def main() -> None:
 def measure(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Trains one network both ways."""
     plain_options, ooc_options = both_ways(arguments, network, batchsize=arguments.batchsize)
-    reference = probe(f'{network} plain', plain_options)
-    run = probe(f'{network} {arguments.policy}', ooc_options)
+    reference = measured(f'{network} plain', plain_options)
+    run = measured(f'{network} {arguments.policy}', ooc_options)
     keep = dataclasses.replace(ooc_options, policy='keep', budget=None)
-    same = probe(f'{network} keep', keep) if arguments.workspace else reference
+    same = measured(f'{network} keep', keep) if arguments.workspace else reference
     compared = comparison_row(run, reference, same)
     return {
         'network': ARCHITECTURES[network].title, 'name': ARCHITECTURES[network].title,

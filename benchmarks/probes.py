@@ -15,17 +15,30 @@ STATUS = StatusLine()
 
 
 def probe(name: str, options: Options) -> TrainingRun:
-    """Runs one training and says how it ended.
+    """Runs one training that may be too large for its memory.
 
     Raises:
-        RuntimeError: It ended neither well nor with MemoryError.
+        RuntimeError: It ended neither well nor for lack of memory.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = run_watched(name, options, pathlib.Path(folder), STATUS.show)
     if run.outcome is Outcome.FAILED and not is_refusal(run):
         raise RuntimeError(f'{name} failed: {run.message}; run it alone: train_imagenet.py '
                            + ' '.join(options.to_arguments()))
-    STATUS.say(f'  {name}: {run.outcome.value}, peak memory {run.peak_bytes / 1e6:,.0f} MB')
+    how = 'refused' if is_refusal(run) else run.outcome.value
+    STATUS.say(f'  {name}: {how}, peak memory {run.peak_bytes / 1e6:,.0f} MB')
+    return run
+
+
+def measured(name: str, options: Options) -> TrainingRun:
+    """Runs one training that must go through.
+
+    Raises:
+        RuntimeError: It did not.
+    """
+    run = probe(name, options)
+    if run.outcome is not Outcome.FINISHED:
+        raise RuntimeError(f'{name} did not go through: {run.message}')
     return run
 
 

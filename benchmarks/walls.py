@@ -15,7 +15,7 @@ from typing import Any
 from surroundings import add_networks, make_parser, positive, publish
 
 # isort: split
-from probes import both_ways, probe, smallest
+from probes import both_ways, measured, probe, smallest
 
 from chainer_ooc.report.table import Column, Table, megabytes, plain, ratio
 from chainer_ooc.report.values import Outcome
@@ -45,7 +45,7 @@ def main() -> None:
 def measure(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Finds the two walls of one network."""
     plain_options, ooc_options = both_ways(arguments, network, batchsize=arguments.batchsize)
-    peak_bytes = probe(f'{network} plain, no wall', plain_options).peak_bytes
+    peak_bytes = measured(f'{network} plain, no wall', plain_options).peak_bytes
     walls = [smallest_wall(f'{network} {kind}', options, peak_bytes, arguments.resolution)
              for kind, options in (('plain', plain_options), (arguments.policy, ooc_options))]
     return {'network': ARCHITECTURES[network].title, 'batchsize': plain_options.images_per_iteration,
