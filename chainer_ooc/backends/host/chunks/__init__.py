@@ -5,9 +5,9 @@ When the setting is there, the seams of patch 0060 call the functions below inst
 Chainer. With the setting unset nothing here is imported.
 
     connection, pooling     function nodes -> arrays
-    convolve, pool          arrays -> arrays, tile by tile
+    convolve, pool, single  arrays -> arrays, tile by tile
     matrices, tiles         what of the arrays is in a tile, and how
-    windows                 where a window lies on the image
+    windows, lattice        where a window lies on the image, and an order of pixels that suits it
 
 What differs from plain Chainer: convolutions sum in another order (closeness, not bits; float16 is multiplied in
 float32) and outputs are C-contiguous. Pooling has the same bits. The rule by which calls are cut is in `tiles` (P2).

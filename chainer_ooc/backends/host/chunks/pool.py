@@ -6,7 +6,7 @@ Sums run in the order in which NumPy reduces columns, and a gradient's terms in 
 
 A tile is a number of planes (image and channel) whose pixels fit the second cache, and whose scratch keeps within the
 workspace; it depends on shapes, dtypes and that setting alone (P2). Nothing is summed across planes, so the tiles have
-no influence on the bits.
+no influence on the bits. The order of pixels that makes this fast is in `lattice`.
 
 Where each image has one window alone (global pooling) its elements are many and the running result is short: see
 `single`. Left out: taking maxima along one axis after the other, which would be faster for large windows of stride 1.
@@ -21,11 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chainer_ooc.backends.host.chunks import single
+from chainer_ooc.backends.host.chunks.lattice import Lattice, lattice_of
 from chainer_ooc.backends.host.chunks.tiles import Buffer, planes
-from chainer_ooc.backends.host.chunks.windows import Array, Tap, Windows
+from chainer_ooc.backends.host.chunks.windows import Array, Windows
 
 # What NumPy begins a sum with: newer ones keep the sign of a sum of negative zeros.
 SUM_START = np.sum(np.full(1, -0.0))
+BOOL = np.dtype(np.bool_)
 
 
 def max_pool(x: Array, windows: Windows, workspace_bytes: int) -> tuple[Array, npt.NDArray[np.intp]]:
@@ -43,32 +45,33 @@ def max_pool(x: Array, windows: Windows, workspace_bytes: int) -> tuple[Array, n
         return single.max_pool(x, windows, workspace_bytes)
     y = np.empty((*x.shape[:2], *windows.out), x.dtype)
     indexes = np.empty(y.shape, np.intp)
-    taps = windows.taps()
-    rank = _rank_dtype(windows)
-    buffers = Buffer(x.dtype), Buffer(rank), Buffer(rank), Buffer(np.dtype(np.bool_))
-    plane_bytes = windows.count * (x.itemsize + 2 * rank.itemsize + 1)
-    for tile in planes(x, plane_bytes, workspace_bytes):
-        maxima = y[tile]
-        values, ranks, step, larger = (buffer.shaped(*maxima.shape) for buffer in buffers)
-        maxima.fill(-math.inf)
-        ranks.fill(0)
-        for number, tap in enumerate(taps):
-            box = tap.inside
-            values[box] = x[tile][tap.image]
-            np.greater(values[box], maxima[box], out=larger[box])
-            np.maximum(maxima[box], values[box], out=maxima[box])
-            # Later taps have larger numbers, so that the maximum of both keeps the last one that was larger.
-            np.multiply(larger[box].view(np.uint8), rank.type(number), out=step[box])
-            np.maximum(ranks[box], step[box], out=ranks[box])
-        if np.isnan(maxima, out=larger).any():
-            _rank_nans(x[tile], taps, ranks)
-        indexes[tile] = ranks
+    lattice, rank = lattice_of(windows), _rank_dtype(windows)
+    pixel_buffer = Buffer(x.dtype)
+    buffers = Buffer(x.dtype), Buffer(rank), Buffer(rank), Buffer(BOOL)
+    place_bytes = (lattice.phases.elements + 1) * x.itemsize + 2 * rank.itemsize + 1
+    for tile in planes(x, lattice.places * place_bytes, workspace_bytes):
+        count, channels = y[tile].shape[:2]
+        pixels = lattice.sort(x[tile], -math.inf, pixel_buffer)
+        places = [buffer.shaped(pixels.shape[1]) for buffer in buffers]
+        _run_maximum(pixels, lattice, *(place[:lattice.length(count * channels)] for place in places))
+        y[tile] = lattice.by_window(places[0], count, channels)
+        indexes[tile] = lattice.by_window(places[1], count, channels)
     return y, indexes
 
 
-def _rank_nans(x: Array, taps: list[Tap], ranks: Array) -> None:
-    for number, tap in reversed(list(enumerate(taps))):
-        ranks[tap.inside][np.isnan(x[tap.image])] = number
+def _run_maximum(pixels: Array, lattice: Lattice, maxima: Array, ranks: Array, step: Array, larger: Array) -> None:
+    maxima[...] = pixels[0, :len(maxima)]
+    ranks.fill(0)
+    for number, (phase, offset) in enumerate(lattice.taps[1:], 1):
+        values = pixels[phase, offset:offset + len(maxima)]
+        np.greater(values, maxima, out=larger)
+        np.maximum(maxima, values, out=maxima)
+        # Later taps have larger numbers, so that the maximum of both keeps the last one that was larger.
+        np.multiply(larger.view(np.uint8), ranks.dtype.type(number), out=step)
+        np.maximum(ranks, step, out=ranks)
+    if np.isnan(maxima, out=larger).any():
+        for number, (phase, offset) in reversed(list(enumerate(lattice.taps))):
+            ranks[np.isnan(pixels[phase, offset:offset + len(maxima)], out=larger)] = number
 
 
 def place(gy: Array, indexes: npt.NDArray[np.integer[Any]], windows: Windows, dtype: np.dtype[Any],
@@ -88,26 +91,34 @@ def place(gy: Array, indexes: npt.NDArray[np.integer[Any]], windows: Windows, dt
     if windows.count == 1:
         return single.place(gy, indexes, windows, dtype, workspace_bytes)
     gx = np.empty((*gy.shape[:2], *windows.size), dtype)
-    taps = windows.taps()
-    rank = _rank_dtype(windows)
-    buffers = Buffer(dtype), Buffer(dtype), Buffer(rank), Buffer(np.dtype(np.bool_))
-    plane_bytes = windows.count * (2 * dtype.itemsize + rank.itemsize + 1)
-    for tile in planes(gx, plane_bytes, workspace_bytes):
-        images = gx[tile]
-        images.fill(0)
-        values, terms, ranks, chosen = (buffer.shaped(*images.shape[:2], *windows.out) for buffer in buffers)
-        values[...] = gy[tile]
-        ranks[...] = indexes[tile]
-        finite = np.isfinite(values, out=chosen).all()
-        for number, tap in enumerate(taps):
-            box = tap.inside
-            np.equal(ranks[box], number, out=chosen[box])
-            if finite:
-                np.multiply(values[box], chosen[box], out=terms[box])
-            else:
-                terms[box] = np.where(chosen[box], values[box], dtype.type(0))
-            np.add(images[tap.image], terms[box], out=images[tap.image])
+    lattice, rank = lattice_of(windows), _rank_dtype(windows)
+    pixel_buffer, value_buffer = Buffer(dtype), Buffer(dtype)
+    buffers = Buffer(rank), Buffer(dtype), Buffer(BOOL)
+    place_bytes = (lattice.phases.elements + 2) * dtype.itemsize + rank.itemsize + 1
+    for tile in planes(gx, lattice.places * place_bytes, workspace_bytes):
+        count, channels = gx[tile].shape[:2]
+        pixels = lattice.cleared(count, channels, pixel_buffer)
+        values = value_buffer.shaped(pixels.shape[1])
+        values.fill(0)
+        lattice.by_window(values, count, channels)[...] = gy[tile]
+        ranks, terms, chosen = (buffer.shaped(pixels.shape[1]) for buffer in buffers)
+        lattice.by_window(ranks, count, channels)[...] = indexes[tile]
+        length = lattice.length(count * channels)
+        _add_chosen(pixels, lattice, values[:length], ranks[:length], terms[:length], chosen[:length])
+        lattice.unsort(pixels, gx[tile])
     return gx
+
+
+def _add_chosen(pixels: Array, lattice: Lattice, values: Array, ranks: Array, terms: Array, chosen: Array) -> None:
+    finite = np.isfinite(values, out=chosen).all()
+    for number, (phase, offset) in enumerate(lattice.taps):
+        np.equal(ranks, number, out=chosen)
+        if finite:
+            np.multiply(values, chosen, out=terms)
+        else:
+            terms.fill(0)
+            np.copyto(terms, values, where=chosen)
+        pixels[phase, offset:offset + len(values)] += terms
 
 
 def pick(x: Array, indexes: npt.NDArray[np.integer[Any]], windows: Windows, outside: float,
@@ -126,14 +137,21 @@ def pick(x: Array, indexes: npt.NDArray[np.integer[Any]], windows: Windows, outs
     """
     if windows.count == 1:
         return single.pick(x, indexes, windows, outside, workspace_bytes)
-    y = np.full((*x.shape[:2], *windows.out), outside, x.dtype)
-    taps = windows.taps()
-    chosen_buffer = Buffer(np.dtype(np.bool_))
-    for tile in planes(x, windows.count, workspace_bytes):
-        chosen = chosen_buffer.shaped(*y[tile].shape)
-        for number, tap in enumerate(taps):
-            np.equal(indexes[tile][tap.inside], number, out=chosen[tap.inside])
-            np.copyto(y[tile][tap.inside], x[tile][tap.image], where=chosen[tap.inside])
+    y = np.empty((*x.shape[:2], *windows.out), x.dtype)
+    lattice, rank = lattice_of(windows), _rank_dtype(windows)
+    pixel_buffer = Buffer(x.dtype)
+    buffers = Buffer(rank), Buffer(x.dtype), Buffer(BOOL)
+    place_bytes = (lattice.phases.elements + 1) * x.itemsize + rank.itemsize + 1
+    for tile in planes(x, lattice.places * place_bytes, workspace_bytes):
+        count, channels = y[tile].shape[:2]
+        pixels = lattice.sort(x[tile], outside, pixel_buffer)
+        ranks, picked, chosen = (buffer.shaped(pixels.shape[1]) for buffer in buffers)
+        lattice.by_window(ranks, count, channels)[...] = indexes[tile]
+        length = lattice.length(count * channels)
+        for number, (phase, offset) in enumerate(lattice.taps):
+            np.equal(ranks, number, out=chosen)
+            np.copyto(picked[:length], pixels[phase, offset:offset + length], where=chosen[:length])
+        y[tile] = lattice.by_window(picked, count, channels)
     return y
 
 
@@ -153,28 +171,34 @@ def sum_pool(x: Array, windows: Windows, workspace_bytes: int, *, total_dtype: n
     """
     y = np.empty((*x.shape[:2], *windows.out), x.dtype)
     dtype = total_dtype or x.dtype
-    taps = windows.taps() if windows.count > 1 else []
-    total_buffer, columns_buffer = Buffer(dtype), Buffer(x.dtype)
-    plane_bytes = windows.count * dtype.itemsize + single.columns_bytes(x, windows)
+    total_buffer, pixel_buffer = Buffer(dtype), Buffer(x.dtype)
+    lattice = None if windows.count == 1 else lattice_of(windows)
+    plane_bytes = dtype.itemsize + single.columns_bytes(x, windows)
+    if lattice:
+        plane_bytes = lattice.places * (dtype.itemsize + lattice.phases.elements * x.itemsize)
     for tile in planes(x, plane_bytes, workspace_bytes):
-        total = total_buffer.shaped(*y[tile].shape)
-        if windows.count == 1:
-            single.total(x[tile], windows, columns_buffer, total)
+        if lattice:
+            totals = _run_sum(x[tile], lattice, pixel_buffer, total_buffer)
         else:
-            _sum_running(x[tile], taps, total)
+            totals = total_buffer.shaped(*y[tile].shape)
+            single.total(x[tile], windows, pixel_buffer, totals)
         if divisor is None:
-            y[tile] = total
+            y[tile] = totals
         else:
-            np.true_divide(total, divisor, out=y[tile], casting='unsafe')
+            np.true_divide(totals, divisor, out=y[tile], casting='unsafe')
     return y
 
 
-def _sum_running(x: Array, taps: list[Tap], total: Array) -> None:
-    total.fill(SUM_START)
-    for tap in taps:
-        total[tap.inside] += x[tap.image]
-        for box in tap.outside:
-            total[box] += 0  # turns a negative zero into a positive one, as a zero from outside does
+def _run_sum(images: Array, lattice: Lattice, pixel_buffer: Buffer, total_buffer: Buffer) -> Array:
+    count, channels = images.shape[:2]
+    pixels = lattice.sort(images, 0, pixel_buffer)
+    totals = total_buffer.shaped(pixels.shape[1])
+    totals.fill(SUM_START)
+    stretch = totals[:lattice.length(count * channels)]
+    with np.errstate(invalid='ignore', over='ignore'):  # between two rows there may be sums that nobody asked for
+        for phase, offset in lattice.taps:
+            stretch += pixels[phase, offset:offset + len(stretch)]
+    return lattice.by_window(totals, count, channels)
 
 
 def spread(gy: Array, windows: Windows, workspace_bytes: int, *, before: Array | None = None,
@@ -192,20 +216,34 @@ def spread(gy: Array, windows: Windows, workspace_bytes: int, *, before: Array |
         C-contiguous array of shape (n, c, *windows.size) and gy's dtype.
     """
     gx = np.empty((*gy.shape[:2], *windows.size), gy.dtype)
-    # One window an image sees each pixel once, so that its taps can all be added at once.
-    boxes = [((), windows.overlap()[1])] if windows.count == 1 else [(tap.inside, tap.image) for tap in windows.taps()]
-    quotient_buffer = Buffer(gy.dtype)
-    for tile in planes(gx, windows.count * gy.itemsize, workspace_bytes):
-        images, values = gx[tile], gy[tile]
-        if before is not None:
-            quotient = quotient_buffer.shaped(*values.shape)
-            values = np.divide(values, before, out=quotient, casting='same_kind')
-        images.fill(0)
-        for inside, image in boxes:
-            np.add(images[image], values[inside], out=images[image])
+    lattice = None if windows.count == 1 else lattice_of(windows)
+    pixel_buffer, value_buffer = Buffer(gy.dtype), Buffer(gy.dtype)
+    plane_bytes = lattice.places * (lattice.phases.elements + 1) * gy.itemsize if lattice else gy.itemsize
+    for tile in planes(gx, plane_bytes, workspace_bytes):
+        count, channels = gx[tile].shape[:2]
+        if lattice:
+            pixels = lattice.cleared(count, channels, pixel_buffer)
+            values = value_buffer.shaped(pixels.shape[1])
+            values.fill(0)
+            _divide(gy[tile], before, lattice.by_window(values, count, channels))
+            stretch = values[:lattice.length(count * channels)]
+            for phase, offset in lattice.taps:
+                pixels[phase, offset:offset + len(stretch)] += stretch
+            lattice.unsort(pixels, gx[tile])
+        else:
+            values = value_buffer.shaped(*gy[tile].shape)
+            _divide(gy[tile], before, values)
+            single.spread(values, windows, gx[tile])
         if after is not None:
-            images /= after
+            gx[tile] /= after
     return gx
+
+
+def _divide(values: Array, divisor: Array | None, out: Array) -> None:
+    if divisor is None:
+        out[...] = values
+    else:
+        np.divide(values, divisor, out=out, casting='same_kind')
 
 
 def _rank_dtype(windows: Windows) -> np.dtype[Any]:

@@ -3,8 +3,6 @@
 A window may have as many elements as the image has pixels, so going through them one by one would be slow, and columns
 are no larger than the image. Chainer's own calls run on the columns of some planes at a time: NumPy reduces them along
 the innermost axis here, in another order than the running results of `pool`, and the bits have to be the same.
-
-Left out: the gradient of sums, which needs no columns and is in `pool`.
 """
 
 from __future__ import annotations
@@ -67,6 +65,13 @@ def total(x: Array, windows: Windows, buffer: Buffer, sums: Array) -> None:
     """Sums the windows of some planes into `sums` of shape (n, c, 1, ...), in whose dtype it adds."""
     columns = _columns(x, windows, 0, buffer).reshape(*x.shape[:2], *windows.kernel, *windows.out)
     np.sum(columns, axis=tuple(range(2, 2 + len(windows.kernel))), dtype=sums.dtype, out=sums)
+
+
+def spread(values: Array, windows: Windows, images: Array) -> None:
+    """Sets images to the value of their window, (n, c, 1, ...), or zero where it does not look."""
+    images.fill(0)
+    pixels = windows.overlap()[1]
+    images[pixels] += values  # not assigned: zero plus a negative zero is a positive one
 
 
 def _columns(x: Array, windows: Windows, outside: float, buffer: Buffer) -> Array:

@@ -3,8 +3,6 @@
 Chainer pads the whole batch before it takes windows from it. Here the part of the windows that hangs over the edge is
 known beforehand, so the image is read and written where it is and no padded copy is made. A box of output rows is again
 a set of windows, with another padding: that is how one image is cut when its columns alone are too large.
-
-Left out: padding with anything but zero. Maximum pooling never looks at what is outside.
 """
 
 from __future__ import annotations
@@ -141,18 +139,19 @@ def windows_over(
     return Windows(size, kernel, stride, pad, dilate, out)
 
 
-def gather(images: Array, windows: Windows, columns: Array) -> None:
-    """Copies what the windows see, zero outside of the image.
+def gather(images: Array, windows: Windows, columns: Array, outside: float = 0) -> None:
+    """Copies what the windows see.
 
     Args:
         images: of shape (n, c, *size).
         windows: where to look.
         columns: written; of shape (n, c, *kernel, *out), any layout and any dtype that takes the images'.
+        outside: what they see outside of the image.
     """
     for tap in windows.taps():
         slab = columns[tap.column]
         for box in tap.outside:
-            slab[box] = 0
+            slab[box] = outside
         slab[tap.inside] = images[tap.image]
 
 
