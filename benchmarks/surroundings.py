@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / 'examples'
-sys.path.insert(0, str(EXAMPLES))
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / 'examples'))
+sys.path.append(str(ROOT))  # for an environment without chainer_ooc installed, as off.py needs
 
 import chainer_ooc  # noqa: E402, F401  before chainer, which it patches as it is imported
 

@@ -71,8 +71,8 @@ def show_comparison(runs: Sequence[TrainingRun], reference: TrainingRun, options
         bool: Whether every run that finished gave the same as the reference, and the reference finished.
     """
     same = next((run for run in runs if run.policy == 'keep'), reference)
-    status.say('\n' + compare(runs, reference, f'{options.title}, momentum SGD', same).to_text())
-    status.say('  s/iteration is the median without the first, which is profiled; memory is resident, at its largest')
+    status.say('\n' + compare(runs, reference, f'{options.title}, momentum SGD', same).to_text_sideways())
+    status.say('  s/iteration: median without the first, which is profiled; memory: resident, at its largest')
     if any(run.iterations for run in runs):
         status.say('\n' + loss_table(runs).to_text() + '\n')
     rows = [comparison_row(run, reference, same) for run in runs]

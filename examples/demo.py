@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     plain = Options(**{**vars(in_core(options)), 'wall_bytes': options.wall_bytes})
     walled = run_and_say('plain, walled', plain, options.out, status)
     status.say(f"\n2. the same behind the same wall with chainer.config.ooc = '{options.policy}'")
-    ooc = run_and_say(f'out-of-core, {options.policy}, walled', options, options.out, status)
+    ooc = run_and_say(f'{options.policy}, walled', options, options.out, status)
     status.say('\n3. plain Chainer again, with all the memory it wants')
     free = run_and_say('plain, no wall', in_core(options), options.out, status)
     same = show_comparison([walled, ooc, free, *run_with_workspace(options, status)], free, options, status)

@@ -83,6 +83,14 @@ class Table:
         body = ['  '.join(self._aligned(line, widths)).rstrip() for line in lines]
         return '\n'.join([self.title, *body] if self.title else body)
 
+    def to_text_sideways(self) -> str:
+        """A line per column and a column per row, for a few rows with many figures each."""
+        heading, *lines = zip(*self._cells(), strict=True)
+        widths = [max(map(len, cells)) for cells in zip(heading, *lines, strict=True)]
+        body = ['  '.join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+                for line in (heading, ['-' * width for width in widths], *lines)]
+        return '\n'.join([self.title, *body] if self.title else body)
+
     def to_markdown(self) -> str:
         """A Markdown table, for documents."""
         lines = self._cells()
