@@ -9,7 +9,14 @@ import sys
 import threading
 import tracemalloc
 
+import hypothesis
 import pytest
+
+# The same examples in every run, however slow the machine: a failure is the change's, not the seed's or the load's.
+# `pytest --hypothesis-profile default` draws new ones.
+hypothesis.settings.register_profile(
+    'repeatable', derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile('repeatable')
 
 
 def _chainer_state():
