@@ -56,3 +56,8 @@ def test_search_does_not_try_what_is_known_not_to_work():
     tried = []
     assert smallest(lambda value: tried.append(value) or value >= 70, 64, 128, 8) == 72
     assert min(tried) > 64
+
+
+def test_search_gives_up_when_nothing_works():
+    with pytest.raises(RuntimeError, match='nothing works, up to 6400'):
+        smallest(lambda value: False, 0, 100, 10)
