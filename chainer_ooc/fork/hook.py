@@ -50,7 +50,7 @@ class ForkLoader(SourceFileLoader):
         text = self.get_source(fullname)
         file = self.get_filename(fullname)
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        code: types.CodeType = self.source_to_code(text, file)  # type: ignore[arg-type]
+        code: types.CodeType = self.source_to_code(text, file)
         return code
 
 
