@@ -1,7 +1,7 @@
 """Memory: the peak resident memory of a training, out-of-core beside plain Chainer.
 
     python benchmarks/peak.py
-    python benchmarks/peak.py --networks resnet50 --budget 500MB --workspace 64MB
+    python benchmarks/peak.py --networks resnet50 --budget 650MB --workspace 32MB --chart peak.png
 
 Each training has a process of its own; its peak is the kernel's own high-water mark (VmHWM), libraries included. With
 `--workspace` losses and parameters are held against a third training, under policy `keep` with the same workspace.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import pathlib
 from typing import Any
 
 from surroundings import add_networks, make_parser, positive, publish
@@ -18,14 +19,15 @@ from surroundings import add_networks, make_parser, positive, publish
 from probes import both_ways, measured
 
 from chainer_ooc.report.comparison import comparison_row
+from chainer_ooc.report.comparison_chart import draw_comparison
 from chainer_ooc.report.table import Column, Table, megabytes, plain, seconds
 from models import ARCHITECTURES
 
 COLUMNS = (
-    Column('network', 'network'),
+    Column('name', 'network'),
     Column('batchsize', 'batch', plain, right=True),
-    Column('plain_bytes', 'plain', megabytes, right=True),
-    Column('ooc_bytes', 'out-of-core', megabytes, right=True),
+    Column('plain_peak_bytes', 'plain', megabytes, right=True),
+    Column('ooc_peak_bytes', 'out-of-core', megabytes, right=True),
     Column('ratio', 'ratio', lambda value: f'{value:.1%}'.replace('%', ' %'), right=True),
     Column('plain_seconds', 'plain s/iteration', seconds, right=True),
     Column('ooc_seconds', 'out-of-core s/iteration', seconds, right=True),
@@ -38,9 +40,12 @@ def main() -> None:
     parser = make_parser(__doc__)
     add_networks(parser, ['resnet50', 'alexnet', 'googlenet', 'vgg16'])
     parser.add_argument('--iterations', type=positive, default=3, metavar='N', help='(%(default)s)')
+    parser.add_argument('--chart', type=pathlib.Path, metavar='FILE', help='draw peaks and times (.png, .svg)')
     arguments = parser.parse_args()
     rows = [measure(name, arguments) for name in arguments.networks]
     publish(Table(COLUMNS, rows, f'Peak resident memory, policy {arguments.policy}'), arguments)
+    if arguments.chart:
+        draw_comparison(rows, arguments.chart, f'Training with policy {arguments.policy} and in plain Chainer')
 
 
 def measure(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -52,9 +57,8 @@ def measure(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
     same = measured(f'{network} keep', keep) if arguments.workspace else reference
     compared = comparison_row(run, reference, same)
     return {
-        'network': ARCHITECTURES[network].title, 'name': ARCHITECTURES[network].title,
-        'batchsize': plain_options.images_per_iteration,
-        'plain_bytes': reference.peak_bytes, 'ooc_bytes': run.peak_bytes,
+        'name': ARCHITECTURES[network].title, 'batchsize': plain_options.images_per_iteration,
+        'plain_peak_bytes': reference.peak_bytes, 'ooc_peak_bytes': run.peak_bytes,
         'ratio': run.peak_bytes / reference.peak_bytes,
         'plain_seconds': reference.median_seconds, 'ooc_seconds': run.median_seconds,
         **{key: compared[key] for key in ('losses_equal', 'parameters_equal', 'swapped_out_bytes', 'swapped_in_bytes')},

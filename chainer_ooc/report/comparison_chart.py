@@ -33,7 +33,7 @@ def draw_comparison(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[s
     memory, time = figure.subplots(1, 2)
     _draw_bars(memory, rows, 'peak_bytes', 1e6, 'peak resident memory [MB]', '{:,.0f}')
     _draw_bars(time, rows, 'seconds', 1.0, 'time per iteration [s]', '{:.2f}')
-    memory.legend(fontsize=9, frameon=False)
+    figure.legend(*memory.get_legend_handles_labels(), loc='outside lower center', ncols=2, fontsize=9, frameon=False)
     figure.suptitle(title, fontsize=12)
     save(figure, path)
 
