@@ -20,9 +20,21 @@ from status_line import StatusLine
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs the three trainings; returns the exit status."""
+    """Runs the command; returns its exit status."""
     options = read_arguments(arguments)
-    status = StatusLine()
+    try:
+        options.check()
+        return show(options, StatusLine())
+    except ValueError as error:
+        print(f'demo.py: {error}', file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print('demo.py: stopped', file=sys.stderr)
+        return 130
+
+
+def show(options: Options, status: StatusLine) -> int:
+    """Runs the trainings one after the other and compares them."""
     wall = f'{options.wall_bytes / 1e6:,.0f} MB'
     status.say(f'{options.title}: {options.iterations} iterations, three times, a few minutes in all\n')
     status.say(f'1. plain Chainer, with private memory limited to {wall} (it should die of MemoryError)')
@@ -34,6 +46,8 @@ def main(arguments: list[str] | None = None) -> int:
     free = run_and_say('plain, no wall', in_core(options), options.out, status)
     same = show_comparison([walled, ooc, free, *run_with_workspace(options, status)], free, options, status)
     as_promised = (walled.outcome, ooc.outcome) == (Outcome.OUT_OF_MEMORY, Outcome.FINISHED)
+    status.say(f'\nBehind a wall of {wall} plain Chainer died and out-of-core trained, to the last bit the same.'
+               if same and as_promised else '\nThat did not go as it should: the table says where.')
     return 0 if same and as_promised else 1
 
 

@@ -9,6 +9,8 @@ import argparse
 import dataclasses
 import pathlib
 
+import chainer_ooc.config
+from chainer_ooc.quantities import parse_bytes
 from models import ARCHITECTURES
 
 
@@ -62,6 +64,26 @@ class Options:
         """What is trained, for headings."""
         return f'{ARCHITECTURES[self.arch].title}, batch {self.images_per_iteration}, {self.crop}x{self.crop}'
 
+    @property
+    def config_entries(self) -> dict[str, str]:
+        """The entries of chainer.config that a training sets; none for plain Chainer."""
+        entries = {'ooc': self.policy, 'ooc_budget': self.budget, 'ooc_workspace': self.workspace,
+                   'ooc_spill_dir': self.spill_dir}
+        return {name: value for name, value in entries.items() if value is not None}
+
+    def check(self) -> None:
+        """Refuses what cannot work, before anything is started.
+
+        Raises:
+            ValueError: The crop is too small for the network, or an entry of chainer.config cannot have its value.
+        """
+        smallest = ARCHITECTURES[self.arch].smallest_crop
+        if self.crop < smallest:
+            raise ValueError(f'--crop {self.crop} is too small: {self.arch} needs images of {smallest}x{smallest} '
+                             'pixels or more; raise --crop')
+        for name, value in self.config_entries.items():
+            chainer_ooc.config.check(name, value)
+
     def to_arguments(self) -> list[str]:
         """The command-line arguments that give these options again."""
         arguments = []
@@ -109,13 +131,10 @@ def read_options(arguments: argparse.Namespace) -> Options:
     """Takes the options out of parsed arguments.
 
     Raises:
-        ValueError: The crop is too small for the network.
+        ValueError: One of them cannot be used.
     """
     options = Options(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(Options)})
-    smallest = ARCHITECTURES[options.arch].smallest_crop
-    if options.crop < smallest:
-        raise ValueError(f'--crop {options.crop} is too small: {options.arch} needs images of {smallest}x{smallest} '
-                         f'pixels or more; raise --crop')
+    options.check()
     return options
 
 
@@ -129,8 +148,6 @@ def positive(text: str) -> int:
 
 def amount(text: str) -> int:
     """Reads an amount of memory."""
-    from chainer_ooc.quantities import parse_bytes
-
     try:
         value = parse_bytes(text)
     except ValueError as error:

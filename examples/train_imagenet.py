@@ -5,8 +5,8 @@
     python examples/train_imagenet.py --images photos/ --iterations 1000 --snapshot-every 100
     python examples/train_imagenet.py --images photos/ --iterations 2000 --resume result/snapshot_iter_1000
 
-Exit status: 0 when the training went through (with `--compare`: and gave the same to the last bit), 2 when an option
-cannot be used, 3 when it ended with MemoryError.
+Exit status: 0 when the training went through (with `--compare`: and gave the same to the last bit), 2 when it was
+refused (an option that cannot be used, a budget too small, a full disk), 3 when it ended with MemoryError.
 """
 import argparse
 import sys
@@ -17,7 +17,7 @@ import chainer_ooc  # noqa: F401  before chainer, which it patches as it is impo
 from chainer_ooc.errors import OocError
 from options import Options, add_arguments, read_options
 
-OUT_OF_MEMORY = 3
+REFUSED, OUT_OF_MEMORY, INTERRUPTED = 2, 3, 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,7 +32,10 @@ def main(arguments: list[str] | None = None) -> int:
         return compare(options) if parsed.compare else train_once(options)
     except (OocError, ValueError, FileNotFoundError) as error:
         print(f'{parser.prog}: {error}', file=sys.stderr)
-        return 2
+        return REFUSED
+    except KeyboardInterrupt:
+        print(f'{parser.prog}: stopped', file=sys.stderr)
+        return INTERRUPTED
 
 
 def train_once(options: Options) -> int:

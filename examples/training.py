@@ -33,12 +33,9 @@ class OutOfMemoryError(MemoryError):
 @contextlib.contextmanager
 def use_out_of_core(options: Options) -> Iterator[None]:
     """Sets the config entries for the time of a training; without a policy Chainer stays as it is."""
-    entries = {'ooc': options.policy, 'ooc_budget': options.budget, 'ooc_workspace': options.workspace,
-               'ooc_spill_dir': options.spill_dir}
     with contextlib.ExitStack() as stack:
-        for name, value in entries.items():
-            if value is not None:
-                stack.enter_context(chainer.using_config(name, value))
+        for name, value in options.config_entries.items():
+            stack.enter_context(chainer.using_config(name, value))
         yield
 
 
