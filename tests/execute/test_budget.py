@@ -1,0 +1,237 @@
+"""P3: the budget holds, and one that no plan can meet is refused with the floor and the function that sets it."""
+import io
+import pickle
+
+import chainer
+import numpy as np
+import pytest
+from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, floor_of, in_core_peak, ooc, plain, train
+
+import chainer_ooc
+from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
+
+#: The meter counts Python's objects too: recordings differ by some of them.
+NOISE_BYTES = 8192
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'old'])
+def test_budget_below_the_floor_is_refused_when_planning(network, policy):
+    training = Training(network)
+    with ooc(policy):
+        training.iterate()
+    with ooc(policy, budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+        training.iterate()
+    error = refused.value
+    assert isinstance(error, ValueError) and isinstance(error, OocError)
+    assert error.budget_bytes == 1
+    assert any(name in error.where for name in ('forward of call', 'backward of call'))
+    for part in (repr(policy), error.where, 'budget', 'chainer.config.ooc_budget', 'batch size'):
+        assert part in str(error)
+    with ooc(policy, budget=error.floor_bytes * 3 // 4), pytest.raises(InfeasibleBudgetError) as nearly:
+        training.iterate()
+    assert nearly.value.floor_bytes <= error.floor_bytes
+    assert nearly.value.where == error.where
+    with ooc(policy, budget=error.floor_bytes):
+        training.iterate()
+    assert chainer_ooc.stats().peak_bytes <= error.floor_bytes
+
+
+def test_refusal_survives_a_pickle():
+    error = InfeasibleBudgetError('keep', 1 << 31, 3 << 30, 'ReLU, backward of call 3')
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.floor_bytes) == (InfeasibleBudgetError, str(error), 3 << 30)
+    assert '2.00 GiB' in str(error) and '3.00 GiB' in str(error)
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_refusal_costs_no_random_draw_and_changes_no_parameter(policy):
+    training = Training('hidden')
+    with ooc(policy, budget=1):
+        training.iterate()
+        for _ in range(3):
+            with pytest.raises(InfeasibleBudgetError):
+                training.iterate()
+    with ooc(policy):
+        training.iterate(3)
+    assert_same_bits(training.finish(), plain('hidden'))
+
+
+@pytest.mark.parametrize('share', [0.0, 0.1, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize('policy', SWAPPING)
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'views', 'inception'])
+def test_peak_never_passes_a_budget_between_floor_and_in_core(network, policy, share):
+    low = floor_of(network, policy) + NOISE_BYTES
+    budget = int(low + share * max(0, in_core_peak(network) - low))
+    training = Training(network)
+    with ooc(policy, budget=1):
+        training.iterate()
+    with ooc(policy, budget=budget):
+        training.iterate(4)
+    stats = training.outcome.stats[1:]
+    assert_same_bits(training.finish(), plain(network, 5))
+    assert [(each.phase, each.budget_bytes) for each in stats] == [('run', budget)] * 4
+    assert [each.peak_bytes for each in stats if each.peak_bytes > budget] == []
+
+
+@pytest.mark.parametrize('network', ['residual', 'inception'])
+def test_swapping_needs_less_than_keep_and_keep_less_than_the_sum(network):
+    assert floor_of(network, 'swap-all') < floor_of(network, 'keep')
+    assert floor_of(network, 'swap-all') <= floor_of(network, 'swap-all-naive') + NOISE_BYTES
+
+
+def test_budget_changed_between_iterations_holds_from_the_next_on():
+    low, high = floor_of('residual', 'swap-all') + NOISE_BYTES, in_core_peak('residual')
+    training = Training('residual')
+    with ooc('swap-all', budget=1):
+        training.iterate()
+    for budget in (high, high, low, high, (low + high) // 2, low):
+        with ooc('swap-all', budget=budget):
+            training.iterate()
+        last = chainer_ooc.stats()
+        assert last.budget_bytes == budget
+        assert last.phase == 'run' and last.peak_bytes <= budget
+    assert_same_bits(training.finish(), plain('residual', 7))
+
+
+@pytest.mark.parametrize(('text', 'nbytes'), [
+    ('2MB', 2_000_000), ('1.5 MiB', 1_572_864), ('900000', 900_000), ('2gb', 2_000_000_000), ('3000 kB', 3_000_000),
+    ('1GiB', 1 << 30), (2_500_000, 2_500_000), (2.5e6, 2_500_000)])
+def test_budget_may_be_written_in_each_form(text, nbytes):
+    outcome = train('residual', 'swap-all', iterations=2, budget=text)
+    assert {each.budget_bytes for each in outcome.stats} == {nbytes}
+
+
+@pytest.mark.parametrize('value', [
+    '12 bananas', '', 'MB', '-1', '1e9 GB', 0, -1, -2.5, 0.3, True, False, float('nan'), float('inf'), [1], {}, b'1GB',
+    '0', '0MB', '1.2.3 GB', '5 Mb/s'])
+def test_wrong_budget_raises_at_once(value):
+    with pytest.raises(ConfigError) as refused:
+        chainer.config.ooc_budget = value
+    assert isinstance(refused.value, ValueError)
+    assert 'chainer.config.ooc_budget' in str(refused.value)
+    assert repr(value) in str(refused.value)
+    assert chainer.config.ooc_budget is None
+    with pytest.raises(ConfigError):
+        chainer.global_config.ooc_budget = value
+    with pytest.raises(ConfigError), chainer.using_config('ooc_budget', value):
+        pytest.fail('entered')
+    assert chainer.config.ooc_budget is None
+
+
+def test_message_for_bananas_says_which_forms_are_good():
+    with pytest.raises(ConfigError, match=r"'12 bananas'.*'1\.5GB'"):
+        chainer.config.ooc_budget = '12 bananas'
+
+
+@pytest.mark.parametrize('value', ['swap_all', 'poch', '', 1, True, object])
+def test_wrong_policy_raises_at_once_and_lists_the_good_ones(value):
+    with pytest.raises(ConfigError) as refused:
+        chainer.config.ooc = value
+    for name in chainer_ooc.policies():
+        assert name in str(refused.value)
+    assert chainer.config.ooc is None
+
+
+@pytest.mark.parametrize('config', [chainer.config, chainer.global_config])
+def test_unknown_entry_raises_at_once_and_lists_the_entries(config):
+    with pytest.raises(ConfigError, match=r'ooc_xyz.*ooc_budget'):
+        config.ooc_xyz = 1
+    assert not hasattr(chainer.config, 'ooc_xyz')
+
+
+@pytest.mark.parametrize(('name', 'values'), [
+    ('ooc_min_bytes', ['many', -1, None, True, float('nan')]), ('ooc_profile_iterations', [0, -1, 1.5, '2', None]),
+    ('ooc_workspace', ['12 bananas', 0, -5, True]), ('ooc_host_limit', ['x', 0]), ('ooc_allocator', ['heap', None, '']),
+    ('ooc_log', ['LOUD', -3, True, 1.5]), ('ooc_spill_dir', ['/no/such/folder', __file__, 3.5, ''])])
+def test_wrong_value_of_another_entry_raises_at_once(name, values):
+    before = getattr(chainer.config, name)
+    for value in values:
+        with pytest.raises(ConfigError, match=name):
+            setattr(chainer.config, name, value)
+        assert getattr(chainer.config, name) == before
+
+
+def test_entries_show_in_the_configuration():
+    text = io.StringIO()
+    with ooc('swap-all', budget='1GB'):
+        chainer.config.show(text)
+    shown = text.getvalue()
+    assert 'swap-all' in shown and '1GB' in shown
+    for name in ('ooc', 'ooc_budget', 'ooc_spill_dir', 'ooc_host_limit', 'ooc_workspace', 'ooc_min_bytes',
+                 'ooc_profile_iterations', 'ooc_plan', 'ooc_allocator', 'ooc_log'):
+        assert name in shown
+
+
+def test_default_threshold_is_a_megabyte():
+    assert chainer.config.ooc_min_bytes in (1_000_000, 1 << 20)
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_memory_that_the_user_holds_changes_no_bit_and_the_budget_holds_or_is_refused(policy):
+    """The plan knows nothing of arrays that are held from now on: others have to leave for them, or it is refused."""
+    low, high = floor_of('residual', policy) + NOISE_BYTES, in_core_peak('residual')
+    budget = (low + max(high, low)) // 2 + 70_000
+    training, held = Training('residual'), []
+    with ooc(policy, budget=1):
+        training.iterate()
+    with ooc(policy, budget=budget):
+        training.iterate()
+        for _ in range(3):
+            loss = training.forward()
+            held.append(loss.creator_node.inputs[0].data)
+            held.append(next(each for each in _arrays_behind(loss) if each.nbytes > 5000))
+            training.model.cleargrads()
+            loss.backward()
+            training.note_gradients()
+            training.optimizer.update()
+            training.note(f'loss {training.number}', loss.array)
+            training.number += 1
+            del loss
+            assert chainer_ooc.stats().peak_bytes <= budget
+    assert_same_bits(training.finish(), plain('residual', 5))
+
+
+def _arrays_behind(variable):
+    todo = [variable.creator_node]
+    while todo:
+        function = todo.pop(0)
+        for node in () if function is None else function.inputs:
+            if node.data is not None and node.creator_node is not None:
+                yield node.data
+            todo.append(node.creator_node)
+
+
+@pytest.mark.parametrize('policy', SWAPPING)
+def test_held_memory_that_leaves_no_room_is_refused_with_a_budget_that_works(policy):
+    budget = floor_of('inception', policy) + NOISE_BYTES
+    training, held = Training('inception'), []
+    with ooc(policy, budget=1):
+        training.iterate()
+    with ooc(policy, budget=budget):
+        training.iterate()
+        state = np.random.get_state()
+        loss = training.forward()
+        held = [each for each in _arrays_behind(loss) if each.nbytes > 3000]
+        refused = None
+        try:
+            loss.backward()
+        except InfeasibleBudgetError as error:
+            refused = error.floor_bytes
+        assert chainer_ooc.stats().peak_bytes <= budget if refused is None else refused > budget
+        del loss, held
+        np.random.set_state(state)
+        training.iterate(2)
+    assert_same_bits(training.finish(), plain('inception'))
+
+
+@pytest.mark.parametrize('policy', SWAPPING)
+def test_optimizer_state_and_parameters_count(policy):
+    """A model of parameters alone: its floor covers the weights, the gradients and the momentum."""
+    floor_bytes = floor_of('old', policy)
+    training = Training('old')
+    with chainer.using_config('ooc', None):
+        training.iterate()
+    nbytes = sum(each.array.nbytes + each.grad.nbytes + each.update_rule.state['v'].nbytes
+                 for each in training.model.params())
+    assert floor_bytes >= nbytes

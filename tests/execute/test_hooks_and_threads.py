@@ -1,0 +1,178 @@
+"""Users' hooks beside ours, debug mode, and a session for each thread."""
+import gc
+import itertools
+import threading
+
+import chainer
+import chainer.functions as F
+import numpy as np
+import pytest
+from chainer.function_hooks import TimerHook
+from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, train
+
+import chainer_ooc
+
+
+class Looking(chainer.FunctionHook):
+    """Notes what a hook is shown before and after each function."""
+
+    name = 'Looking'
+
+    def __init__(self):
+        self.seen = []
+
+    def _look(self, function, in_data, out_grad=None):
+        self.seen.append((function.label, [None if each is None else each.copy() for each in in_data], None
+                          if out_grad is None else [None if each is None else each.copy() for each in out_grad]))
+
+    forward_preprocess = forward_postprocess = backward_preprocess = backward_postprocess = _look
+
+
+def looked(network, policy):
+    with ooc(policy), Looking() as hook:
+        training = Training(network)
+        training.iterate(3)
+    return hook.seen, training.finish()
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'views', 'reused'])
+def test_hooks_are_shown_what_they_are_shown_in_plain_chainer(network, policy):
+    seen, outcome = looked(network, policy)
+    plain_seen, plain_outcome = looked(network, None)
+    assert_same_bits(outcome, plain_outcome.bits)
+    assert [label for label, *_ in seen] == [label for label, *_ in plain_seen]
+    np.testing.assert_equal(seen, plain_seen)
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_timer_hook_beside_ours(policy):
+    with TimerHook() as timer:
+        outcome = train('residual', policy)
+    assert_same_bits(outcome, plain('residual'))
+    assert timer.total_time() > 0
+    assert {name for name, _ in timer.call_history} >= {'Convolution2DFunction', 'ReLU'}
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_hook_that_comes_after_the_recording(policy):
+    training = Training('reused')
+    with ooc(policy):
+        training.iterate(2)
+        with TimerHook():
+            training.iterate()
+        training.iterate()
+    assert_same_bits(training.finish(), plain('reused'))
+
+
+def test_keep_shows_a_hook_the_input_that_another_function_used_last():
+    """Chainer gathers in_data for hooks, also of functions that retain nothing of it."""
+    def program():
+        weight, seen = chainer.Parameter(np.ones((50, 50), np.float32)), []
+        for _ in range(4):
+            h = F.tanh(np.full((50, 50), 0.01, np.float32) @ weight)
+            loss = F.sum(F.sin(h) * (h + 1))
+            del h
+            with Looking() as hook:
+                weight.cleargrad()
+                loss.backward()
+            seen += [hook.seen, weight.grad.copy()]
+        return seen
+
+    plain_seen = program()
+    with ooc('keep'):
+        np.testing.assert_equal(program(), plain_seen)
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_local_hook_of_one_function(policy):
+    def program():
+        seen = []
+        for _ in range(3):
+            x = chainer.Variable(np.arange(2000, dtype=np.float32))
+            h = F.tanh(x * 1e-3)
+            hook = Looking()
+            y = F.exp(h)
+            y.creator_node.add_hook(hook)
+            del h
+            F.sum(y).backward()
+            seen += [hook.seen, x.grad.copy()]
+        return seen
+
+    plain_seen = program()
+    with ooc(policy):
+        np.testing.assert_equal(program(), plain_seen)
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'several'])
+def test_debug_mode(network, policy):
+    with chainer.using_config('debug', True):
+        outcome = train(network, policy)
+    assert_same_bits(outcome, plain(network))
+
+
+def in_thread(program):
+    """Starts a program in a thread; the function that is given back waits for it and gives its result."""
+    results = []
+
+    def run():
+        try:
+            results.append(program())
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result():
+        thread.join(60)
+        if isinstance(results[0], BaseException):
+            raise results[0]
+        return results[0]
+    return result
+
+
+def test_two_threads_train_at_once_with_sessions_of_their_own():
+    pairs = [('residual', 'swap-all'), ('several', 'swap-all-naive')]
+    expected, trainings = {}, {}
+    for network, _ in pairs:
+        training = Training(network)
+        training.iterate(6)
+        expected[network] = training.finish().bits
+        del expected[network]['random stream']
+        trainings[network] = Training(network)  # the random stream belongs to all threads
+    running = []
+    for network, policy in pairs:
+        def program(network=network, policy=policy):
+            with ooc(policy):
+                trainings[network].iterate(6)
+                bits = trainings[network].finish().bits
+            del bits['random stream']
+            stats = chainer_ooc.stats()
+            return bits, stats
+        running.append(in_thread(program))
+    assert chainer_ooc.stats() is None
+    for (network, policy), result in zip(pairs, running, strict=True):
+        bits, stats = result()
+        assert_same_bits(bits, expected[network])
+        assert (stats.policy, stats.phase) == (policy, 'run')
+
+
+def test_entries_of_one_thread_do_not_reach_another():
+    with ooc('swap-all'):
+        assert in_thread(lambda: chainer.config.ooc)() is None
+        result = in_thread(lambda: (train('old', None), chainer_ooc.stats())[1])
+        assert result() is None
+
+
+@pytest.mark.parametrize('policy', SWAPPING)
+def test_variable_made_in_one_thread_is_read_in_another(policy):
+    with ooc(policy):
+        kept = [chainer.Variable(np.arange(4000, dtype=np.float32))]
+        for _ in range(5):
+            kept.append(F.sin(kept[-1]))
+        gc.collect()
+        shown = in_thread(lambda: [each.array.copy() for each in kept])()
+    for before, after in itertools.pairwise(shown):
+        assert np.array_equal(np.sin(before), after)
