@@ -166,7 +166,7 @@ def test_interrupts_at_any_moment_lose_nothing(backend):
     signal.signal(signal.SIGALRM, handler)
     assert interrupts
     assert all((back(backend, copy) == value).all() for copy, value in held)
-    assert backend.describe()['spill_file_bytes'] <= 15 * MB  # 10 copies of up to 1 MB, and what fragments
+    assert backend.describe()['spill_file_bytes'] <= 40 * MB  # 10 copies of up to 1 MB and gaps; a leak: hundreds
     assert backend._asked_bytes <= backend._answered_bytes
 
 
