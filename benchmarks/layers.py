@@ -120,11 +120,11 @@ class Bench:
             return forward_seconds, time.perf_counter() - began
 
     def scratch_bytes(self, workspace: int | None) -> int:
-        """Returns the most that forward took besides its results."""
+        """Returns the most that forward took besides what it gives and keeps."""
         tracemalloc.start()
         try:
-            with chainer.using_config('ooc_workspace', workspace), chainer.using_config('enable_backprop', False):
-                y = self._call(self._x, self._parameters)
+            with chainer.using_config('ooc_workspace', workspace):
+                y = self._call(chainer.Variable(self._x), self._parameters)
             left, peak = tracemalloc.get_traced_memory()
             del y
             return peak - left
