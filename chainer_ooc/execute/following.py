@@ -1,7 +1,7 @@
 """Which known graph an iteration seems to be, and the orders of its plan (P8).
 
-The latest graph is followed until a call or a step differs. Then another known graph with the same beginning takes
-over, or none does, and the iteration goes on without orders: slower, recorded if it is recorded at all, never wrong.
+The latest graph with the same first call is followed until a call or a step differs. Then another known graph with the
+same beginning takes over, or none does, and the iteration goes on without orders: slower, never wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +39,15 @@ class Following:
         self._reserve = reserve
         self._orders: Orders | None = None
         self._next_swap_in = 0
-        self._follow(graphs.latest())
+
+    def begin(self, label: str, arguments: str) -> None:
+        """Follows the graph that begins with this call, if one is known.
+
+        Raises:
+            InfeasibleBudgetError: no plan for that graph keeps within the budget.
+            SpillError: far memory is too small for the plan.
+        """
+        self._follow(self._graphs.beginning_with(label, arguments))
 
     @property
     def plan(self) -> Plan | None:

@@ -23,13 +23,13 @@ from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.following import Following
-from chainer_ooc.execute.plans import Graphs
+from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, array_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.record.meter import AllocationMeter
-from chainer_ooc.record.recorder import Recorder
+from chainer_ooc.record.recorder import Recorder, forms
 from chainer_ooc.schedule.demand import Standing
 from chainer_ooc.trace import Call, Trace
 
@@ -44,6 +44,9 @@ LOOK_AHEAD_ROOM = 8
 
 class Iteration:
     """From the first function that is applied to the end of backward.
+
+    Args:
+        recording: record even what is known already.
 
     Attributes:
         following: the known graph that it seems to be, and its plan.
@@ -75,10 +78,13 @@ class Iteration:
         steady_bytes = self._steady_bytes + residency.near_bytes()  # a user's last loss, and what hangs on it
         standing = Standing(steady_bytes + self._gradient_bytes, steady_bytes)
         self.following = Following(graphs, settings, budget_bytes, standing, residency.backend.reserve)
-        self.graph = self.following.graph
-        self._prepare()
+        self.graph: Graph | None = None
 
-    def _prepare(self) -> None:
+    def _open(self, function: Any, inputs: Sequence[Any]) -> None:
+        """Looks for a plan, and takes the residency over."""
+        self.following.begin(function.label, forms([array_of(each) for each in inputs]))
+        self.graph = self.following.graph
+        self._recorded = self._recorded or self.graph is None
         residency = self._residency
         residency.tally = Tally()
         residency.budget_bytes = self.budget_bytes
@@ -96,10 +102,12 @@ class Iteration:
         """Makes room for a forward call.
 
         Raises:
-            InfeasibleBudgetError: nothing more can leave, and the call does not fit.
+            InfeasibleBudgetError: no plan keeps within the budget, or the call does not fit and nothing can leave.
             SpillError: a swap-out failed.
         """
         residency, position = self._residency, len(self.recorder.calls)
+        if not position:
+            self._open(function, inputs)
         self._look_around(position)
         given = [residency.find(array_of(each)) for each in inputs]
         residency.pinned = frozenset(each for each in given if each is not None)
@@ -117,9 +125,9 @@ class Iteration:
         ids = see_call(
             self._residency, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
         self._keep_track(function, inputs, outputs, position)
-        shapes = [array_of(each) for each in (*inputs, *outputs)]
-        call = recorder.call(function.label, ids, shapes, seconds, peak_bytes)
-        del shapes
+        arrays = [array_of(each) for each in (*inputs, *outputs)]
+        call = recorder.call(function.label, ids, arrays, seconds, peak_bytes)
+        del arrays
         for storage in self._residency.pinned:
             self._residency.guard(storage)
         self._unread.update(set(call.inputs))

@@ -109,7 +109,8 @@ class Vacant(list):  # type: ignore[type-arg]
     def __getitem__(self, index: Any) -> Any:
         if self.away is not None:
             array = self.away.fetch()
-            self[0] = array
+            if self.away is not None:  # a copy's list, which no place fills
+                self[0] = array
         return super().__getitem__(index)
 
     def __setitem__(self, index: Any, value: Any) -> None:

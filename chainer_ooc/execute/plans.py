@@ -89,6 +89,14 @@ class Graphs:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
 
+    def beginning_with(self, label: str, arguments: str) -> Graph | None:
+        """The latest graph whose first call is of this function, with inputs of these forms."""
+        for graph in reversed(self._graphs.values()):
+            first = graph.trace.calls[0]
+            if (first.label, first.arguments) == (label, arguments):
+                return graph
+        return None
+
     def like(self, signatures: list[str]) -> Graph | None:
         """The latest graph that begins with these calls."""
         return next((each for each in reversed(self._graphs.values()) if each.starts_like(signatures)), None)

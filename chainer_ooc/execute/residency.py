@@ -9,6 +9,7 @@ Source: zict's and distributed's two-tier mappings (evict until below target; th
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
 from collections import deque
@@ -126,6 +127,7 @@ class Residency:
             return False
         self._discard_copy(storage)
         storage.copy, storage.transfer = self.backend.swap_out(block)
+        self.tally.swapped_out_bytes += storage.nbytes
         storage.exposed = storage.recalled = False
         storage.block, storage.state = block, State.LEAVING
         self._leaving.append(storage)
@@ -187,6 +189,7 @@ class Residency:
         except BaseException:
             storage.block, storage.state = None, State.AWAY
             raise
+        self.tally.swapped_in_bytes += storage.nbytes
         return True
 
     def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
@@ -226,7 +229,7 @@ class Residency:
         that is allowed and no Variable of the user's shows it.
         """
         if storage.state is State.ARRIVING:
-            self._arrive(storage)
+            self._turn_back(storage)
         storage.recalled = False
         if storage.state is not State.RESIDENT:
             return
@@ -281,8 +284,8 @@ class Residency:
         victim = max(candidates, key=self.next_use)
         stuck.add(id(victim))
         if victim.state is State.ARRIVING:
-            self._arrive(victim)
-        if victim.is_retained() and self.swap_out(victim):
+            self._turn_back(victim)
+        elif victim.is_retained() and self.swap_out(victim):
             self.tally.evictions += 1
             self.settle()
         return True
@@ -301,13 +304,12 @@ class Residency:
             raise
         finally:
             self.tally.stall_seconds += time.perf_counter() - started
-        self.tally.swapped_out_bytes += storage.nbytes
         self._stay(storage)
         if not storage.recalled and not storage.exposed and storage not in self.pinned:
             self._let_go(storage)
 
     def _stay(self, storage: Storage) -> None:
-        """What was moved, or was to be, is resident: the places own it again."""
+        """What was to leave is resident: the places own it again."""
         assert storage.block is not None
         storage.fill_places(storage.block, variables=storage.exposed)
         storage.block, storage.transfer, storage.state = None, None, State.RESIDENT
@@ -334,6 +336,11 @@ class Residency:
         if storage.state is State.LOST:
             self.on_lost(storage)
             raise LostMapError(_lost(storage))
+        if storage.state is State.ARRIVING:
+            try:
+                return self._arrive(storage)
+            except OSError as error:
+                log.logger.info('a swap-in failed and is tried again: %s', error)
         if storage.state is State.AWAY:
             self.tally.faults += 1
             self.make_room(storage.nbytes)
@@ -347,16 +354,21 @@ class Residency:
     def _arrive(self, storage: Storage) -> ByteArray:
         """Waits for a swap-in and returns the block, which only the places own from then on."""
         assert storage.transfer is not None and storage.block is not None
+        block, state = storage.block, State.AWAY
         try:
             storage.transfer.wait()
-        except OSError:
-            storage.block, storage.transfer, storage.state = None, None, State.AWAY
-            raise
-        self.tally.swapped_in_bytes += storage.nbytes
-        block = storage.block
-        self._by_root[id(block)] = storage.root, storage
-        self._stay(storage)
+            state = State.RESIDENT
+            self._by_root[id(block)] = storage.root, storage
+        finally:
+            if storage.transfer.done:
+                storage.block, storage.transfer, storage.state = None, None, state
         return block
+
+    def _turn_back(self, storage: Storage) -> None:
+        """Ends a swap-in that nobody waits for: the far copy is still whole."""
+        with contextlib.suppress(OSError):
+            self._arrive(storage)
+        storage.state = State.AWAY
 
     def _discard_copy(self, storage: Storage) -> None:
         if storage.copy is not None:

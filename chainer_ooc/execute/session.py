@@ -143,7 +143,7 @@ class Session:
         self._end()
         self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._residency, self._parameters, self._graphs, self._meter,
-            recording=self._uncertain or not self._known())
+            recording=self._uncertain)
 
     def _end(self) -> None:
         iteration, self._iteration = self._iteration, None

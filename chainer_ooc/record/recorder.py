@@ -35,6 +35,11 @@ class MapRow:
     backward_uses: list[int] = field(default_factory=list)
 
 
+def forms(arrays: Sequence[Any]) -> str:
+    """Dtypes and shapes of some arrays, for signatures."""
+    return ' '.join(f'{each.dtype.str}{each.shape}' for each in arrays if each is not None)
+
+
 class Recorder:
     """Collects the rows of one iteration.
 
@@ -78,11 +83,11 @@ class Recorder:
             seconds: its duration.
             peak_bytes: what it allocated at its highest.
         """
-        forms = ' '.join(f'{each.dtype.str}{each.shape}' for each in arrays if each is not None)
-        signature = f'{label} {ids[0]} {ids[1]} {ids[2]} {forms}'
-        inputs, outputs, hidden = (tuple(each) for each in ids)
-        row = Call(len(self.calls), label, inputs, outputs, hidden, signature, seconds, peak_bytes)
-        for map_id in {*inputs, *outputs, *hidden} - {-1}:
+        arguments = forms(arrays[:len(ids[0])])
+        signature = f'{label} {ids[0]} {ids[1]} {ids[2]} {arguments} -> {forms(arrays[len(ids[0]):])}'
+        seen = [tuple(each) for each in ids]
+        row = Call(len(self.calls), label, seen[0], seen[1], seen[2], signature, seconds, peak_bytes, arguments)
+        for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)
         return row

@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Standing:
-    """Bytes that live through an iteration: parameters, optimizer state, what a user keeps; in forward old gradients."""
+    """Bytes that live through an iteration: parameters, optimizer state, a user's own; in forward old gradients."""
 
     forward_bytes: int
     backward_bytes: int

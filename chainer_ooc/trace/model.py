@@ -63,6 +63,7 @@ class Call:
         signature: what tells this call from another: label, ids, shapes and dtypes.
         seconds: duration of the forward computation.
         peak_bytes: what the call allocates at its highest, its outputs included, above what was there before.
+        arguments: dtypes and shapes of the inputs, by which a call can be recognised before it runs.
     """
 
     index: int
@@ -73,6 +74,7 @@ class Call:
     signature: str
     seconds: float
     peak_bytes: int
+    arguments: str = ''
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
 """The host backend's threads under signals, interrupts and forks."""
+import contextlib
 import os
 import random
 import signal
@@ -126,17 +127,55 @@ def test_an_interrupted_close_may_be_repeated(backend, gate):
     backend.release(copy)
 
 
+@contextlib.contextmanager
+def signals(handler):
+    """Sends the main thread a signal every millisecond or less."""
+    quiet = threading.Event()
+    main, random_numbers = threading.main_thread().ident, random.Random(1)
+
+    def send():
+        while not quiet.wait(random_numbers.uniform(1e-5, 1e-3)):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield
+    finally:
+        quiet.set()
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize('moment', ['before', 'after'])
+def test_an_interrupt_while_a_thread_starts_leaves_it_in_order(backend, monkeypatch, moment):
+    start = threading.Thread.start
+
+    def interrupted_start(thread):
+        if moment == 'after':
+            start(thread)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.01)
+        if moment == 'before':
+            start(thread)
+
+    array = numbers(MB)
+    for _ in range(2):  # each direction's thread
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, 'start', interrupted_start)
+            with pytest.raises(KeyboardInterrupt):
+                back(backend, out(backend, array))
+    assert np.array_equal(back(backend, out(backend, array)), array)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_signals_do_not_disturb_the_copies(backend):
     caught = []
-    handler = signal.signal(signal.SIGALRM, lambda *_: caught.append(1))
-    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
-    try:
+    with signals(lambda *_: caught.append(1)):
         for seed in range(3):
             array = numbers(30 * MB, seed)
             assert np.array_equal(back(backend, out(backend, array)), array)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
     assert caught
 
 
@@ -150,20 +189,17 @@ def test_interrupts_at_any_moment_lose_nothing(backend):
             armed[0] = False
             raise KeyboardInterrupt
 
-    handler = signal.signal(signal.SIGALRM, interrupt)
     until = time.monotonic() + 1
-    while time.monotonic() < until:
-        while len(held) > 10:
-            backend.release(held.pop(random_numbers.randrange(10))[0])
-        try:
-            armed[0] = True
-            signal.setitimer(signal.ITIMER_REAL, random_numbers.uniform(1e-5, 1e-3))
-            _swap_and_check(backend, held, random_numbers)
-            armed[0] = False
-        except KeyboardInterrupt:
-            interrupts += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, handler)
+    with signals(interrupt):
+        while time.monotonic() < until:
+            while len(held) > 10:
+                backend.release(held.pop(random_numbers.randrange(10))[0])
+            try:
+                armed[0] = True
+                _swap_and_check(backend, held, random_numbers)
+                armed[0] = False
+            except KeyboardInterrupt:
+                interrupts += 1
     assert interrupts
     assert all((back(backend, copy) == value).all() for copy, value in held)
     assert backend.describe()['spill_file_bytes'] <= 40 * MB  # 10 copies of up to 1 MB and gaps; a leak: hundreds

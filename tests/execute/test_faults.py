@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import traceback
+import tracemalloc
 
 import chainer
 import chainer.functions as F
@@ -256,6 +257,19 @@ def test_exception_in_a_function_passes_and_leaves_nothing(policy, at, where, er
             fragile[0] = 0
 
     train_with_a_fault('residual', policy, at, Breaking(**{where: error('injected')}), error)
+
+
+@pytest.mark.parametrize('error', [ZeroDivisionError, KeyboardInterrupt])
+@pytest.mark.parametrize('where', ['forward_error', 'backward_error'])
+@pytest.mark.parametrize('policy', POLICIES)
+def test_exception_ends_the_recording_at_once(policy, where, error, fragile):
+    training = Training('residual')
+    fragile[0] = 0
+    with ooc(policy):
+        with Raising(**{where: error('injected')}), pytest.raises(error):
+            training.forward().backward()
+        assert not tracemalloc.is_tracing()
+        assert chainer_ooc.stats() is None
 
 
 def fail_with(loss):

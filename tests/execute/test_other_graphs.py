@@ -12,6 +12,7 @@ import pytest
 from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, live_storages, ooc, spill_bytes
 
 import chainer_ooc
+from chainer_ooc.backends.host.measure import SAMPLE_BYTES
 
 
 @pytest.fixture(params=POLICIES)
@@ -445,8 +446,9 @@ def test_two_hundred_iterations_of_changing_shapes_grow_nothing(policy):
                 gc.collect()
                 marks.append((threading.active_count(), len(os.listdir('/proc/self/fd')), live_storages()))
                 spilled.append(spill_bytes())
-    assert marks[0][:2] == marks[1][:2]
+    assert marks[0][1] == marks[1][1]
+    assert max(mark[0] for mark in marks) <= 3  # this thread and the two that copy, which start when they are needed
     assert marks[1][2] <= 20  # those of a graph or two, whose last copies are under way
-    assert max(spilled) < 2_000_000
+    assert max(spilled) < 2_000_000 + SAMPLE_BYTES  # the file keeps the room of the bandwidth measurement
     chainer_ooc.reset()
     assert live_storages() == 0

@@ -58,7 +58,7 @@ def test_a_new_map_is_an_event_and_a_death_is_its_last_position():
     frozen = trace(recorder)
     assert [(each.kind, each.map, each.nbytes, each.position) for each in frozen.events] == [
         ('malloc', 0, 96, 0), ('malloc', 1, 160, 0), ('malloc', 2, 32, 1), ('free', 1, 160, 3)]
-    assert [each.last_alive for each in frozen.maps] == [-1, 3, -1]
+    assert [each.last_alive for each in frozen.maps] == [1, 3, 1]  # what was never freed lives to the end
 
 
 def test_bandwidth_versions_device_and_time_are_kept():

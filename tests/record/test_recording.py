@@ -289,7 +289,7 @@ def test_gradients_so_far_are_counted_beside_a_step(record):
     net.cleargrads()
     x = batch(50, 1000)
     trace = record(lambda: F.sum(net.two(net.one(x))))
-    assert trace.steps[0].other_bytes < 20_000
+    assert trace.steps[0].other_bytes < 40_000  # rows and other small objects of Python
     assert trace.steps[2].other_bytes == pytest.approx(4_000_000 + 4_000 + 200_000, abs=100_000)
 
 

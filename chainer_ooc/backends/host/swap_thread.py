@@ -12,6 +12,7 @@ The stack is small, as a default one (8 MB) is private memory that RLIMIT_DATA c
 from __future__ import annotations
 
 import queue
+import signal
 import threading
 import time
 import traceback
@@ -22,6 +23,10 @@ from chainer_ooc.backends.host.transfer import HostTransfer, Space
 from chainer_ooc.errors import SpillError
 
 STACK_BYTES = 256 << 10
+
+#: The signals that come from outside; those of a fault in a thread itself must reach it.
+_INTERRUPTS = signal.valid_signals() - {
+    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
 
 #: Makes one copy: the space in the spill file and the array in near memory.
 Copy = Callable[[Space, ByteArray], None]
@@ -82,23 +87,29 @@ class SwapThread:
 
         If this fails: a KeyboardInterrupt may pass through; call it again.
         """
-        if self._thread is not None and self._thread.ident is not None:
+        if self._thread is not None:
             self._tasks.put(None)
             self._last.wait()  # a join that is interrupted takes the thread for ended (Python 3.11 and 3.12)
             self._thread.join()
             self._thread = None
 
     def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        before = threading.stack_size(STACK_BYTES)
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        stack_before = threading.stack_size()
+        mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            self._thread.start()
+            # An interrupt within Thread.start leaves a thread that runs or not, nobody can tell. The new thread keeps
+            # the mask, which leaves the signals to the main thread.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+            threading.stack_size(STACK_BYTES)
+            thread.start()
+            self._thread = thread
         except RuntimeError as error:
-            self._thread = None
             raise SpillError(f'cannot start the thread {self._name!r}: {error}; raise the limit of processes '
                              '(ulimit -u) or of memory') from error
         finally:
-            threading.stack_size(before)
+            threading.stack_size(stack_before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
 
     def _run(self) -> None:
         while True:
