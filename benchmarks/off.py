@@ -3,10 +3,13 @@
     python benchmarks/off.py
 
 The patches cannot be taken out of a running interpreter, so there are two: one with them and one without, on the same
-core, told in turns to train for a moment. Processor time is compared, which other programs disturb least. Where a
-program's code and data come to lie can make it a percent faster or slower for as long as it runs, so both interpreters
-are started anew several times, and the median over the starts is what counts. A control, plain beside plain, shows how
-small a difference the method can see. Needs a Python and NumPy on which plain Chainer runs (3.10 or 3.11, below 2).
+core, told in turns to train for a moment. Other programs can only make a turn longer, so each side is taken at the
+tenth part of its turns that were shortest, in processor time. Where a program's code and data come to lie can make it
+a percent faster or slower for as long as it runs, so both interpreters are started anew several times, and the
+median over the starts is what counts. A control, plain beside plain, shows how small a difference this can see.
+
+`many-calls` is the worst case: a net of 16 units a layer, where next to nothing is computed. Needs a Python and a NumPy
+on which plain Chainer runs (3.10 or 3.11, below 2).
 """
 from __future__ import annotations
 
@@ -17,18 +20,18 @@ import pathlib
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from surroundings import make_parser, positive, publish
 
 # isort: split
-from pairs import PairedSeconds, in_turns
+from pairs import in_turns
 
 from chainer_ooc.report.table import Column, Table, seconds
 
 WORKER = pathlib.Path(__file__).with_name('off_worker.py')
-TURN_SECONDS = 0.2
+TURN_SECONDS = 0.05
 
 def percent_of_two_digits(value: float) -> str:
     """A signed share with two digits behind the point, as one percent is the question."""
@@ -78,7 +81,7 @@ def main() -> None:
     parser.add_argument('--networks', nargs='+', default=['resnet50', 'many-calls'], metavar='NAME',
                         help='many-calls or one of the four networks (resnet50 many-calls)')
     parser.add_argument('--starts', type=positive, default=7, metavar='N', help='of both interpreters (%(default)s)')
-    parser.add_argument('--pairs', type=positive, default=31, metavar='N', help='turns per start (%(default)s)')
+    parser.add_argument('--pairs', type=positive, default=51, metavar='N', help='turns per start (%(default)s)')
     arguments = parser.parse_args()
     rows = [measure(network, sides, arguments)
             for network in arguments.networks for sides in (('plain', 'patched'), ('plain', 'plain'))]
@@ -87,26 +90,33 @@ def main() -> None:
 
 def measure(network: str, sides: tuple[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
     """Compares two sides over several starts."""
-    starts = []
+    shortest = []
     for number in range(arguments.starts):
-        times = one_start(network, sides if number % 2 else sides[::-1], arguments.pairs)
-        starts.append(times if number % 2 else PairedSeconds(times.second, times.first))
+        shortest.append(one_start(network, sides, number % 2 == 1, arguments.pairs))
         print(f'{network}, {sides[1]} beside {sides[0]}, start {number + 1} of {arguments.starts}: '
-              f'{percent_of_two_digits(starts[-1].ratio - 1)}', flush=True)
-    ratios = [times.ratio for times in starts]
+              f'{percent_of_two_digits(shortest[-1][1] / shortest[-1][0] - 1)}', flush=True)
+    overheads = [second / first - 1 for first, second in shortest]
     return {
-        'network': network, 'sides': f'{sides[1]} beside {sides[0]}', 'overhead': statistics.median(ratios) - 1,
-        'starts': [min(ratios) - 1, max(ratios) - 1], 'all_starts': [ratio - 1 for ratio in ratios],
-        'iteration_seconds': statistics.median(starts[0].first),
+        'network': network, 'sides': f'{sides[1]} beside {sides[0]}', 'overhead': statistics.median(overheads),
+        'starts': [min(overheads), max(overheads)], 'all_starts': overheads,
+        'iteration_seconds': statistics.median(first for first, _ in shortest),
     }
 
 
-def one_start(network: str, sides: tuple[str, str], pairs: int) -> PairedSeconds:
-    """Starts both interpreters and lets them take turns."""
-    with interpreter(network, sides[0]) as first, interpreter(network, sides[1]) as second:
+def one_start(network: str, sides: tuple[str, str], swapped: bool, pairs: int) -> tuple[float, float]:
+    """Starts both interpreters, in the other order if `swapped`; returns the seconds of each."""
+    order = sides[::-1] if swapped else sides
+    with interpreter(network, order[0]) as first, interpreter(network, order[1]) as second:
         first.iterations = second.iterations = max(1, round(TURN_SECONDS / first.seconds()))
         in_turns(first.seconds, second.seconds, 2)
-        return in_turns(first.seconds, second.seconds, pairs)
+        times = in_turns(first.seconds, second.seconds, pairs)
+    shortest = undisturbed(times.first), undisturbed(times.second)
+    return shortest[::-1] if swapped else shortest
+
+
+def undisturbed(times: Sequence[float]) -> float:
+    """The time below which a tenth of the times lie."""
+    return statistics.quantiles(times, n=10, method='inclusive')[0]
 
 
 @contextlib.contextmanager

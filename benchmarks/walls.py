@@ -45,20 +45,21 @@ def main() -> None:
 def measure(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Finds the two walls of one network."""
     plain_options, ooc_options = both_ways(arguments, network, batchsize=arguments.batchsize)
-    peak_bytes = measured(f'{network} plain, no wall', plain_options).peak_bytes
-    walls = [smallest_wall(f'{network} {kind}', options, peak_bytes, arguments.resolution)
-             for kind, options in (('plain', plain_options), (arguments.policy, ooc_options))]
+    free = measured(f'{network} plain, no wall', plain_options)
+    resident_bytes = max(sample.resident_bytes for sample in free.samples)  # no wall below this can work
+    plain_bytes = smallest_wall(f'{network} plain', plain_options, resident_bytes, 5 * free.peak_bytes // 4, arguments)
+    ooc_bytes = smallest_wall(f'{network} {arguments.policy}', ooc_options, 0, plain_bytes, arguments)
     return {'network': ARCHITECTURES[network].title, 'batchsize': plain_options.images_per_iteration,
-            'plain_bytes': walls[0], 'ooc_bytes': walls[1], 'ratio': walls[1] / walls[0]}
+            'plain_bytes': plain_bytes, 'ooc_bytes': ooc_bytes, 'ratio': ooc_bytes / plain_bytes}
 
 
-def smallest_wall(name: str, options: Options, peak_bytes: int, resolution: int) -> int:
-    """Finds the smallest wall, starting at the peak of plain Chainer without one."""
+def smallest_wall(name: str, options: Options, low: int, high: int, arguments: argparse.Namespace) -> int:
+    """Finds the smallest wall, above `low` and, if that works, up to `high`."""
     def works(wall_bytes: int) -> bool:
         walled = dataclasses.replace(options, wall_bytes=wall_bytes)
         return probe(f'{name}, wall {wall_bytes / 1e6:,.0f} MB', walled).outcome is Outcome.FINISHED
 
-    return smallest(works, 0, peak_bytes, resolution)
+    return smallest(works, low, high, arguments.resolution)
 
 
 if __name__ == '__main__':
