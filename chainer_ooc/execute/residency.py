@@ -1,8 +1,7 @@
 """What is in near memory, and every change of that: swap-outs, swap-ins, drops, evictions, and the budget (P3).
 
 Only the thread that trains changes residency. A swap-out that is done frees nothing by itself: `reap` looks at finished
-ones at the edges of calls, so that the memory that a call sees does not change while it runs. Deaths of blocks are
-told by weak references, possibly from another thread or the garbage collector, and so only queued there.
+ones at the edges of calls, so that the memory that a call sees does not change while it runs.
 
 Source: zict's and distributed's two-tier mappings (evict until below target; the value is always in a tier).
 """
@@ -20,74 +19,36 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.places import Array
+from chainer_ooc.execute.account import Account
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import Tally
 
 
-class Residency:
+class Residency(Account):
     """The storages of one backend.
 
     Attributes:
         backend: moves the bytes.
         budget_bytes: what near memory may hold; nothing is moved for its sake while it is None.
-        standing_bytes: arrays that are no feature maps and live now: parameters, gradients, optimizer state.
         min_bytes: smaller blocks are never evicted.
-        metering: whether new blocks count as seen by the allocation meter.
         inside: Chainer's own computation runs, so that whoever reads an array does not write to it.
         pinned: storages that the current call needs.
         next_use: position of a storage's next use, for eviction; the farthest goes first.
         on_lost: called with a storage that is read after it was lost.
-        on_event: called with ('malloc' or 'free', token, map id, bytes) when a block appears or goes.
     """
 
     def __init__(self, backend: Backend):
+        super().__init__()
         self.backend = backend
         self.budget_bytes: int | None = None
-        self.standing_bytes = 0
         self.min_bytes = 0
-        self.metering = False
         self.inside = False
         self.pinned: frozenset[Storage] = frozenset()
         self.next_use: Callable[[Storage], float] = lambda storage: -storage.touched
-        self.on_event: Callable[[str, object, int, int], None] = lambda kind, token, map_id, nbytes: None
         self.on_lost: Callable[[Storage], None] = lambda storage: None
         self.tally = Tally()
-        self._by_root: dict[int, tuple[weakref.ref[Array], Storage]] = {}
         self._leaving: deque[Storage] = deque()
-        self._deaths: deque[tuple[int, weakref.ref[Array], object, int, int, int]] = deque()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
-        self._near_bytes = 0
-        self._metered_bytes = 0
-        self._epoch = 0
-
-    # --- what there is -------------------------------------------------------------------------------------------
-
-    def near_bytes(self) -> int:
-        """Bytes in near memory as far as they are known: feature maps and what stands."""
-        self._bury()
-        return self._near_bytes + self.standing_bytes
-
-    def metered_bytes(self) -> int:
-        """Bytes of the feature maps in near memory that were allocated while the meter ran."""
-        self._bury()
-        return self._metered_bytes
-
-    def storages(self) -> list[Storage]:
-        """All that are in near memory."""
-        self._bury()
-        return [storage for _, storage in self._by_root.values()]
-
-    def forget_metered(self) -> None:
-        """A new stretch of metering begins: what is there now was not seen by it."""
-        self._epoch += 1
-        self._metered_bytes = 0
-
-    def find(self, array: Any) -> Storage | None:
-        """Returns the storage under an array, or None if it is not known or cannot be moved."""
-        root = arrays.root_of(array)
-        ref, storage = self._by_root.get(id(root), (None, None))
-        return storage if ref is not None and ref() is root else None
 
     def register(self, array: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
         """Returns the storage under an array, made known as `map_id` of `token` if need be; None if it cannot be moved.
@@ -103,8 +64,8 @@ class Residency:
         self._all.add(storage)
         if from_outside:
             storage.counted_bytes = int(array.nbytes)
-        storage.root = self._count(root, storage, self.metering and not from_outside)
-        self._by_root[id(root)] = storage.root, storage
+        self.count(root, storage, self.metering and not from_outside)
+        self.put(root, storage)
         return storage
 
     # --- moving ----------------------------------------------------------------------------------------------------
@@ -182,7 +143,7 @@ class Residency:
         except MemoryError:
             return False
         on_heap = block.base is None
-        storage.root = self._count(block, storage, self.metering and on_heap)
+        self.count(block, storage, self.metering and on_heap)
         storage.block, storage.state = block, State.ARRIVING
         try:
             storage.transfer = self.backend.swap_in(storage.copy, block)
@@ -358,7 +319,7 @@ class Residency:
         try:
             storage.transfer.wait()
             state = State.RESIDENT
-            self._by_root[id(block)] = storage.root, storage
+            self.put(block, storage)
         finally:
             if storage.transfer.done:
                 storage.block, storage.transfer, storage.state = None, None, state
@@ -374,26 +335,6 @@ class Residency:
         if storage.copy is not None:
             self.backend.release(storage.copy)
             storage.copy = None
-
-    def _count(self, root: Array, storage: Storage, metered: bool) -> weakref.ref[Array]:
-        """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
-        key, token, map_id, nbytes = id(root), storage.token, storage.map, storage.counted_bytes
-        epoch = self._epoch if metered else -1
-        self._near_bytes += nbytes
-        if metered:
-            self._metered_bytes += nbytes
-        self.on_event('malloc', token, map_id, nbytes)
-        return weakref.ref(root, lambda ref: self._deaths.append((key, ref, token, map_id, nbytes, epoch)))
-
-    def _bury(self) -> None:
-        while self._deaths:
-            key, dead, token, map_id, nbytes, epoch = self._deaths.popleft()
-            self._near_bytes -= nbytes
-            if epoch == self._epoch:
-                self._metered_bytes -= nbytes
-            if self._by_root.get(key, (None, None))[0] is dead:
-                del self._by_root[key]
-            self.on_event('free', token, map_id, nbytes)
 
 
 def _lost(storage: Storage) -> str:
