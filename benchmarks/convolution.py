@@ -4,12 +4,14 @@
     python benchmarks/convolution.py --networks resnet50 --workspaces 8MB 64MB --batchsize 32 --layers
 
 For each layer of a network, plain Chainer and each workspace take turns in one process. The ratio is plain over tiled,
-above 1 where tiles are faster; a network's is that of the sums over its layers, turn by turn.
+above 1 where tiles are faster; a network's is that of the sums over its layers, turn by turn. On a machine that others
+use too, take OMP_NUM_THREADS=1 and --processor-time.
 """
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from typing import Any
 
 from surroundings import ARCHITECTURES, make_parser, positive, publish
@@ -49,10 +51,12 @@ def main() -> None:
     parser.add_argument('--batchsize', type=positive, default=16, metavar='N', help='images (%(default)s)')
     parser.add_argument('--crop', type=positive, default=224, metavar='PIXELS', help='side of an image (%(default)s)')
     parser.add_argument('--turns', type=positive, default=5, metavar='N', help='after one to warm up (%(default)s)')
+    parser.add_argument('--processor-time', action='store_true', help='of all threads, instead of time on the wall')
     parser.add_argument('--layers', action='store_true', help='show every layer, not only the sums')
     arguments = parser.parse_args()
     rows = [row for network in arguments.networks for row in measure(network, arguments)]
-    title = f'Convolution and pooling in tiles, batch {arguments.batchsize}, {arguments.turns} turns'
+    clock = ', processor time' if arguments.processor_time else ''
+    title = f'Convolution and pooling in tiles, batch {arguments.batchsize}, {arguments.turns} turns{clock}'
     publish(Table(COLUMNS, rows, title), arguments)
 
 
@@ -70,7 +74,7 @@ def measure(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
     rows = []
     for layer, count in layers_of(network, arguments.crop).items():
         print(f'{network}: {layer}', flush=True)
-        bench = Bench(layer, arguments.batchsize)
+        bench = Bench(layer, arguments.batchsize, time.process_time if arguments.processor_time else time.perf_counter)
         turns = take_turns(bench, ways, arguments.turns)
         scratch = {way: bench.scratch_bytes(way) for way in ways}
         for way in ways:

@@ -8,6 +8,7 @@ import collections
 import dataclasses
 import time
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import chainer
@@ -87,9 +88,11 @@ class Bench:
     Args:
         layer: The layer.
         batchsize: Images.
+        clock: Gives seconds.
     """
 
-    def __init__(self, layer: Layer, batchsize: int) -> None:
+    def __init__(self, layer: Layer, batchsize: int, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         random = numpy.random.default_rng(0)
         self._layer = layer
         self._x = random.standard_normal((batchsize, *layer.image), numpy.float32)
@@ -109,15 +112,15 @@ class Bench:
         x = self._x if self._layer.first else chainer.Variable(self._x)
         parameters = [chainer.Parameter(array) for array in self._parameters]
         with chainer.using_config('ooc_workspace', workspace):
-            began = time.perf_counter()
+            began = self._clock()
             y = self._call(x, parameters)
-            forward_seconds = time.perf_counter() - began
+            forward_seconds = self._clock() - began
             if self._gy is None:
                 self._gy = numpy.random.default_rng(1).standard_normal(y.shape, numpy.float32)
             y.grad = self._gy
-            began = time.perf_counter()
+            began = self._clock()
             y.backward()
-            return forward_seconds, time.perf_counter() - began
+            return forward_seconds, self._clock() - began
 
     def scratch_bytes(self, workspace: int | None) -> int:
         """Returns the most that forward took besides what it gives and keeps."""

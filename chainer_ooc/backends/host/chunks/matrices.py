@@ -19,8 +19,9 @@ import numpy as np
 from chainer_ooc.backends.host.chunks.tiles import Buffer, Tile
 from chainer_ooc.backends.host.chunks.windows import Array, Windows
 
-# Columns below which stacking paid on ResNet50's layers: 15 to 20 % at 49 columns, nothing at 196.
-STACK_BELOW_COLUMNS = 128
+# Columns below which stacking paid on ResNet50's layers: 15 to 20 % at 49 columns; at 196 only with two threads, which
+# meet less often in one long product than in many short ones; at 784 the copies cost more.
+STACK_BELOW_COLUMNS = 256
 
 
 def working_dtype(*arrays: Array) -> np.dtype[Any]:
