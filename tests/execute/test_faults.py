@@ -243,9 +243,9 @@ def fragile(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize('error', [ZeroDivisionError, MemoryError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize('error', [MemoryError, KeyboardInterrupt])
 @pytest.mark.parametrize('where', ['forward_error', 'backward_error'])
-@pytest.mark.parametrize('at', [0, 1, 3])
+@pytest.mark.parametrize('at', [0, 2])
 @pytest.mark.parametrize('policy', POLICIES)
 def test_exception_in_a_function_passes_and_leaves_nothing(policy, at, where, error, fragile):
     class Breaking(Raising):
@@ -294,8 +294,8 @@ def interrupt(original, *args, **kwargs):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize('at', [0, 1, 2])
-@pytest.mark.parametrize('after', [0, 3, 7])
+@pytest.mark.parametrize('at', [0, 2])
+@pytest.mark.parametrize('after', [0, 5])
 @pytest.mark.parametrize('policy', SWAPPING)
 def test_keyboard_interrupt_in_the_wait_for_a_swap(policy, after, at):
     train_with_a_fault(
@@ -313,7 +313,7 @@ def interrupted_after(original, *args):
     raise KeyboardInterrupt(result)
 
 
-@pytest.mark.parametrize('at', [0, 1, 2])
+@pytest.mark.parametrize('at', [0, 2])
 @pytest.mark.parametrize('name', ['swap_out', 'swap_in'])
 @pytest.mark.parametrize('failure', [interrupt, interrupted_after])
 @pytest.mark.parametrize('policy', SWAPPING)
