@@ -56,6 +56,25 @@ def test_known_sizes_run_under_their_plans():
     assert [each.phase for each in training.outcome.stats[:2]] == ['profile'] * 2
 
 
+def test_graphs_that_differ_in_a_later_shape_only_have_plans_of_their_own():
+    def forward(rows):
+        h = F.tanh(chainer.Variable(np.ones((40, 50), np.float32)))
+        return F.sum(F.exp(F.sin(h[:rows])))
+
+    phases, plans = [], {}
+    with ooc('swap-all'):
+        for rows in (30, 20) * 4:
+            loss = forward(rows)
+            loss.backward()
+            phases.append(chainer_ooc.stats().phase)
+            if phases[-1] == 'run':
+                plans[rows] = chainer_ooc.plan()
+                assert max(each.nbytes for each in chainer_ooc.trace().maps[1:]) == 40 * 50 * 4
+                assert rows * 50 * 4 in {each.nbytes for each in chainer_ooc.trace().maps}
+    assert phases[-4:] == ['run'] * 4
+    assert plans[20].peak_bytes < plans[30].peak_bytes
+
+
 def test_image_sizes_that_change(policy):
     def program():
         training = Training('residual')
