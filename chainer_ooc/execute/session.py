@@ -166,10 +166,15 @@ class Session:
     def _budget_bytes(self) -> int:
         if self.settings.budget_bytes is not None:
             return self.settings.budget_bytes
-        if self._default_budget_bytes is None:
-            held_bytes = self._residency.near_bytes() + sum(self._parameters.standing_bytes())
-            self._default_budget_bytes = int(held_bytes + SHARE_OF_FREE * self._residency.backend.free_bytes())
-        return self._default_budget_bytes
+        if self._default_budget_bytes is not None:
+            return self._default_budget_bytes
+        self._residency.standing_bytes = 0
+        standing_bytes = sum(self._parameters.standing_bytes())
+        held_bytes = self._residency.near_bytes() + standing_bytes
+        budget_bytes = int(held_bytes + SHARE_OF_FREE * self._residency.backend.free_bytes())
+        if standing_bytes:  # before the first iteration nobody knows which of the memory in use is parameters
+            self._default_budget_bytes = budget_bytes
+        return budget_bytes
 
     @contextlib.contextmanager
     def _inside(self) -> Iterator[None]:
