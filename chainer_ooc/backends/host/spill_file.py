@@ -105,6 +105,11 @@ class SpillFile:
         """
         self._move(os.preadv, view, start, 'reading from the spill file', bool)
 
+    def __del__(self) -> None:
+        # An interrupt may end whoever made this file before anybody knows of it.
+        if hasattr(self, '_descriptor'):
+            self.close()
+
     def close(self) -> None:
         """Closes the file, which frees its space. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
