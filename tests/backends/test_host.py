@@ -122,6 +122,9 @@ def test_a_full_disk_leaves_the_source_and_the_space(backend, monkeypatch):
 @pytest.mark.parametrize('fails', ['nothing', 'write', 'read'])
 def test_the_array_is_gone_at_the_very_moment_of_done(backend, monkeypatch, gate, fails):
     # The caller drops its references while the write is held back, so the threads' own are the last.
+    gate.set()
+    back(backend, out(backend, numbers(8)))  # the threads run before `end` is watched
+    gate.clear()
     if fails == 'read':
         monkeypatch.setattr(os, 'preadv', failing(errno.EIO)('read'))
     arrays = [numbers(MB), np.zeros(MB, np.uint8)]

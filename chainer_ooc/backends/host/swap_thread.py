@@ -11,8 +11,8 @@ The stack is small, as a default one (8 MB) is private memory that RLIMIT_DATA c
 
 from __future__ import annotations
 
+import _thread
 import queue
-import signal
 import threading
 import time
 import traceback
@@ -23,10 +23,6 @@ from chainer_ooc.backends.host.transfer import HostTransfer, Space
 from chainer_ooc.errors import SpillError
 
 STACK_BYTES = 256 << 10
-
-#: The signals that come from outside; those of a fault in a thread itself must reach it.
-_INTERRUPTS = signal.valid_signals() - {
-    signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
 
 #: Makes one copy: the space in the spill file and the array in near memory.
 Copy = Callable[[Space, ByteArray], None]
@@ -70,6 +66,9 @@ class SwapThread:
         self._ended = ended
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._may_run = False  # whether a thread runs or, after an interrupt, may still begin
+        self._stopped = False
+        self._launching = threading.Lock()  # never taken by the main thread, hence never left taken by an interrupt
         self._last = HostTransfer(0)  # ends with the thread
 
     def submit(self, task: Task) -> None:
@@ -78,8 +77,7 @@ class SwapThread:
         Raises:
             SpillError: The thread cannot be started. The task is not queued.
         """
-        if self._thread is None:
-            self._start()
+        self._start()
         self._tasks.put(task)
 
     def stop(self) -> None:
@@ -87,29 +85,58 @@ class SwapThread:
 
         If this fails: a KeyboardInterrupt may pass through; call it again.
         """
+        if not self._may_run:
+            return
+        try:
+            self._start()  # after an interrupt only this tells that no thread is still to begin
+        except SpillError:
+            return
+        self._stopped = True
+        self._tasks.put(None)
+        self._last.wait()  # a join that is interrupted takes the thread for ended (Python 3.11 and 3.12)
         if self._thread is not None:
-            self._tasks.put(None)
-            self._last.wait()  # a join that is interrupted takes the thread for ended (Python 3.11 and 3.12)
             self._thread.join()
-            self._thread = None
+        self._may_run = False
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        """Starts the thread unless it runs; after an interrupt it may be called again.
+
+        An interrupt within ``Thread.start`` would leave a thread that runs or does not, and nobody could tell.
+        Interrupts come to the main thread only, so another one, which begins by a single call of C, starts it.
+        """
+        if self._thread is not None:
+            return
+        self._may_run = True
+        launch = HostTransfer(0)
         stack_before = threading.stack_size()
-        mask_before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
-            # An interrupt within Thread.start leaves a thread that runs or not, nobody can tell. The new thread keeps
-            # the mask, which leaves the signals to the main thread.
-            signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
             threading.stack_size(STACK_BYTES)
-            thread.start()
-            self._thread = thread
+            _thread.start_new_thread(self._launch, (launch,))
+            launch.wait()
         except RuntimeError as error:
-            raise SpillError(f'cannot start the thread {self._name!r}: {error}; raise the limit of processes '
-                             '(ulimit -u) or of memory') from error
+            self._may_run = False
+            raise self._no_thread(error) from error
+        except SpillError:
+            self._may_run = False
+            raise
         finally:
             threading.stack_size(stack_before)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask_before)
+
+    def _launch(self, launch: HostTransfer) -> None:
+        failure = None
+        with self._launching:
+            if self._thread is None and not self._stopped:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                    self._thread = thread
+                except RuntimeError as error:
+                    failure = self._no_thread(error)
+        launch.end(0.0, failure)
+
+    def _no_thread(self, error: RuntimeError) -> SpillError:
+        return SpillError(f'cannot start the thread {self._name!r}: {error}; raise the limit of processes (ulimit -u) '
+                          'or of memory')
 
     def _run(self) -> None:
         while True:
