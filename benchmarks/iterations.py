@@ -6,6 +6,7 @@ process draw the same.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from models import ARCHITECTURES
 from photographs import RandomCrops, bundled_photographs
 
 SEED = 0
+CHECKED = 3  # iterations after which the states of two trainings are compared
 
 
 class Training:
@@ -40,6 +42,7 @@ class Training:
         self._reporter = chainer.Reporter()
         self._reporter.add_observer('main', self.chain)
         self.losses: list[str] = []
+        self.checked_state: dict[str, str] = {}
 
     def iterate(self) -> float:
         """Runs one iteration.
@@ -59,4 +62,14 @@ class Training:
             self._optimizer.update(self.chain, images, labels)
             seconds = time.perf_counter() - began
         self.losses.append(float(observed['main/loss'].array).hex())
+        if len(self.losses) == CHECKED:
+            self.checked_state = self._digests()
         return seconds
+
+    def _digests(self) -> dict[str, str]:
+        """A digest of every parameter, running statistic and array of the optimizer, by the name it is saved under."""
+        serializer = chainer.serializers.DictionarySerializer()
+        serializer['chain'].save(self.chain)
+        serializer['optimizer'].save(self._optimizer)
+        return {name: hashlib.sha256(repr((value.dtype, value.shape)).encode() + value.tobytes()).hexdigest()
+                for name, value in serializer.target.items()}
