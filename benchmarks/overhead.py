@@ -4,9 +4,9 @@
     python benchmarks/overhead.py --networks resnet50 --workspace 64MB --budget 700MB
     python benchmarks/overhead.py --networks resnet50 --workspace 64MB --budget 700MB --beside keep
 
-Two trainings with the same seeds take turns in one process: one in plain Chainer, or under `--beside keep` with the same
-workspace, which shows what the swapping alone costs; the other under a policy. Both must give the same bits: losses,
-and after three iterations of momentum SGD every parameter, running statistic and array of the optimizer. With
+Two trainings with the same seeds take turns in one process: one in plain Chainer, or under `--beside keep` with the
+same workspace, which shows what the swapping alone costs; the other under a policy. Both must give the same bits:
+losses, and after three iterations of momentum SGD every parameter, running statistic and array of the optimizer. With
 `--workspace` convolutions are split, which changes the order of sums: plain Chainer is then no measure, and a third
 training under `keep`, which splits them likewise, is.
 """

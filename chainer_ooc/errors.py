@@ -53,6 +53,26 @@ class LostMapError(OocError, RuntimeError):
     """
 
 
+class RecomputeMismatchError(OocError, RuntimeError):
+    """A function that ran again gave an array of another shape or dtype than at its first run.
+
+    Attributes:
+        recorded: shape and dtype of the first run.
+        recomputed: those of the second.
+    """
+
+    def __init__(self, label: str, recorded: tuple[object, object], recomputed: tuple[object, object]):
+        self.recorded = recorded
+        self.recomputed = recomputed
+        super().__init__(
+            f'{label} gave an array of shape {recorded[0]}, dtype {recorded[1]} at first, and of shape '
+            f'{recomputed[0]}, dtype {recomputed[1]} when it was recomputed; set ooc_recompute = False on the class of '
+            'a function whose result depends on anything but its inputs')
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class TraceFormatError(OocError, ValueError):
     """A text is no trace, or one that this release cannot read."""
 

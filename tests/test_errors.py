@@ -8,7 +8,8 @@ from chainer_ooc import errors
 
 BUILT_INS = {
     errors.ForkError: ImportError, errors.ConfigError: ValueError, errors.InfeasibleBudgetError: ValueError,
-    errors.SpillError: OSError, errors.LostMapError: RuntimeError, errors.TraceFormatError: ValueError}
+    errors.SpillError: OSError, errors.LostMapError: RuntimeError, errors.TraceFormatError: ValueError,
+    errors.RecomputeMismatchError: RuntimeError}
 
 
 def infeasible():
@@ -46,7 +47,18 @@ def test_an_infeasible_budget_keeps_its_values_when_it_travels(again):
     assert vars(other) == vars(error)
 
 
-@pytest.mark.parametrize('kind', set(BUILT_INS) - {errors.InfeasibleBudgetError})
+def test_a_mismatch_says_both_forms_and_travels():
+    error = errors.RecomputeMismatchError('Noise', ((2, 3), 'float32'), ((3, 2), 'float64'))
+    other = pickle.loads(pickle.dumps(error))
+    assert str(other) == (
+        'Noise gave an array of shape (2, 3), dtype float32 at first, and of shape (3, 2), dtype float64 when it was '
+        'recomputed; set ooc_recompute = False on the class of a function whose result depends on anything but its '
+        'inputs')
+    assert (other.recorded, other.recomputed) == (((2, 3), 'float32'), ((3, 2), 'float64'))
+
+
+@pytest.mark.parametrize('kind', sorted(
+    set(BUILT_INS) - {errors.InfeasibleBudgetError, errors.RecomputeMismatchError}, key=lambda kind: kind.__name__))
 def test_other_errors_travel_too(kind):
     other = pickle.loads(pickle.dumps(kind('what failed')))
     assert (type(other), str(other)) == (kind, 'what failed')

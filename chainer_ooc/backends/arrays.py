@@ -9,13 +9,17 @@ objects and subclasses of ndarray. `root_of` gives None for them, and they are n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host.block import Block
+
+#: NPY_ARRAY_WRITEABLE. Reading `flags.writeable` itself warns for what numpy.broadcast_arrays gave.
+_WRITEABLE = 0x400
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,20 @@ class Layout:
     strides: tuple[int, ...]
     offset_bytes: int
     writeable: bool
+
+    @property
+    def size(self) -> int:
+        """Number of elements, as of an array."""
+        return math.prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes, as of an array."""
+        return len(self.shape)
+
+    def writable(self) -> Layout:
+        """The same, for an array that may be written."""
+        return replace(self, writeable=True)
 
 
 def root_of(array: Any) -> np.ndarray[Any, Any] | None:
@@ -44,7 +62,7 @@ def root_of(array: Any) -> np.ndarray[Any, Any] | None:
 def layout_of(array: np.ndarray[Any, Any], root: np.ndarray[Any, Any]) -> Layout:
     """Describes `array` as a view of `root`, which must be ``root_of(array)``."""
     offset_bytes = array.ctypes.data - root.ctypes.data
-    return Layout(array.dtype, array.shape, array.strides, offset_bytes, array.flags.writeable)
+    return Layout(array.dtype, array.shape, array.strides, offset_bytes, bool(array.flags.num & _WRITEABLE))
 
 
 def flat_bytes(root: np.ndarray[Any, Any]) -> ByteArray | None:

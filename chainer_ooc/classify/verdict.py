@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 from chainer_ooc.trace import FeatureMap, Trace
 
+#: What comes from outside of the graph and is retained by nobody is copied for a recomputation if it is this small.
+COPIED_BYTES = 1 << 16
+
 
 class Verdict(enum.Enum):
-    """The closed set of answers; a recomputed map is a later issue's."""
+    """The closed set of answers."""
 
     KEEP = 'keep'
     SWAP = 'swap'
+    RECOMPUTE = 'recompute'
 
 
 def can_leave(feature_map: FeatureMap, min_bytes: int) -> bool:
@@ -26,3 +31,30 @@ def can_leave(feature_map: FeatureMap, min_bytes: int) -> bool:
 def everything(trace: Trace, min_bytes: int) -> tuple[Verdict, ...]:
     """Swaps each map that can leave."""
     return tuple(Verdict.SWAP if can_leave(each, min_bytes) else Verdict.KEEP for each in trace.maps)
+
+
+def can_recompute(trace: Trace, min_bytes: int) -> tuple[bool, ...]:
+    """Which maps can be recomputed, whatever the verdicts on the others: one bool for each.
+
+    A map can be made again if its producer is repeatable and each of the producer's inputs is at hand: as it is
+    retained (then every verdict brings it back), as it can be made again itself, or as it is no feature map. Nobody may
+    have written to it after it was made. One that a Variable of the user's shows is left out, since he may read it when
+    the parameters have changed.
+    """
+    producible: list[bool] = []
+    for each in trace.maps:  # a producer's inputs were seen before its outputs
+        call = trace.calls[each.producer] if each.producer is not None else None
+        producible.append(call is not None and call.repeatable and not each.written
+                          and _at_hand(trace, call.inputs, producible))
+    return tuple(ready and can_leave(each, min_bytes) and not each.shown
+                 for ready, each in zip(producible, trace.maps, strict=True))
+
+
+def _at_hand(trace: Trace, inputs: Iterable[int], producible: list[bool]) -> bool:
+    for map_id in inputs:
+        if map_id < 0 or trace.maps[map_id].retained:
+            continue
+        is_copied = trace.maps[map_id].producer is None and trace.maps[map_id].nbytes <= COPIED_BYTES
+        if not is_copied and not (map_id < len(producible) and producible[map_id]):
+            return False
+    return True

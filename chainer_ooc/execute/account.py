@@ -11,9 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.places import Array
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage import State, Storage
 
 
 class Account:
@@ -66,6 +68,13 @@ class Account:
         """Makes a storage findable by the root that it was counted with."""
         self._by_root[id(root)] = storage.root, storage
 
+    def detach(self, storage: Storage) -> None:
+        """The user has the array for himself from now on: it still counts, but is the storage's no more."""
+        root = storage.root()
+        if root is not None and self._by_root.get(id(root), (None, None))[1] is storage:
+            del self._by_root[id(root)]
+        storage.root, storage.state = _dead_reference(), State.LOST
+
     def count(self, root: Array, storage: Storage, metered: bool) -> None:
         """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
         key, token, map_id, nbytes = id(root), storage.token, storage.map, storage.counted_bytes
@@ -87,3 +96,7 @@ class Account:
             if self._by_root.get(key, (None, None))[0] is dead:
                 del self._by_root[key]
             self.on_event('free', token, map_id, nbytes)
+
+
+def _dead_reference() -> weakref.ref[Array]:
+    return weakref.ref(np.empty(0))

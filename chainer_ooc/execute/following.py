@@ -91,6 +91,24 @@ class Following:
         """Maps to swap out after a call."""
         return () if self._orders is None else self._orders.leave_after.get(position, ())
 
+    def forgotten_after(self, position: int) -> Sequence[int]:
+        """Maps to give up after a call, which can be made again."""
+        return () if self._orders is None else self._orders.forget_after.get(position, ())
+
+    def needs_recipe(self, position: int) -> bool:
+        """Whether the call that comes may have to run again."""
+        return self._orders is not None and position in self._orders.recipes
+
+    @property
+    def shares_chains(self) -> bool:
+        """Whether what a chain of recomputations makes stays for the steps after."""
+        return self._orders is None or self._orders.plan.chains.shared
+
+    def is_forgettable(self, map_id: int) -> bool:
+        """Whether the plan gives a map up and has it made again."""
+        return (self._orders is not None and self.graph is not None and map_id in self._orders.forgettable
+                and map_id not in self.graph.reused)
+
     def freed_after(self, position: int) -> list[tuple[int, bool]]:
         """Maps to drop after a step, and whether they may be lost."""
         if self._orders is None or self.graph is None:
@@ -114,7 +132,8 @@ class Following:
         feature_map = self.graph.trace.maps[map_id]
         if feature_map.last_forward_use >= position:
             return position
-        return next((use for use in feature_map.backward_uses if use >= position), float('inf'))
+        uses = feature_map.backward_uses if self._orders is None else self._orders.plan.chains.uses[map_id]
+        return next((use for use in uses if use >= position), float('inf'))
 
     # --- the way in and out ----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that ove
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 import weakref
 from collections.abc import Sequence
@@ -23,9 +24,20 @@ from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.following import Following
+from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
+from chainer_ooc.execute.recipe import (
+    Prototype,
+    Recipe,
+    UnrepeatableError,
+    is_repeatable,
+    may_write_inputs,
+    prepare,
+    write_recipe,
+)
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.seen import Parameters, array_of, retained, see_call
+from chainer_ooc.execute.revival import forget, hold, release
+from chainer_ooc.execute.seen import Parameters, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.record.meter import AllocationMeter
@@ -72,6 +84,8 @@ class Iteration:
         self._unread: collections.Counter[int] = collections.Counter()
         self._unfreed: list[tuple[int, bool]] = []
         self._hesitant: list[weakref.ref[Storage]] = []
+        self._held: list[weakref.ref[Storage]] = []
+        self._forgotten: list[weakref.ref[Storage]] = []
         self._began = time.perf_counter()
         self._steady_bytes, self._gradient_bytes = parameters.standing_bytes()
         residency.standing_bytes = 0
@@ -115,7 +129,15 @@ class Iteration:
         residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_bytes()
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in residency.pinned)
         self._room(need_bytes, known is not None, f'{function.label}, forward of call {position}')
+        self._repeatable = self._recorded and is_repeatable(function)
+        self._prototype = self._prepared(function, position)
         self._meter.mark()
+
+    def _prepared(self, function: Any, position: int) -> Prototype | None:
+        if self.following.needs_recipe(position):
+            with contextlib.suppress(UnrepeatableError):
+                return prepare(function)
+        return None
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], seconds: float) -> None:
         """Records a forward call, and lets go of what it used last."""
@@ -126,12 +148,21 @@ class Iteration:
             self._residency, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
         self._keep_track(function, inputs, outputs, position)
         arrays = [array_of(each) for each in (*inputs, *outputs)]
-        call = recorder.call(function.label, ids, arrays, seconds, peak_bytes)
+        call = recorder.call(function.label, ids, arrays, seconds, peak_bytes, self._repeatable)
+        if self._recorded and may_write_inputs(function):
+            self._note_written(call)
         del arrays
         for storage in self._residency.pinned:
             self._residency.guard(storage)
         self._unread.update(set(call.inputs))
         self.following.check_call(recorder.calls)
+        if self._prototype is not None and self.following.graph is not None:
+            recipe = write_recipe(
+                self._residency, self._prototype, function, inputs, outputs, call, self._will_stay)
+            self._hold(recipe, position)
+        self._prototype = None
+        for map_id in self.following.forgotten_after(position):
+            self._forget(self._storage(map_id))
         for map_id in self.following.leaving_after(position):
             leaving = self._storage(map_id)
             if leaving is not None and not self._residency.swap_out(leaving):
@@ -152,6 +183,54 @@ class Iteration:
                 found[storage.map] = storage
         self._storages += [weakref.ref(found[map_id]) for map_id in sorted(found) if map_id >= len(self._storages)]
 
+    def _note_written(self, call: Call) -> None:
+        for map_id in set(call.inputs) - {-1}:
+            self.recorder.maps[map_id].written = True
+
+    def _hold(self, recipe: Recipe, position: int) -> None:
+        """Watches over the call's own maps that the plan gives up, until it does."""
+        for product in recipe.products:
+            storage = product.storage()
+            if (storage is not None and storage.recipe is None and self.following.is_forgettable(storage.map)
+                    and self.recorder.maps[storage.map].producer == position):
+                hold(storage, recipe)
+                self._held.append(weakref.ref(storage))
+
+    def _will_stay(self, storage: Storage) -> bool:
+        """Whether a map can be had in backward: it is retained, now or by a later call, or can be made again."""
+        graph = self.following.graph
+        planned = graph is not None and storage.token is self and graph.trace.maps[storage.map].retained
+        return planned or storage.can_return()
+
+    def _forget(self, storage: Storage | None) -> None:
+        """Gives up a map that can be made again; what cannot is swapped out, and what is still shown waits."""
+        if storage is None:
+            return
+        if forget(storage):
+            self._forgotten.append(weakref.ref(storage))
+        elif storage.recipe is not None or (storage.is_retained() and not self._residency.swap_out(storage)):
+            self._hesitant.append(weakref.ref(storage))
+
+    def _stop_watching(self) -> None:
+        """Backward begins: no map is held any more, and none is lost that a Variable of the user's shows.
+
+        He may read it after the parameters have changed, from which it could not be made again.
+        """
+        for ref in self._held:
+            storage = ref()
+            if storage is not None and storage.hold is not None:
+                release(storage)
+                if storage.is_retained():
+                    storage.recipe = None
+                else:
+                    self._residency.detach(storage)
+        for ref in self._forgotten:
+            storage = ref()
+            if storage is not None and storage.is_shown() and self._residency.is_lost(storage):
+                self._residency.fetch(storage, exposed=False)
+                self._residency.swap_out(storage)
+        self._held, self._forgotten = [], []
+
     def _leave_eagerly(self, call: Call) -> None:
         """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""
         for storage in self._residency.storages():
@@ -168,7 +247,9 @@ class Iteration:
                 storage = self._storage(map_id)
                 row.foreign = (storage is not None and storage.state is State.RESIDENT
                                and storage.root() is not None and storage.held_elsewhere())
+                row.shown = storage is not None and storage.is_shown()
             self.following.check_forward_is_over(len(self.recorder.calls))
+            self._stop_watching()
         self._in_backward = True
         self._steady_bytes, self._gradient_bytes = self._parameters.standing_bytes()
         self._start_swap_ins()
@@ -183,6 +264,7 @@ class Iteration:
         self._look_around(recorder.next_position)
         needed = retained(residency, function)
         residency.pinned = frozenset(needed)
+        residency.shares_chains = self.following.shares_chains
         for storage in needed:
             if storage.state is not State.RESIDENT:
                 residency.fetch(storage, exposed=False)
@@ -301,7 +383,9 @@ class Iteration:
         for ref in hesitant:
             storage = ref()
             wanted = storage is None or storage.recalled or storage.state is not State.RESIDENT
-            if storage is not None and not wanted and not self._residency.swap_out(storage):
+            if storage is not None and storage.recipe is not None:
+                self._forget(storage)
+            elif storage is not None and not wanted and not self._residency.swap_out(storage):
                 self._hesitant.append(ref)
         self._residency.near_bytes()
         self.recorder.now = position

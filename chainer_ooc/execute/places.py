@@ -76,6 +76,10 @@ class Place(abc.ABC):
         """What a user may see through a Variable."""
         yield from ()
 
+    def is_shown(self) -> bool:
+        """Whether there is a Variable that a user may look at."""
+        return False
+
     def arrays(self) -> Iterator[Array]:
         """Everything held; an array that is held twice comes twice."""
         yield from self.retained()
@@ -139,6 +143,9 @@ class NodePlace(Place):
         variable = self._variable()
         if variable is not None and not _is_away(variable._data) and variable._data[0] is not None:
             yield variable._data[0]
+
+    def is_shown(self) -> bool:
+        return self._variable() is not None
 
     def empty(self, away_for: Stand) -> None:
         node = self._node()
@@ -240,6 +247,10 @@ class AttributePlace(Place):
         if array is not None:
             yield array
 
+    def source(self) -> tuple[Any, str]:
+        """The function that has the attribute, and its name."""
+        return self._owner(), self._name
+
     def nbytes(self) -> int:
         """Size of the array."""
         return sum(array.nbytes for array in self.arrays())
@@ -265,6 +276,11 @@ class AttributePlace(Place):
             del owner._ooc[self._name]
             if self._name not in owner.__dict__:
                 owner.__dict__[self._name] = array
+
+
+def array_of(given: Any) -> Any:
+    """The array of an argument of `apply`: a Variable or an array."""
+    return given._data[0] if hasattr(given, '_data') else given
 
 
 def hidden_places(function: Any) -> list[AttributePlace]:

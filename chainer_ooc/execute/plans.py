@@ -27,14 +27,21 @@ class Orders:
     Attributes:
         plan: the plan itself.
         leave_after: maps to swap out after a call.
+        forget_after: maps to give up after a call, since they will be made again; or, where only chains read them,
+            to leave to themselves.
         free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
+        recipes: calls that may run again.
+        forgettable: the maps of `forget_after`.
         swap_ins: in order.
     """
 
     plan: Plan
     leave_after: dict[int, list[int]]
+    forget_after: dict[int, list[int]]
     free_after: dict[int, list[tuple[int, bool]]]
     swap_ins: tuple[SwapIn, ...]
+    recipes: frozenset[int]
+    forgettable: frozenset[int]
 
 
 @dataclass
@@ -125,11 +132,16 @@ class Graphs:
 def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
     """Sorts a plan by position."""
     leave_after: dict[int, list[int]] = {}
+    forget_after: dict[int, list[int]] = {}
     free_after: dict[int, list[tuple[int, bool]]] = {}
     for each, verdict in zip(trace.maps, plan.verdicts, strict=True):
         if verdict is Verdict.SWAP:
             leave_after.setdefault(each.last_forward_use, []).append(each.id)
-        if each.backward_uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
+        elif each.producer in plan.chains.calls and (verdict is Verdict.RECOMPUTE or not each.retained):
+            forget_after.setdefault(each.last_forward_use, []).append(each.id)
+        uses = plan.chains.uses[each.id]
+        if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
             may_lose = verdict is Verdict.KEEP
-            free_after.setdefault(each.backward_uses[-1], []).append((each.id, may_lose))
-    return Orders(plan, leave_after, free_after, plan.swap_ins)
+            free_after.setdefault(uses[-1], []).append((each.id, may_lose))
+    return Orders(plan, leave_after, forget_after, free_after, plan.swap_ins, plan.chains.calls,
+                  frozenset(each for maps in forget_after.values() for each in maps))

@@ -17,9 +17,10 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray
-from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import Account
+from chainer_ooc.execute.places import Array
+from chainer_ooc.execute.revival import forget, release, revive
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import Tally
 
@@ -34,6 +35,7 @@ class Residency(Account):
         inside: Chainer's own computation runs, so that whoever reads an array does not write to it.
         pinned: storages that the current call needs.
         next_use: position of a storage's next use, for eviction; the farthest goes first.
+        shares_chains: what is made again on the way to another map stays, if functions still wait for it.
         on_lost: called with a storage that is read after it was lost.
     """
 
@@ -42,6 +44,7 @@ class Residency(Account):
         self.backend = backend
         self.budget_bytes: int | None = None
         self.min_bytes = 0
+        self.shares_chains = True
         self.inside = False
         self.pinned: frozenset[Storage] = frozenset()
         self.next_use: Callable[[Storage], float] = lambda storage: -storage.touched
@@ -80,6 +83,8 @@ class Residency(Account):
         if storage.copy is not None and not storage.exposed:
             self._let_go(storage)
             return True
+        release(storage)
+        storage.recipe = None  # his Variables have their arrays again, and nobody notices what he writes there
         if storage.held_elsewhere():
             return False
         root = storage.root()
@@ -180,14 +185,15 @@ class Residency(Account):
 
     def guard(self, storage: Storage) -> None:
         """Empties the Variables of a resident storage that has a far copy, so that a user's read is noticed."""
-        if storage.state is State.RESIDENT and storage.copy is not None and not storage.exposed:
+        watched = storage.copy is not None or storage.hold is not None
+        if storage.state is State.RESIDENT and watched and not storage.exposed:
             storage.empty_places(variables_only=True)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Frees a storage after its last backward use.
 
-        Its far copy stays while the graph lives, so that it can still be read. One without a far copy is lost, where
-        that is allowed and no Variable of the user's shows it.
+        Its far copy stays while the graph lives, so that it can still be read, and so does its recipe. One with neither
+        is lost, where that is allowed and no Variable of the user's shows it.
         """
         if storage.state is State.ARRIVING:
             self._turn_back(storage)
@@ -196,9 +202,21 @@ class Residency(Account):
             return
         if storage.copy is not None and not storage.exposed:
             self._let_go(storage)
-        elif may_lose and storage.copy is None and not storage.in_variables():
+        elif ((may_lose or (storage.recipe is not None and not storage.exposed))
+                and storage.copy is None and not storage.in_variables()):
             storage.empty_places()
-            storage.state = State.LOST
+            storage.hold, storage.state = None, State.LOST
+
+    def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
+        """Takes new bytes for a lost storage, of which `root` is the owner."""
+        self.count(root, storage, self.metering)
+        storage.state, storage.exposed = State.RESIDENT, False
+        storage.fill_places(block, variables=False)
+        self.put(root, storage)
+
+    def is_lost(self, storage: Storage) -> bool:
+        """Whether its bytes are in no memory."""
+        return self._near_block(storage) is None and storage.state is State.LOST
 
     def close(self) -> None:
         """Brings back what somebody may still read, then gives the backend back.
@@ -246,7 +264,7 @@ class Residency(Account):
         stuck.add(id(victim))
         if victim.state is State.ARRIVING:
             self._turn_back(victim)
-        elif victim.is_retained() and self.swap_out(victim):
+        elif victim.is_retained() and ((victim.recipe is not None and forget(victim)) or self.swap_out(victim)):
             self.tally.evictions += 1
             self.settle()
         return True
@@ -295,8 +313,7 @@ class Residency(Account):
 
     def _bring(self, storage: Storage) -> ByteArray:
         if storage.state is State.LOST:
-            self.on_lost(storage)
-            raise LostMapError(_lost(storage))
+            return revive(self, storage)
         if storage.state is State.ARRIVING:
             try:
                 return self._arrive(storage)
@@ -335,9 +352,3 @@ class Residency(Account):
         if storage.copy is not None:
             self.backend.release(storage.copy)
             storage.copy = None
-
-
-def _lost(storage: Storage) -> str:
-    return (f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, and policy '
-            "keep has no copy of it; the next iteration plans for this use. To go on now use policy 'swap-all', whose "
-            'maps can be read as long as their graph lives')

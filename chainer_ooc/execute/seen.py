@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, hidden_places
+from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, array_of, hidden_places
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import Recorder
@@ -90,11 +90,6 @@ def retained(residency: Residency, function: Any) -> list[Storage]:
     found = dict.fromkeys(_retained(residency, function))
     found.pop(None, None)
     return [each for each in found if each is not None]
-
-
-def array_of(given: Any) -> Any:
-    """The array of an argument of `apply`: a Variable or an array."""
-    return given._data[0] if hasattr(given, '_data') else given
 
 
 def _retained(residency: Residency, function: Any) -> Iterator[Storage | None]:

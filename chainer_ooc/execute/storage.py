@@ -2,7 +2,7 @@
 
     RESIDENT --swap_out--> LEAVING --reap--> AWAY --prefetch--> ARRIVING --fetch--> RESIDENT
         |                     '--- recalled: stays RESIDENT
-        '---- drop: to AWAY where a far copy is, else to LOST
+        '---- drop, forget: to AWAY where a far copy is, else to LOST --revive--> RESIDENT
 
 A storage never owns its block while that is RESIDENT: the places do, and a weak reference tells when it is really
 gone. It may be alive although every place gave it up, when the user holds the array; then it is taken up again, unread
@@ -28,6 +28,7 @@ from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
 from chainer_ooc.execute.places import Array, Away, Place
 
 if TYPE_CHECKING:
+    from chainer_ooc.execute.recipe import Recipe
     from chainer_ooc.execute.residency import Residency
 
 
@@ -42,7 +43,7 @@ class State(enum.Enum):
     LEAVING = 'in near memory, being copied out'
     AWAY = 'in far memory'
     ARRIVING = 'in far memory, being copied in'
-    LOST = 'freed after its last known use'
+    LOST = 'in no memory: to be made again where there is a recipe'
 
 
 class Storage:
@@ -57,6 +58,8 @@ class Storage:
         block: the bytes while a transfer moves them, else None.
         copy: the far copy, or None; when the state is RESIDENT it equals the block unless `exposed`.
         transfer: the one in flight, or None.
+        recipe: how the bytes are made again, or None.
+        hold: the bytes of a new map whose Variables are vacant so that the user's reads are noticed, else None.
         places: everything of Chainer's that may hold an array on it, each once.
         map: id of its feature map in the iteration, or -1.
         recalled: it is to stay although it is LEAVING.
@@ -66,8 +69,8 @@ class Storage:
     """
 
     __slots__ = (
-        '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'map', 'nbytes', 'pending_uses', 'places',
-        'recalled', 'residency', 'root', 'state', 'token', 'touched', 'transfer')
+        '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'hold', 'map', 'nbytes', 'pending_uses', 'places',
+        'recalled', 'recipe', 'residency', 'root', 'state', 'token', 'touched', 'transfer')
 
     def __init__(self, residency: Residency, root: Array):
         self.residency = residency
@@ -79,6 +82,8 @@ class Storage:
         self.block: ByteArray | None = None
         self.copy: FarCopy | None = None
         self.transfer: Transfer | None = None
+        self.recipe: Recipe | None = None
+        self.hold: ByteArray | None = None
         self.places: dict[tuple[int, object], Place] = {}
         self.map = -1
         self.exposed = False
@@ -105,7 +110,16 @@ class Storage:
     def is_retained(self) -> bool:
         """Whether Chainer itself holds it for backward, and not only a Variable of the user's."""
         root = self.root()
-        return any(arrays.root_of(array) is root for place in self.places.values() for array in place.retained())
+        return root is not None and any(
+            arrays.root_of(array) is root for place in self.places.values() for array in place.retained())
+
+    def can_return(self) -> bool:
+        """Whether its bytes can be had whenever they are asked for, as long as its graph lives."""
+        return self.copy is not None or self.recipe is not None or self.is_retained()
+
+    def is_shown(self) -> bool:
+        """Whether there is a Variable for it, with its array or vacant."""
+        return any(place.is_shown() for place in self.places.values())
 
     def in_variables(self) -> bool:
         """Whether a Variable that the user can reach holds an array on it."""

@@ -16,6 +16,7 @@ class Tally:
     swapped_out_bytes: int = 0
     swapped_in_bytes: int = 0
     faults: int = 0
+    recomputed_calls: int = 0
     evictions: int = 0
     stall_seconds: float = 0.0
     seconds: float = 0.0
@@ -60,7 +61,8 @@ class IterationStats:
     def __str__(self) -> str:
         return (f'{self.policy} ({self.phase}): {self.seconds:.3f} s, peak {format_bytes(self.peak_bytes)} of '
                 f'{format_bytes(self.budget_bytes)}, out {format_bytes(self.swapped_out_bytes)}, in '
-                f'{format_bytes(self.swapped_in_bytes)}, {self.faults} faults, {self.stall_seconds:.3f} s stalled')
+                f'{format_bytes(self.swapped_in_bytes)}, {self.recomputed_calls} calls run again, '
+                f'{self.faults} faults, {self.stall_seconds:.3f} s stalled')
 
 
 def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None) -> IterationStats:
@@ -68,9 +70,9 @@ def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None) -> I
     return IterationStats(
         policy=policy, phase='profile' if plan is None else 'run', budget_bytes=budget_bytes,
         peak_bytes=tally.peak_bytes, swapped_out_bytes=tally.swapped_out_bytes,
-        swapped_in_bytes=tally.swapped_in_bytes, recomputed_calls=0, faults=tally.faults,
+        swapped_in_bytes=tally.swapped_in_bytes, recomputed_calls=tally.recomputed_calls, faults=tally.faults,
         stall_seconds=tally.stall_seconds, seconds=tally.seconds,
         predicted_seconds=None if plan is None else plan.seconds,
         predicted_peak_bytes=None if plan is None else plan.peak_bytes,
         keep=0 if plan is None else plan.count(Verdict.KEEP), swap=0 if plan is None else plan.count(Verdict.SWAP),
-        recompute=0)
+        recompute=0 if plan is None else plan.count(Verdict.RECOMPUTE))

@@ -32,6 +32,8 @@ class MapRow:
     last_alive: int | None = None
     retained: bool = False
     foreign: bool = False
+    shown: bool = False
+    written: bool = False
     backward_uses: list[int] = field(default_factory=list)
 
 
@@ -73,7 +75,7 @@ class Recorder:
             self.maps[map_id].last_alive = self.now
 
     def call(self, label: str, ids: tuple[list[int], list[int], list[int]], arrays: Sequence[Any], seconds: float,
-             peak_bytes: int) -> Call:
+             peak_bytes: int, repeatable: bool = False) -> Call:
         """Adds a forward call.
 
         Args:
@@ -82,11 +84,13 @@ class Recorder:
             arrays: its inputs and outputs, for their shapes and dtypes.
             seconds: its duration.
             peak_bytes: what it allocated at its highest.
+            repeatable: it can run again.
         """
         arguments = forms(arrays[:len(ids[0])])
         signature = f'{label} {ids[0]} {ids[1]} {ids[2]} {arguments} -> {forms(arrays[len(ids[0]):])}'
         seen = [tuple(each) for each in ids]
-        row = Call(len(self.calls), label, seen[0], seen[1], seen[2], signature, seconds, peak_bytes, arguments)
+        row = Call(len(self.calls), label, seen[0], seen[1], seen[2], signature, seconds, peak_bytes, arguments,
+                   repeatable)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)
@@ -110,7 +114,8 @@ class Recorder:
                 id=map_id, nbytes=row.nbytes, producer=row.producer, hidden=row.hidden, retained=row.retained,
                 foreign=row.foreign, last_forward_use=row.last_forward_use, backward_uses=tuple(row.backward_uses),
                 shape=row.shape, dtype=row.dtype,
-                last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive)
+                last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive,
+                shown=row.shown, written=row.written)
             for map_id, row in enumerate(self.maps))
         return Trace(
             device=device, calls=tuple(self.calls), steps=tuple(self.steps), maps=maps, events=tuple(self.events),

@@ -2,6 +2,8 @@
 
     demand(p) = what lives through the iteration + feature maps resident at p + what the computation at p allocates
 
+What runs again before a step comes before the step's own computation: the larger of the two counts.
+
 Source: PoocH 4.3 ("profiled memory usage"). Left out: transfers that take time; execution waits for those, and the
 simulator models them.
 """
@@ -14,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.schedule.chains import Chains, chain_peak_bytes, find_chains
 from chainer_ooc.trace import FeatureMap, Trace
 
 Bytes = npt.NDArray[np.int64]
@@ -27,22 +30,26 @@ class Standing:
     backward_bytes: int
 
 
-def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_bytes: int) -> Bytes:
+def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_bytes: int,
+           chains: Chains | None = None) -> Bytes:
     """Returns the bytes needed at each position, int64, shape (trace.positions,)."""
+    chains = chains or find_chains(trace, verdicts)
     need = np.zeros(trace.positions, np.int64)
     start = trace.backward_start
     need[:start] = standing.forward_bytes
     need[start:] = standing.backward_bytes
     need[:start] += np.array([call.peak_bytes for call in trace.calls], np.int64)
-    need[start:] += np.array([step.peak_bytes + step.other_bytes for step in trace.steps], np.int64)
+    need[start:] += np.array([step.other_bytes + max(step.peak_bytes, chain_peak_bytes(trace, chains, step.position))
+                              for step in trace.steps], np.int64)
     for feature_map, verdict in zip(trace.maps, verdicts, strict=True):
-        for first, last in residency(trace, feature_map, verdict, min_bytes):
+        for first, last in residency(trace, feature_map, verdict, min_bytes, chains):
             need[first:last + 1] += feature_map.nbytes
     return need
 
 
 def residency(
-        trace: Trace, feature_map: FeatureMap, verdict: Verdict, min_bytes: int) -> tuple[tuple[int, int], ...]:
+        trace: Trace, feature_map: FeatureMap, verdict: Verdict, min_bytes: int,
+        chains: Chains | None = None) -> tuple[tuple[int, int], ...]:
     """Returns the intervals of positions, both ends included, in which the map lies in near memory.
 
     The call that makes a map allocates it within its `peak_bytes`, so that it counts from the position after. A map
@@ -54,10 +61,13 @@ def residency(
         return ((born, end),)
     if not feature_map.retained:
         return ((born, max(feature_map.last_forward_use, feature_map.last_alive)),)
-    uses = feature_map.backward_uses
-    if verdict is Verdict.SWAP:
+    chains = chains or find_chains(trace, (Verdict.KEEP,))
+    uses = chains.uses[feature_map.id]
+    if verdict is not Verdict.KEEP:
         away = (born, feature_map.last_forward_use)
-        return (away, (uses[0], uses[-1])) if uses else (away,)
+        if not uses:
+            return (away,)
+        return away, (uses[0] if verdict is Verdict.SWAP else chains.restored[feature_map.id], uses[-1])
     if uses and feature_map.nbytes >= min_bytes:
         return ((born, uses[-1]),)
     return ((born, end),)

@@ -17,7 +17,7 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class FeatureMap:
         shape, dtype: of the array through which it was first seen.
         last_alive: the last position at which a map that nobody retains was in near memory: a model's local variables
             may hold it longer than its uses last. -1 if that is not known.
+        shown: a Variable of the user's still shows it when backward begins, who may read it when parameters have
+            changed.
+        written: a function that may write to its inputs has read it, so that its producer may not give it again.
     """
 
     id: int
@@ -49,6 +52,8 @@ class FeatureMap:
     shape: tuple[int, ...]
     dtype: str
     last_alive: int = -1
+    shown: bool = False
+    written: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Call:
         seconds: duration of the forward computation.
         peak_bytes: what the call allocates at its highest, its outputs included, above what was there before.
         arguments: dtypes and shapes of the inputs, by which a call can be recognised before it runs.
+        repeatable: it can run again, with the same result and without a side effect (P7).
     """
 
     index: int
@@ -75,6 +81,7 @@ class Call:
     seconds: float
     peak_bytes: int
     arguments: str = ''
+    repeatable: bool = False
 
 
 @dataclass(frozen=True)

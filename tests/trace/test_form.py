@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from chainer_ooc.errors import TraceFormatError
 from chainer_ooc.trace import Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.trace.model import VERSION
 
 NUMBERS = st.integers(-1, 2**62)
 IDS = st.lists(st.integers(-1, 1000), max_size=4).map(tuple)
@@ -16,8 +17,9 @@ TEXTS = st.text(max_size=20)
 
 MAPS = st.builds(
     FeatureMap, id=NUMBERS, nbytes=NUMBERS, producer=st.none() | NUMBERS, hidden=st.booleans(), retained=st.booleans(),
-    foreign=st.booleans(), last_forward_use=NUMBERS, backward_uses=IDS, shape=IDS, dtype=TEXTS, last_alive=NUMBERS)
-CALLS = st.builds(Call, NUMBERS, TEXTS, IDS, IDS, IDS, TEXTS, TIMES, NUMBERS)
+    foreign=st.booleans(), last_forward_use=NUMBERS, backward_uses=IDS, shape=IDS, dtype=TEXTS, last_alive=NUMBERS,
+    shown=st.booleans(), written=st.booleans())
+CALLS = st.builds(Call, NUMBERS, TEXTS, IDS, IDS, IDS, TEXTS, TIMES, NUMBERS, TEXTS, st.booleans())
 STEPS = st.builds(Step, NUMBERS, NUMBERS, IDS, TIMES, NUMBERS, NUMBERS)
 EVENTS = st.builds(MemoryEvent, st.sampled_from(['malloc', 'free']), NUMBERS, NUMBERS, NUMBERS)
 
@@ -63,7 +65,7 @@ def test_rows_read_back_as_immutable_values_of_the_same_types(trace):
 def test_the_form_is_one_object_with_a_format_and_a_version_and_a_row_a_line():
     text = SMALL.to_json()
     read = json.loads(text)
-    assert (read['format'], read['version'], read['device']) == ('chainer_ooc trace', 1, 'host')
+    assert (read['format'], read['version'], read['device']) == ('chainer_ooc trace', VERSION, 'host')
     assert read['calls'][0] == [field.name for field in dataclasses.fields(Call)]
     assert read['calls'][1][:2] == [0, 'ReLU']
     assert read['events'][1:] == [['malloc', 1, 64, 0], ['free', 1, 64, 2]]
@@ -89,17 +91,17 @@ def test_what_is_no_json_is_no_trace(text):
         Trace.from_json(text)
 
 
-@pytest.mark.parametrize('text', ['null', '[]', '{}', '3', '{"format": "another"}', '{"version": 1}'])
+@pytest.mark.parametrize('text', ['null', '[]', '{}', '3', '{"format": "another"}', '{"version": 2}'])
 def test_json_of_another_kind_is_no_trace(text):
     with pytest.raises(TraceFormatError, match="not a trace: the key \"format\" is not 'chainer_ooc trace'; write one"):
         Trace.from_json(text)
 
 
-@pytest.mark.parametrize('version', [0, 2, '1', None])
+@pytest.mark.parametrize('version', [0, VERSION - 1, VERSION + 1, '2', None])
 def test_another_version_is_named_beside_the_one_that_can_be_read(version):
     with pytest.raises(TraceFormatError) as caught:
         Trace.from_json(changed(lambda read: read.update(version=version)))
-    assert str(caught.value) == f'trace of version {version!r}, this release reads 1; record it again'
+    assert str(caught.value) == f'trace of version {version!r}, this release reads {VERSION}; record it again'
 
 
 def test_a_trace_without_a_version_is_refused():

@@ -1,0 +1,302 @@
+"""What it takes to run a forward call once more, without a trace of it anywhere else (P7).
+
+A recipe is written around the first run of a call. Before it, a copy of the function is made: its attributes as they
+were, arrays among them copied, so that a second update of running statistics hits the copy only. After it, the inputs
+are noted: feature maps by storage and layout, everything else by reference with a checksum, or as a copy where it is
+small. The state of NumPy's random stream and Chainer's configuration are set back for the second run.
+
+What may run again is decided by `is_repeatable`: Chainer's own functions whose attributes are plain values, and those
+of users who say so with the class attribute ``ooc_recompute = True``. False there, on any function, forbids it.
+
+Source: Chen et al. (recomputation); torch.utils.checkpoint (random states); what differs: single calls, not segments
+that the user marks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import warnings
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.classify.verdict import COPIED_BYTES
+from chainer_ooc.errors import LostMapError, RecomputeMismatchError
+from chainer_ooc.execute.places import Array, array_of, hidden_places
+from chainer_ooc.trace import Call
+
+if TYPE_CHECKING:
+    from chainer_ooc.execute.residency import Residency
+    from chainer_ooc.execute.storage import Storage
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
+          np.random.RandomState, np.random.Generator)
+_SERIAL = itertools.count()
+#: Columns of a checksum: a prime, so that rows of common lengths that change places are noticed.
+_COLUMNS = 4093
+
+
+class UnrepeatableError(Exception):
+    """A function has something on itself that cannot be copied, or must not run twice."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """An input that is a feature map, or part of one."""
+
+    storage: Storage
+    layout: arrays.Layout
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """An input that is no feature map, such as a parameter, and what tells that it has not changed."""
+
+    array: Any
+    checksum: int | None
+
+    def unchanged(self) -> Any:
+        """Returns the array.
+
+        Raises:
+            LostMapError: its content is not what it was at the first run.
+        """
+        if self.checksum is not None and checksum(self.array) != self.checksum:
+            raise LostMapError(
+                f'a feature map has to be recomputed from an array of {self.array.nbytes} bytes, shape '
+                f'{self.array.shape}, that has changed since, such as a parameter after an update; the next iteration '
+                "plans for this use. To go on now use policy 'swap-all', which keeps a copy of every map")
+        return self.array
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """An output or a hidden array: which storage it lies on, and how."""
+
+    name: int | str
+    owner: int  # 0 for the function, 1 for the old-style function that it adapts
+    storage: weakref.ref[Storage]
+    layout: arrays.Layout
+
+
+@dataclass
+class Prototype:
+    """A function as it was before its first run, and what surrounded it.
+
+    Attributes:
+        function: the copy's attributes, by owner: the function, and the old-style function that it adapts.
+        random: state of NumPy's random stream.
+        configuration: chainer.config's entries in this thread.
+    """
+
+    kinds: tuple[type, ...]
+    attributes: tuple[dict[str, Any], ...]
+    random: dict[str, Any] | None
+    configuration: dict[str, Any]
+
+
+@dataclass
+class Recipe:
+    """How a call is run again.
+
+    Attributes:
+        label: the function's.
+        inputs: in order.
+        products: what it made, as far as storages know it.
+        peak_bytes: what the call allocates at its highest.
+        serial: recipes that are needed by others have smaller ones.
+    """
+
+    label: str
+    prototype: Prototype
+    inputs: tuple[Moved | Fixed, ...]
+    products: tuple[Product, ...]
+    peak_bytes: int
+    serial: int = field(default_factory=lambda: next(_SERIAL))
+
+    def is_whole(self) -> bool:
+        """Whether every input can still be had."""
+        return all(each.storage.can_return() for each in self.inputs if isinstance(each, Moved))
+
+    def run(self, inputs: Sequence[Array]) -> dict[Product, Array]:
+        """Runs the call on a fresh copy of the function.
+
+        Raises:
+            RecomputeMismatchError: a result has another shape or dtype than at the first run.
+        """
+        owners = _revive(self.prototype)
+        with _surroundings(self.prototype):
+            outputs = owners[0].forward(tuple(inputs))
+        made = {}
+        for product in self.products:
+            array = outputs[product.name] if isinstance(product.name, int) else owners[product.owner].__dict__.get(
+                product.name)
+            form = (getattr(array, 'shape', None), getattr(array, 'dtype', None))
+            if form != (product.layout.shape, product.layout.dtype):
+                raise RecomputeMismatchError(self.label, (product.layout.shape, product.layout.dtype), form)
+            made[product] = array
+        return made
+
+
+def is_repeatable(function: Any) -> bool:
+    """Whether a function that has not run yet may be run twice."""
+    try:
+        prepare(function)
+    except UnrepeatableError:
+        return False
+    return True
+
+
+def may_write_inputs(function: Any) -> bool:
+    """Whether nothing is known about what a function does to its inputs: a user's, which does not say it is pure."""
+    return not all(_is_trusted(each) for each in owners_of(function))
+
+
+def owners_of(function: Any) -> list[Any]:
+    """A function, and the old-style function that it adapts, if it does."""
+    old_style = function.__dict__.get('_function')
+    return [function] if old_style is None else [function, old_style]
+
+
+def prepare(function: Any) -> Prototype:
+    """Copies a function that is about to run.
+
+    Raises:
+        UnrepeatableError: it must not run twice, or cannot be copied.
+    """
+    import chainer
+
+    owners = owners_of(function)
+    for owner in owners:
+        if not _is_trusted(owner):
+            raise UnrepeatableError(f'{type(owner).__name__} has not said ooc_recompute = True')
+    if chainer.config.schedule_func is not None:
+        raise UnrepeatableError('a static graph is being recorded')
+    attributes = tuple(_copied_attributes(each) for each in owners)
+    configuration = {**vars(chainer.global_config), **vars(chainer.config._local), 'ooc': None, 'in_recomputing': True}
+    return Prototype(tuple(type(each) for each in owners), attributes, np.random.get_state(legacy=False), configuration)
+
+
+def write_recipe(residency: Residency, prototype: Prototype, function: Any, inputs: Sequence[Any],
+                 outputs: Sequence[Any], call: Call, will_stay: Callable[[Storage], bool]) -> Recipe:
+    """Writes down how a call that has just run is run again.
+
+    Args:
+        residency: knows the storages.
+        prototype: made before the call ran.
+        function: the function itself.
+        inputs: Variables or arrays.
+        outputs: Variables.
+        call: its record.
+        will_stay: whether a storage can be had in backward.
+    """
+    prototype.attributes[0]['_input_layouts'] = function._input_layouts
+    if _same_random(prototype.random, np.random.get_state(legacy=False)):
+        prototype.random = None
+    products = []
+    found: list[tuple[int | str, int, Any]] = [(index, 0, array_of(each)) for index, each in enumerate(outputs)]
+    owners = owners_of(function)
+    for place in hidden_places(function):
+        owner, name = place.source()
+        found += [(name, owners.index(owner), array) for array in place.arrays()]
+    for name_or_index, owner_index, array in found:
+        storage, root = residency.find(array), arrays.root_of(array)
+        if storage is not None and root is not None:
+            products.append(Product(name_or_index, owner_index, weakref.ref(storage), arrays.layout_of(array, root)))
+    given = tuple(_given(residency, array_of(each), will_stay) for each in inputs)
+    return Recipe(function.label, prototype, given, tuple(products), call.peak_bytes)
+
+
+def _given(residency: Residency, array: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed:
+    storage, root = residency.find(array), arrays.root_of(array)
+    if storage is not None and root is not None and will_stay(storage):
+        return Moved(storage, arrays.layout_of(array, root))
+    if array.nbytes <= COPIED_BYTES:
+        return Fixed(array.copy(order='K'), None)
+    return Fixed(array, checksum(array))
+
+
+def _same_random(before: Any, after: Any) -> bool:
+    return bool(before['state'].keys() == after['state'].keys() and all(
+        np.array_equal(before['state'][key], after['state'][key]) for key in before['state'])
+        and before.get('gauss') == after.get('gauss') and before.get('has_gauss') == after.get('has_gauss'))
+
+
+def checksum(array: Any) -> int:
+    """A number that changes with the content; about as fast as memory can be read."""
+    flat = arrays.flat_bytes(array)
+    if flat is None:
+        return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    words = flat[:flat.size // (8 * _COLUMNS) * 8 * _COLUMNS].view(np.uint64).reshape(-1, _COLUMNS)
+    sums = np.add.reduce(words, axis=0)
+    return zlib.crc32(flat[words.nbytes:], zlib.crc32(sums.view(np.uint8)))
+
+
+def _is_trusted(owner: Any) -> bool:
+    declared = getattr(type(owner), 'ooc_recompute', None)
+    return bool(declared) if declared is not None else type(owner).__module__.startswith('chainer.')
+
+
+def _copied_attributes(owner: Any) -> dict[str, Any]:
+    taken = {}
+    for name, value in owner.__dict__.items():
+        if name not in ('_function', '_node', '_owned_node', '_weak_function', '_local_function_hooks', 'stack'):
+            taken[name] = _copied(value)
+    return taken
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        return copy.deepcopy(value)
+    if isinstance(value, _PLAIN):
+        return value
+    if type(value) is np.ndarray and not value.dtype.hasobject and value.nbytes <= COPIED_BYTES:
+        return value.copy(order='K')
+    if type(value) in (tuple, list, set, frozenset):
+        return type(value)(map(_copied, value))
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    if callable(value) and getattr(value, '__module__', '').startswith('chainer.') and hasattr(value, '__qualname__'):
+        return value
+    raise UnrepeatableError(f'an attribute is a {type(value).__name__}, which cannot be copied')
+
+
+def _revive(prototype: Prototype) -> list[Any]:
+    owners = []
+    for kind, attributes in zip(prototype.kinds, prototype.attributes, strict=True):
+        owner: Any = object.__new__(kind)
+        owner.__dict__.update({name: _copied(value) for name, value in attributes.items()})
+        owners.append(owner)
+    if len(owners) == 2:
+        owners[0]._function = owners[1]
+        owners[1]._node = weakref.ref(owners[0])
+    return owners
+
+
+@contextlib.contextmanager
+def _surroundings(prototype: Prototype) -> Iterator[None]:
+    import chainer
+
+    entries, random = vars(chainer.config._local), None
+    saved = entries.copy()
+    if prototype.random is not None:
+        random = np.random.get_state(legacy=False)
+        np.random.set_state(prototype.random)
+    try:
+        entries.clear()
+        entries.update(prototype.configuration)
+        with warnings.catch_warnings(), np.errstate(all='ignore'):
+            warnings.simplefilter('ignore')  # the first run has given them
+            yield
+    finally:
+        entries.clear()
+        entries.update(saved)
+        if random is not None:
+            np.random.set_state(random)

@@ -1,0 +1,111 @@
+"""Which calls run again before which step, under a classification.
+
+A map with verdict RECOMPUTE is made by its producer again before the first step that reads it. The producer's inputs
+may be absent too: then theirs run before, and so on back to maps that are kept or swapped, the *bases* of the chain::
+
+    call           0 ----> 1 ----> 2 ----> 3 ----> loss        backward of 3 reads map 2
+    map            swap    rec.    (dead)  rec.                 -> runs 1, 2 (its input died), 3
+    base           ^^^^                                         -> map 0 is swapped in for it
+
+What a chain makes stays until its own last use, so that a prefix that several chains share runs once. Where memory
+does not allow that, only what the step itself reads stays, and prefixes run again for each step: a chain of n calls
+then costs up to n*n/2 calls and the memory of one. A base may be read by chains later than by any step: these are uses
+like others.
+
+Source: PoocH 4.4 (recomputation recurses); SuperNeurons 3.4 (speed-centric and memory-centric recomputation).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.trace import Trace
+
+
+@dataclass(frozen=True)
+class Chains:
+    """The recomputations of an iteration.
+
+    Attributes:
+        calls_at: by position of a step, the calls that run again before it, in order.
+        uses: for each map, the positions at which steps or chains read it, ascending.
+        restored: for each map, the position before which it is made again to stay, or -1.
+        shared: what a chain makes stays for the steps after.
+    """
+
+    calls_at: dict[int, tuple[int, ...]]
+    uses: tuple[tuple[int, ...], ...]
+    restored: tuple[int, ...]
+    shared: bool = True
+
+    @property
+    def calls(self) -> frozenset[int]:
+        """All calls that run again."""
+        return frozenset(call for calls in self.calls_at.values() for call in calls)
+
+
+def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: bool = True) -> Chains:
+    """Follows the steps and works out what each of them needs to have made again."""
+    uses = [set(each.backward_uses) for each in trace.maps]
+    restored = [-1] * len(trace.maps)
+    calls_at: dict[int, tuple[int, ...]] = {}
+    if Verdict.RECOMPUTE not in verdicts:
+        return Chains({}, tuple(each.backward_uses for each in trace.maps), tuple(restored))
+    for step in trace.steps:
+        wanted = [each for each in step.maps if verdicts[each] is Verdict.RECOMPUTE and restored[each] < 0]
+        if not wanted:
+            continue
+        calls, bases = _chain(trace, verdicts, wanted, restored)
+        calls_at[step.position] = calls
+        for base in bases:
+            uses[base].add(step.position)
+        for call in calls:
+            for made in _made_by(trace, call):
+                stays = verdicts[made] is Verdict.RECOMPUTE and (shared or made in wanted)
+                if stays and trace.maps[made].backward_uses[-1:] >= (step.position,):
+                    restored[made] = step.position
+    return Chains(calls_at, tuple(tuple(sorted(each)) for each in uses), tuple(restored), shared)
+
+
+def chain_peak_bytes(trace: Trace, chains: Chains, position: int) -> int:
+    """What the chain before a step has at its highest beside the maps that outlive it."""
+    calls = chains.calls_at.get(position, ())
+    last_use = {map_id: call for call in calls for map_id in trace.calls[call].inputs}
+    live: dict[int, int] = {}
+    peak_bytes = 0
+    for call in calls:
+        peak_bytes = max(peak_bytes, sum(live.values()) + trace.calls[call].peak_bytes)
+        for made in _made_by(trace, call):
+            if chains.restored[made] != position and last_use.get(made, -1) > call:
+                live[made] = trace.maps[made].nbytes
+        live = {made: nbytes for made, nbytes in live.items() if last_use[made] > call}
+    return peak_bytes
+
+
+def _chain(trace: Trace, verdicts: tuple[Verdict, ...], wanted: list[int],
+           restored: list[int]) -> tuple[tuple[int, ...], set[int]]:
+    """Returns the calls that give the maps, in order, and the maps that they start from."""
+    calls: set[int] = set()
+    bases: set[int] = set()
+    waiting = list(wanted)
+    while waiting:
+        call = trace.maps[waiting.pop()].producer
+        assert call is not None, 'a map from outside has no call that makes it again'
+        if call in calls:
+            continue
+        calls.add(call)
+        for map_id in set(trace.calls[call].inputs) - {-1}:
+            each = trace.maps[map_id]
+            if verdicts[map_id] is Verdict.RECOMPUTE and restored[map_id] < 0:
+                waiting.append(map_id)
+            elif each.retained:
+                bases.add(map_id)
+            elif each.producer is not None:
+                waiting.append(map_id)
+    return tuple(sorted(calls)), bases
+
+
+def _made_by(trace: Trace, call: int) -> set[int]:
+    row = trace.calls[call]
+    return {each for each in (*row.outputs, *row.hidden) if each >= 0 and trace.maps[each].producer == call}

@@ -1,0 +1,385 @@
+"""P7: a map that is made again has its bits, and making it leaves no trace."""
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+from ooc_networks import NETWORKS
+from ooc_training import Training, assert_same_bits, bits_of, ooc, plain, train
+from verdict_mixes import MIXES
+
+import chainer_ooc
+from chainer_ooc.classify.verdict import Verdict, can_recompute
+from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, RecomputeMismatchError
+from chainer_ooc.execute import recipe
+
+pytestmark = pytest.mark.usefixtures('verdict_mixes')
+
+
+@pytest.mark.parametrize('policy', MIXES)
+@pytest.mark.parametrize('network', NETWORKS)
+def test_any_mix_of_verdicts_gives_the_bits_of_plain_chainer(network, policy):
+    assert_same_bits(train(network, policy), plain(network))
+
+
+@pytest.mark.parametrize('policy', ['recompute-all', 'mix-1', 'mix-2'])
+@pytest.mark.parametrize('network', NETWORKS)
+def test_at_the_floor_the_bits_are_those_of_plain_chainer_too(network, policy):
+    training = Training(network)
+    with ooc(policy, budget=1):
+        training.iterate()
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            training.iterate()
+    with ooc(policy, budget=refused.value.floor_bytes):
+        training.iterate(3)
+    assert_same_bits(training.finish(), plain(network))
+    assert max(each.peak_bytes for each in training.outcome.stats[1:]) <= refused.value.floor_bytes
+
+
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception', 'reused'])
+def test_recomputing_all_moves_less_and_runs_calls_again(network):
+    swapped = train(network, 'swap-all').stats[-1]
+    chainer_ooc.reset()
+    recomputed = train(network, 'recompute-all').stats[-1]
+    assert recomputed.swapped_out_bytes < swapped.swapped_out_bytes / 2
+    assert recomputed.recompute > 0
+    assert recomputed.recomputed_calls >= recomputed.recompute / 2
+    assert swapped.recomputed_calls == 0
+
+
+@pytest.mark.parametrize('network', ['residual', 'hidden'])
+def test_a_shared_prefix_runs_once(network):
+    outcome = train(network, 'recompute-all')
+    calls = len(chainer_ooc.trace().calls)
+    assert outcome.stats[-1].recomputed_calls <= calls
+
+
+def test_a_plan_names_what_runs_again_and_when():
+    train('residual', 'recompute-all')
+    plan, trace = chainer_ooc.plan(), chainer_ooc.trace()
+    assert plan.count(Verdict.RECOMPUTE) == sum(can_recompute(trace, 0)) > 0
+    assert sum(len(calls) for calls in plan.chains.calls_at.values()) == train_once_more('residual')
+
+
+def train_once_more(network):
+    return train(network, 'recompute-all', 3).stats[-1].recomputed_calls
+
+
+class Deep(chainer.Chain):
+    """So many calls in one chain that no recursion survives it."""
+
+    def __init__(self, calls=1500):
+        super().__init__()
+        self.calls = calls
+        with self.init_scope():
+            self.scale = chainer.Parameter(np.full((1, 1), 0.999, np.float32))
+
+    def __call__(self, x):
+        h = x
+        for _ in range(self.calls):
+            h = F.tanh(h)
+        return F.sum(h * F.broadcast_to(self.scale, h.shape))
+
+
+def test_a_chain_may_be_longer_than_python_recurses():
+    def run():
+        model = Deep()
+        losses = []
+        for number in range(3):
+            model.cleargrads()
+            loss = model(chainer.Variable(np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8) + number))
+            loss.backward()
+            losses += [bits_of(loss.array), bits_of(model.scale.grad)]
+            del loss
+        return losses
+
+    expected = run()
+    with ooc('recompute-all'):
+        assert run() == expected
+        assert chainer_ooc.stats().recomputed_calls > 1000
+
+
+def test_without_memory_for_a_whole_chain_each_step_has_its_own():
+    side, calls = 256, 24
+    map_bytes = side * side * 4
+
+    def run(budget):
+        model, bits = Deep(calls), []
+        with ooc('recompute-all', budget=budget):
+            for number in range(3):
+                x = chainer.Variable(np.linspace(-1, 1, side * side, dtype=np.float32).reshape(side, side) + number)
+                loss = model(x)
+                model.cleargrads()
+                loss.backward()
+                bits += [bits_of(loss.array), bits_of(model.scale.grad)]
+                del loss
+            return bits, chainer_ooc.stats()
+
+    expected, rich = run(None)
+    chainer_ooc.reset()
+    bits, poor = run(9 * map_bytes)
+    assert bits == expected
+    assert rich.recomputed_calls <= calls + 2 < 4 * calls < poor.recomputed_calls
+    assert rich.peak_bytes > calls * map_bytes > 9 * map_bytes >= poor.peak_bytes
+
+
+# --- what a user does beside -----------------------------------------------------------------------------------------
+
+
+class Model(chainer.Chain):
+    """Shows its maps to the user, who may read, write or replace them."""
+
+    def __init__(self, act=lambda name, h: h):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.fc0, self.bn, self.fc1 = L.Linear(20, 30), L.BatchNormalization(30), L.Linear(30, 30)
+            self.fc2 = L.Linear(30, 5)
+        self.act = act
+
+    def __call__(self, x, t):
+        h = self.act('linear', self.fc0(x))
+        h = self.act('norm', self.bn(h))
+        h = self.act('relu', F.relu(h))
+        h = self.act('dropout', F.dropout(h, 0.3))
+        h = self.act('tanh', F.tanh(self.fc1(h)))
+        return F.softmax_cross_entropy(self.fc2(h), t)
+
+
+def run(model, iterations=4, after=lambda number, model, loss: None):
+    """Trains; the bits of losses, gradients, parameters and running statistics."""
+    np.random.seed(1)
+    optimizer = chainer.optimizers.MomentumSGD(0.1).setup(model)
+    bits = []
+    for number in range(iterations):
+        draws = np.random.RandomState(number)
+        x, t = draws.uniform(-1, 1, (8, 20)).astype(np.float32), draws.randint(0, 5, 8).astype(np.int32)
+        loss = model(x, t)
+        model.cleargrads()
+        loss.backward()
+        after(number, model, loss)
+        bits += [bits_of(parameter.grad) for _, parameter in sorted(model.namedparams())]
+        optimizer.update()
+        bits += [bits_of(parameter.array) for _, parameter in sorted(model.namedparams())]
+        bits += [bits_of(loss.array), bits_of(model.bn.avg_mean), bits_of(model.bn.avg_var)]
+        del loss
+    return bits
+
+
+def write_in_place(name):
+    def act(this, h):
+        if this == name:
+            h.array[h.array > 0.1] *= np.float32(0.5)
+        return h
+    return act
+
+
+@pytest.mark.parametrize('name', ['linear', 'norm', 'relu', 'dropout', 'tanh'])
+def test_a_map_that_the_user_wrote_to_keeps_what_he_wrote(name):
+    expected = run(Model(write_in_place(name)))
+    with ooc('recompute-all'):
+        assert run(Model(write_in_place(name))) == expected
+
+
+@pytest.mark.parametrize('name', ['linear', 'norm', 'relu', 'dropout', 'tanh'])
+def test_writing_that_begins_after_the_plan_was_made_is_noticed(name):
+    def late():
+        calls = []
+
+        def act(this, h):
+            calls.append(this)
+            return write_in_place(name)(this, h) if len(calls) > 10 else h
+        return Model(act)
+
+    expected = run(late())
+    with ooc('recompute-all'):
+        assert run(late()) == expected
+
+
+@pytest.mark.parametrize('name', ['linear', 'norm', 'relu', 'dropout', 'tanh'])
+@pytest.mark.parametrize('since', [0, 2])
+def test_a_variable_kept_past_the_update_shows_what_it_did(name, since):
+    def keeping(seen):
+        kept = {}
+
+        def act(this, h):
+            if this == name and len(seen) >= since:
+                kept['h'] = h
+            return h
+
+        def after(number, model, loss):
+            seen.append(bits_of(kept['h'].array) if 'h' in kept else None)
+
+        model = Model(act)
+        bits = run(model, after=lambda number, model, loss: (after(number, model, loss), bits_late(kept, seen)))
+        return bits, seen, bits_of(kept['h'].array)
+
+    def bits_late(kept, seen):
+        seen.append(bits_of(kept['h'].array) if 'h' in kept else None)
+
+    expected = keeping([])
+    with ooc('recompute-all'):
+        assert keeping([]) == expected
+
+
+def test_shapes_are_read_without_bringing_a_map_back():
+    def act(name, h):
+        assert (h.shape[0], h.ndim, h.dtype) == (8, 2, np.float32)
+        assert h.size == 8 * h.shape[1]
+        return h
+
+    with ooc('recompute-all'):
+        run(Model(act))
+        assert chainer_ooc.stats().recompute >= 4
+        assert chainer_ooc.stats().recomputed_calls >= 4
+
+
+# --- what must not run again -----------------------------------------------------------------------------------------
+
+
+class Counting(chainer.FunctionNode):
+    """A user's function with a side effect that nobody can see."""
+
+    runs = 0
+
+    def forward(self, inputs):
+        type(self).runs += 1
+        self.retain_outputs((0,))
+        return inputs[0] * np.float32(type(self).runs),
+
+    def backward(self, indexes, grads):
+        return grads[0] * 1,
+
+
+class Declared(Counting):
+    """The same, whose author says that it may run again."""
+
+    ooc_recompute = True
+    runs = 0
+
+    def forward(self, inputs):
+        type(self).runs += 1
+        self.retain_outputs((0,))
+        return inputs[0] * np.float32(3),
+
+
+class Scribbler(chainer.FunctionNode):
+    """Writes to its input: what it was given cannot be made again by the function before."""
+
+    def forward(self, inputs):
+        inputs[0][inputs[0] < 0] = 0
+        self.retain_outputs((0,))
+        return inputs[0],
+
+    def backward(self, indexes, grads):
+        y, = self.get_retained_outputs()
+        return grads[0] * (y.array > 0),
+
+
+def with_function(kind):
+    def act(name, h):
+        return kind().apply((h,))[0] if name in ('norm', 'tanh') else h
+    return Model(act)
+
+
+def test_a_users_function_is_not_run_twice():
+    Counting.runs = 0
+    expected = run(with_function(Counting))
+    assert Counting.runs == 8
+    Counting.runs = 0
+    with ooc('recompute-all'):
+        assert run(with_function(Counting)) == expected
+    assert Counting.runs == 8
+
+
+def test_a_users_function_that_says_so_is_run_twice():
+    expected = run(with_function(Declared))
+    Declared.runs = 0
+    with ooc('recompute-all'):
+        assert run(with_function(Declared)) == expected
+    assert Declared.runs > 8
+
+
+def test_what_a_function_of_the_users_wrote_to_is_not_made_again():
+    expected = run(with_function(Scribbler))
+    with ooc('recompute-all'):
+        assert run(with_function(Scribbler)) == expected
+        maps = chainer_ooc.trace().maps
+    assert [each.written for each in maps].count(True) >= 2
+
+
+def test_chainers_own_functions_can_be_forbidden(monkeypatch):
+    from chainer.functions.activation.relu import ReLU
+    monkeypatch.setattr(ReLU, 'ooc_recompute', False, raising=False)
+    with ooc('recompute-all'):
+        run(Model())
+        trace, plan = chainer_ooc.trace(), chainer_ooc.plan()
+    relu = next(call for call in trace.calls if call.label == 'ReLU')
+    assert plan.verdicts[relu.outputs[0]] is Verdict.SWAP
+
+
+# --- when it fails ---------------------------------------------------------------------------------------------------
+
+
+def test_another_shape_is_reported_with_both(monkeypatch):
+    from chainer.functions.activation.tanh import Tanh
+    forward, lengths = Tanh.forward_cpu, []
+
+    def shrinking(self, inputs):
+        y, = forward(self, inputs)
+        lengths.append(len(y))
+        return y[:4] if chainer.config.in_recomputing else y,
+
+    monkeypatch.setattr(Tanh, 'forward_cpu', shrinking)
+    with ooc('recompute-all'):
+        with pytest.raises(RecomputeMismatchError, match=r'Tanh .*shape \(8, 30\).*shape \(4, 30\)'):
+            run(Model())
+        monkeypatch.setattr(Tanh, 'forward_cpu', forward)
+        run(Model())
+
+
+def wide_model():
+    model = Model()
+    model.fc0 = L.Linear(20, 1000)  # of more bytes than are copied for a recomputation
+    model.bn, model.fc1 = L.BatchNormalization(1000), L.Linear(1000, 30)
+    return model
+
+
+def test_a_map_made_from_a_parameter_that_changed_is_refused_and_then_planned_for():
+    refused = []
+
+    def backward_twice(number, model, loss):
+        if number >= 2:
+            model.fc0.W.array *= np.float32(0.5)
+            try:
+                loss.backward()
+            except LostMapError as error:
+                refused.append((number, str(error)))
+
+    with ooc('recompute-all'):
+        run(wide_model(), 6, after=backward_twice)
+    (number, message), = refused
+    assert number == 2
+    assert 'has changed since' in message
+    assert "'swap-all'" in message
+
+
+def test_a_second_backward_pass_makes_maps_again():
+    def backward_twice(number, model, loss):
+        if number >= 2:
+            loss.backward()
+
+    expected = run(wide_model(), 5, after=backward_twice)
+    with ooc('recompute-all'):
+        assert run(wide_model(), 5, after=backward_twice) == expected
+
+
+def test_a_checksum_sees_a_changed_bit_and_rows_that_changed_places():
+    array = np.random.RandomState(0).uniform(size=(64, 8192)).astype(np.float32)
+    before = recipe.checksum(array)
+    array[3, 5] = np.nextafter(array[3, 5], np.float32(9))
+    changed = recipe.checksum(array)
+    assert changed != before
+    array[[0, 1]] = array[[1, 0]]
+    assert recipe.checksum(array) not in (before, changed)
+    assert recipe.checksum(array[:, ::2]) != recipe.checksum(array[::2])

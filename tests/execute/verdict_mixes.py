@@ -1,0 +1,35 @@
+"""Policies for tests: recompute whatever can be, or any mix of verdicts that is allowed.
+
+`recompute-all` and `mix-0` to `mix-7` are put into the table while a test has the fixture `verdict_mixes`.
+"""
+import random
+
+from chainer_ooc.classify.policies import Policy
+from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
+
+SEEDS = range(8)
+MIXES = ('recompute-all', *(f'mix-{seed}' for seed in SEEDS))
+
+
+def recompute_all(trace, budget_bytes, min_bytes):
+    """RECOMPUTE where it can be, else SWAP where it can be, else KEEP."""
+    return tuple(verdicts[-1] for verdicts in allowed(trace, min_bytes))
+
+
+def mix(seed):
+    """Draws each map's verdict from those allowed."""
+    def classify(trace, budget_bytes, min_bytes):
+        draws = random.Random(seed)
+        return tuple(draws.choice(verdicts) for verdicts in allowed(trace, min_bytes))
+    return classify
+
+
+def allowed(trace, min_bytes):
+    """The verdicts that each map may have."""
+    for feature_map, recomputable in zip(trace.maps, can_recompute(trace, min_bytes), strict=True):
+        swappable = can_leave(feature_map, min_bytes)
+        yield [Verdict.KEEP] + [Verdict.SWAP] * swappable + [Verdict.RECOMPUTE] * recomputable
+
+
+POLICIES = {'recompute-all': Policy('recompute-all', 'for tests', recompute_all, early=True)} | {
+    f'mix-{seed}': Policy(f'mix-{seed}', 'for tests', mix(seed), early=True) for seed in SEEDS}
