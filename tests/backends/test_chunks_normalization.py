@@ -20,7 +20,7 @@ from chainer_ooc.backends.host.chunks.response import Response
 
 WORKSPACES = st.sampled_from([1, 300, 5000, '8MB'])
 LAYOUTS = st.sampled_from(['C', 'permuted', 'part', 'broadcast', 'backwards'])
-DTYPES = st.sampled_from(['ee', 'ef', 'ff', 'fd', 'dd', 'fe', 'df', '>f>f'])
+DTYPES = st.sampled_from(['ee', 'ef', 'ff', 'fd', 'dd', 'fe', 'df'])
 TILES = st.sampled_from([1, 64, 1 << 19])
 
 
@@ -55,8 +55,7 @@ def maps(draw):
     if draw(st.booleans()):
         shape[draw(st.integers(0, len(shape) - 1))] = draw(st.sampled_from([9, 33, 130]))
     key = draw(st.just(1) | st.integers(0, len(shape) - 1))
-    dtypes, random = draw(DTYPES), np.random.default_rng(draw(st.integers(0, 99)))
-    x_dtype, dtype = dtypes[:len(dtypes) // 2], dtypes[len(dtypes) // 2:]
+    (x_dtype, dtype), random = draw(DTYPES), np.random.default_rng(draw(st.integers(0, 99)))
     x, gy, ggx = (array(random, shape, x_dtype, draw(layout)) for layout in (LAYOUTS, LAYOUTS, st.just('C')))
     vectors = [array(random, shape[key:key + 1], dtype) for _ in range(4)]
     vectors[3] = np.abs(vectors[3]) + vectors[3].dtype.type(0.5)
@@ -64,14 +63,17 @@ def maps(draw):
 
 
 def differentiate(function, x, others, gy, ggx):
-    """Returns results, gradients and second gradients of a function of Chainer, and its node."""
+    """Returns results, gradients and, if there is a ggx, second gradients of a function of Chainer, and its node."""
     with warnings.catch_warnings(), np.errstate(all='ignore'):
         warnings.simplefilter('ignore')
         inputs = [chainer.Variable(a) for a in (x, *others)]
         y = function(*inputs)
         gy = chainer.Variable(gy)
-        gradients = chainer.grad([y], inputs, [gy], enable_double_backprop=True)
-        second = chainer.grad(gradients[:1], [inputs[0], gy], [chainer.Variable(ggx)])
+        gradients = chainer.grad([y], inputs, [gy], enable_double_backprop=ggx is not None)
+        second = []
+        if ggx is not None:
+            slopes = [chainer.Variable(a) for a in (ggx, *(np.cos(g.array) for g in gradients[1:]))]
+            second = chainer.grad(gradients, [inputs[0], gy], slopes)
     return [v.array for v in (y, *gradients, *second)], y.creator
 
 
@@ -109,12 +111,13 @@ def test_batch_normalization_has_chainers_bits(run, call, workspace, tile_bytes)
 def test_sums_longer_than_numpys_buffer_have_chainers_bits(run, dtypes, shape):
     random = np.random.default_rng(0)
     for order in {tuple(range(len(shape))), tuple(range(len(shape)))[::-1], (*range(2, len(shape)), 0, 1)}:
-        x, gy, ggx = (array(random, [shape[axis] for axis in order], dtypes[0]).transpose(np.argsort(order))
-                      for _ in range(3))
+        x, gy = (array(random, [shape[axis] for axis in order], dtypes[0]).transpose(np.argsort(order))
+                 for _ in range(2))
         vectors = [np.abs(array(random, shape[1:2], dtypes[1])) + 1 for _ in range(4)]
-        call = x, gy, ggx, [vector.astype(dtypes[1]) for vector in vectors], (0, *range(2, len(shape)))
-        assert_alike(run(1, call), run(None, call))
-        assert_alike(run('8MB', call), run(None, call))
+        call = x, gy, None, vectors, (0, *range(2, len(shape)))
+        theirs = run(None, call)
+        for workspace in (1, '8MB'):
+            assert_alike(run(workspace, call), theirs)
 
 
 def test_statistics_that_keep_two_axes_apart_are_chainers_own():
@@ -122,9 +125,15 @@ def test_statistics_that_keep_two_axes_apart_are_chainers_own():
     x, gamma = array(random, (3, 4, 5), 'f'), array(random, (4, 5), 'f')
     ours, theirs = (train(way, (x, x, x, [gamma] * 4, (0,))) for way in ('1MB', None))
     assert_alike(ours, theirs)
-    assert chunks.normalization.workspace_bytes is not None
     with chainer.using_config('ooc_workspace', '1MB'):
         assert chunks.batch_moments(x, (0,), x.dtype) is None
+
+
+def test_numbers_in_foreign_byte_order_are_chainers_own():
+    x = np.ones((3, 4, 5), '>f4')
+    with chainer.using_config('ooc_workspace', '1MB'):
+        assert chunks.batch_moments(x, (0, 2), np.dtype('f')) is None
+        assert chunks.batch_affine(x, *(np.ones((1, 4, 1), 'f') for _ in range(4))) is None
 
 
 def test_an_empty_batch_is_chainers_own():
@@ -220,7 +229,7 @@ def peak_scratch_bytes(call):
     return peak_bytes - left_bytes
 
 
-NUMPY_BUFFERS_BYTES = 4 * 8192 * 8  # for casts within one ufunc
+NUMPY_BUFFERS_BYTES = 3 * 8192 * 4  # for casts within one ufunc, and where axes cannot be joined
 
 
 @pytest.mark.parametrize('dtypes', ['ff', 'ef', 'ee'])
@@ -237,19 +246,21 @@ def test_scratch_of_batch_normalization_keeps_within_the_workspace(shape, dtypes
         with chainer.using_config('ooc_workspace', workspace_bytes):
             y = call()
             for step in (call, lambda y=y: y.creator.backward((0,), (chainer.Variable(x),))):
-                assert peak_scratch_bytes(step) < workspace_bytes + NUMPY_BUFFERS_BYTES + 20_000, name
+                with np.errstate(over='ignore'):
+                    scratch_bytes = peak_scratch_bytes(step)
+                assert scratch_bytes < workspace_bytes + NUMPY_BUFFERS_BYTES + 20_000, name
 
 
-@pytest.mark.parametrize('shape', [(40, 16, 20, 21), (2, 16, 100, 101)])
+@pytest.mark.parametrize('shape', [(90, 16, 20, 21), (2, 24, 100, 101)])
 def test_scratch_of_local_response_normalization_keeps_within_the_workspace(shape, monkeypatch):
-    workspace_bytes = 100_000
+    workspace_bytes = 300_000
     monkeypatch.setattr(response, 'RESPONSE_TILE_BYTES', 1 << 30)
     x = array(np.random.default_rng(0), shape, 'f')
     with chainer.using_config('ooc_workspace', workspace_bytes):
         y = F.local_response_normalization(x)
         for step in (lambda: F.local_response_normalization(x),
                      lambda: y.creator.backward((0,), (chainer.Variable(x),))):
-            assert peak_scratch_bytes(step) < workspace_bytes + 20_000
+            assert peak_scratch_bytes(step) < workspace_bytes + NUMPY_BUFFERS_BYTES + 20_000
 
 
 def test_parts_depend_on_shape_and_workspace_alone():

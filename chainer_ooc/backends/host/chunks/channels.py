@@ -9,6 +9,7 @@ compares), so what must be cast is left to NumPy in one piece: a reduction takes
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ def channels_of(array: Array, key: int) -> Channels | None:
 def descends(array: Array) -> bool:
     """Returns whether each axis of more than one element has a smaller stride than the one before, and none is zero."""
     strides = [stride for stride, size in zip(array.strides, array.shape, strict=True) if size > 1]
-    return all(a > b for a, b in zip(strides, [*strides[1:], 0], strict=True))
+    return all(a > b for a, b in itertools.pairwise([*strides, 0]))
 
 
 def like(dtype: np.dtype[Any], *arrays: Array) -> Array:
