@@ -190,14 +190,16 @@ def test_the_setting_may_change_between_forward_and_backward(backward_workspace)
 
 
 NUMBERS = st.tuples(
-    st.integers(0, 9), st.sampled_from([2, 1.5, 0, -1]), st.sampled_from([1e-4, 1, 1e6, np.float64(0.1), np.float32(2)]),
+    st.integers(0, 9), st.sampled_from([2, 1.5, 0, -1]),
+    st.sampled_from([1e-4, 1, 1e6, np.float64(0.1), np.float32(2)]),
     st.sampled_from([0.75, 0.5, 1, 0, -1, -2, -0.5, np.float64(0.75)]))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.sampled_from(['e', 'f', 'd', '>f']), LAYOUTS, LAYOUTS,
        NUMBERS, WORKSPACES, TILES)
-def test_local_response_normalization_has_chainers_bits(shape, dtype, layout, gy_layout, numbers, workspace, tile_bytes):
+def test_local_response_normalization_has_chainers_bits(
+        shape, dtype, layout, gy_layout, numbers, workspace, tile_bytes):
     random = np.random.default_rng(1)
     x, gy = array(random, shape, dtype, layout), array(random, shape, dtype, gy_layout)
     results = []
@@ -279,14 +281,20 @@ def test_memory_is_laid_out_as_numpy_does():
 
 def test_calls_for_tiles_run_in_tiles(monkeypatch):
     called = []
-    for module, name in itertools.chain(
-            ((batch_norm, name) for name in ('moments', 'affine', 'gradients')),
-            ((response, name) for name in ('normalize', 'gradient'))):
-        def spied(*args, _function=getattr(module, name), _name=name, **kwargs):
-            result = _function(*args, **kwargs)
-            called.append((_name, result is not None))
+
+    def spy(module, name):
+        function = getattr(module, name)
+
+        def spied(*args, **kwargs):
+            result = function(*args, **kwargs)
+            called.append((name, result is not None))
             return result
         monkeypatch.setattr(module, name, spied)
+
+    for name in ('moments', 'affine', 'gradients'):
+        spy(batch_norm, name)
+    for name in ('normalize', 'gradient'):
+        spy(response, name)
     x, vector = array(np.random.default_rng(0), (2, 3, 4, 5), 'f'), np.ones(3, 'f')
     with chainer.using_config('ooc_workspace', '1MB'):
         for function in (lambda x: F.batch_normalization(x, vector, vector), F.local_response_normalization,

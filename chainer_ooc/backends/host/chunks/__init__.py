@@ -11,7 +11,8 @@ nothing here is imported.
     windows, lattice                              where a window lies on the image, and an order of pixels that suits it
 
 What differs from plain Chainer: convolutions sum in another order (closeness, not bits; float16 is multiplied in
-float32) and outputs are C-contiguous. Pooling and normalization have the same bits. The rule by which calls are cut is in `tiles` (P2).
+float32) and outputs are C-contiguous. Pooling and normalization have the same bits. The rule by which calls are cut is
+in `tiles` (P2).
 """
 
 from chainer_ooc.backends.host.chunks.connection import (

@@ -107,6 +107,6 @@ def descends(array: Array) -> bool:
 
 def like(dtype: np.dtype[Any], *arrays: Array) -> Array:
     """Returns memory with the strides that NumPy gives the result of an elementwise operation on the arrays."""
-    flags = [*(['readonly'] for _ in arrays), ['writeonly', 'allocate']]
-    result = np.nditer([*arrays, None], [], flags, op_dtypes=[*(None for _ in arrays), dtype]).operands[-1]
-    return np.asarray(result)
+    operands: list[Any] = [*arrays, None]
+    flags: list[Any] = [*(['readonly'] for _ in arrays), ['writeonly', 'allocate']]
+    return np.nditer(operands, [], flags, op_dtypes=[*(None for _ in arrays), dtype]).operands[-1]
