@@ -22,9 +22,9 @@ from chainer_ooc.backends.host.chunks.workspace import workspace_bytes
 
 
 def batch_moments(x: Array, axis: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array] | None:
-    """Mean and variance of BatchNormalization."""
+    """Mean and variance of BatchNormalization, in the dtype to which map and parameters promote."""
     key = _key(x, axis)
-    if key is None or not _native(x) or np.promote_types(x.dtype, dtype) != dtype:
+    if key is None or not _native(x):
         return None
     return batch_norm.moments(x, key, np.dtype(dtype), workspace_bytes())
 
