@@ -16,8 +16,8 @@ import numpy as np
 from chainer_ooc.backends.host.chunks.tiles import Buffer, tiles
 from chainer_ooc.backends.host.chunks.windows import Array
 
-# Scratch of a tile: of 64 KB to 2 MB, 128 KB to 512 KB were best on the layers of AlexNet and GoogLeNet.
-RESPONSE_TILE_BYTES = 1 << 18
+# Scratch of a tile: of 64 KB to 4 MB, 2 MB or 4 MB were best on a layer of AlexNet.
+RESPONSE_TILE_BYTES = 1 << 21
 
 
 @dataclass(frozen=True)
