@@ -1,16 +1,18 @@
-"""Convolution and pooling on the CPU in tiles whose scratch keeps within chainer.config.ooc_workspace.
+"""Convolution, pooling and normalization on the CPU in tiles whose scratch keeps within chainer.config.ooc_workspace.
 
-Chainer's CPU functions lay out the windows of the whole batch as columns, several times the size of the feature maps.
-When the setting is there, the seams of patch 0060 call the functions below instead, one for each function node of
-Chainer. With the setting unset nothing here is imported.
+Chainer's CPU functions lay out the windows of the whole batch as columns, several times the size of the feature maps,
+and its normalizations take three or four temporaries of the size of the map. When the setting is there, the seams of
+patch 0060 call the functions below instead, one for each function node of Chainer or step of it. With the setting unset
+nothing here is imported.
 
-    connection, pooling     function nodes -> arrays
-    convolve, pool, single  arrays -> arrays, tile by tile
-    matrices, tiles         what of the arrays is in a tile, and how
-    windows, lattice        where a window lies on the image, and an order of pixels that suits it
+    connection, pooling, normalization            function nodes -> arrays
+    convolve, pool, single, batch_norm, response  arrays -> arrays, tile by tile
+    matrices, tiles, channels                     what of the arrays is in a tile, and how
+    windows, lattice                              where a window lies on the image, and an order of pixels that suits it
 
 What differs from plain Chainer: convolutions sum in another order (closeness, not bits; float16 is multiplied in
-float32) and outputs are C-contiguous. Pooling has the same bits. The rule by which calls are cut is in `tiles` (P2).
+float32) and outputs are C-contiguous. Pooling and normalization have the same bits. The rule by which calls are cut is
+in `tiles` (P2).
 """
 
 from chainer_ooc.backends.host.chunks.connection import (
@@ -20,6 +22,14 @@ from chainer_ooc.backends.host.chunks.connection import (
     convolution_nd_grad_w,
     deconvolution_2d,
     deconvolution_nd,
+)
+from chainer_ooc.backends.host.chunks.normalization import (
+    batch_affine,
+    batch_moments,
+    batch_normalization_grad,
+    fixed_batch_normalization_grad,
+    local_response_normalization,
+    local_response_normalization_grad,
 )
 from chainer_ooc.backends.host.chunks.pooling import (
     average_pooling_2d,
@@ -38,8 +48,10 @@ from chainer_ooc.backends.host.chunks.pooling import (
 )
 
 __all__ = [
-    'average_pooling_2d', 'average_pooling_2d_grad', 'average_pooling_nd', 'average_pooling_nd_grad', 'convolution_2d',
-    'convolution_2d_grad_w', 'convolution_nd', 'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd',
-    'max_pooling_nd', 'max_pooling_nd_grad', 'max_pooling_nd_with_indexes', 'unpooling_2d', 'unpooling_2d_grad',
-    'unpooling_nd', 'unpooling_nd_grad', 'upsampling_2d', 'upsampling_2d_grad',
+    'average_pooling_2d', 'average_pooling_2d_grad', 'average_pooling_nd', 'average_pooling_nd_grad', 'batch_affine',
+    'batch_moments', 'batch_normalization_grad', 'convolution_2d', 'convolution_2d_grad_w', 'convolution_nd',
+    'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd', 'fixed_batch_normalization_grad',
+    'local_response_normalization', 'local_response_normalization_grad', 'max_pooling_nd', 'max_pooling_nd_grad',
+    'max_pooling_nd_with_indexes', 'unpooling_2d', 'unpooling_2d_grad', 'unpooling_nd', 'unpooling_nd_grad',
+    'upsampling_2d', 'upsampling_2d_grad',
 ]

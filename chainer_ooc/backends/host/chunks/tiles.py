@@ -73,11 +73,13 @@ def even_parts(total: int, most: int) -> Iterator[slice]:
         start = stop
 
 
-def planes(images: Array, plane_bytes: int, workspace_bytes: int) -> Iterator[tuple[slice, slice]]:
+def planes(images: Array, plane_bytes: int, workspace_bytes: int, tile_bytes: int | None = None,
+           ) -> Iterator[tuple[slice, slice]]:
     """Cuts (n, c, *size) into images and channels whose pixels fit the cache and whose scratch fits the workspace."""
+    tile_bytes = POOLED_TILE_BYTES if tile_bytes is None else tile_bytes
     count, channels = images.shape[:2]
     image_plane_bytes = max(1, math.prod(images.shape[2:]) * images.itemsize)
-    most = max(1, min(POOLED_TILE_BYTES // image_plane_bytes, workspace_bytes // max(1, plane_bytes)))
+    most = max(1, min(tile_bytes // image_plane_bytes, workspace_bytes // max(1, plane_bytes)))
     if most >= channels:
         for part in even_parts(count, most // max(1, channels)):
             yield part, slice(0, channels)
