@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chainer_ooc.backends.base import Bandwidth, FarCopy
+from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import SpillError
 
@@ -27,7 +28,11 @@ def _host(folder):
         return HostBackend(str(folder))
 
 
-BACKENDS = {'host': _host}
+def _chaos(seed):
+    return lambda folder: ChaosBackend(seed)
+
+
+BACKENDS = {'host': _host, **{f'chaos-{seed}': _chaos(seed) for seed in range(4)}}
 
 
 @pytest.fixture(params=BACKENDS)
