@@ -1,4 +1,4 @@
-"""Puts this folder's helper modules within reach, chainer_ooc before chainer, and spares each test a measurement."""
+"""Puts helper modules within reach, chainer_ooc before chainer, and trainings on the device that is asked for."""
 import pathlib
 import sys
 
@@ -9,7 +9,9 @@ HERE = str(pathlib.Path(__file__).parent)
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
 import chainer_ooc  # noqa: E402, F401  before the helpers, which import chainer
+from chainer_ooc import backends  # noqa: E402
 from chainer_ooc.backends.base import Bandwidth  # noqa: E402
+from chainer_ooc.backends.chaos import ChaosBackend  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
 
 
@@ -17,3 +19,24 @@ from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
 def known_bandwidth(monkeypatch):
     """Measuring it moves 16 MiB for each session, more than all of a test's maps."""
     monkeypatch.setattr(HostBackend, 'bandwidth', lambda self: Bandwidth(1e9, 1e9, 1e-4))
+
+
+@pytest.fixture
+def backend_class(request):
+    """The class of the backends that the test's trainings use."""
+    return {'host': HostBackend, 'chaos': ChaosBackend}[request.config.getoption('--backend')]
+
+
+@pytest.fixture(autouse=True)
+def device(request):
+    """Puts trainings on the device of `--backend`; on chaos, whatever a GPU would not forgive fails the test."""
+    if request.config.getoption('--backend') == 'host':
+        yield
+        return
+    seed = request.config.getoption('--chaos-seed')
+    with backends.chosen(lambda spill_dir: ChaosBackend(seed)) as made:
+        yield
+        chainer_ooc.reset()
+    misuses = [misuse for backend in made for misuse in backend.misuses]
+    if misuses:
+        pytest.fail('copies in flight lost their memory\n' + '\n'.join(misuses), pytrace=False)
