@@ -12,7 +12,9 @@ import chainer_ooc  # noqa: E402, F401  before the helpers, which import chainer
 from chainer_ooc import backends  # noqa: E402
 from chainer_ooc.backends.base import Bandwidth  # noqa: E402
 from chainer_ooc.backends.chaos import ChaosBackend  # noqa: E402
+from chainer_ooc.backends.chaos.transfer import ChaosTransfer  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
+from chainer_ooc.backends.host.transfer import HostTransfer  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +27,12 @@ def known_bandwidth(monkeypatch):
 def backend_class(request):
     """The class of the backends that the test's trainings use."""
     return {'host': HostBackend, 'chaos': ChaosBackend}[request.config.getoption('--backend')]
+
+
+@pytest.fixture
+def transfer_class(request):
+    """The class of those backends' transfers."""
+    return {'host': HostTransfer, 'chaos': ChaosTransfer}[request.config.getoption('--backend')]
 
 
 @pytest.fixture(autouse=True)
