@@ -1,17 +1,21 @@
 """Far memory: a table of byte arrays that has a size.
 
 A GPU's is pinned host memory, set aside once and used again. So what is given back here is poisoned first: a swap-in
-that still read it would show.
+that still read it would show. Each copy is a mapping of its own, since tracemalloc, which tells execution what a computation
+allocates, must not see it.
 """
 
 from __future__ import annotations
 
 import collections
 import errno
+import mmap
 from collections.abc import Callable
 
+import numpy as np
+
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.chaos.memory import POISON, Borrowed, poisoned
+from chainer_ooc.backends.chaos.memory import POISON, Borrowed
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 
@@ -49,7 +53,7 @@ class FarMemory:
             SpillError: there is no room. Nothing has changed.
         """
         self.check_room(source.nbytes)
-        content = poisoned(source.nbytes)
+        content = _poisoned_mapping(source.nbytes)
         alive = source.read_into(content)
         self._contents[number] = content
         return alive
@@ -80,3 +84,9 @@ class FarMemory:
         """Frees everything."""
         self.unwanted.clear()
         self._contents.clear()
+
+
+def _poisoned_mapping(nbytes: int) -> ByteArray:
+    content = np.frombuffer(mmap.mmap(-1, max(nbytes, 1)), np.uint8, nbytes)
+    content.fill(POISON)
+    return content
