@@ -8,7 +8,7 @@ HERE = str(pathlib.Path(__file__).parent)
 
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
-import chainer_ooc  # noqa: E402, F401  before the helpers, which import chainer
+import chainer_ooc  # noqa: E402  before the helpers, which import chainer
 from chainer_ooc import backends  # noqa: E402
 from chainer_ooc.backends.base import Bandwidth  # noqa: E402
 from chainer_ooc.backends.chaos import ChaosBackend  # noqa: E402

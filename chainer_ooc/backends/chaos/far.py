@@ -1,8 +1,8 @@
 """Far memory: a table of byte arrays that has a size.
 
 A GPU's is pinned host memory, set aside once and used again. So what is given back here is poisoned first: a swap-in
-that still read it would show. Each copy is a mapping of its own, since tracemalloc, which tells execution what a computation
-allocates, must not see it.
+that still read it would show. Each copy is a mapping of its own, which tracemalloc does not see: execution takes what
+a computation allocates in near memory from there.
 """
 
 from __future__ import annotations
