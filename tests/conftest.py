@@ -19,6 +19,20 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile('repeatable')
 
 
+def pytest_addoption(parser):
+    group = parser.getgroup('chainer_ooc')
+    group.addoption('--backend', choices=['host', 'chaos'], default='host',
+                    help='device of the trainings in tests/execute (default: host)')
+    group.addoption('--chaos-seed', type=int, default=0, metavar='N', help='seed of --backend chaos (default: 0)')
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption('--backend') != 'host':
+        for item in items:
+            if item.get_closest_marker('host'):
+                item.add_marker(pytest.mark.skip(reason='is about the spill file or the swap threads of the host'))
+
+
 def _chainer_state():
     chainer = sys.modules.get('chainer')
     if not hasattr(chainer, 'get_function_hooks'):  # absent, or an import that a test made fail

@@ -1,4 +1,4 @@
-"""Puts this folder's helper modules within reach, chainer_ooc before chainer, and spares each test a measurement."""
+"""Puts helper modules within reach, chainer_ooc before chainer, and trainings on the device that is asked for."""
 import pathlib
 import sys
 
@@ -8,9 +8,13 @@ HERE = str(pathlib.Path(__file__).parent)
 
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
-import chainer_ooc  # noqa: E402, F401  before the helpers, which import chainer
+import chainer_ooc  # noqa: E402  before the helpers, which import chainer
+from chainer_ooc import backends  # noqa: E402
 from chainer_ooc.backends.base import Bandwidth  # noqa: E402
+from chainer_ooc.backends.chaos import ChaosBackend  # noqa: E402
+from chainer_ooc.backends.chaos.transfer import ChaosTransfer  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
+from chainer_ooc.backends.host.transfer import HostTransfer  # noqa: E402
 from chainer_ooc.classify import policies  # noqa: E402
 
 
@@ -26,3 +30,30 @@ def verdict_mixes(monkeypatch):
     import verdict_mixes
     for name, policy in verdict_mixes.POLICIES.items():
         monkeypatch.setitem(policies.POLICIES, name, policy)
+
+
+@pytest.fixture
+def backend_class(request):
+    """The class of the backends that the test's trainings use."""
+    return {'host': HostBackend, 'chaos': ChaosBackend}[request.config.getoption('--backend')]
+
+
+@pytest.fixture
+def transfer_class(request):
+    """The class of those backends' transfers."""
+    return {'host': HostTransfer, 'chaos': ChaosTransfer}[request.config.getoption('--backend')]
+
+
+@pytest.fixture(autouse=True)
+def device(request):
+    """Puts trainings on the device of `--backend`; on chaos, whatever a GPU would not forgive fails the test."""
+    if request.config.getoption('--backend') == 'host':
+        yield
+        return
+    seed = request.config.getoption('--chaos-seed')
+    with backends.chosen(lambda spill_dir: ChaosBackend(seed)) as made:
+        yield
+        chainer_ooc.reset()
+    misuses = [misuse for backend in made for misuse in backend.misuses]
+    if misuses:
+        pytest.fail('copies in flight lost their memory\n' + '\n'.join(misuses), pytrace=False)

@@ -280,6 +280,7 @@ def test_writing_through_the_variable_within_forward_counts(policy, count):
     assert all(np.array_equal(one, other) for one, other in zip(ours, plain, strict=True))
 
 
+@pytest.mark.host
 @pytest.mark.parametrize('count', [1, 2, 3])
 @pytest.mark.parametrize('policy', SWAPPING)
 def test_writing_while_the_copy_is_under_way_counts(policy, count, monkeypatch):

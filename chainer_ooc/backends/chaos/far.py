@@ -1,0 +1,92 @@
+"""Far memory: a table of byte arrays that has a size.
+
+A GPU's is pinned host memory, set aside once and used again. So what is given back here is poisoned first: a swap-in
+that still read it would show. Each copy is a mapping of its own, which tracemalloc does not see: execution takes what
+a computation allocates in near memory from there.
+"""
+
+from __future__ import annotations
+
+import collections
+import errno
+import mmap
+from collections.abc import Callable
+
+import numpy as np
+
+from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.chaos.memory import POISON, Borrowed
+from chainer_ooc.errors import SpillError
+from chainer_ooc.quantities import format_bytes
+
+
+class FarMemory:
+    """The bytes of far copies by their numbers.
+
+    Args:
+        nbytes: what it can hold.
+
+    Attributes:
+        unwanted: numbers of released copies, appended from any thread, in the order of release.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.unwanted: collections.deque[int] = collections.deque()
+        self._nbytes = nbytes
+        self._contents: dict[int, ByteArray] = {}
+
+    def free_bytes(self) -> int:
+        """Returns what it can hold beside what it holds."""
+        return self._nbytes - sum(content.nbytes for content in self._contents.values())
+
+    def check_room(self, nbytes: int, set_aside_bytes: int = 0) -> None:
+        """Raises SpillError unless so many more bytes fit, beside those that are set aside."""
+        free_bytes = max(0, self.free_bytes() - set_aside_bytes)
+        if nbytes > free_bytes:
+            raise SpillError(errno.ENOSPC, f'the far memory of the chaos backend is too small (needed '
+                             f'{format_bytes(nbytes)}, free {format_bytes(free_bytes)}); raise its far_bytes')
+
+    def store(self, number: int, source: Borrowed) -> bool:
+        """Copies the source as it is now; False if that was freed, and poison is stored.
+
+        Raises:
+            SpillError: there is no room. Nothing has changed.
+        """
+        self.check_room(source.nbytes)
+        content = _poisoned_mapping(source.nbytes)
+        alive = source.read_into(content)
+        self._contents[number] = content
+        return alive
+
+    def load(self, number: int, target: Borrowed) -> bool:
+        """Fills the target; False if that was freed."""
+        return target.fill_from(self._contents[number])
+
+    def is_unwanted(self, number: int) -> bool:
+        """Whether a copy was released and its bytes are not taken back yet."""
+        return number in self.unwanted
+
+    def take_back(self, in_use: Callable[[int], bool]) -> list[int]:
+        """Frees what was released, but for what a transfer still needs; returns the numbers of what was freed."""
+        taken = []
+        for _ in range(len(self.unwanted)):
+            number = self.unwanted[0]
+            if in_use(number):
+                self.unwanted.rotate(-1)
+                continue
+            if number in self._contents:
+                self._contents.pop(number).fill(POISON)
+                taken.append(number)
+            self.unwanted.popleft()  # only now, in case of an interrupt
+        return taken
+
+    def clear(self) -> None:
+        """Frees everything."""
+        self.unwanted.clear()
+        self._contents.clear()
+
+
+def _poisoned_mapping(nbytes: int) -> ByteArray:
+    content = np.frombuffer(mmap.mmap(-1, max(nbytes, 1)), np.uint8, nbytes)
+    content.fill(POISON)
+    return content
