@@ -27,6 +27,7 @@ from chainer_ooc.classify import verdict as verdicts
 from chainer_ooc.classify.policies import POLICIES, Policy
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import manager
 
 PASSES = ('backward', 'backward', 'retain grad', 'loss scale', 'together', 'twice', 'grad', 'double', 'none')
 MOMENTS = ('at once', 'before backward', 'after backward', 'next iteration')
@@ -83,9 +84,10 @@ class Program:
 
 numbers = st.integers(0, 63)
 operations = st.builds(
-    Operation, st.sampled_from(sorted(OPERATIONS)), numbers, numbers, st.sampled_from(['', '', '', 'variable', 'array']))
+    Operation, st.sampled_from(sorted(OPERATIONS)), numbers, numbers,
+    st.sampled_from(['', '', '', 'variable', 'array']))
 stages = st.builds(
-    Stage, st.lists(operations, min_size=1, max_size=7).map(tuple), numbers, numbers, st.sampled_from(PASSES),
+    Stage, st.lists(operations, min_size=2, max_size=8).map(tuple), numbers, numbers, st.sampled_from(PASSES),
     st.integers(1, 3), st.booleans())
 programs = st.builds(
     Program, st.integers(0, 5), st.lists(stages, min_size=1, max_size=3).map(tuple), st.integers(1, 5),
@@ -126,7 +128,8 @@ class Graph(chainer.Chain):
         self.x = chainer.Variable(batch.uniform(-1, 1, (2, 3, 6, 6)).astype(np.float32))
         words = batch.uniform(-1, 1, (5, 7)).astype(np.float32)
         self.values = [F.tanh(self.first(self.x)), self.words(words)]
-        self.losses = []
+        self.losses, self.kept = [], []
+        self.differentiable_twice = True
 
     def end(self):
         """Lets go of everything but what the user keeps."""
@@ -188,6 +191,9 @@ def _grad(graph, losses):
 
 
 def _double(graph, losses):
+    if not graph.differentiable_twice:
+        losses[-1].backward()
+        return
     gradients = chainer.grad([losses[-1]], [graph.x, graph.words.b], enable_double_backprop=True)
     penalties = [F.sum(each * each) for each in gradients if each is not None]
     if penalties:
@@ -220,7 +226,7 @@ class GraphTraining(Training):
             for index in range(len(program.stages)):
                 self.model.forward_stage(index, 0)  # gives the model its links
             self.model.end()
-        self.model.kept = []
+            self.model.kept = []
         self.optimizer = chainer.optimizers.MomentumSGD(lr=0.01, momentum=0.9)
         self.optimizer.setup(self.model)
         self.outcome.bits.clear()
@@ -232,22 +238,18 @@ class GraphTraining(Training):
 
     def train(self):
         """Trains as many iterations as the program has."""
-        for self.number in range(len(self.program.cuts)):
-            self.begin()
-            self.go_on()
+        for number in range(len(self.program.cuts)):
+            self.number = number
+            self.iterate_once()
             self.outcome.stats.append(chainer_ooc.stats())
         self.model.read('next iteration')
         return self.finish()
 
-    def begin(self):
-        """Starts an iteration: the first functions run."""
-        self.model.read('next iteration')
-        self.model.kept = []
-        self.model.begin(self.number)
-
-    def go_on(self):
-        """Runs the rest of the iteration."""
+    def iterate_once(self):
+        """Runs an iteration, and notes what it gives."""
         model, stages = self.model, self.program.stages
+        model.read('next iteration')
+        model.begin(self.number)
         model.cleargrads()
         for index, stage in enumerate(stages):
             model.forward_stage(index, self.program.cuts[self.number] if index == len(stages) - 1 else 0)
@@ -263,37 +265,39 @@ class GraphTraining(Training):
         model.end()
 
 
-class BudgetedTraining(GraphTraining):
-    """Trains within a budget that is `factor` times the smallest that is said to be feasible.
+class Budget:
+    """A budget that is `factor` times the smallest that is said to be feasible; at first one byte.
 
-    It begins with one byte. A refusal is met by a larger budget and the same iteration again, which is exact if the
-    refusal comes before anything of the iteration has run. One that comes later passes through.
+    A refusal is met by a larger budget and the same call again, which is exact if, as promised, a call is refused
+    before anything of it has run. A refused step of backward passes through.
 
     Attributes:
-        refused: the floors that were named.
+        floors: those that refusals named.
     """
 
-    def __init__(self, program, factor):
-        super().__init__(program)
+    def __init__(self, factor):
         self.factor = factor
-        self.budget_bytes = 1
-        self.refused = []
+        self.nbytes = 1
+        self.floors = []
 
-    def begin(self):
-        chainer.config.ooc_budget = self.budget_bytes
-        self.model.read('next iteration')
-        self.model.kept = []
-        self.model.values = None
-        try:
-            self.model.begin(self.number)
-        except InfeasibleBudgetError as error:
-            assert self.model.values is None and error.floor_bytes > self.budget_bytes
-            self.refused.append(error.floor_bytes)
-        else:
-            return
-        self.budget_bytes = int(self.refused[-1] * self.factor)
-        chainer.config.ooc_budget = self.budget_bytes
-        self.model.begin(self.number)
+    def apply(self, function, inputs):
+        """Stands in for what the seam of FunctionNode.apply calls."""
+        while True:
+            state = np.random.get_state()[2]
+            try:
+                return self.original(function, inputs)
+            except InfeasibleBudgetError as error:
+                if not error.budget_bytes == self.nbytes < error.floor_bytes or np.random.get_state()[2] != state:
+                    raise AssertionError(f'refused {self.nbytes} bytes, or drew before it did') from error
+                self.floors.append(error.floor_bytes)
+                self.nbytes = int(error.floor_bytes * self.factor)
+                chainer.config.ooc_budget = self.nbytes
+
+    @contextlib.contextmanager
+    def holds(self):
+        self.original = manager.apply
+        with chainer.using_config('ooc_budget', self.nbytes), mock.patch.object(manager, 'apply', self.apply):
+            yield
 
 
 def verdict_row(seed):

@@ -82,9 +82,10 @@ def _window(h, n):
 
 def _convolution(graph, h, n):
     h = image(small(h))
-    make = (lambda: L.Convolution2D(h.shape[1], 4, 3, pad=1), lambda: L.Convolution2D(h.shape[1], 3, 1, nobias=True),
-            lambda: L.Deconvolution2D(h.shape[1], 3, 3, pad=1), lambda: L.DepthwiseConvolution2D(h.shape[1], 2, 3, pad=1),
-            lambda: L.DilatedConvolution2D(h.shape[1], 3, 3, pad=2, dilate=2))[n % 5]
+    channels = h.shape[1]
+    make = (lambda: L.Convolution2D(channels, 4, 3, pad=1), lambda: L.Convolution2D(channels, 3, 1, nobias=True),
+            lambda: L.Deconvolution2D(channels, 3, 3, pad=1), lambda: L.DepthwiseConvolution2D(channels, 2, 3, pad=1),
+            lambda: L.DilatedConvolution2D(channels, 3, 3, pad=2, dilate=2))[n % 5]
     return graph.link(make)(h)
 
 
@@ -106,7 +107,7 @@ def _lstm(graph, h, n):
 
 
 def _sequences(graph, h, n):
-    h = matrix(small(h), 6)
+    h = matrix(F.flatten(h)[:24], 4)
     cut = 1 + n % max(1, h.shape[0] - 1)
     parts = [each for each in F.split_axis(h, [cut], axis=0) if each.shape[0]] if h.shape[0] > 1 else [h]
     link = graph.link(lambda: L.NStepGRU(1, h.shape[1], 4, 0.2))
@@ -115,12 +116,14 @@ def _sequences(graph, h, n):
 
 
 def _normalisation(graph, h, n):
-    h = image(h)
+    h = image(h) if len(image(h)) > 1 else like(h, chainer.Variable(np.empty((3, 2, 3, 4), np.float32)))
     if n % 4 == 0:
         return graph.link(lambda: L.BatchNormalization(h.shape[1]))(h)
     if n % 4 == 1:
+        graph.differentiable_twice = False
         return graph.link(lambda: L.BatchRenormalization(h.shape[1], rmax=2.0, dmax=1.0))(h)
     if n % 4 == 2:
+        graph.differentiable_twice = False
         return graph.link(lambda: L.GroupNormalization(1, h.shape[1]))(h)
     flat = matrix(h)
     return graph.link(lambda: L.LayerNormalization(flat.shape[1]))(flat)
@@ -135,8 +138,10 @@ def _user_nodes(graph, h, n):
     if n % 4 == 0:
         return Hiding().apply((h,))[0]
     if n % 4 == 1:
+        graph.differentiable_twice = False
         return OldStyleOutputs()(h)
     if n % 4 == 2:
+        graph.differentiable_twice = False
         return OldStyle()(h, like(graph.other(n), h))
     return SumAndProduct().apply((h, like(graph.other(n), h)))
 
@@ -144,6 +149,7 @@ def _user_nodes(graph, h, n):
 def _forget(graph, h, n):
     def inside(*given):
         return F.tanh(given[0]) * F.sigmoid(given[-1])
+    graph.differentiable_twice = False
     return F.forget(inside, h) if n % 2 else F.forget(inside, h, like(graph.other(n), h))
 
 
@@ -169,10 +175,15 @@ def _pooling_with_indexes(graph, h, n):
     return F.upsampling_2d(pooled, indexes, _window(h, n), outsize=h.shape[2:])
 
 
+def _local_response(graph, h, n):
+    graph.differentiable_twice = False
+    return F.local_response_normalization(image(h), 3 + 2 * (n % 2))
+
+
 def _spread(graph, h, n):
     h = small(h)
-    return F.broadcast_to(F.expand_dims(h, n % (h.ndim + 1)), h.shape[:n % (h.ndim + 1)] + (
-        2,) + h.shape[n % (h.ndim + 1):])
+    axis = n % (h.ndim + 1)
+    return F.broadcast_to(F.expand_dims(h, axis), (*h.shape[:axis], 2, *h.shape[axis:]))
 
 
 def _split(graph, h, n):
@@ -186,7 +197,7 @@ def _split(graph, h, n):
 
 def _slice(graph, h, n):
     h = matrix(h)
-    return h[(slice(None, None, -1), slice(n % 2, None, 2) if h.shape[1] > 1 else slice(None), [0, -1, 0])[n % 3]]
+    return h[(slice(None, None, -1), slice(None, None, 2), [0, -1, 0], (slice(None), slice(-1, None, -2)))[n % 4]]
 
 
 def _join(graph, h, n):
@@ -199,9 +210,10 @@ def _join(graph, h, n):
 
 def _combine(graph, h, n):
     other = like(graph.other(n), h)
-    return (lambda: h + other, lambda: F.tanh(h) * F.sigmoid(other), lambda: F.maximum(h, other), lambda: h - other * 0.5,
-            lambda: F.where(np.arange(h.size).reshape(h.shape) % 3 == 0, h, other), lambda: h / (2 + F.sin(other)),
-            lambda: sum([h, other, h, other, h]) / 5, lambda: F.minimum(h, other))[n % 8]()
+    return (lambda: h + other, lambda: F.tanh(h) * F.sigmoid(other), lambda: F.maximum(h, other),
+            lambda: h - other * 0.5, lambda: F.where(np.arange(h.size).reshape(h.shape) % 3 == 0, h, other),
+            lambda: h / (2 + F.sin(other)), lambda: sum([h, other, h, other, h]) / 5,
+            lambda: F.minimum(h, other))[n % 8]()
 
 
 def _multiply(graph, h, n):
@@ -238,7 +250,7 @@ REUSES = (
 
 POOLINGS = (
     lambda h, k: F.max_pooling_2d(h, k), lambda h, k: F.max_pooling_2d(h, k, stride=1, pad=1) if k > 1 else h,
-    lambda h, k: F.average_pooling_2d(h, k), lambda h, k: F.local_response_normalization(h, 3),
+    lambda h, k: F.average_pooling_2d(h, k),
     lambda h, k: F.unpooling_2d(h, 2, cover_all=False)[:, :, :6, :6], lambda h, k: F.resize_images(h, (4, 5)),
     lambda h, k: F.spatial_pyramid_pooling_2d(h, 1, 'max'), lambda h, k: F.im2col(h, k))
 
@@ -251,6 +263,7 @@ OPERATIONS = {
     'pooling with indexes': _pooling_with_indexes,
     'convolution': _convolution,
     'linear': _linear,
+    'local response': _local_response,
     'shared linear': _same_linear,
     'lstm': _lstm,
     'sequences': _sequences,
