@@ -304,13 +304,27 @@ def verdict_row(seed):
     """A policy whose verdicts are drawn, equally for equal graphs."""
     def classify(trace, budget_bytes, min_bytes):
         draw = random.Random(f'{seed} {trace.fingerprint}')
-        recomputable = getattr(verdicts, 'can_recompute', lambda trace, min_bytes: (False,) * len(trace.maps))(
-            trace, min_bytes)
         share = draw.random()
         return tuple(
             draw.choice(_choices(each, recompute, min_bytes)) if draw.random() > share / 2 else Verdict.KEEP
-            for each, recompute in zip(trace.maps, recomputable, strict=True))
-    return Policy('drawn', 'verdicts are drawn', classify, early=bool(seed % 2))
+            for each, recompute in zip(trace.maps, can_recompute(trace, min_bytes), strict=True))
+    return Policy(f'drawn-{seed}', 'verdicts are drawn', classify, early=bool(seed % 2))
+
+
+def recompute_row():
+    """The policy that recomputes what can be and swaps the rest, in a list; none before the verdict is there."""
+    def classify(trace, budget_bytes, min_bytes):
+        return tuple(
+            _choices(each, recompute, min_bytes)[-1]
+            for each, recompute in zip(trace.maps, can_recompute(trace, min_bytes), strict=True))
+    return [Policy('recompute-all', 'recomputes all it can', classify, early=True)] if hasattr(
+        Verdict, 'RECOMPUTE') else []
+
+
+def can_recompute(trace, min_bytes):
+    if not hasattr(verdicts, 'can_recompute'):
+        return (False,) * len(trace.maps)
+    return verdicts.can_recompute(trace, min_bytes)
 
 
 def _choices(feature_map, can_recompute, min_bytes):

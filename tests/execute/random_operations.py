@@ -230,8 +230,7 @@ def _cast(graph, h, n):
 ACTIVATIONS = (
     F.relu, F.tanh, F.sigmoid, F.leaky_relu, F.softplus, F.elu, F.sin, F.identity, F.hard_sigmoid, F.clipped_relu,
     lambda h: F.exp(F.clip(h, -2.0, 1.0)), lambda h: F.softmax(matrix(h)), lambda h: F.log_softmax(matrix(h)) * 0.1,
-    lambda h: F.swish(h, np.ones(h.shape[1:], np.float32)) if h.ndim > 1 else F.selu(h), lambda h: F.maxout(
-        matrix(h), 1) if matrix(h).shape[1] else h, lambda h: F.normalize(matrix(h)), lambda h: F.crelu(small(h), 0),
+    F.selu, lambda h: F.maxout(matrix(h), 1), lambda h: F.normalize(matrix(h)), lambda h: F.crelu(small(h), 0),
     lambda h: F.cumsum(F.tanh(matrix(h)), 1) * 0.2, F.absolute,
     F.rrelu, lambda h: F.gaussian(h, h * 0.1 - 2), lambda h: F.dropout(h, 0.4), lambda h: F.zoneout(
         h, F.tanh(h), 0.3))

@@ -40,7 +40,11 @@ thresholds = st.sampled_from([0, 0, 1, 100, 700, 3000])
 def compare(program, seed, factor, min_bytes):
     """Trains in plain Chainer and under drawn verdicts, and compares every bit."""
     with chainer.using_config('ooc', None):
-        expected = GraphTraining(program).train().bits
+        try:
+            expected = GraphTraining(program).train().bits
+        except Exception as error:  # some functions of Chainer's cannot be differentiated twice in every way
+            hypothesis.event(f'plain Chainer cannot: {type(error).__name__}')
+            hypothesis.reject()
     row = verdict_row(seed)
     with policies(row):
         try:
