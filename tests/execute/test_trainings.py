@@ -138,3 +138,19 @@ def test_timer_and_memory_hooks_of_the_user_stay_beside_ours(policy):
         training.iterate(4)
     assert training.finish().bits == plain('hidden')
     assert timer.summary()['Convolution2DFunction']['occurrence'] == 2 * (1 + 2 * 4)
+
+
+def test_second_backward_of_one_graph_finds_what_has_just_left():
+    """A swap-in that was due while the block was dying adopted the block, and left the map nowhere (1 run in 5)."""
+    for seed in range(50):
+        def program(seed=seed):
+            model = chainer.links.Convolution2D(3, 4, 3, pad=1)
+            for _ in range(2):
+                loss = F.mean(F.tanh(F.reshape(F.tanh(model(images(seed, 2, 3, 6))), (-1,))))
+                model.cleargrads()
+                loss.backward()
+                loss.backward()
+            return state_of(model)
+
+        assert run(program, SWAPPING[0]) == run(program, None)
+        chainer_ooc.reset()
