@@ -29,7 +29,7 @@ from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 
-PASSES = ('backward', 'backward', 'retain grad', 'loss scale', 'together', 'twice', 'grad', 'double', 'none')
+PASSES = ('backward', 'twice', 'retain grad', 'loss scale', 'together', 'grad', 'double', 'none')
 MOMENTS = ('at once', 'before backward', 'after backward', 'next iteration')
 
 

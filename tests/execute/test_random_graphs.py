@@ -33,7 +33,8 @@ from chainer_ooc.execute import places, plans
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import State
 
-factors = st.sampled_from([None, 1.0, 1.2, 2.0])
+#: Budgets as multiples of the smallest that works; hypothesis would draw the same of a few most of the time.
+FACTORS = (None, 1.0, 1.2, 2.0)
 thresholds = st.sampled_from([0, 0, 1, 100, 700, 3000])
 
 
@@ -76,9 +77,9 @@ def _train_within(program, policy, factor, min_bytes):
     pytest.fail(f'refused four times, at last within {budget.nbytes} bytes')
 
 
-@given(programs, st.integers(0, 1 << 16), factors, thresholds)
-def test_random_graph_gives_the_bits_of_plain_chainer(program, seed, factor, min_bytes):
-    compare(program, seed, factor, min_bytes)
+@given(programs, st.integers(0, 1 << 16), thresholds)
+def test_random_graph_gives_the_bits_of_plain_chainer(program, seed, min_bytes):
+    compare(program, seed, FACTORS[seed // 2 % len(FACTORS)], min_bytes)
 
 
 # --- planted faults ------------------------------------------------------------------------------------------------
