@@ -16,6 +16,9 @@ import pytest
 # `pytest --hypothesis-profile default` draws new ones.
 hypothesis.settings.register_profile(
     'repeatable', derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    'nightly', max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[
+        hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile('repeatable')
 
 
