@@ -2,7 +2,7 @@
 
 A case is a call and what to call it with. A *feature* is the output of other functions, so that there is something to
 swap or to recompute on its side, a *weight* is a parameter, a *statistic* an array that the function changes in place,
-and everything else is handed over as it is.
+a *link* is built anew for each run, and everything else is handed over as it is.
 """
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,6 +37,13 @@ class Statistic:
     """An array that lives from iteration to iteration and may be changed in place."""
 
     start: np.ndarray
+
+
+@dataclass(frozen=True)
+class Built:
+    """A link, or whatever else is made once for all iterations of a run."""
+
+    make: Callable[[], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +81,11 @@ def weight(*shape, low=-1.0, high=1.0):
 
 def statistic(*shape, value=0.0):
     return Statistic(np.full(shape, value, np.float32))
+
+
+def link(make, *arguments, call=None, **attributes):
+    """A case of a link: `call` gets it first; without a call it is called itself."""
+    return Case(call or (lambda built, *args: built(*args)), (Built(make), *arguments), **attributes)
 
 
 def labels(below, *shape, seed=0):
@@ -114,6 +126,8 @@ def leaf_of(random, given, layout):
 
 def flatten(values):
     """The Variables and arrays of a nest, from left to right."""
+    if isinstance(values, dict):
+        values = list(values.values())
     if isinstance(values, (tuple, list)):
         return [each for value in values for each in flatten(value)]
     return [] if values is None else [values]
