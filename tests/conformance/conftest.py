@@ -2,9 +2,13 @@
 
     pytest tests/conformance --conformance-seeds 20 --conformance-heavy
 """
+import contextlib
+import importlib
+import importlib.util
 import itertools
 import pathlib
 import sys
+import zlib
 
 import pytest
 
@@ -14,37 +18,44 @@ for folder in (HERE, HERE.parent / 'execute'):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 import chainer_ooc  # noqa: E402  before the helpers, which import chainer
+from chainer_ooc import backends  # noqa: E402
 from chainer_ooc.backends.base import Bandwidth  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
 from chainer_ooc.classify.policies import POLICIES  # noqa: E402
 from chainer_ooc.classify.verdict import Verdict  # noqa: E402
 
+chaos = importlib.import_module('chainer_ooc.backends.chaos') if importlib.util.find_spec(
+    'chainer_ooc.backends.chaos') else None
+
 SEEDS, HEAVY = '--conformance-seeds', '--conformance-heavy'
-PLAIN, TRANSPOSED = 'plain', 'transposed'
+PLAIN, TRANSPOSED = LAYOUTS = 'plain', 'transposed'
+HOST, CHAOS = 'host', 'chaos'
 
 
 def pytest_addoption(parser):
-    parser.addoption(SEEDS, type=int, help='random mixes of verdicts to try, all cases in both layouts')
+    parser.addoption(SEEDS, type=int, help='try so many random mixes of verdicts, and all cases in both layouts')
     parser.addoption(HEAVY, action='store_true', help='also the cases that need much memory and time')
 
 
 def pytest_generate_tests(metafunc):
     if 'mix' in metafunc.fixturenames:
-        metafunc.parametrize(('mix', 'layout'), chosen(metafunc.config), indirect=['mix'])
+        metafunc.parametrize(('device', 'mix', 'layout'), chosen(metafunc.config), indirect=['device', 'mix'])
 
 
 def chosen(config):
-    """Mixes of verdicts and layouts of the features.
+    """Devices, mixes of verdicts, and layouts of the features.
 
     While the whole suite runs, pytest reads this file too late to know its options, so that their values default here.
     """
     from conformance_mixes import RANDOM_MIX, RECOMPUTE_ALL, SWAP_ALL
     seeds = config.getoption(SEEDS, None)
-    pairs = [(SWAP_ALL, TRANSPOSED), (RECOMPUTE_ALL, PLAIN), (f'{RANDOM_MIX}0', TRANSPOSED)]
+    runs = [(HOST, SWAP_ALL, TRANSPOSED), (HOST, RECOMPUTE_ALL, PLAIN), (HOST, f'{RANDOM_MIX}0', TRANSPOSED),
+            (CHAOS, SWAP_ALL, PLAIN), (CHAOS, f'{RANDOM_MIX}1', PLAIN)]
     if seeds is not None:
-        names = [SWAP_ALL, RECOMPUTE_ALL, *[f'{RANDOM_MIX}{seed}' for seed in range(seeds)]]
-        pairs = [(name, layout) for name in names for layout in (PLAIN, TRANSPOSED)]
-    return [each for each in pairs if each[0] == SWAP_ALL or hasattr(Verdict, 'RECOMPUTE')]
+        mixes = [SWAP_ALL, RECOMPUTE_ALL, *[f'{RANDOM_MIX}{seed}' for seed in range(seeds)]]
+        runs = list(itertools.product((HOST, CHAOS), mixes, LAYOUTS))
+    return [(device, mix, layout) for device, mix, layout in runs
+            if (device == HOST or chaos is not None) and (mix == SWAP_ALL or hasattr(Verdict, 'RECOMPUTE'))]
 
 
 @pytest.fixture
@@ -63,26 +74,44 @@ def mix(request, monkeypatch):
     return request.param
 
 
-@pytest.fixture(params=['host'], autouse=True)
+@pytest.fixture(autouse=True)
 def device(request, monkeypatch):
-    """The device under test.
+    """The device under test; the host where a test does not choose."""
+    name = getattr(request, 'param', HOST)
+    chainer_ooc.reset()
+    with on_host(request, monkeypatch) if name == HOST else on_chaos(request):
+        yield name
+        chainer_ooc.reset()
 
-    A map of a few bytes is wanted back before its copy has ended, and then never leaves: such swaps would test nothing.
+
+@contextlib.contextmanager
+def on_host(request, monkeypatch):
+    """Spares each test a measurement, and has maps leave.
+
+    One of a few bytes is wanted back before its copy has ended, and then never leaves: such swaps would test nothing.
     So swap-outs are over at once, or in a random mix every other one, which leaves the rest to the threads.
     """
     monkeypatch.setattr(HostBackend, 'bandwidth', lambda self: Bandwidth(1e9, 1e9, 1e-4))
-    honest, numbers = HostBackend.swap_out, itertools.count()
+    honest, numbers, at_random = HostBackend.swap_out, itertools.count(), mix_of(request).startswith('random')
 
     def swap_out(backend, source):
         copy, transfer = honest(backend, source)
-        if not _at_random(request) or next(numbers) % 2:
+        if not at_random or next(numbers) % 2:
             transfer.wait()
         return copy, transfer
     monkeypatch.setattr(HostBackend, 'swap_out', swap_out)
-    chainer_ooc.reset()
-    return request.param
+    yield
 
 
-def _at_random(request):
-    from conformance_mixes import RANDOM_MIX
-    return 'mix' in request.fixturenames and request.getfixturevalue('mix').startswith(RANDOM_MIX)
+@contextlib.contextmanager
+def on_chaos(request):
+    """Whatever a GPU would not forgive fails the test; the order of copies differs from case to case."""
+    seed = zlib.crc32(request.node.name.encode())
+    with backends.chosen(lambda spill_dir: chaos.ChaosBackend(seed)) as made:
+        yield
+    misuses = [misuse for backend in made for misuse in backend.misuses]
+    assert not misuses, 'copies in flight lost their memory: ' + '; '.join(misuses)
+
+
+def mix_of(request):
+    return request.getfixturevalue('mix') if 'mix' in request.fixturenames else ''

@@ -52,7 +52,7 @@ def test_the_case_is_worth_running(name, case):
 
 
 @pytest.mark.parametrize('name', CASES)
-def test_the_bits_are_those_of_plain_chainer(name, case, mix, layout):
+def test_the_bits_are_those_of_plain_chainer(name, case, device, mix, layout):
     stats = assert_conforms(case, mix, layout)
-    assert mix != SWAP_ALL or stats[1].swapped_in_bytes > 0
+    assert mix != SWAP_ALL or device != 'host' or stats[1].swapped_in_bytes > 0
     assert mix != RECOMPUTE_ALL or stats[1].recomputed_calls > 0
