@@ -38,6 +38,12 @@ def tags(built, *xs):
     return built(list(xs), [labels(4, 3), labels(4, 2)])
 
 
+def vgg(make):
+    return link(
+        lambda: make(pretrained_model=None), feature(1, 3, 224, 224),
+        call=lambda built, x: built(x, layers=['pool5', 'fc8']), heavy=True)
+
+
 def black_out():
     built = L.BlackOut(5, COUNTS, 3)
     built.W.array[...] = np.random.RandomState(0).uniform(-1, 1, built.W.shape)  # which it leaves to its user
@@ -117,6 +123,6 @@ CASES = {
     'ResNet50Layers': link(lambda: L.ResNet50Layers(pretrained_model=None), feature(2, 3, 32, 32), heavy=True),
     'ResNet101Layers': link(lambda: L.ResNet101Layers(pretrained_model=None), feature(2, 3, 32, 32), heavy=True),
     'ResNet152Layers': link(lambda: L.ResNet152Layers(pretrained_model=None), feature(2, 3, 32, 32), heavy=True),
-    'VGG16Layers': link(lambda: L.VGG16Layers(pretrained_model=None), feature(1, 3, 224, 224), heavy=True),
-    'VGG19Layers': link(lambda: L.VGG19Layers(pretrained_model=None), feature(1, 3, 224, 224), heavy=True),
+    'VGG16Layers': vgg(L.VGG16Layers),
+    'VGG19Layers': vgg(L.VGG19Layers),
 }
