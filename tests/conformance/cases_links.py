@@ -119,7 +119,7 @@ CASES = {
 
     'GoogLeNet': link(
         lambda: L.GoogLeNet(pretrained_model=None), feature(1, 3, 32, 32),
-        call=lambda built, x: built(x, layers=['pool3', 'inception_5b'])),
+        call=lambda built, x: built(x, layers=['pool3', 'inception_5b']), heavy=True),
     'ResNet50Layers': link(lambda: L.ResNet50Layers(pretrained_model=None), feature(2, 3, 32, 32), heavy=True),
     'ResNet101Layers': link(lambda: L.ResNet101Layers(pretrained_model=None), feature(2, 3, 32, 32), heavy=True),
     'ResNet152Layers': link(lambda: L.ResNet152Layers(pretrained_model=None), feature(2, 3, 32, 32), heavy=True),

@@ -6,13 +6,17 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
+from chainer.functions.activation.tanh import Tanh
 from chainer.functions.noise.dropout import Dropout
 from chainer.functions.normalization.batch_normalization import BatchNormalization
 from conformance_cases import case, feature
+from conformance_mixes import RECOMPUTE_ALL, row
 from conformance_runs import assert_conforms, in_core
 from conformance_tables import FUNCTIONS, uncovered
 
 from chainer_ooc.backends.host.backend import HostBackend
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.verdict import Verdict
 
 
 @pytest.fixture
@@ -56,6 +60,24 @@ def test_a_draw_too_many_from_the_random_stream_is_reported(monkeypatch):
     also_out_of_core(monkeypatch, Dropout, lambda self, inputs: np.random.rand())
     with pytest.raises(AssertionError, match='0: random stream'):
         assert_conforms(FUNCTIONS['dropout'], 'keep')
+
+
+@pytest.mark.skipif(not hasattr(Verdict, 'RECOMPUTE'), reason='no map is recomputed yet')
+def test_one_bit_that_is_recomputed_wrong_is_reported(monkeypatch):
+    monkeypatch.setitem(POLICIES, RECOMPUTE_ALL, row(RECOMPUTE_ALL))
+    honest, seen = Tanh.forward_cpu, set()
+
+    def forward(self, inputs):
+        outputs = honest(self, inputs)
+        content = inputs[0].tobytes()
+        if content in seen:
+            outputs[0].reshape(-1).view(np.uint8)[2] ^= 0x40
+        seen.add(content)
+        return outputs
+    assert_conforms(FUNCTIONS['tanh'], RECOMPUTE_ALL)  # before the fault is there
+    monkeypatch.setattr(Tanh, 'forward_cpu', forward)
+    with pytest.raises(AssertionError, match='1: gradient of'):
+        assert_conforms(FUNCTIONS['tanh'], RECOMPUTE_ALL)
 
 
 def test_another_nan_is_another_bit_and_the_same_one_is_none():
