@@ -2,9 +2,10 @@
 
     leaf * gain -> sin -> into range -> THE FUNCTION -> sin(y) * y -> sum -> backward
 
-The first iteration records the graph, the plan runs from the second on. The second is left alone. In the third a hand
-that does not belong to the graph reads what the nodes of the outputs hold, between forward and backward (P1), and in
-the last the outputs are held until backward is over and read once more. A link is trained from one to the next.
+The first iteration records the graph, the plan runs from the second on. That one is left alone: an array that somebody
+has read is not recomputed any more. In the others the outputs are read as soon as they are there. In the third a hand
+that does not belong to the graph also reads what the nodes of the outputs hold, between forward and backward (P1), and
+in the last the outputs are held until backward is over and read once more. A link is trained from one to the next.
 """
 import contextlib
 import functools
@@ -22,7 +23,7 @@ import chainer_ooc
 ITERATIONS = 4
 LONG_BYTES = 1 << 20
 LEARNING_RATE = 0.01
-READ_NODES, HOLD_OUTPUTS = 2, 3
+ALONE, READ_NODES, HOLD_OUTPUTS = 1, 2, 3
 
 
 class Run:
@@ -80,7 +81,7 @@ class Run:
             lasting if leaf is None else make_feature(leaf, gain, given, self.layout)
             for leaf, gain, lasting, given in zip(leaves, self.gains, self.lasting, self.case.arguments, strict=True)]
         outputs = flatten(self.case.call(*arguments))
-        for place, each in enumerate(outputs):
+        for place, each in enumerate(outputs if number != ALONE else ()):
             self._note(number, f'output {place}', each.array if isinstance(each, chainer.Variable) else each)
         outputs = [each for each in outputs if isinstance(each, chainer.Variable)]
         past = arguments if self.case.forward_only else ()

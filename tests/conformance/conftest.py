@@ -33,7 +33,7 @@ HOST, CHAOS = 'host', 'chaos'
 
 
 def pytest_addoption(parser):
-    parser.addoption(SEEDS, type=int, help='try every mix, so many random ones among them, on each device and in both layouts')
+    parser.addoption(SEEDS, type=int, help='every mix, so many random ones among them, on each device in both layouts')
     parser.addoption(HEAVY, action='store_true', help='also the cases that need much memory and time')
 
 
