@@ -73,7 +73,7 @@ class Account:
         root = storage.root()
         if root is not None and self._by_root.get(id(root), (None, None))[1] is storage:
             del self._by_root[id(root)]
-        storage.root, storage.state = _dead_reference(), State.LOST
+        storage.root, storage.state = _dead_reference(), State.LOST if storage.copy is None else State.AWAY
 
     def count(self, root: Array, storage: Storage, metered: bool) -> None:
         """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""

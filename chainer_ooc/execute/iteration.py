@@ -37,7 +37,7 @@ from chainer_ooc.execute.recipe import (
 )
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.revival import forget, hold, release
-from chainer_ooc.execute.seen import Parameters, retained, see_call
+from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.record.meter import AllocationMeter
@@ -84,6 +84,7 @@ class Iteration:
         self._unread: collections.Counter[int] = collections.Counter()
         self._unfreed: list[tuple[int, bool]] = []
         self._hesitant: list[weakref.ref[Storage]] = []
+        self._forgettable: list[int] = []
         self._held: list[weakref.ref[Storage]] = []
         self._forgotten: list[weakref.ref[Storage]] = []
         self._began = time.perf_counter()
@@ -96,7 +97,7 @@ class Iteration:
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Looks for a plan, and takes the residency over."""
-        self.following.begin(function.label, forms([array_of(each) for each in inputs]))
+        self.following.begin(name_of(function), forms([array_of(each) for each in inputs]))
         self.graph = self.following.graph
         self._recorded = self._recorded or self.graph is None
         residency = self._residency
@@ -128,7 +129,7 @@ class Iteration:
         known = self.following.call_at(position)
         residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_bytes()
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in residency.pinned)
-        self._room(need_bytes, known is not None, f'{function.label}, forward of call {position}')
+        self._room(need_bytes, known is not None, f'{name_of(function)}, forward of call {position}')
         self._repeatable = self._recorded and is_repeatable(function)
         self._prototype = self._prepared(function, position)
         self._meter.mark()
@@ -148,7 +149,7 @@ class Iteration:
             self._residency, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
         self._keep_track(function, inputs, outputs, position)
         arrays = [array_of(each) for each in (*inputs, *outputs)]
-        call = recorder.call(function.label, ids, arrays, seconds, peak_bytes, self._repeatable)
+        call = recorder.call(name_of(function), ids, arrays, seconds, peak_bytes, self._repeatable)
         if self._recorded and may_write_inputs(function):
             self._note_written(call)
         del arrays
@@ -161,8 +162,8 @@ class Iteration:
                 self._residency, self._prototype, function, inputs, outputs, call, self._will_stay)
             self._hold(recipe, position)
         self._prototype = None
-        for map_id in self.following.forgotten_after(position):
-            self._forget(self._storage(map_id))
+        # Not before the next call: F.dropout looks at its function's mask once more.
+        self._forgettable += self.following.forgotten_after(position)
         for map_id in self.following.leaving_after(position):
             leaving = self._storage(map_id)
             if leaving is not None and not self._residency.swap_out(leaving):
@@ -202,13 +203,19 @@ class Iteration:
         planned = graph is not None and storage.token is self and graph.trace.maps[storage.map].retained
         return planned or storage.can_return()
 
+    def _forget_due(self) -> None:
+        due, self._forgettable = self._forgettable, []
+        for map_id in due:
+            self._forget(self._storage(map_id))
+
     def _forget(self, storage: Storage | None) -> None:
-        """Gives up a map that can be made again; what cannot is swapped out, and what is still shown waits."""
+        """Gives up a map that can be made again; what cannot is swapped out."""
         if storage is None:
             return
-        if forget(storage):
-            self._forgotten.append(weakref.ref(storage))
-        elif storage.recipe is not None or (storage.is_retained() and not self._residency.swap_out(storage)):
+        retained = storage.is_retained()
+        if forget(self._residency, storage):
+            self._forgotten += [weakref.ref(storage)] if retained else []
+        elif retained and not self._residency.swap_out(storage):
             self._hesitant.append(weakref.ref(storage))
 
     def _stop_watching(self) -> None:
@@ -216,14 +223,15 @@ class Iteration:
 
         He may read it after the parameters have changed, from which it could not be made again.
         """
+        self._forget_due()
         for ref in self._held:
             storage = ref()
             if storage is not None and storage.hold is not None:
-                release(storage)
                 if storage.is_retained():
+                    release(storage)
                     storage.recipe = None
                 else:
-                    self._residency.detach(storage)
+                    forget(self._residency, storage)
         for ref in self._forgotten:
             storage = ref()
             if storage is not None and storage.is_shown() and self._residency.is_lost(storage):
@@ -279,7 +287,7 @@ class Iteration:
         else:
             residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_at_start_bytes
             need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
-        self._room(need_bytes, known is not None, f'{function.label}, backward of call {call}')
+        self._room(need_bytes, known is not None, f'{name_of(function)}, backward of call {call}')
         self._meter.mark()
         return needed
 
@@ -346,7 +354,8 @@ class Iteration:
             for map_id in self._retained[call]:
                 storage = self._storage(map_id)
                 room_bytes = LOOK_AHEAD_ROOM * storage.nbytes if storage is not None else 0
-                if storage is not None and storage.state is State.AWAY and self._residency.fits(room_bytes):
+                waited_for = storage is not None and storage.state is State.AWAY and storage.pending_uses > 0
+                if storage is not None and waited_for and self._residency.fits(room_bytes):
                     self._residency.prefetch(storage)
 
     # --- the end ---------------------------------------------------------------------------------------------------
@@ -379,13 +388,12 @@ class Iteration:
     def _look_around(self, position: int) -> None:
         """Takes note of what ended since the last computation: swap-outs, blocks that died, users' references."""
         self._residency.reap()
+        self._forget_due()
         hesitant, self._hesitant = self._hesitant, []
         for ref in hesitant:
             storage = ref()
             wanted = storage is None or storage.recalled or storage.state is not State.RESIDENT
-            if storage is not None and storage.recipe is not None:
-                self._forget(storage)
-            elif storage is not None and not wanted and not self._residency.swap_out(storage):
+            if storage is not None and not wanted and not self._residency.swap_out(storage):
                 self._hesitant.append(ref)
         self._residency.near_bytes()
         self.recorder.now = position

@@ -211,7 +211,7 @@ def write_recipe(residency: Residency, prototype: Prototype, function: Any, inpu
         if storage is not None and root is not None:
             products.append(Product(name_or_index, owner_index, weakref.ref(storage), arrays.layout_of(array, root)))
     given = tuple(_given(residency, array_of(each), will_stay) for each in inputs)
-    return Recipe(function.label, prototype, given, tuple(products), call.peak_bytes)
+    return Recipe(call.label, prototype, given, tuple(products), call.peak_bytes)
 
 
 def _given(residency: Residency, array: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed:

@@ -51,6 +51,7 @@ class Residency(Account):
         self.on_lost: Callable[[Storage], None] = lambda storage: None
         self.tally = Tally()
         self._leaving: deque[Storage] = deque()
+        self._arriving: deque[list[Any]] = deque()  # blocks that copies write to, and their transfers
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
 
     def register(self, array: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
@@ -106,6 +107,7 @@ class Residency(Account):
         Raises:
             SpillError: a swap-out failed; that storage is resident.
         """
+        self._forget_arrived()
         while self._leaving:
             storage = self._leaving[0]
             transfer = storage.transfer
@@ -140,7 +142,10 @@ class Residency(Account):
             False if there is no near memory for it now; it can be tried again.
         """
         storage.recalled = True
-        if self._near_block(storage) is not None or storage.state is not State.AWAY:
+        found = self._near_block(storage)
+        if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
+            storage.fill_places(found, variables=storage.exposed)
+        if found is not None or storage.state is not State.AWAY:
             return True
         assert storage.copy is not None
         try:
@@ -150,10 +155,13 @@ class Residency(Account):
         on_heap = block.base is None
         self.count(block, storage, self.metering and on_heap)
         storage.block, storage.state = block, State.ARRIVING
+        self._forget_arrived()
+        self._arriving.append([block, None])
         try:
-            storage.transfer = self.backend.swap_in(storage.copy, block)
+            self._arriving[-1][1] = storage.transfer = self.backend.swap_in(storage.copy, block)
         except BaseException:
-            storage.block, storage.state = None, State.AWAY
+            storage.block = None
+            self.detach(storage)  # the block may live on under a copy that nobody waits for
             raise
         self.tally.swapped_in_bytes += storage.nbytes
         return True
@@ -230,6 +238,7 @@ class Residency(Account):
                 # Copies of Variables, which no place knows, find the block here as long as they live.
                 storage.block = self.fetch(storage, exposed=True)
         self.backend.close()
+        self._arriving.clear()
 
     # --- the budget ------------------------------------------------------------------------------------------------
 
@@ -264,7 +273,7 @@ class Residency(Account):
         stuck.add(id(victim))
         if victim.state is State.ARRIVING:
             self._turn_back(victim)
-        elif victim.is_retained() and ((victim.recipe is not None and forget(victim)) or self.swap_out(victim)):
+        elif victim.is_retained() and ((victim.recipe is not None and forget(self, victim)) or self.swap_out(victim)):
             self.tally.evictions += 1
             self.settle()
         return True
@@ -340,7 +349,20 @@ class Residency(Account):
         finally:
             if storage.transfer.done:
                 storage.block, storage.transfer, storage.state = None, None, state
+                self._forget_arrived()
         return block
+
+    def _forget_arrived(self) -> None:
+        """Lets go of blocks whose copies have ended; until then they must live, though their storage may not.
+
+        Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
+        """
+        ended = 0
+        for number, (_, transfer) in enumerate(self._arriving, 1):
+            if transfer is not None and transfer.done:
+                ended = number
+        for _ in range(ended):
+            self._arriving.popleft()
 
     def _turn_back(self, storage: Storage) -> None:
         """Ends a swap-in that nobody waits for: the far copy is still whole."""

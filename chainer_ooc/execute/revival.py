@@ -3,7 +3,7 @@
     RESIDENT, held --forget--> LOST, with a recipe --revive--> RESIDENT --drop--> LOST ...
 
 From its birth on such a map is *held*: its Variables are vacant, so that every read of the user's is noticed. He may
-have written to what he read, and the recipe would not give that: then the map is not given up.
+have written to what he read, and the recipe would not give that: then the map is copied instead.
 
 A chain runs in the order of the first runs. What it makes for itself alone dies when its last reader in the chain has
 run; what functions still wait for stays if the plan shares chains, so that a prefix of several runs once (P7).
@@ -37,29 +37,45 @@ def hold(storage: Storage, recipe: Recipe) -> None:
         storage.empty_places(variables_only=True)
 
 
-def forget(storage: Storage) -> bool:
+def forget(residency: Residency, storage: Storage) -> bool:
     """Gives up a map that can be made again, after its last forward use; False if it has to go another way.
 
-    One that nobody retains is left to itself, unless a Variable of the user's still shows it: then False, and one can
-    ask again.
+    What nobody retains is the user's own from here on, if a Variable of his shows it: whatever he writes to it, a chain
+    starts from what the calls before saw. If he may have written already, that is copied to far memory.
+
+    Raises:
+        SpillError: that copy failed; the map is resident and will be lost.
     """
-    if storage.recipe is None or storage.exposed or storage.state is not State.RESIDENT:
-        storage.recipe = storage.recipe if storage.state is State.LOST else None
+    if storage.state is not State.RESIDENT or storage.root() is None:
         release(storage)
-        return storage.recipe is not None
-    if not storage.is_retained():
-        if storage.is_shown():
-            return False
-        storage.hold = None
+        return storage.state is State.LOST and storage.recipe is not None
+    if storage.recipe is not None and not storage.is_retained():
+        _part(residency, storage)
         return True
-    block, storage.hold = storage.hold, None
-    del block
-    if not storage.recipe.is_whole() or storage.held_elsewhere():
+    release(storage) if storage.exposed else _let_go_of_hold(storage)
+    if storage.exposed or storage.recipe is None or not storage.recipe.is_whole() or storage.held_elsewhere():
         storage.recipe = None
         return False
     storage.empty_places()
     storage.state = State.LOST
     return True
+
+
+def _let_go_of_hold(storage: Storage) -> None:
+    storage.hold = None
+
+
+def _part(residency: Residency, storage: Storage) -> None:
+    block = storage.hold
+    release(storage)
+    if storage.exposed and block is not None:
+        storage.recipe = None
+        storage.copy, transfer = residency.backend.swap_out(block)
+        residency.tally.swapped_out_bytes += storage.nbytes
+        transfer.wait()
+        storage.exposed = False
+    del block
+    residency.detach(storage)
 
 
 def release(storage: Storage) -> None:

@@ -85,6 +85,12 @@ def see_call(
     return inside, outside, concealed
 
 
+def name_of(function: Any) -> str:
+    """What a function is called: its class, since a label may have a number in it that changes (``_ * 0.25``)."""
+    name: str = function._impl_name
+    return name
+
+
 def retained(residency: Residency, function: Any) -> list[Storage]:
     """The storages that a function's backward may read, each once, wherever they are."""
     found = dict.fromkeys(_retained(residency, function))

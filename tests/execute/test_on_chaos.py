@@ -137,7 +137,6 @@ def let_everything_leave(backend):
     F.identity(chainer.Variable(np.zeros(1, np.float32)))
 
 
-@pytest.mark.xfail(reason='_look_ahead goes by the numbers of calls and swaps in maps that are done with', strict=True)
 def test_no_map_arrives_that_no_backward_reads_any_more():
     # call       0 exp    1 sin .. 4 sin    5 exp of 0
     # backward            4, 3              5            then 4, 3 and 2 are asked for, of which only 2 is still to come
@@ -160,7 +159,6 @@ class FailsInBackward(chainer.FunctionNode):
         raise ZeroDivisionError
 
 
-@pytest.mark.xfail(reason='Storage.__del__ lets the block go while its swap-in is in flight', strict=True)
 def test_a_graph_that_dies_keeps_a_block_until_its_swap_in_has_ended():
     """On a GPU the copy would write into what the memory's next owner has there."""
     with chaos() as made, ooc('swap-all'):
@@ -178,7 +176,6 @@ def test_a_graph_that_dies_keeps_a_block_until_its_swap_in_has_ended():
     assert made[0].misuses == []
 
 
-@pytest.mark.xfail(reason='Residency.prefetch lets the block go although its swap-in has started', strict=True)
 def test_an_interrupt_right_after_a_swap_in_has_started_keeps_its_block(monkeypatch):
     swap_in = ChaosBackend.swap_in
 
