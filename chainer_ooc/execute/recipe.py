@@ -233,10 +233,10 @@ def checksum(array: Any) -> int:
     """A number that changes with the content; about as fast as memory can be read."""
     flat = arrays.flat_bytes(array)
     if flat is None:
-        return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     words = flat[:flat.size // (8 * _COLUMNS) * 8 * _COLUMNS].view(np.uint64).reshape(-1, _COLUMNS)
     sums = np.add.reduce(words, axis=0)
-    return zlib.crc32(flat[words.nbytes:], zlib.crc32(sums.view(np.uint8)))
+    return zlib.crc32(flat[words.nbytes:].data, zlib.crc32(sums.view(np.uint8).data))
 
 
 def _is_trusted(owner: Any) -> bool:

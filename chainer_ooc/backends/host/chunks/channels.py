@@ -75,11 +75,13 @@ class Channels:
 
     def mean(self, tile: Array) -> Array:
         """Takes the mean of each channel of a tile, whose strides descend, in its dtype."""
-        return self._shown_twice(tile).mean(axis=self._others, dtype=tile.dtype)[:tile.shape[self.key]]
+        means: Array = self._shown_twice(tile).mean(axis=self._others, dtype=tile.dtype)
+        return means[:tile.shape[self.key]]
 
     def sum(self, tile: Array) -> Array:
         """Sums each channel of a tile, whose strides descend, in its dtype."""
-        return self._shown_twice(tile).sum(axis=self._others, dtype=tile.dtype)[:tile.shape[self.key]]
+        sums: Array = self._shown_twice(tile).sum(axis=self._others, dtype=tile.dtype)
+        return sums[:tile.shape[self.key]]
 
     @property
     def _others(self) -> tuple[int, ...]:
