@@ -162,8 +162,11 @@ class Iteration:
                 self._residency, self._prototype, function, inputs, outputs, call, self._will_stay)
             self._hold(recipe, position)
         self._prototype = None
-        # Not before the next call: F.dropout looks at its function's mask once more.
-        self._forgettable += self.following.forgotten_after(position)
+        for map_id in self.following.forgotten_after(position):
+            if recorder.maps[map_id].hidden:  # not before the next call: F.dropout looks at the mask once more
+                self._forgettable.append(map_id)
+            else:  # at once, since what the user writes to it from here on is nothing to a chain
+                self._forget(self._storage(map_id))
         for map_id in self.following.leaving_after(position):
             leaving = self._storage(map_id)
             if leaving is not None and not self._residency.swap_out(leaving):

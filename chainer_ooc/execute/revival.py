@@ -52,17 +52,15 @@ def forget(residency: Residency, storage: Storage) -> bool:
     if storage.recipe is not None and not storage.is_retained():
         _part(residency, storage)
         return True
-    release(storage) if storage.exposed else _let_go_of_hold(storage)
+    if storage.exposed:
+        release(storage)
+    storage.hold = None
     if storage.exposed or storage.recipe is None or not storage.recipe.is_whole() or storage.held_elsewhere():
         storage.recipe = None
         return False
     storage.empty_places()
     storage.state = State.LOST
     return True
-
-
-def _let_go_of_hold(storage: Storage) -> None:
-    storage.hold = None
 
 
 def _part(residency: Residency, storage: Storage) -> None:
