@@ -186,7 +186,7 @@ def test_views_share_one_map(record):
     trace = record(forward)
     a = call_of(trace, 'Add').outputs[0]
     assert [call_of(trace, label).outputs for label in ('Reshape', 'Transpose', 'SplitAxis')] == [(a,), (a,), (a, a)]
-    product = call_of(trace, '_ * _')
+    product = call_of(trace, 'Mul')
     assert product.inputs == (a, a)
     assert trace.maps[a].nbytes == 20 * 30 * 4
     assert trace.maps[a].last_forward_use == product.index
