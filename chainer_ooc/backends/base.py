@@ -135,6 +135,10 @@ class Backend(abc.ABC):
     def free_bytes(self) -> int:
         """Returns the bytes of near memory that this process can still get, by the tightest limit in force."""
 
+    def has_room(self, nbytes: int) -> bool:
+        """Whether the device would give ``nbytes`` more now; asked before each computation, so it must be quick."""
+        return nbytes <= self.free_bytes()
+
     def trim(self) -> None:  # noqa: B027 - nothing to do is a right answer
         """Gives near memory that is free but kept for the next array back to the device.
 

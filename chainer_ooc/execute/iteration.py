@@ -345,7 +345,7 @@ class Iteration:
         while (swap_in := self.following.due(self.recorder.next_position)) is not None:
             storage = self._storage(swap_in.map)
             if storage is not None and swap_in.use >= self.recorder.next_position:
-                if storage.state is State.AWAY and not self._residency.fits(storage.nbytes + ahead_bytes):
+                if storage.state is State.AWAY and not self._residency.has_room(storage.nbytes + ahead_bytes):
                     return
                 if not self._residency.prefetch(storage):
                     return
@@ -358,7 +358,7 @@ class Iteration:
                 storage = self._storage(map_id)
                 room_bytes = LOOK_AHEAD_ROOM * storage.nbytes if storage is not None else 0
                 waited_for = storage is not None and storage.state is State.AWAY and storage.pending_uses > 0
-                if storage is not None and waited_for and self._residency.fits(room_bytes):
+                if storage is not None and waited_for and self._residency.has_room(room_bytes):
                     self._residency.prefetch(storage)
 
     # --- the end ---------------------------------------------------------------------------------------------------

@@ -246,12 +246,23 @@ class Residency(Account):
         """Whether so many more bytes keep within the budget."""
         return self.budget_bytes is None or self.near_bytes() + nbytes <= self.budget_bytes
 
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so many more bytes keep within the budget, and the device gives them too.
+
+        A device may refuse what the budget allows: free memory lies scattered, or others have taken it.
+        """
+        return self.budget_bytes is None or (self.fits(nbytes) and self.backend.has_room(nbytes))
+
     def make_room(self, nbytes: int) -> bool:
-        """Waits for swap-outs, then evicts what is used last, until `nbytes` fit; False if they never will."""
+        """Waits for swap-outs, then evicts what is used last, until there is room; False if the budget has none."""
         self.reap()
+        if self.has_room(nbytes):
+            return True
         started = time.perf_counter()
+        if self.fits(nbytes):
+            self.backend.trim()
         stuck: set[int] = set()
-        while not self.fits(nbytes) and self._free_something(stuck):
+        while not self.has_room(nbytes) and self._free_something(stuck):
             pass
         self.tally.stall_seconds += time.perf_counter() - started
         return self.fits(nbytes)

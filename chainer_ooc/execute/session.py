@@ -29,7 +29,7 @@ from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
 
 #: What the arrays may have of the memory that is free: the rest is for the interpreter and for libraries.
-SHARE_OF_FREE = 0.95
+SHARE_OF_FREE = 0.9
 
 
 class Session:

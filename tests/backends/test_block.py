@@ -50,6 +50,20 @@ def test_a_mapping_goes_back_to_the_system_at_once():
     assert mapped_bytes() - before < nbytes // 2
 
 
+def test_a_mapping_is_no_longer_than_its_block():
+    nbytes = (17 << 20) + 4096  # rounded up to whole huge pages it would have 18 MiB
+    before = mapped_bytes()
+    arrays = [block.allocate(nbytes) for _ in range(32)]
+    assert mapped_bytes() - before < 32 * nbytes + (4 << 20)
+    arrays[0][-1] = 1
+
+
+def test_what_the_system_would_refuse_is_not_available():
+    assert block.is_available(0)
+    assert block.is_available(1 << 20)
+    assert not block.is_available(1 << 60)
+
+
 def test_two_blocks_are_apart():
     one, other = (block.allocate(block.LEAST_MAPPED_BYTES) for _ in range(2))
     one[:], other[:] = 1, 2

@@ -77,6 +77,12 @@ def test_allocate_gives_flat_writable_bytes(backend):
     assert array.flags.writeable
 
 
+def test_room_is_there_for_what_can_be_allocated(backend):
+    assert backend.has_room(0)
+    assert backend.has_room(MB)
+    assert not backend.has_room(1 << 62)
+
+
 def test_swap_in_waits_for_its_swap_out(backend):
     # swap-out   [ one 24 MB ][ two 24 MB ][ last ]
     # swap-in                                      [ last ]     asked for before any of them has ended

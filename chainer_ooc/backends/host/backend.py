@@ -74,6 +74,9 @@ class HostBackend(Backend):
     def free_bytes(self) -> int:
         return limits.free_bytes()
 
+    def has_room(self, nbytes: int) -> bool:
+        return block.is_available(nbytes)
+
     def trim(self) -> None:
         heap.trim()
 
