@@ -28,7 +28,8 @@ from chainer_ooc.record.meter import AllocationMeter
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
 
-#: What the arrays may have of the memory that is free: the rest is for the interpreter and for libraries.
+#: What the arrays may have of the memory that is free: the rest is for the interpreter, libraries, and the holes that
+#: freed arrays leave between live ones.
 SHARE_OF_FREE = 0.9
 
 

@@ -46,7 +46,8 @@ def run(policy, megabytes, budget=''):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_training_goes_through_behind_a_wall_at_which_keeping_dies(megabytes=144):
+def test_training_goes_through_behind_a_wall_at_which_keeping_dies():
+    megabytes = 144
     kept = run('keep', megabytes)
     assert kept.returncode and ('MemoryError' in kept.stderr or 'InfeasibleBudgetError' in kept.stderr), kept.stderr
     free = run('swap-all', 4096)
@@ -56,7 +57,7 @@ def test_training_goes_through_behind_a_wall_at_which_keeping_dies(megabytes=144
 
 
 @pytest.mark.parametrize('refused_share', [0.2, 0.8])
-def test_what_the_device_refuses_is_made_room_for_like_what_the_budget_refuses(backend_class, monkeypatch, refused_share):
+def test_what_the_device_refuses_is_made_room_for(backend_class, monkeypatch, refused_share):
     """The device gives now this much and now that; training goes on in what it gives."""
     random, asked = np.random.RandomState(0), []
 
