@@ -148,7 +148,7 @@ class Recipe:
 def is_repeatable(function: Any) -> bool:
     """Whether a function that has not run yet may be run twice."""
     try:
-        prepare(function)
+        _attributes_of(function)
     except UnrepeatableError:
         return False
     return True
@@ -173,15 +173,10 @@ def prepare(function: Any) -> Prototype:
     """
     import chainer
 
-    owners = owners_of(function)
-    for owner in owners:
-        if not _is_trusted(owner):
-            raise UnrepeatableError(f'{type(owner).__name__} has not said ooc_recompute = True')
-    if chainer.config.schedule_func is not None:
-        raise UnrepeatableError('a static graph is being recorded')
-    attributes = tuple(_copied_attributes(each) for each in owners)
+    attributes = _attributes_of(function)
+    kinds = tuple(type(each) for each in owners_of(function))
     configuration = {**vars(chainer.global_config), **vars(chainer.config._local), 'ooc': None, 'in_recomputing': True}
-    return Prototype(tuple(type(each) for each in owners), attributes, np.random.get_state(legacy=False), configuration)
+    return Prototype(kinds, attributes, np.random.get_state(legacy=False), configuration)
 
 
 def write_recipe(residency: Residency, prototype: Prototype, function: Any, inputs: Sequence[Any],
@@ -242,6 +237,18 @@ def checksum(array: Any) -> int:
 def _is_trusted(owner: Any) -> bool:
     declared = getattr(type(owner), 'ooc_recompute', None)
     return bool(declared) if declared is not None else type(owner).__module__.startswith('chainer.')
+
+
+def _attributes_of(function: Any) -> tuple[dict[str, Any], ...]:
+    import chainer
+
+    owners = owners_of(function)
+    for owner in owners:
+        if not _is_trusted(owner):
+            raise UnrepeatableError(f'{type(owner).__name__} has not said ooc_recompute = True')
+    if chainer.config.schedule_func is not None:
+        raise UnrepeatableError('a static graph is being recorded')
+    return tuple(_copied_attributes(each) for each in owners)
 
 
 def _copied_attributes(owner: Any) -> dict[str, Any]:
