@@ -107,13 +107,13 @@ class Following:
     def is_forgettable(self, map_id: int) -> bool:
         """Whether the plan gives a map up and has it made again."""
         return (self._orders is not None and self.graph is not None and map_id in self._orders.forgettable
-                and map_id not in self.graph.reused)
+                and not self.graph.trace.maps[map_id].reused)
 
     def freed_after(self, position: int) -> list[tuple[int, bool]]:
         """Maps to drop after a step, and whether they may be lost."""
         if self._orders is None or self.graph is None:
             return []
-        return [(each, may_lose and each not in self.graph.reused)
+        return [(each, may_lose and not self.graph.trace.maps[each].reused)
                 for each, may_lose in self._orders.free_after.get(position, ())]
 
     def due(self, position: int) -> SwapIn | None:

@@ -305,7 +305,7 @@ class Iteration:
         for storage in needed:
             storage.pending_uses -= 1
             if storage.pending_uses <= 0 and (self.following.graph is None or storage.token is not self):
-                self._residency.drop(storage, may_lose=False)
+                self._drop(storage, may_lose=False)
         self._free(self._call_of.get(id(function), -1), self.following.freed_after(position))
         for storage in needed:
             self._residency.guard(storage)
@@ -326,14 +326,21 @@ class Iteration:
             if may_lose and self._unread[map_id] > 0:
                 self._unfreed.append((map_id, may_lose))
             elif storage is not None:
-                self._residency.drop(storage, may_lose)
+                self._drop(storage, may_lose)
+
+    def _drop(self, storage: Storage, may_lose: bool) -> None:
+        self._residency.drop(storage, may_lose)
+        if storage.token is self and storage.state in (State.AWAY, State.LOST) and storage.root() is not None:
+            self.recorder.maps[storage.map].held = True
+            if self.following.graph is not None:
+                self.following.graph.note_held(storage.map)
 
     def _note_reuse(self, needed: list[Storage]) -> None:
         """A map of an earlier iteration's graph was read again: that graph's plan may not lose it."""
         for storage in needed:
             other = storage.token
             if isinstance(other, Iteration) and other is not self and other.graph is not None:
-                other.graph.reused.add(storage.map)
+                other.graph.note_reuse([storage.map])
 
     def _start_swap_ins(self) -> None:
         """Starts the swap-ins that are due; with no plan, those of the calls that backward probably comes to next."""

@@ -7,8 +7,8 @@ until a call differs; then another known graph with the same beginning takes ove
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
@@ -52,15 +52,15 @@ class Graph:
         trace: its last recording.
         signatures: of its calls.
         recordings: how many iterations of it were recorded.
-        reused: maps that a later backward pass still reads, so that they may not be lost.
         orders: by policy, budget and threshold.
     """
 
     trace: Trace
     signatures: tuple[str, ...]
     recordings: int = 1
-    reused: set[int] = field(default_factory=set)
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
+    _reused: set[int] = field(default_factory=set)
+    _held: set[int] = field(default_factory=set)
 
     def orders_for(
             self, settings: Settings, budget_bytes: int, standing: Standing, reserve: Callable[[int], None]) -> Orders:
@@ -77,6 +77,32 @@ class Graph:
                         if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
         return self.orders[key]
+
+    def record_again(self, trace: Trace) -> None:
+        """Takes a newer recording; plans are made anew."""
+        self.recordings += 1
+        self._plan_anew(trace)
+
+    def note_reuse(self, maps: Iterable[int]) -> None:
+        """A later backward pass reads these maps: from the next iteration on no plan loses them."""
+        self._learn(self._reused, maps)
+
+    def note_held(self, map_id: int) -> None:
+        """Somebody holds this map after its last use: from the next iteration on plans count with that."""
+        self._learn(self._held, [map_id])
+
+    def _learn(self, known: set[int], maps: Iterable[int]) -> None:
+        before = len(known)
+        known.update(maps)
+        if len(known) > before:
+            self._plan_anew(self.trace)
+
+    def _plan_anew(self, trace: Trace) -> None:
+        """What was learnt outlives a recording, which may have been of an iteration without it."""
+        maps = tuple(replace(each, reused=each.reused or each.id in self._reused, held=each.held or each.id in self._held)
+                     for each in trace.maps)
+        self.trace = replace(trace, maps=maps)
+        self.orders.clear()
 
     def starts_like(self, signatures: list[str]) -> bool:
         """Whether the graph begins with these calls."""
@@ -115,9 +141,7 @@ class Graphs:
         if graph is None:
             graph = self._graphs[signatures] = Graph(trace, signatures)
         else:
-            graph.trace = trace
-            graph.recordings += 1
-            graph.orders.clear()
+            graph.record_again(trace)
         self.use(graph)
         if len(self._graphs) > GRAPHS:
             self._graphs.popitem(last=False)
@@ -141,7 +165,7 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
             forget_after.setdefault(each.last_forward_use, []).append(each.id)
         uses = plan.chains.uses[each.id]
         if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
-            may_lose = verdict is Verdict.KEEP
+            may_lose = verdict is Verdict.KEEP and not each.reused
             free_after.setdefault(uses[-1], []).append((each.id, may_lose))
     return Orders(plan, leave_after, forget_after, free_after, plan.swap_ins, plan.chains.calls,
                   frozenset(each for maps in forget_after.values() for each in maps))

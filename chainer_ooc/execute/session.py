@@ -209,4 +209,4 @@ class Session:
 def _note_reuse(storage: Storage) -> None:
     """A lost map is read: from now on its graph's plan may lose none, since the others may be read next."""
     if isinstance(storage.token, Iteration) and storage.token.graph is not None:
-        storage.token.graph.reused.update(range(len(storage.token.graph.trace.maps)))
+        storage.token.graph.note_reuse(range(len(storage.token.graph.trace.maps)))

@@ -34,6 +34,7 @@ class MapRow:
     foreign: bool = False
     shown: bool = False
     written: bool = False
+    held: bool = False
     backward_uses: list[int] = field(default_factory=list)
 
 
@@ -115,7 +116,7 @@ class Recorder:
                 foreign=row.foreign, last_forward_use=row.last_forward_use, backward_uses=tuple(row.backward_uses),
                 shape=row.shape, dtype=row.dtype,
                 last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive,
-                shown=row.shown, written=row.written)
+                shown=row.shown, written=row.written, held=row.held)
             for map_id, row in enumerate(self.maps))
         return Trace(
             device=device, calls=tuple(self.calls), steps=tuple(self.steps), maps=maps, events=tuple(self.events),

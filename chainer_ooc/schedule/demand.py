@@ -67,7 +67,8 @@ def residency(
         away = (born, feature_map.last_forward_use)
         if not uses:
             return (away,)
-        return away, (uses[0] if verdict is Verdict.SWAP else chains.restored[feature_map.id], uses[-1])
-    if uses and feature_map.nbytes >= min_bytes:
+        back = uses[0] if verdict is Verdict.SWAP else chains.restored[feature_map.id]
+        return away, (back, end if feature_map.held else uses[-1])
+    if uses and feature_map.nbytes >= min_bytes and not feature_map.reused and not feature_map.held:
         return ((born, uses[-1]),)
     return ((born, end),)

@@ -39,6 +39,9 @@ class FeatureMap:
         shown: a Variable of the user's still shows it when backward begins, who may read it when parameters have
             changed.
         written: a function that may write to its inputs has read it, so that its producer may not give it again.
+        reused: a backward pass of a later iteration has read it, after the uses that are known here.
+        held: after its last use in backward somebody else held the array, such as a function of second order, so that
+            it stays in near memory.
     """
 
     id: int
@@ -54,6 +57,8 @@ class FeatureMap:
     last_alive: int = -1
     shown: bool = False
     written: bool = False
+    reused: bool = False
+    held: bool = False
 
 
 @dataclass(frozen=True)
