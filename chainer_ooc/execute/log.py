@@ -1,6 +1,7 @@
 """chainer.config.ooc_log: what the logger 'chainer_ooc' says, and to whom.
 
-A program that has set logging up gets the records through its own handlers; for one that has not, they go to stderr.
+A program that has set logging up gets the records through its own handlers. For one that has not, they go to stderr
+if `ooc_log` names a level; else nowhere, where Python's handler of last resort would print the warnings.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 
 logger = logging.getLogger('chainer_ooc')
+logger.addHandler(logging.NullHandler())
 
 
 def set_level(level: int | None) -> None:
@@ -15,7 +17,7 @@ def set_level(level: int | None) -> None:
     if level is None:
         return
     logger.setLevel(level)
-    if not logger.hasHandlers():
+    if all(isinstance(each, logging.NullHandler) for each in (*logger.handlers, *logging.getLogger().handlers)):
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter('%(name)s: %(message)s'))
         logger.addHandler(handler)

@@ -99,8 +99,9 @@ class Graph:
 
     def _plan_anew(self, trace: Trace) -> None:
         """What was learnt outlives a recording, which may have been of an iteration without it."""
-        maps = tuple(replace(each, reused=each.reused or each.id in self._reused, held=each.held or each.id in self._held)
-                     for each in trace.maps)
+        maps = tuple(
+            replace(each, reused=each.reused or each.id in self._reused, held=each.held or each.id in self._held)
+            for each in trace.maps)
         self.trace = replace(trace, maps=maps)
         self.orders.clear()
 
