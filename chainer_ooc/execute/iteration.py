@@ -40,7 +40,7 @@ from chainer_ooc.execute.revival import forget, hold, release
 from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
-from chainer_ooc.record.meter import AllocationMeter
+from chainer_ooc.record.meter import MOST_STARTS, AllocationMeter
 from chainer_ooc.record.recorder import Recorder, forms
 from chainer_ooc.schedule.demand import Standing
 from chainer_ooc.trace import Call, Trace
@@ -86,6 +86,7 @@ class Iteration:
         self._hesitant: list[weakref.ref[Storage]] = []
         self._forgettable: list[int] = []
         self._held: list[weakref.ref[Storage]] = []
+        self._dropped: list[weakref.ref[Storage]] = []
         self._forgotten: list[weakref.ref[Storage]] = []
         self._began = time.perf_counter()
         self._steady_bytes, self._gradient_bytes = parameters.standing_bytes()
@@ -99,7 +100,11 @@ class Iteration:
         """Looks for a plan, and takes the residency over."""
         self.following.begin(name_of(function), forms([array_of(each) for each in inputs]))
         self.graph = self.following.graph
-        self._recorded = self._recorded or self.graph is None
+        wanted = self._recorded or self.graph is None
+        self._recorded = wanted and self._meter.start()
+        if wanted and not self._recorded:
+            log.logger.info('new graphs have no plans any more: up to Python 3.12 each recording loses memory, and %d '
+                            'have been made', MOST_STARTS)
         residency = self._residency
         residency.tally = Tally()
         residency.budget_bytes = self.budget_bytes
@@ -107,7 +112,6 @@ class Iteration:
         residency.next_use = self._next_use
         residency.on_event = self._event
         if self._recorded:
-            self._meter.start()
             residency.forget_metered()
         residency.metering = self._recorded
 
@@ -181,7 +185,7 @@ class Iteration:
         kept = [each for each in retained(self._residency, function) if each.token is self]
         self._retained.append([each.map for each in kept])
         found = {each.map: each for each in kept}
-        for array in (*map(array_of, inputs), *(each.array for each in outputs)):
+        for array in map(array_of, (*inputs, *outputs)):
             storage = self._residency.find(array)
             if storage is not None and storage.token is self:
                 found[storage.map] = storage
@@ -330,10 +334,18 @@ class Iteration:
 
     def _drop(self, storage: Storage, may_lose: bool) -> None:
         self._residency.drop(storage, may_lose)
-        if storage.token is self and storage.state in (State.AWAY, State.LOST) and storage.root() is not None:
-            self.recorder.maps[storage.map].held = True
-            if self.following.graph is not None:
-                self.following.graph.note_held(storage.map)
+        if storage.token is self and storage.state in (State.AWAY, State.LOST):
+            self._dropped.append(weakref.ref(storage))
+
+    def _note_held(self) -> None:
+        """Finds what was dropped and is there all the same; not earlier, as Chainer's loop holds arrays for a step."""
+        dropped, self._dropped = self._dropped, []
+        for ref in dropped:
+            storage = ref()
+            if storage is not None and storage.state in (State.AWAY, State.LOST) and storage.root() is not None:
+                self.recorder.maps[storage.map].held = True
+                if self.following.graph is not None:
+                    self.following.graph.note_held(storage.map)
 
     def _note_reuse(self, needed: list[Storage]) -> None:
         """A map of an earlier iteration's graph was read again: that graph's plan may not lose it."""
@@ -373,6 +385,7 @@ class Iteration:
     def end_backward(self) -> IterationStats:
         """A backward pass ended; another one over the same graph may follow."""
         self.finished = True
+        self._note_held()
         self._residency.tally.seconds = time.perf_counter() - self._began
         return freeze(self._residency.tally, self.settings.policy, self.budget_bytes, self.following.plan)
 
@@ -380,10 +393,21 @@ class Iteration:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
         return self.finished or not any(ref() is not None for ref in self._functions)
 
-    def close(self) -> Trace | None:
-        """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
+    def abandon(self) -> None:
+        """Ends an iteration whatever its state: nothing is metered, pinned or held for its sake any more."""
         self._meter.stop()
         self._residency.metering = False
+        self._residency.pinned = frozenset()
+        held, self._held = self._held, []
+        for ref in held:
+            storage = ref()
+            if storage is not None and storage.hold is not None:
+                release(storage)
+                storage.recipe = None
+
+    def close(self) -> Trace | None:
+        """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
+        self.abandon()
         if not self._recorded or self.following.graph is not None or not self.finished:
             return None
         try:
@@ -416,8 +440,12 @@ class Iteration:
         return self._storages[map_id]() if map_id < len(self._storages) else None
 
     def _other_bytes(self) -> int:
-        """What was allocated since recording began and is no feature map."""
-        return max(0, self._meter.current_bytes() - self._residency.metered_bytes()) if self._recorded else 0
+        """What was allocated since recording began and is no feature map; unrecorded: the gradients of parameters."""
+        if self._recorded:
+            return max(0, self._meter.current_bytes() - self._residency.metered_bytes())
+        if self.following.graph is None and self._in_backward:
+            return max(0, self._parameters.standing_bytes()[1] - self._gradient_bytes)
+        return 0
 
     def _room(self, need_bytes: int, certain: bool, where: str) -> None:
         fits = self._residency.make_room(need_bytes)

@@ -17,7 +17,7 @@ from chainer_ooc.schedule.demand import Standing
 from chainer_ooc.schedule.plan import Plan, SwapIn, make_plan
 from chainer_ooc.trace import Trace
 
-GRAPHS = 16
+GRAPHS = 64
 
 
 @dataclass(frozen=True)

@@ -240,14 +240,10 @@ def _is_trusted(owner: Any) -> bool:
 
 
 def _attributes_of(function: Any) -> tuple[dict[str, Any], ...]:
-    import chainer
-
     owners = owners_of(function)
     for owner in owners:
         if not _is_trusted(owner):
             raise UnrepeatableError(f'{type(owner).__name__} has not said ooc_recompute = True')
-    if chainer.config.schedule_func is not None:
-        raise UnrepeatableError('a static graph is being recorded')
     return tuple(_copied_attributes(each) for each in owners)
 
 

@@ -118,6 +118,13 @@ class Residency(Account):
                 wait = False
             self._leaving.popleft()
 
+    def abandon_dead(self) -> None:
+        """Ends the swap-outs of maps that nobody can ask for any more, such as those of a graph that is gone."""
+        for storage in self._leaving:
+            if storage.copy is not None and not any(place.is_alive() for place in storage.places.values()):
+                storage.recalled = True  # there is no copy to go to
+                self._discard_copy(storage)
+
     def settle(self) -> None:
         """Waits for all swap-outs.
 

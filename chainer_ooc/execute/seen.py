@@ -24,7 +24,7 @@ class Parameters:
     def add(self, parameter: Any) -> None:
         """Remembers a parameter; its array, and any view of it, is no feature map (P5)."""
         self._parameters[id(parameter)] = weakref.ref(parameter)
-        root = arrays.root_of(parameter.array)
+        root = arrays.root_of(array_of(parameter))
         if root is not None and not self.own(root):
             self._roots[id(root)] = weakref.ref(root)
 
@@ -40,7 +40,7 @@ class Parameters:
         alive = {key: parameter for key, ref in self._parameters.items() if (parameter := ref()) is not None}
         self._parameters = {key: self._parameters[key] for key in alive}
         for parameter in alive.values():
-            steady += _nbytes(parameter.array)
+            steady += _nbytes(array_of(parameter))
             gradients += _nbytes(parameter.grad)
             state = getattr(parameter.update_rule, 'state', None) or {}
             steady += sum(_nbytes(value) for value in state.values())
@@ -76,7 +76,7 @@ def see_call(
         if is_parameter:
             parameters.add(given)
         inside.append(-1 if is_parameter else see(array_of(given), NodePlace(node), None))
-    outside = [see(each.array, NodePlace(each.node), position) for each in outputs]
+    outside = [see(array_of(each), NodePlace(each.node), position) for each in outputs]
     concealed = _see_hidden(residency, see, function, position, min_bytes)
     for storage in retained(residency, function):
         storage.pending_uses += 1

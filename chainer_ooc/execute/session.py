@@ -5,7 +5,8 @@
                   '------ an exception, or the graph dies ------------'
 
 Functions that run while another one does (the backward of many applies some), and those under no_backprop_mode, belong
-to no graph that backward will see; they run as they are.
+to no graph that backward will see; they run as they are. So do calls with arguments that are no arrays, which Chainer
+refuses in its own words, and those that a static graph records.
 """
 
 from __future__ import annotations
@@ -59,9 +60,7 @@ class Session:
 
     def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Runs a forward call."""
-        import chainer
-
-        if self._depth or not chainer.config.enable_backprop:
+        if self._depth or not _is_managed(inputs):
             with self._inside():
                 outputs: tuple[Any, ...] = function._apply(inputs)
             return outputs
@@ -151,6 +150,7 @@ class Session:
         if iteration is None:
             return
         trace = iteration.close()
+        self._residency.abandon_dead()
         self._uncertain = self._uncertain or iteration.following.left
         if trace is not None:
             iteration.graph = self._graphs.add(trace)
@@ -198,12 +198,18 @@ class Session:
 
     def _abandon(self) -> None:
         iteration, self._iteration = self._iteration, None
-        self._meter.stop()
-        self._residency.metering = False
-        self._residency.pinned = frozenset()
         if iteration is not None:
+            iteration.abandon()
             self._uncertain = self._uncertain or not self._known()
         self._residency.calm()
+
+
+def _is_managed(inputs: Sequence[Any]) -> bool:
+    """Whether a call belongs to a graph of ours. Of a static graph its schedule holds all arrays."""
+    import chainer
+
+    return (chainer.config.enable_backprop and chainer.config.schedule_func is None
+            and all(isinstance(each, (chainer.Variable, *chainer.get_array_types())) for each in inputs))
 
 
 def _note_reuse(storage: Storage) -> None:

@@ -568,3 +568,29 @@ def test_nothing_keeps_a_dropped_graph_alive(policy):
             model.h = None
             del loss
             assert node() is None and variable() is None
+
+
+@pytest.mark.parametrize('argument', [(np.zeros(3, np.float32),) * 2, 3.5, 'text', None])
+def test_what_is_no_array_gets_the_error_of_plain_chainer(argument):
+    def message():
+        try:
+            F.tile(argument, 2)
+        except Exception as error:
+            return type(error), str(error)
+    plain = message()
+    assert plain is not None
+    with ooc():
+        assert message() == plain
+
+
+def test_variables_of_another_memory_layout_pass_through():
+    def program():
+        with chainer.using_config('compute_mode', 'cudnn_fast'):
+            link = L.BatchNormalization((4,), axis=(0, 2, 3))
+        x = np.random.RandomState(0).randn(2, 5, 6, 4).astype(np.float32)
+        x = chainer.Variable(x, layout=chainer.memory_layouts.CUDNN_CHANNEL_LAST_X)
+        y = link(x)
+        return y.shape, y.layout, y.raw_array.tobytes()
+    plain = program()
+    with ooc():
+        assert program() == plain

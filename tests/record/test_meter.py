@@ -1,9 +1,11 @@
 """The meter counts what NumPy allocates, and leaves tracemalloc as it was."""
+import itertools
 import tracemalloc
 
 import numpy as np
 import pytest
 
+from chainer_ooc.record import meter as module
 from chainer_ooc.record.meter import AllocationMeter
 
 MB = 1_000_000
@@ -87,3 +89,21 @@ def test_a_user_who_stops_tracing_meanwhile_does_no_harm(meter):
     meter.above_mark_bytes()
     meter.stop()
     assert not tracemalloc.is_tracing()
+
+
+def test_a_process_that_has_started_it_too_often_may_not_again(meter, monkeypatch):
+    monkeypatch.setattr(module, 'MOST_STARTS', 3)
+    monkeypatch.setattr(module, '_starts', itertools.count())
+    for _ in range(3):
+        assert meter.start()
+        assert meter.start()  # it counts already
+        meter.stop()
+    assert not meter.start()
+    assert not meter.running
+    assert not tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        assert meter.start()  # where the program's own tracemalloc runs, nothing more is lost
+        meter.stop()
+    finally:
+        tracemalloc.stop()
