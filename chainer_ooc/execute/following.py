@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from chainer_ooc.config import Settings
+from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.plans import Graph, Graphs, Orders
 from chainer_ooc.schedule.demand import Standing
 from chainer_ooc.schedule.plan import Plan, SwapIn
@@ -40,14 +41,32 @@ class Following:
         self._orders: Orders | None = None
         self._next_swap_in = 0
 
-    def begin(self, label: str, arguments: str) -> None:
-        """Follows the graph that begins with this call, if one is known.
+    def begin(self, label: str, arguments: str, first_bytes: int) -> None:
+        """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
+
+        Args:
+            label: of the call.
+            arguments: forms of its inputs.
+            first_bytes: size of its first input.
 
         Raises:
             InfeasibleBudgetError: no plan for that graph keeps within the budget.
             SpillError: far memory is too small for the plan.
         """
-        self._follow(self._graphs.beginning_with(label, arguments))
+        known = self._graphs.beginning_with(label, arguments)
+        if known is None:
+            known = self._graphs.resembling(label, arguments, first_bytes)
+        try:
+            self._follow(known)
+        except (InfeasibleBudgetError, SpillError):
+            if known is None or known.is_metered:
+                raise
+            # The truth may be smaller: without a plan the iteration is recorded.
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the graph's figures were measured."""
+        return self.graph is not None and self.graph.is_metered
 
     @property
     def plan(self) -> Plan | None:
@@ -68,15 +87,18 @@ class Following:
 
     def check_call(self, calls: Sequence[Call]) -> None:
         """Compares the latest call with the graph's."""
-        expected = self.call_at(len(calls) - 1)
-        if self.graph is None or (expected is not None and expected.signature == calls[-1].signature):
+        if self.graph is None or self.graph.expects(calls[-1]):
             return
         self._leave()
         self._follow(self._graphs.like([each.signature for each in calls]))
 
-    def check_forward_is_over(self, calls: int) -> None:
-        """Backward begins: the graph must have no further call."""
-        if self.call_at(calls) is not None:
+    def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
+        """Backward begins: the graph must have no further call, and an estimate must know what each call retained."""
+        if self.graph is None:
+            return
+        steps = self.graph.trace.steps if self.graph.is_estimate else ()
+        if self.call_at(len(retained)) is not None or any(
+                each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
             self._leave()
 
     def check_step(self, number: int, call: int) -> None:

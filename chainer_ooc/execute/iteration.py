@@ -44,6 +44,7 @@ from chainer_ooc.record.meter import MOST_STARTS, AllocationMeter
 from chainer_ooc.record.recorder import Recorder, forms
 from chainer_ooc.schedule.demand import Standing
 from chainer_ooc.trace import Call, Trace
+from chainer_ooc.trace.scaling import fill_in
 
 #: What an unknown call may allocate, as a multiple of its inputs.
 UNKNOWN_CALL_ROOM = 4
@@ -98,7 +99,9 @@ class Iteration:
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Looks for a plan, and takes the residency over."""
-        self.following.begin(name_of(function), forms([array_of(each) for each in inputs]))
+        given = [array_of(each) for each in inputs]
+        self.following.begin(name_of(function), forms(given), int(given[0].nbytes) if given else 0)
+        del given
         self.graph = self.following.graph
         wanted = self._recorded or self.graph is None
         self._recorded = wanted and self._meter.start()
@@ -133,7 +136,8 @@ class Iteration:
         known = self.following.call_at(position)
         residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_bytes()
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in residency.pinned)
-        self._room(need_bytes, known is not None, f'{name_of(function)}, forward of call {position}')
+        self._room(need_bytes, self.following.is_certain and known is not None,
+                   f'{name_of(function)}, forward of call {position}')
         self._repeatable = self._recorded and is_repeatable(function)
         self._prototype = self._prepared(function, position)
         self._meter.mark()
@@ -263,7 +267,7 @@ class Iteration:
                 row.foreign = (storage is not None and storage.state is State.RESIDENT
                                and storage.root() is not None and storage.held_elsewhere())
                 row.shown = storage is not None and storage.is_shown()
-            self.following.check_forward_is_over(len(self.recorder.calls))
+            self.following.check_forward_is_over(self._retained)
             self._stop_watching()
         self._in_backward = True
         self._steady_bytes, self._gradient_bytes = self._parameters.standing_bytes()
@@ -294,7 +298,8 @@ class Iteration:
         else:
             residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_at_start_bytes
             need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
-        self._room(need_bytes, known is not None, f'{name_of(function)}, backward of call {call}')
+        self._room(need_bytes, self.following.is_certain and known is not None,
+                   f'{name_of(function)}, backward of call {call}')
         self._meter.mark()
         return needed
 
@@ -405,17 +410,26 @@ class Iteration:
                 release(storage)
                 storage.recipe = None
 
+    @property
+    def is_metered(self) -> bool:
+        """Whether what its calls allocated was measured."""
+        return self._recorded
+
     def close(self) -> Trace | None:
         """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
         self.abandon()
-        if not self._recorded or self.following.graph is not None or not self.finished:
+        estimate = self.following.graph
+        if estimate is not None and (not estimate.is_estimate or len(self.recorder.steps) != len(estimate.trace.steps)):
+            return None
+        if not self.finished or (estimate is None and not self._recorded):
             return None
         try:
             bandwidth = self._residency.backend.bandwidth()
         except (MemoryError, OSError) as error:
             log.logger.warning('the bandwidth of far memory could not be measured: %s', error)
             bandwidth = Bandwidth(0.0, 0.0, 0.0)
-        return self.recorder.trace(self._residency.backend.name, self._residency.tally.seconds, bandwidth)
+        trace = self.recorder.trace(self._residency.backend.name, self._residency.tally.seconds, bandwidth)
+        return trace if estimate is None or self._recorded else fill_in(trace, estimate.trace)
 
     # --- shared ----------------------------------------------------------------------------------------------------
 

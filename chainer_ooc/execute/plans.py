@@ -1,11 +1,14 @@
 """The graphs that were recorded, and a plan for each (P8).
 
 A graph is known by the signatures of its calls. While an iteration grows, the graph that it seems to be is followed
-until a call differs; then another known graph with the same beginning takes over, if there is one.
+until a call differs; then another known graph with the same beginning takes over, if there is one. A graph of a size
+that was never seen is estimated from another size of it.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -15,9 +18,13 @@ from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
 from chainer_ooc.schedule.demand import Standing
 from chainer_ooc.schedule.plan import Plan, SwapIn, make_plan
-from chainer_ooc.trace import Trace
+from chainer_ooc.trace import Call, Trace
+from chainer_ooc.trace.scaling import scale
 
 GRAPHS = 64
+
+#: How finely estimates grow: by a fourth root of two.
+ESTIMATES_PER_DOUBLING = 4
 
 
 @dataclass(frozen=True)
@@ -53,14 +60,19 @@ class Graph:
         signatures: of its calls.
         recordings: how many iterations of it were recorded.
         orders: by policy, budget and threshold.
+        is_metered: what calls allocate was measured, and not estimated from another size.
+        is_estimate: the whole trace is that of another size, scaled.
     """
 
     trace: Trace
     signatures: tuple[str, ...]
     recordings: int = 1
+    is_metered: bool = True
+    is_estimate: bool = False
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _reused: set[int] = field(default_factory=set)
     _held: set[int] = field(default_factory=set)
+    _estimates: dict[int, Graph] = field(default_factory=dict)
 
     def orders_for(
             self, settings: Settings, budget_bytes: int, standing: Standing, reserve: Callable[[int], None]) -> Orders:
@@ -78,9 +90,10 @@ class Graph:
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
         return self.orders[key]
 
-    def record_again(self, trace: Trace) -> None:
+    def record_again(self, trace: Trace, metered: bool) -> None:
         """Takes a newer recording; plans are made anew."""
         self.recordings += 1
+        self.is_metered = metered
         self._plan_anew(trace)
 
     def note_reuse(self, maps: Iterable[int]) -> None:
@@ -104,6 +117,31 @@ class Graph:
             for each in trace.maps)
         self.trace = replace(trace, maps=maps)
         self.orders.clear()
+        self._estimates.clear()
+
+    def expects(self, call: Call) -> bool:
+        """Whether the graph has this call at its position; an estimate knows no shapes."""
+        if call.index >= len(self.trace.calls):
+            return False
+        own = self.trace.calls[call.index]
+        if self.is_estimate:
+            return ((own.label, own.inputs, own.outputs, own.hidden)
+                    == (call.label, call.inputs, call.outputs, call.hidden))
+        return own.signature == call.signature
+
+    def first_bytes(self) -> int:
+        """Size of the first call's first input, or 0 if that is no feature map."""
+        first = self.trace.calls[0].inputs[:1]
+        return self.trace.maps[first[0]].nbytes if first and first[0] >= 0 else 0
+
+    def estimate(self, first_bytes: int) -> Graph:
+        """The same graph for a first input of another size; sizes that are near each other share one."""
+        doublings = max(0, math.ceil(ESTIMATES_PER_DOUBLING * math.log2(first_bytes / self.first_bytes())))
+        if doublings not in self._estimates:
+            trace = scale(self.trace, 2 ** (doublings / ESTIMATES_PER_DOUBLING))
+            self._estimates[doublings] = Graph(
+                trace, self.signatures, self.recordings, is_metered=False, is_estimate=True)
+        return self._estimates[doublings]
 
     def starts_like(self, signatures: list[str]) -> bool:
         """Whether the graph begins with these calls."""
@@ -131,18 +169,28 @@ class Graphs:
                 return graph
         return None
 
+    def resembling(self, label: str, arguments: str, first_bytes: int) -> Graph | None:
+        """An estimate from the nearest size of a graph: only its first input's extents differ in the first call."""
+        alike = [each for each in self._graphs.values() if each.first_bytes() and each.trace.calls[0].label == label
+                 and _extents_aside(each.trace.calls[0].arguments) == _extents_aside(arguments)]
+        if not alike or not first_bytes:
+            return None
+        larger = [each for each in alike if each.first_bytes() >= first_bytes]
+        nearest = (min if larger else max)(larger or alike, key=Graph.first_bytes)
+        return nearest.estimate(first_bytes)
+
     def like(self, signatures: list[str]) -> Graph | None:
         """The latest graph that begins with these calls."""
         return next((each for each in reversed(self._graphs.values()) if each.starts_like(signatures)), None)
 
-    def add(self, trace: Trace) -> Graph:
+    def add(self, trace: Trace, metered: bool = True) -> Graph:
         """Remembers a recording; one of a known graph replaces the older, and its plans are made anew."""
         signatures = tuple(call.signature for call in trace.calls)
         graph = self._graphs.get(signatures)
         if graph is None:
-            graph = self._graphs[signatures] = Graph(trace, signatures)
+            graph = self._graphs[signatures] = Graph(trace, signatures, is_metered=metered)
         else:
-            graph.record_again(trace)
+            graph.record_again(trace, metered)
         self.use(graph)
         if len(self._graphs) > GRAPHS:
             self._graphs.popitem(last=False)
@@ -152,6 +200,12 @@ class Graphs:
         """Makes a graph the latest."""
         if graph.signatures in self._graphs:
             self._graphs.move_to_end(graph.signatures)
+
+
+def _extents_aside(arguments: str) -> tuple[str, str]:
+    """The forms of a call's inputs with the first one's extents left out."""
+    first, _, others = arguments.partition(') ')
+    return re.sub(r'\d+(?=[,)]|$)', 'n', first.rstrip(')')), others
 
 
 def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:

@@ -153,7 +153,7 @@ class Session:
         self._residency.abandon_dead()
         self._uncertain = self._uncertain or iteration.following.left
         if trace is not None:
-            iteration.graph = self._graphs.add(trace)
+            iteration.graph = self._graphs.add(trace, iteration.is_metered)
             self._uncertain = not self._known()
             log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         elif iteration.following.graph is not None:

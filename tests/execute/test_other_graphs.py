@@ -58,7 +58,69 @@ def test_known_sizes_run_under_their_plans():
             training.iterate(size=4)
             training.iterate(size=2)
     assert [each.phase for each in training.outcome.stats[-4:]] == ['run'] * 4
-    assert [each.phase for each in training.outcome.stats[:2]] == ['profile'] * 2
+    assert [each.phase for each in training.outcome.stats[:2]] == ['profile', 'run']  # the other size is estimated
+
+
+@pytest.mark.parametrize('network', ['residual', 'inception', 'views'])
+def test_sizes_that_were_never_seen_run_under_estimates(policy, network, monkeypatch):
+    starts = []
+    start = meter.AllocationMeter.start
+    monkeypatch.setattr(meter.AllocationMeter, 'start', lambda self: starts.append(self) or start(self))
+
+    def run(name):
+        training = Training(network)
+        with chainer.using_config('ooc', None) if name is None else ooc(name):
+            for size in (4, 3, 5, 8, 1, 6, 5, 2, 7, 4, 3):
+                training.iterate(size=size)
+        return training.finish()
+    assert_same_bits(found := run(policy), run(None).bits)
+    assert [each.phase for each in found.stats] == ['profile'] + 10 * ['run']
+    assert len(starts) == 1
+
+
+class Choosy(chainer.FunctionNode):
+    """Retains its input or its output, as the size of the batch is."""
+
+    def forward(self, inputs):
+        self.by_input = len(inputs[0]) < 4
+        if self.by_input:
+            self.retain_inputs((0,))
+        else:
+            self.retain_inputs(())
+            self.retain_outputs((0,))
+        return np.exp(inputs[0]),
+
+    def backward(self, indexes, gradients):
+        y = F.exp(self.get_retained_inputs()[0]) if self.by_input else self.get_retained_outputs()[0]
+        return gradients[0] * y,
+
+
+@pytest.mark.parametrize('sizes', [(5, 5, 3, 3, 4, 2, 6, 1), (3, 3, 5, 5, 1, 6, 2, 4)])
+def test_an_estimate_that_does_not_know_what_is_retained_is_left(policy, sizes):
+    def program():
+        fc = L.Linear(20, 30)
+        found = []
+        for number, size in enumerate(sizes):
+            fc.cleargrads()
+            x = np.random.RandomState(number).randn(size, 20).astype(np.float32)
+            loss = F.sum(F.sin(Choosy().apply((F.tanh(fc(x)),))[0]))
+            loss.backward()
+            found += [loss.array.copy(), fc.W.grad.copy()]
+        return found
+    same(program, policy)
+    same(program, policy, budget='80 kB')
+
+
+def test_an_estimate_that_is_too_large_for_the_budget_is_not_used(policy):
+    """In an estimate all bytes grow, parameters' gradients too: a budget for the truth may be too small for it."""
+    def run(name, budget=None):
+        training = Training('residual')
+        with chainer.using_config('ooc', None) if name is None else ooc(name, budget=budget):
+            for size in (1, 1, 4, 4, 2):
+                training.iterate(size=size)
+        return training.finish()
+    peak_bytes = max(each.peak_bytes for each in run(policy).stats)
+    assert_same_bits(run(policy, peak_bytes + 40_000), run(None).bits)
 
 
 def test_graphs_that_differ_in_a_later_shape_only_have_plans_of_their_own():
@@ -507,6 +569,7 @@ def test_a_thousand_iterations_of_changing_shapes_grow_nothing(policy, verdict_m
         assert marks[1][what] == marks[0][what], what
     assert marks[1]['threads'] <= 3  # this one and the two that copy
     assert marks[1]['plans'] <= 16
+    assert marks[1]['estimates'] <= 4 * 16
     assert marks[1]['spilled'] < 2_000_000 + SAMPLE_BYTES  # the file keeps the room of the bandwidth measurement
     assert marks[1]['objects'] < marks[0]['objects'] + 2_000
     assert marks[1]['resident'] < marks[0]['resident'] + (4 << 20)
@@ -519,5 +582,6 @@ def standing():
     gc.collect()
     return {
         'threads': threading.active_count(), 'descriptors': len(os.listdir('/proc/self/fd')),
-        'plans': sum(type(each) is Graph for each in gc.get_objects()), 'storages': live_storages(),
-        'objects': len(gc.get_objects()), 'spilled': spill_bytes(), 'resident': resident.rss_bytes()}
+        'plans': sum(type(each) is Graph and not each.is_estimate for each in gc.get_objects()),
+        'estimates': sum(type(each) is Graph and each.is_estimate for each in gc.get_objects()),
+        'storages': live_storages(), 'objects': len(gc.get_objects()), 'spilled': spill_bytes(), 'resident': resident.rss_bytes()}
