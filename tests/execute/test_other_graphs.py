@@ -584,4 +584,5 @@ def standing():
         'threads': threading.active_count(), 'descriptors': len(os.listdir('/proc/self/fd')),
         'plans': sum(type(each) is Graph and not each.is_estimate for each in gc.get_objects()),
         'estimates': sum(type(each) is Graph and each.is_estimate for each in gc.get_objects()),
-        'storages': live_storages(), 'objects': len(gc.get_objects()), 'spilled': spill_bytes(), 'resident': resident.rss_bytes()}
+        'storages': live_storages(), 'objects': len(gc.get_objects()), 'spilled': spill_bytes(),
+        'resident': resident.rss_bytes()}
