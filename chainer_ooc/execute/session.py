@@ -151,6 +151,7 @@ class Session:
             return
         trace = iteration.close()
         self._residency.abandon_dead()
+        self._residency.calm()  # what is still leaving would count as standing in the next plan
         self._uncertain = self._uncertain or iteration.following.left
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.is_metered)
