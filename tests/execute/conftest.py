@@ -44,6 +44,18 @@ def transfer_class(request):
     return {'host': HostTransfer, 'chaos': ChaosTransfer}[request.config.getoption('--backend')]
 
 
+@pytest.fixture
+def prompt_swap_outs(backend_class, monkeypatch):
+    """Ends each swap-out before the call returns: a map that is still leaving comes back without a swap-in."""
+    swap_out = backend_class.swap_out
+
+    def prompt(self, source):
+        copy, transfer = swap_out(self, source)
+        transfer.wait()
+        return copy, transfer
+    monkeypatch.setattr(backend_class, 'swap_out', prompt)
+
+
 @pytest.fixture(autouse=True)
 def device(request):
     """Puts trainings on the device of `--backend`; on chaos, whatever a GPU would not forgive fails the test."""

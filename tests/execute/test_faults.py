@@ -321,6 +321,7 @@ def interrupted_after(original, *args):
 @pytest.mark.parametrize('name', ['swap_out', 'swap_in'])
 @pytest.mark.parametrize('failure', [interrupt, interrupted_after])
 @pytest.mark.parametrize('policy', SWAPPING)
+@pytest.mark.usefixtures('prompt_swap_outs')
 def test_keyboard_interrupt_as_a_swap_starts(policy, failure, name, at, backend_class):
     train_with_a_fault(
         'residual', policy, at, Patched(backend_class, name, failure, after=2), KeyboardInterrupt)
@@ -371,6 +372,7 @@ def out_of_memory(original, *args):
 
 @pytest.mark.parametrize('at', [0, 1, 2])
 @pytest.mark.parametrize('policy', SWAPPING)
+@pytest.mark.usefixtures('prompt_swap_outs')
 def test_no_near_memory_for_a_swap_in(policy, at, backend_class):
     train_with_a_fault('residual', policy, at, Patched(backend_class, 'allocate', out_of_memory, after=1), MemoryError)
 
