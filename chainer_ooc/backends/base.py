@@ -105,6 +105,28 @@ class Transfer(abc.ABC):
         """
 
 
+def check_array(array: ByteArray, what: str) -> None:
+    """Refuses what no backend copies.
+
+    Raises:
+        ValueError: it is not uint8, 1-D and C-contiguous.
+    """
+    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError(f'{what} must be uint8, 1-D and C-contiguous (is {array.dtype}, {array.ndim}-D)')
+
+
+def check_target(into: ByteArray, nbytes: int) -> None:
+    """Refuses an array that cannot take a far copy's bytes.
+
+    Raises:
+        ValueError: it is of another kind or size, or read-only.
+    """
+    check_array(into, 'into')
+    if into.nbytes != nbytes or not into.flags.writeable:
+        raise ValueError(f'cannot swap in {nbytes} bytes: the target must be writable and of that size (it has '
+                         f'{into.nbytes} bytes)')
+
+
 class Backend(abc.ABC):
     """A device's near and far memory. One caller's thread uses it; only ``release`` may come from anywhere.
 

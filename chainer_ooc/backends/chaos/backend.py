@@ -30,9 +30,7 @@ import os
 import weakref
 from typing import Any
 
-import numpy as np
-
-from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
 from chainer_ooc.backends.chaos.far import FarMemory
 from chainer_ooc.backends.chaos.memory import POISON, Borrowed, poisoned
 from chainer_ooc.backends.chaos.streams import Streams
@@ -105,7 +103,7 @@ class ChaosBackend(Backend):
 
     def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:
         self._check_usable('swap out')
-        _check_array(source, 'source')
+        check_array(source, 'source')
         transfer = self._ask(Direction.OUT, next(self._numbers), source, None)
         copy = ChaosCopy(transfer, self._far.unwanted)
         self._streams.put(transfer)
@@ -115,10 +113,7 @@ class ChaosBackend(Backend):
         self._check_usable('swap in')
         if not isinstance(copy, ChaosCopy) or copy.released or not self._made(copy):
             raise ValueError('cannot swap in a copy that is released or of another backend')
-        _check_array(into, 'into')
-        if into.nbytes != copy.nbytes or not into.flags.writeable:
-            raise ValueError(f'cannot swap in {copy.nbytes} bytes: the target must be writable and of that size (it '
-                             f'has {into.nbytes} bytes)')
+        check_target(into, copy.nbytes)
         into[:] = POISON
         transfer = self._ask(Direction.IN, copy.swap_out.number, into, copy.swap_out)
         self._streams.put(transfer)
@@ -212,8 +207,3 @@ class ChaosBackend(Backend):
 
     def _note(self, transfer: ChaosTransfer, what: str) -> None:
         self.events.append(f'{transfer} {what}')
-
-
-def _check_array(array: ByteArray, what: str) -> None:
-    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
-        raise ValueError(f'{what} must be uint8, 1-D and C-contiguous (is {array.dtype}, {array.ndim}-D)')

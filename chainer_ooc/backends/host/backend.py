@@ -20,9 +20,7 @@ import threading
 import weakref
 from typing import Any
 
-import numpy as np
-
-from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
 from chainer_ooc.backends.host import block, filesystem, heap, limits, measure
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.spill_file import SpillFile, no_room
@@ -89,7 +87,7 @@ class HostBackend(Backend):
 
     def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:
         self._check_usable('swap out')
-        _check_array(source, 'source')
+        check_array(source, 'source')
         copy = HostCopy(Space(source.nbytes), self._unwanted)
         asked_bytes = max(self._asked_bytes, self._answered_bytes)  # asked is behind if an interrupt followed submit
         self._swap_out.submit(Task(copy.space, source, copy.space.swap_out, None))
@@ -100,10 +98,7 @@ class HostBackend(Backend):
         self._check_usable('swap in')
         if not isinstance(copy, HostCopy) or copy.space.unwanted:
             raise ValueError('cannot swap in a copy that is released or of another backend')
-        _check_array(into, 'into')
-        if into.nbytes != copy.nbytes or not into.flags.writeable:
-            raise ValueError(f'cannot swap in {copy.nbytes} bytes: the target must be writable and of that size (it '
-                             f'has {into.nbytes} bytes)')
+        check_target(into, copy.nbytes)
         transfer = HostTransfer(copy.nbytes)
         copy.space.reads_started += 1  # before the thread can end it
         try:
@@ -194,10 +189,6 @@ class HostBackend(Backend):
                 self._extents.give(space.start, space.nbytes)
                 space.start = None
 
-
-def _check_array(array: ByteArray, what: str) -> None:
-    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
-        raise ValueError(f'{what} must be uint8, 1-D and C-contiguous (is {array.dtype}, {array.ndim}-D)')
 
 
 def _watch_forks(backend: HostBackend) -> None:
