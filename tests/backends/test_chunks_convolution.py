@@ -2,7 +2,6 @@
 import chainer_ooc  # noqa: F401  before chainer
 
 # isort: split
-import tracemalloc
 
 import chainer
 import chainer.functions as F
@@ -167,7 +166,7 @@ def test_bits_repeat_and_do_not_depend_on_memory_layout(shape, workspace):
 @pytest.mark.parametrize('shape', SHAPES)
 @pytest.mark.parametrize('dtype', [np.float16, np.float32])
 @pytest.mark.parametrize('layout', LAYOUTS[:2])
-def test_scratch_keeps_within_the_workspace(shape, dtype, layout):
+def test_scratch_keeps_within_the_workspace(shape, dtype, layout, peak_scratch_bytes):
     workspace_bytes = 200_000
     x, weights, bias = arrays_for(shape, (dtype,) * 3)
     x = laid_out(x, layout)
@@ -182,14 +181,7 @@ def test_scratch_keeps_within_the_workspace(shape, dtype, layout):
             'weights': lambda: grad_w.apply((x, gy)),
         }
         for name, forward in forwards.items():
-            tracemalloc.start()
-            try:
-                result = forward()
-                left_bytes, peak_bytes = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            assert peak_bytes - left_bytes < workspace_bytes + 40_000, name
-            del result
+            assert peak_scratch_bytes(forward) < workspace_bytes + 40_000, name
 
 
 def test_results_are_contiguous():

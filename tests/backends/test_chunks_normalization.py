@@ -3,7 +3,6 @@ import chainer_ooc  # noqa: F401  before chainer
 
 # isort: split
 import itertools
-import tracemalloc
 import warnings
 
 import chainer
@@ -219,24 +218,12 @@ def test_an_empty_batch_has_no_responses():
         assert F.local_response_normalization(np.empty((0, 3, 4, 4), 'f')).shape == (0, 3, 4, 4)
 
 
-def peak_scratch_bytes(call):
-    """Returns the bytes that a call takes beside what is there after it."""
-    tracemalloc.start()
-    try:
-        result = call()
-        left_bytes, peak_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    del result
-    return peak_bytes - left_bytes
-
-
 NUMPY_BUFFERS_BYTES = 3 * 8192 * 4  # for casts within one ufunc, and where axes cannot be joined
 
 
 @pytest.mark.parametrize('dtypes', ['ff', 'ef', 'ee'])
 @pytest.mark.parametrize('shape', [(4, 20, 60, 61), (40, 30, 31, 20)])
-def test_scratch_of_batch_normalization_keeps_within_the_workspace(shape, dtypes, monkeypatch):
+def test_scratch_of_batch_normalization_keeps_within_the_workspace(shape, dtypes, monkeypatch, peak_scratch_bytes):
     workspace_bytes = 250_000
     monkeypatch.setattr(channels, 'NORMALIZED_TILE_BYTES', 1 << 30)  # the workspace alone counts
     random = np.random.default_rng(0)
@@ -254,7 +241,7 @@ def test_scratch_of_batch_normalization_keeps_within_the_workspace(shape, dtypes
 
 
 @pytest.mark.parametrize('shape', [(90, 16, 20, 21), (2, 24, 100, 101)])
-def test_scratch_of_local_response_normalization_keeps_within_the_workspace(shape, monkeypatch):
+def test_scratch_of_local_response_normalization_keeps_within_the_workspace(shape, monkeypatch, peak_scratch_bytes):
     workspace_bytes = 300_000
     monkeypatch.setattr(response, 'RESPONSE_TILE_BYTES', 1 << 30)
     x = array(np.random.default_rng(0), shape, 'f')

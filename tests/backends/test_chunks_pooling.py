@@ -2,7 +2,6 @@
 import chainer_ooc  # noqa: F401  before chainer
 
 # isort: split
-import tracemalloc
 
 import chainer
 import chainer.functions as F
@@ -156,7 +155,7 @@ def test_windows_of_more_than_256_elements_have_chainers_indexes():
 
 @pytest.mark.parametrize('dtype', [np.float16, np.float32])
 @pytest.mark.parametrize('shape', [(2, 80, 90, 91), (9, 2, 120, 121)])
-def test_scratch_keeps_within_the_workspace(shape, dtype):
+def test_scratch_keeps_within_the_workspace(shape, dtype, peak_scratch_bytes):
     workspace_bytes = 500_000
     numpy_buffers_bytes = 3 * 8192 * 4  # for casts within one ufunc
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
@@ -171,14 +170,7 @@ def test_scratch_keeps_within_the_workspace(shape, dtype):
             y = call(chainer.Variable(x))
             for forward in (lambda call=call: call(chainer.Variable(x)),
                             lambda y=y: y.creator.backward((0,), (chainer.Variable(y.array),))):
-                tracemalloc.start()
-                try:
-                    result = forward()
-                    left_bytes, peak_bytes = tracemalloc.get_traced_memory()
-                finally:
-                    tracemalloc.stop()
-                assert peak_bytes - left_bytes < workspace_bytes + numpy_buffers_bytes + 20_000, name
-                del result
+                assert peak_scratch_bytes(forward) < workspace_bytes + numpy_buffers_bytes + 20_000, name
 
 
 def test_tiles_have_no_influence(monkeypatch):
