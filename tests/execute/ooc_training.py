@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import chainer
 import numpy as np
+import pytest
 from ooc_networks import NETWORKS
 
 import chainer_ooc
@@ -133,6 +134,19 @@ def floor_of(network, policy, min_bytes=0):
     finally:
         chainer_ooc.reset()
     raise AssertionError(f'{network}: a budget of one byte was found feasible')
+
+
+def train_at_the_floor(network, policy):
+    """Trains 4 iterations: one recorded, the others at the budget that a refusal names; that budget comes back too."""
+    training = Training(network)
+    with ooc(policy, budget=1):
+        training.iterate()
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            training.iterate()
+    with ooc(policy, budget=refused.value.floor_bytes):
+        training.iterate(3)
+    training.finish()
+    return training, refused.value.floor_bytes
 
 
 @functools.cache

@@ -2,9 +2,7 @@
 import ooc_training
 import pytest
 from ooc_networks import NETWORKS
-from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, floor_of, ooc, plain, train
-
-from chainer_ooc.errors import InfeasibleBudgetError
+from ooc_training import POLICIES, SWAPPING, assert_same_bits, floor_of, plain, train, train_at_the_floor
 
 
 @pytest.mark.parametrize('policy', POLICIES)
@@ -16,16 +14,10 @@ def test_policy_without_a_budget_gives_the_bits_of_plain_chainer(network, policy
 @pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('network', NETWORKS)
 def test_policy_at_the_floor_gives_the_bits_of_plain_chainer(network, policy):
-    training = Training(network)
-    with ooc(policy, budget=1):
-        training.iterate()
-        with pytest.raises(InfeasibleBudgetError) as refused:
-            training.iterate()
-    with ooc(policy, budget=refused.value.floor_bytes):
-        training.iterate(3)
-    assert_same_bits(training.finish(), plain(network))
+    training, floor_bytes = train_at_the_floor(network, policy)
+    assert_same_bits(training.outcome, plain(network))
     assert {each.phase for each in training.outcome.stats[1:]} == {'run'}
-    assert max(each.peak_bytes for each in training.outcome.stats[1:]) <= refused.value.floor_bytes
+    assert max(each.peak_bytes for each in training.outcome.stats[1:]) <= floor_bytes
 
 
 @pytest.mark.parametrize('policy', POLICIES)

@@ -13,12 +13,12 @@ import chainer.functions as F
 import numpy as np
 import pytest
 from ooc_networks import NETWORKS
-from ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain
+from ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train_at_the_floor
 
 import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.chaos import ChaosBackend
-from chainer_ooc.errors import InfeasibleBudgetError, SpillError
+from chainer_ooc.errors import SpillError
 from chainer_ooc.execute.storage import State, Storage
 
 
@@ -53,17 +53,10 @@ def test_late_copies_change_no_bit(network, policy, seed):
 @pytest.mark.parametrize('network', ['residual', 'hidden', 'inception'])
 def test_late_copies_change_no_bit_where_memory_is_short(network, policy, seed):
     with chaos(seed) as made:
-        training = Training(network)
-        with ooc(policy, budget=1):
-            training.iterate()
-            with pytest.raises(InfeasibleBudgetError) as refused:
-                training.iterate()
-        with ooc(policy, budget=refused.value.floor_bytes):
-            training.iterate(3)
-            training.finish()
+        training, floor_bytes = train_at_the_floor(network, policy)
     assert_same_bits(training.outcome, plain(network))
     assert source_misuses(made) == []
-    assert max(each.peak_bytes for each in training.outcome.stats[1:]) <= refused.value.floor_bytes
+    assert max(each.peak_bytes for each in training.outcome.stats[1:]) <= floor_bytes
 
 
 def test_a_seed_repeats_a_training_copy_by_copy():

@@ -5,12 +5,12 @@ import chainer.links as L
 import numpy as np
 import pytest
 from ooc_networks import NETWORKS
-from ooc_training import Training, assert_same_bits, bits_of, ooc, plain, train
+from ooc_training import assert_same_bits, bits_of, ooc, plain, train, train_at_the_floor
 from verdict_mixes import MIXES
 
 import chainer_ooc
 from chainer_ooc.classify.verdict import Verdict, can_recompute
-from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, RecomputeMismatchError
+from chainer_ooc.errors import LostMapError, RecomputeMismatchError
 from chainer_ooc.execute import recipe
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
@@ -25,15 +25,9 @@ def test_any_mix_of_verdicts_gives_the_bits_of_plain_chainer(network, policy):
 @pytest.mark.parametrize('policy', ['recompute-all', 'mix-1', 'mix-2'])
 @pytest.mark.parametrize('network', NETWORKS)
 def test_at_the_floor_the_bits_are_those_of_plain_chainer_too(network, policy):
-    training = Training(network)
-    with ooc(policy, budget=1):
-        training.iterate()
-        with pytest.raises(InfeasibleBudgetError) as refused:
-            training.iterate()
-    with ooc(policy, budget=refused.value.floor_bytes):
-        training.iterate(3)
-    assert_same_bits(training.finish(), plain(network))
-    assert max(each.peak_bytes for each in training.outcome.stats[1:]) <= refused.value.floor_bytes
+    training, floor_bytes = train_at_the_floor(network, policy)
+    assert_same_bits(training.outcome, plain(network))
+    assert max(each.peak_bytes for each in training.outcome.stats[1:]) <= floor_bytes
 
 
 @pytest.mark.parametrize('network', ['residual', 'hidden', 'inception', 'reused'])
