@@ -12,7 +12,6 @@ Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that ove
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import time
 import weakref
@@ -23,7 +22,9 @@ from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
+from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
+from chainer_ooc.execute.liveness import Liveness
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.recipe import (
@@ -36,7 +37,6 @@ from chainer_ooc.execute.recipe import (
     write_recipe,
 )
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.revival import forget, hold, release
 from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
@@ -82,13 +82,8 @@ class Iteration:
         self._functions: list[weakref.ref[Any]] = []
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
-        self._unread: collections.Counter[int] = collections.Counter()
-        self._unfreed: list[tuple[int, bool]] = []
-        self._hesitant: list[weakref.ref[Storage]] = []
-        self._forgettable: list[int] = []
-        self._held: list[weakref.ref[Storage]] = []
-        self._dropped: list[weakref.ref[Storage]] = []
-        self._forgotten: list[weakref.ref[Storage]] = []
+        self._liveness = Liveness(residency, self._storages)
+        self._departures = Departures(residency)
         self._began = time.perf_counter()
         self._steady_bytes, self._gradient_bytes = parameters.standing_bytes()
         residency.standing_bytes = 0
@@ -163,7 +158,7 @@ class Iteration:
         del arrays
         for storage in self._residency.pinned:
             self._residency.guard(storage)
-        self._unread.update(set(call.inputs))
+        self._liveness.read(call.inputs)
         self.following.check_call(recorder.calls)
         if self._prototype is not None and self.following.graph is not None:
             recipe = write_recipe(
@@ -172,13 +167,11 @@ class Iteration:
         self._prototype = None
         for map_id in self.following.forgotten_after(position):
             if recorder.maps[map_id].hidden:  # not before the next call: F.dropout looks at the mask once more
-                self._forgettable.append(map_id)
+                self._departures.forget_later(self._storage(map_id))
             else:  # at once, since what the user writes to it from here on is nothing to a chain
-                self._forget(self._storage(map_id))
+                self._departures.forget(self._storage(map_id))
         for map_id in self.following.leaving_after(position):
-            leaving = self._storage(map_id)
-            if leaving is not None and not self._residency.swap_out(leaving):
-                self._hesitant.append(weakref.ref(leaving))
+            self._departures.swap_out(self._storage(map_id))
         if self.following.graph is None and self.settings.policy != 'keep':
             self._leave_eagerly(call)
 
@@ -205,50 +198,13 @@ class Iteration:
             storage = product.storage()
             if (storage is not None and storage.recipe is None and self.following.is_forgettable(storage.map)
                     and self.recorder.maps[storage.map].producer == position):
-                hold(storage, recipe)
-                self._held.append(weakref.ref(storage))
+                self._departures.hold(storage, recipe)
 
     def _will_stay(self, storage: Storage) -> bool:
         """Whether a map can be had in backward: it is retained, now or by a later call, or can be made again."""
         graph = self.following.graph
         planned = graph is not None and storage.token is self and graph.trace.maps[storage.map].retained
         return planned or storage.can_return()
-
-    def _forget_due(self) -> None:
-        due, self._forgettable = self._forgettable, []
-        for map_id in due:
-            self._forget(self._storage(map_id))
-
-    def _forget(self, storage: Storage | None) -> None:
-        """Gives up a map that can be made again; what cannot is swapped out."""
-        if storage is None:
-            return
-        retained = storage.is_retained()
-        if forget(self._residency, storage):
-            self._forgotten += [weakref.ref(storage)] if retained else []
-        elif retained and not self._residency.swap_out(storage):
-            self._hesitant.append(weakref.ref(storage))
-
-    def _stop_watching(self) -> None:
-        """Backward begins: no map is held any more, and none is lost that a Variable of the user's shows.
-
-        He may read it after the parameters have changed, from which it could not be made again.
-        """
-        self._forget_due()
-        for ref in self._held:
-            storage = ref()
-            if storage is not None and storage.hold is not None:
-                if storage.is_retained():
-                    release(storage)
-                    storage.recipe = None
-                else:
-                    forget(self._residency, storage)
-        for ref in self._forgotten:
-            storage = ref()
-            if storage is not None and storage.is_shown() and self._residency.is_lost(storage):
-                self._residency.fetch(storage, exposed=False)
-                self._residency.swap_out(storage)
-        self._held, self._forgotten = [], []
 
     def _leave_eagerly(self, call: Call) -> None:
         """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""
@@ -268,7 +224,7 @@ class Iteration:
                                and storage.root() is not None and storage.held_elsewhere())
                 row.shown = storage is not None and storage.is_shown()
             self.following.check_forward_is_over(self._retained)
-            self._stop_watching()
+            self._departures.stop_watching()
         self._in_backward = True
         self._steady_bytes, self._gradient_bytes = self._parameters.standing_bytes()
         self._start_swap_ins()
@@ -310,54 +266,26 @@ class Iteration:
             self._peak(peak_bytes)
         self._note_reuse(needed)
         own = [each.map for each in needed if each.token is self]
-        self.recorder.step(self._call_of.get(id(function), -1), own, seconds, peak_bytes, self._other_at_start_bytes)
+        call = self._call_of.get(id(function), -1)
+        self.recorder.step(call, own, seconds, peak_bytes, self._other_at_start_bytes)
         for storage in needed:
             storage.pending_uses -= 1
-            if storage.pending_uses <= 0 and (self.following.graph is None or storage.token is not self):
-                self._drop(storage, may_lose=False)
-        self._free(self._call_of.get(id(function), -1), self.following.freed_after(position))
+            if storage.pending_uses <= 0 and storage.token is not self:
+                self._residency.drop(storage, may_lose=False)
+            elif storage.pending_uses <= 0 and self.following.graph is None:
+                self._liveness.drop(storage, may_lose=False)
+        inputs = self.recorder.calls[call].inputs if call >= 0 else ()
+        self._liveness.step_over(inputs, self.following.freed_after(position))
         for storage in needed:
             self._residency.guard(storage)
         self._residency.pinned = frozenset()
         self._start_swap_ins()
 
-    def _free(self, call: int, freed: list[tuple[int, bool]]) -> None:
-        """Drops maps; one that would be lost waits until every function that has it as an input has run.
-
-        Such a function does not need the map, but a hook that is shown its inputs may look at it.
-        """
-        for map_id in set(self.recorder.calls[call].inputs) if call >= 0 else ():
-            self._unread[map_id] -= 1
-        self._unfreed += freed
-        waiting, self._unfreed = self._unfreed, []
-        for map_id, may_lose in waiting:
-            storage = self._storage(map_id)
-            if may_lose and self._unread[map_id] > 0:
-                self._unfreed.append((map_id, may_lose))
-            elif storage is not None:
-                self._drop(storage, may_lose)
-
-    def _drop(self, storage: Storage, may_lose: bool) -> None:
-        self._residency.drop(storage, may_lose)
-        if storage.token is self and storage.state in (State.AWAY, State.LOST):
-            self._dropped.append(weakref.ref(storage))
-
-    def _note_held(self) -> None:
-        """Finds what was dropped and is there all the same; not earlier, as Chainer's loop holds arrays for a step."""
-        dropped, self._dropped = self._dropped, []
-        for ref in dropped:
-            storage = ref()
-            if storage is not None and storage.state in (State.AWAY, State.LOST) and storage.root() is not None:
-                self.recorder.maps[storage.map].held = True
-                if self.following.graph is not None:
-                    self.following.graph.note_held(storage.map)
-
     def _note_reuse(self, needed: list[Storage]) -> None:
         """A map of an earlier iteration's graph was read again: that graph's plan may not lose it."""
-        for storage in needed:
-            other = storage.token
-            if isinstance(other, Iteration) and other is not self and other.graph is not None:
-                other.graph.note_reuse([storage.map])
+        for other in {each.token for each in needed if each.token is not self}:
+            if isinstance(other, Iteration) and other.graph is not None:
+                other.graph.note_reuse([each.map for each in needed if each.token is other])
 
     def _start_swap_ins(self) -> None:
         """Starts the swap-ins that are due; with no plan, those of the calls that backward probably comes to next."""
@@ -390,7 +318,11 @@ class Iteration:
     def end_backward(self) -> IterationStats:
         """A backward pass ended; another one over the same graph may follow."""
         self.finished = True
-        self._note_held()
+        held = self._liveness.held()
+        for map_id in held:
+            self.recorder.maps[map_id].held = True
+        if self.following.graph is not None:
+            self.following.graph.note_held(held)
         self._residency.tally.seconds = time.perf_counter() - self._began
         return freeze(self._residency.tally, self.settings.policy, self.budget_bytes, self.following.plan)
 
@@ -403,12 +335,7 @@ class Iteration:
         self._meter.stop()
         self._residency.metering = False
         self._residency.pinned = frozenset()
-        held, self._held = self._held, []
-        for ref in held:
-            storage = ref()
-            if storage is not None and storage.hold is not None:
-                release(storage)
-                storage.recipe = None
+        self._departures.abandon()
 
     @property
     def is_metered(self) -> bool:
@@ -436,13 +363,7 @@ class Iteration:
     def _look_around(self, position: int) -> None:
         """Takes note of what ended since the last computation: swap-outs, blocks that died, users' references."""
         self._residency.reap()
-        self._forget_due()
-        hesitant, self._hesitant = self._hesitant, []
-        for ref in hesitant:
-            storage = ref()
-            wanted = storage is None or storage.recalled or storage.state is not State.RESIDENT
-            if storage is not None and not wanted and not self._residency.swap_out(storage):
-                self._hesitant.append(ref)
+        self._departures.go_on()
         self._residency.near_bytes()
         self.recorder.now = position
 

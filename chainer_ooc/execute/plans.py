@@ -100,9 +100,9 @@ class Graph:
         """A later backward pass reads these maps: from the next iteration on no plan loses them."""
         self._learn(self._reused, maps)
 
-    def note_held(self, map_id: int) -> None:
-        """Somebody holds this map after its last use: from the next iteration on plans count with that."""
-        self._learn(self._held, [map_id])
+    def note_held(self, maps: Iterable[int]) -> None:
+        """Somebody holds these maps after their last use: from the next iteration on plans count with that."""
+        self._learn(self._held, maps)
 
     def _learn(self, known: set[int], maps: Iterable[int]) -> None:
         before = len(known)
