@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
           np.random.RandomState, np.random.Generator)
 _SERIAL = itertools.count()
+#: NumPy's own random functions. One that is replaced, as tests do, draws from where no state of ours leads back to.
+_DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
 #: Columns of a checksum: a prime, so that rows of common lengths that change places are noticed.
 _COLUMNS = 4093
 
@@ -148,6 +150,7 @@ class Recipe:
 def is_repeatable(function: Any) -> bool:
     """Whether a function that has not run yet may be run twice."""
     try:
+        _check_random()
         _attributes_of(function)
     except UnrepeatableError:
         return False
@@ -173,6 +176,7 @@ def prepare(function: Any) -> Prototype:
     """
     import chainer
 
+    _check_random()
     attributes = _attributes_of(function)
     kinds = tuple(type(each) for each in owners_of(function))
     configuration = {**vars(chainer.global_config), **vars(chainer.config._local), 'ooc': None, 'in_recomputing': True}
@@ -237,6 +241,13 @@ def checksum(array: Any) -> int:
 def _is_trusted(owner: Any) -> bool:
     declared = getattr(type(owner), 'ooc_recompute', None)
     return bool(declared) if declared is not None else type(owner).__module__.startswith('chainer.')
+
+
+def _check_random() -> None:
+    present = vars(np.random)
+    for name, value in _DRAWING.items():
+        if present.get(name) is not value:
+            raise UnrepeatableError(f'numpy.random.{name} is replaced')
 
 
 def _attributes_of(function: Any) -> tuple[dict[str, Any], ...]:

@@ -419,6 +419,27 @@ def test_a_second_run_on_other_random_numbers_is_found(monkeypatch):
     assert differs('hidden')
 
 
+def test_what_is_drawn_while_numpy_random_is_replaced_is_not_drawn_again(monkeypatch):
+    """A test that mocks numpy.random takes the mock away before backward; the user's stream must not move either."""
+    flags = np.random.RandomState(2).rand(64, 32)
+
+    def draw():
+        h = chainer.Variable(np.ones((64, 32), np.float32))
+        with monkeypatch.context() as replaced:
+            replaced.setattr(np.random, 'rand', lambda *shape: flags.copy())
+            y = F.zoneout(h, F.tanh(h * 2), 0.5)
+        before = np.random.get_state()[1].tolist(), np.random.get_state()[2]
+        F.sum(y * y).backward()
+        assert (np.random.get_state()[1].tolist(), np.random.get_state()[2]) == before
+        return h.grad.tobytes()
+
+    expected = draw()
+    with ooc('recompute-all'):
+        for _ in range(3):
+            assert draw() == expected
+        assert chainer_ooc.stats().phase == 'run'
+
+
 def test_a_second_run_on_the_function_s_own_arrays_is_found(monkeypatch):
     """Seen to fail: what the tests above would say if running statistics were updated twice."""
     copied = recipe._copied
