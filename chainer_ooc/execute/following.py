@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from chainer_ooc.config import Settings
+from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.plans import Graph, Graphs, Orders
-from chainer_ooc.schedule.demand import Standing
-from chainer_ooc.schedule.plan import Plan, SwapIn
+from chainer_ooc.schedule.plan import Plan
+from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.config import Settings
+from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.departures import Departures
@@ -42,7 +43,6 @@ from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.record.meter import MOST_STARTS, AllocationMeter
 from chainer_ooc.record.recorder import Recorder, forms
-from chainer_ooc.schedule.demand import Standing
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import fill_in
 

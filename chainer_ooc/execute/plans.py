@@ -16,8 +16,10 @@ from dataclasses import dataclass, field, replace
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
-from chainer_ooc.schedule.demand import Standing
-from chainer_ooc.schedule.plan import Plan, SwapIn, make_plan
+from chainer_ooc.cost.costs import measured
+from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.schedule.plan import Plan, make_plan
+from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import scale
 
@@ -84,7 +86,8 @@ class Graph:
         """
         key = settings.policy, budget_bytes, settings.min_bytes
         if key not in self.orders:
-            plan = make_plan(POLICIES[settings.policy], self.trace, standing, budget_bytes, settings.min_bytes)
+            problem = Problem(self.trace, measured(self.trace), standing, budget_bytes, settings.min_bytes)
+            plan = make_plan(POLICIES[settings.policy], problem)
             reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                         if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
@@ -215,7 +218,7 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
     free_after: dict[int, list[tuple[int, bool]]] = {}
     for each, verdict in zip(trace.maps, plan.verdicts, strict=True):
         if verdict is Verdict.SWAP:
-            leave_after.setdefault(each.last_forward_use, []).append(each.id)
+            leave_after.setdefault(plan.leaves[each.id], []).append(each.id)
         elif each.producer in plan.chains.calls and (verdict is Verdict.RECOMPUTE or not each.retained):
             forget_after.setdefault(each.last_forward_use, []).append(each.id)
         uses = plan.chains.uses[each.id]

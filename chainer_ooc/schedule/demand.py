@@ -10,29 +10,31 @@ simulator models them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cost.problem import Standing
 from chainer_ooc.schedule.chains import Chains, chain_peak_bytes, find_chains
 from chainer_ooc.trace import FeatureMap, Trace
 
 Bytes = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Bytes that live through an iteration: parameters, optimizer state, a user's own; in forward old gradients."""
-
-    forward_bytes: int
-    backward_bytes: int
-
-
 def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_bytes: int,
-           chains: Chains | None = None) -> Bytes:
-    """Returns the bytes needed at each position, int64, shape (trace.positions,)."""
+           chains: Chains | None = None, leaves: Sequence[int] | None = None) -> Bytes:
+    """Returns the bytes needed at each position, int64, shape (trace.positions,).
+
+    Args:
+        trace: the iteration.
+        verdicts: what happens to its maps.
+        standing: what lives through it.
+        min_bytes: smaller maps always stay.
+        chains: what runs again.
+        leaves: for each map, the position after which it leaves; by default its last forward use.
+    """
     chains = chains or find_chains(trace, verdicts)
     need = np.zeros(trace.positions, np.int64)
     start = trace.backward_start
@@ -42,14 +44,15 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
     need[start:] += np.array([step.other_bytes + max(step.peak_bytes, chain_peak_bytes(trace, chains, step.position))
                               for step in trace.steps], np.int64)
     for feature_map, verdict in zip(trace.maps, verdicts, strict=True):
-        for first, last in residency(trace, feature_map, verdict, min_bytes, chains):
+        leave = None if leaves is None else leaves[feature_map.id]
+        for first, last in residency(trace, feature_map, verdict, min_bytes, chains, leave):
             need[first:last + 1] += feature_map.nbytes
     return need
 
 
 def residency(
         trace: Trace, feature_map: FeatureMap, verdict: Verdict, min_bytes: int,
-        chains: Chains | None = None) -> tuple[tuple[int, int], ...]:
+        chains: Chains | None = None, leave: int | None = None) -> tuple[tuple[int, int], ...]:
     """Returns the intervals of positions, both ends included, in which the map lies in near memory.
 
     The call that makes a map allocates it within its `peak_bytes`, so that it counts from the position after. A map
@@ -64,7 +67,7 @@ def residency(
     chains = chains or find_chains(trace, (Verdict.KEEP,))
     uses = chains.uses[feature_map.id]
     if verdict is not Verdict.KEEP:
-        away = (born, feature_map.last_forward_use)
+        away = (born, feature_map.last_forward_use if leave is None else leave)
         if not uses:
             return (away,)
         back = uses[0] if verdict is Verdict.SWAP else chains.restored[feature_map.id]

@@ -6,6 +6,7 @@ map can be recomputed, a swap if it can leave.
 import random
 
 from chainer_ooc.classify import verdict
+from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import Policy
 from chainer_ooc.classify.verdict import Verdict, can_leave
 
@@ -23,21 +24,21 @@ def allowed(trace, min_bytes):
         for swap, recompute in zip(leaving, again, strict=True)]
 
 
-def recompute_all(trace, budget_bytes, min_bytes):
-    return tuple(each[-1] for each in allowed(trace, min_bytes))
+def recompute_all(problem):
+    return Decision(tuple(each[-1] for each in allowed(problem.trace, problem.min_bytes)))
 
 
 def random_mix(seed):
-    def classify(trace, budget_bytes, min_bytes):
-        chance = random.Random(f'{seed} {trace.fingerprint}')
-        return tuple(chance.choice(each) for each in allowed(trace, min_bytes))
-    return classify
+    def decide(problem):
+        chance = random.Random(f'{seed} {problem.trace.fingerprint}')
+        return Decision(tuple(chance.choice(each) for each in allowed(problem.trace, problem.min_bytes)))
+    return decide
 
 
 def row(name):
     """The policy of that name, or None if the package has it."""
     if name == RECOMPUTE_ALL:
-        return Policy(name, 'recomputes what can be, swaps the rest', recompute_all, early=True)
+        return Policy(name, 'recomputes what can be, swaps the rest', recompute_all)
     if name.startswith(RANDOM_MIX):
-        return Policy(name, 'verdicts by chance', random_mix(name.removeprefix(RANDOM_MIX)), early=True)
+        return Policy(name, 'verdicts by chance', random_mix(name.removeprefix(RANDOM_MIX)))
     return None

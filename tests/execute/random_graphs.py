@@ -24,6 +24,7 @@ from random_operations import LOSSES, OPERATIONS
 
 import chainer_ooc
 from chainer_ooc.classify import verdict as verdicts
+from chainer_ooc.classify.decision import EARLY, WITH_THE_STEP_BEFORE, Decision
 from chainer_ooc.classify.policies import POLICIES, Policy
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -302,29 +303,25 @@ class Budget:
 
 def verdict_row(seed):
     """A policy whose verdicts are drawn, equally for equal graphs."""
-    def classify(trace, budget_bytes, min_bytes):
+    def decide(problem):
+        trace, min_bytes = problem.trace, problem.min_bytes
         draw = random.Random(f'{seed} {trace.fingerprint}')
         share = draw.random()
-        return tuple(
+        return Decision(tuple(
             draw.choice(_choices(each, recompute, min_bytes)) if draw.random() > share / 2 else Verdict.KEEP
-            for each, recompute in zip(trace.maps, can_recompute(trace, min_bytes), strict=True))
-    return Policy(f'drawn-{seed}', 'verdicts are drawn', classify, early=bool(seed % 2))
+            for each, recompute in zip(trace.maps, verdicts.can_recompute(trace, min_bytes), strict=True)),
+            EARLY if seed % 2 else WITH_THE_STEP_BEFORE)
+    return Policy(f'drawn-{seed}', 'verdicts are drawn', decide)
 
 
 def recompute_row():
-    """The policy that recomputes what can be and swaps the rest, in a list; none before the verdict is there."""
-    def classify(trace, budget_bytes, min_bytes):
-        return tuple(
+    """The policy that recomputes what can be and swaps the rest."""
+    def decide(problem):
+        trace, min_bytes = problem.trace, problem.min_bytes
+        return Decision(tuple(
             _choices(each, recompute, min_bytes)[-1]
-            for each, recompute in zip(trace.maps, can_recompute(trace, min_bytes), strict=True))
-    return [Policy('recompute-all', 'recomputes all it can', classify, early=True)] if hasattr(
-        Verdict, 'RECOMPUTE') else []
-
-
-def can_recompute(trace, min_bytes):
-    if not hasattr(verdicts, 'can_recompute'):
-        return (False,) * len(trace.maps)
-    return verdicts.can_recompute(trace, min_bytes)
+            for each, recompute in zip(trace.maps, verdicts.can_recompute(trace, min_bytes), strict=True)))
+    return Policy('recompute-all', 'recomputes all it can', decide)
 
 
 def _choices(feature_map, can_recompute, min_bytes):

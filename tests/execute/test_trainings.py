@@ -17,7 +17,7 @@ from training_programs import PROGRAMS, classifier, images, labels, momentum, st
 
 import chainer_ooc
 
-ROWS = [verdict_row(1), verdict_row(2), *recompute_row()]
+ROWS = [verdict_row(1), verdict_row(2), recompute_row()]
 NAMES = (*POLICIES, *(row.name for row in ROWS))
 
 

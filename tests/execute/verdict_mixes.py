@@ -4,6 +4,7 @@
 """
 import random
 
+from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import Policy
 from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
 
@@ -11,17 +12,17 @@ SEEDS = range(8)
 MIXES = ('recompute-all', *(f'mix-{seed}' for seed in SEEDS))
 
 
-def recompute_all(trace, budget_bytes, min_bytes):
+def recompute_all(problem):
     """RECOMPUTE where it can be, else SWAP where it can be, else KEEP."""
-    return tuple(verdicts[-1] for verdicts in allowed(trace, min_bytes))
+    return Decision(tuple(verdicts[-1] for verdicts in allowed(problem.trace, problem.min_bytes)))
 
 
 def mix(seed):
     """Draws each map's verdict from those allowed."""
-    def classify(trace, budget_bytes, min_bytes):
+    def decide(problem):
         draws = random.Random(seed)
-        return tuple(draws.choice(verdicts) for verdicts in allowed(trace, min_bytes))
-    return classify
+        return Decision(tuple(draws.choice(verdicts) for verdicts in allowed(problem.trace, problem.min_bytes)))
+    return decide
 
 
 def allowed(trace, min_bytes):
@@ -31,5 +32,5 @@ def allowed(trace, min_bytes):
         yield [Verdict.KEEP] + [Verdict.SWAP] * swappable + [Verdict.RECOMPUTE] * recomputable
 
 
-POLICIES = {'recompute-all': Policy('recompute-all', 'for tests', recompute_all, early=True)} | {
-    f'mix-{seed}': Policy(f'mix-{seed}', 'for tests', mix(seed), early=True) for seed in SEEDS}
+POLICIES = {'recompute-all': Policy('recompute-all', 'for tests', recompute_all)} | {
+    f'mix-{seed}': Policy(f'mix-{seed}', 'for tests', mix(seed)) for seed in SEEDS}

@@ -5,15 +5,24 @@ In the drawings `[==` is a swap-in from its start up to the position before its 
 import numpy as np
 import pytest
 
+from chainer_ooc.classify.decision import EARLY as SOON
+from chainer_ooc.classify.decision import WITH_THE_STEP_BEFORE
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cost.costs import measured
+from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.schedule.demand import Standing
-from chainer_ooc.schedule.plan import SwapIn, make_plan, schedule_swap_ins
+from chainer_ooc.schedule import plan as plans
+from chainer_ooc.schedule.chains import find_chains
+from chainer_ooc.schedule.swap_ins import SwapIn, schedule_swap_ins
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP
 EARLY, NAIVE, KEEPING = POLICIES['swap-all'], POLICIES['swap-all-naive'], POLICIES['keep']
 NOTHING = Standing(0, 0)
+
+
+def make_plan(policy, trace, standing, budget_bytes, min_bytes):
+    return plans.make_plan(policy, Problem(trace, measured(trace), standing, budget_bytes, min_bytes))
 
 
 @pytest.fixture
@@ -22,7 +31,9 @@ def starts(trace_of):
     def starts(free_bytes, *maps, early=True):
         trace = trace_of([0] * 3, [0] * (len(free_bytes) - 3), [(nbytes, 0, 0, [use]) for nbytes, use in maps])
         before = np.array(free_bytes, np.int64)
-        swap_ins = schedule_swap_ins(trace, (SWAP,) * len(maps), before, early)
+        verdicts = (SWAP,) * len(maps)
+        swap_ins = schedule_swap_ins(
+            trace, verdicts, find_chains(trace, verdicts), before, SOON if early else WITH_THE_STEP_BEFORE)
         assert before.tolist() == free_bytes, 'the argument was changed'
         assert [each.use for each in swap_ins] == sorted(use for _, use in maps)
         return [(each.map, each.start) for each in swap_ins]
@@ -125,7 +136,8 @@ def test_naive_swap_ins_for_one_step_share_the_position_before(starts):
 
 def test_only_swapped_maps_that_backward_reads_come_back(trace_of):
     trace = trace_of([0], [0, 0], [(1, 0, 0, [1]), (1, 0, 0, []), (1, 0, 0, [2])])
-    assert schedule_swap_ins(trace, (KEEP, SWAP, SWAP), np.full(3, 9), True) == (SwapIn(2, 1, 2),)
+    verdicts = (KEEP, SWAP, SWAP)
+    assert schedule_swap_ins(trace, verdicts, find_chains(trace, verdicts), np.full(3, 9), SOON) == (SwapIn(2, 1, 2),)
 
 
 # --- whole plans: a chain of three calls, each of which makes a map of 10 that the next reads and both steps need -----

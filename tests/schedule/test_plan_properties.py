@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cost.costs import measured
+from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.schedule.demand import Standing, demand
-from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.schedule import plan as plans
+from chainer_ooc.schedule.demand import demand
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 BYTES = st.integers(0, 50)
@@ -41,15 +43,24 @@ STANDING = st.builds(Standing, BYTES, BYTES)
 SWAPPING = st.sampled_from([POLICIES['swap-all'], POLICIES['swap-all-naive']])
 ANY = st.sampled_from(list(POLICIES.values()))
 ROOM = st.integers(0, 200)
+INSTANT = {'write_bytes_per_second': 0.0, 'read_bytes_per_second': 0.0}
+
+
+def problem_of(trace, standing, budget_bytes):
+    return Problem(trace, measured(trace), standing, budget_bytes, MIN_BYTES)
+
+
+def make_plan(policy, trace, standing, budget_bytes):
+    return plans.make_plan(policy, problem_of(trace, standing, budget_bytes))
 
 
 def floor_of(policy, trace, standing):
-    need = demand(trace, policy.classify(trace, 0, MIN_BYTES), standing, MIN_BYTES)
+    need = demand(trace, policy.decide(problem_of(trace, standing, 10**9)).verdicts, standing, MIN_BYTES)
     return int(need.max(initial=0))
 
 
 def plan_with_room(policy, trace, standing, room_bytes):
-    return make_plan(policy, trace, standing, floor_of(policy, trace, standing) + room_bytes, MIN_BYTES)
+    return make_plan(policy, trace, standing, floor_of(policy, trace, standing) + room_bytes)
 
 
 def need_of(plan, trace, standing):
@@ -87,10 +98,15 @@ def _is_there(each, verdict, position, trace, start_of):
 
 @given(ANY, traces(), STANDING, ROOM)
 def test_no_position_needs_more_than_the_budget_and_the_peak_is_the_highest(policy, trace, standing, room_bytes):
-    plan = plan_with_room(policy, trace, standing, room_bytes)
+    plan = plan_with_room(policy, dataclasses.replace(trace, **INSTANT), standing, room_bytes)
     need = need_of(plan, trace, standing)
-    assert max(need) == plan.peak_bytes
-    assert plan.peak_bytes <= plan.budget_bytes
+    assert max(need) == plan.peak_bytes <= plan.budget_bytes
+
+
+@given(ANY, traces(), STANDING, ROOM)
+def test_copies_that_take_time_keep_within_the_budget_too(policy, trace, standing, room_bytes):
+    plan = plan_with_room(policy, trace, standing, room_bytes)
+    assert floor_of(policy, trace, standing) <= plan.peak_bytes <= plan.budget_bytes
 
 
 @given(SWAPPING, traces(), STANDING, ROOM)
@@ -128,7 +144,7 @@ def test_no_swap_in_could_start_a_position_earlier(policy, trace, standing, room
     behind = trace.backward_start
     for each in plan.swap_ins:
         nbytes = trace.maps[each.map].nbytes
-        first = behind if policy.early else max(behind, each.use - 1)
+        first = behind if policy.name == 'swap-all' else max(behind, each.use - 1)
         assert each.start == first or free[each.start - 1] < nbytes
         free[each.start:each.use] -= nbytes
         behind = each.start
@@ -137,10 +153,10 @@ def test_no_swap_in_could_start_a_position_earlier(policy, trace, standing, room
 @given(ANY, traces(), STANDING)
 def test_the_floor_has_a_plan_and_a_byte_less_has_none(policy, trace, standing):
     floor_bytes = floor_of(policy, trace, standing)
-    plan = make_plan(policy, trace, standing, floor_bytes, MIN_BYTES)
+    plan = make_plan(policy, trace, standing, floor_bytes)
     assert plan.peak_bytes == floor_bytes
     with pytest.raises(InfeasibleBudgetError) as caught:
-        make_plan(policy, trace, standing, floor_bytes - 1, MIN_BYTES)
+        make_plan(policy, trace, standing, floor_bytes - 1)
     assert caught.value.floor_bytes == floor_bytes
     need = demand(trace, plan.verdicts, standing, MIN_BYTES)
     assert caught.value.where in {trace.name_of(int(each)) for each in np.flatnonzero(need == floor_bytes)}

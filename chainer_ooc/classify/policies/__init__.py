@@ -1,7 +1,7 @@
 """The policies, in one explicit table.
 
-A policy is a pure function of a trace, a budget and the smallest size worth moving; a new one is a file here and a
-row in `POLICIES`.
+A policy is a pure function of a `Problem`: a trace, its times, and the memory that there is. A new one is a file here
+and a row in `POLICIES`.
 """
 
 from chainer_ooc.classify.policies import keep, swap_all, swap_all_naive

@@ -6,14 +6,15 @@ ResNet50's. It is the measure for every other policy: same bits, no transfer.
 Source: SuperNeurons 3.2 (liveness analysis).
 """
 
+from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.trace import Trace
+from chainer_ooc.cost.problem import Problem
 
 
-def classify(trace: Trace, budget_bytes: int, min_bytes: int) -> tuple[Verdict, ...]:
+def decide(problem: Problem) -> Decision:
     """Keeps everything."""
-    return (Verdict.KEEP,) * len(trace.maps)
+    return Decision((Verdict.KEEP,) * len(problem.trace.maps))
 
 
-POLICY = Policy('keep', 'nothing leaves the device; a map is freed after its last backward use', classify, early=False)
+POLICY = Policy('keep', 'nothing leaves the device; a map is freed after its last backward use', decide)

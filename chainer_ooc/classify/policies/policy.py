@@ -1,15 +1,12 @@
-"""What a policy is: a name, a reason in one line, a choice of verdicts, and when its swap-ins may start."""
+"""What a policy is: a name, a reason in one line, and a decision."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.trace import Trace
-
-#: (trace, budget_bytes, min_bytes) -> one verdict per feature map.
-Classify = Callable[[Trace, int, int], tuple[Verdict, ...]]
+from chainer_ooc.classify.decision import Decision
+from chainer_ooc.cost.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -19,11 +16,10 @@ class Policy:
     Attributes:
         name: the value of ``chainer.config.ooc``.
         summary: one line for ``chainer_ooc.policies()``.
-        classify: gives the verdicts.
-        early: swap-ins start as early as the profiled free memory allows; else with the computation before the use.
+        decide: a pure function of the problem. It need not keep within the budget: a decision that does not fit is
+            refused by its caller, who knows how to say so.
     """
 
     name: str
     summary: str
-    classify: Classify
-    early: bool
+    decide: Callable[[Problem], Decision]

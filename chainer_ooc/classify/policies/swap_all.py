@@ -3,14 +3,15 @@
 Source: PoocH 4.3.
 """
 
+from chainer_ooc.classify.decision import EARLY, Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, everything
-from chainer_ooc.trace import Trace
+from chainer_ooc.classify.verdict import everything
+from chainer_ooc.cost.problem import Problem
 
 
-def classify(trace: Trace, budget_bytes: int, min_bytes: int) -> tuple[Verdict, ...]:
+def decide(problem: Problem) -> Decision:
     """Swaps each map that can leave."""
-    return everything(trace, min_bytes)
+    return Decision(everything(problem.trace, problem.min_bytes), EARLY)
 
 
-POLICY = Policy('swap-all', 'every map is swapped; swap-ins start as early as memory allows', classify, early=True)
+POLICY = Policy('swap-all', 'every map is swapped; swap-ins start as early as memory allows', decide)

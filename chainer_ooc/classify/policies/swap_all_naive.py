@@ -3,9 +3,16 @@
 Source: PoocH 5.1, "swap-all (w/o scheduling)".
 """
 
-from chainer_ooc.classify.policies import swap_all
+from chainer_ooc.classify.decision import WITH_THE_STEP_BEFORE, Decision
 from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.verdict import everything
+from chainer_ooc.cost.problem import Problem
+
+
+def decide(problem: Problem) -> Decision:
+    """Swaps each map that can leave."""
+    return Decision(everything(problem.trace, problem.min_bytes), WITH_THE_STEP_BEFORE)
+
 
 POLICY = Policy(
-    'swap-all-naive', 'every map is swapped; a swap-in starts with the computation before its use', swap_all.classify,
-    early=False)
+    'swap-all-naive', 'every map is swapped; a swap-in starts with the computation before its use', decide)

@@ -1,0 +1,47 @@
+"""What a policy says about an iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chainer_ooc.classify.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Starts:
+    """When swap-ins start.
+
+    Attributes:
+        ahead: with the so-many-th gate before the use; None: as early as the profiled free memory allows.
+        gates: positions of the steps with which a swap-in may start, ascending; None: all steps.
+        checks_memory: a swap-in for which a position on its way has no room starts later; without this, a plan whose
+            swap-ins do not fit is refused.
+    """
+
+    ahead: int | None = None
+    gates: tuple[int, ...] | None = None
+    checks_memory: bool = True
+
+
+EARLY = Starts()
+WITH_THE_STEP_BEFORE = Starts(ahead=1)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The output of every policy.
+
+    Attributes:
+        verdicts: one for each feature map of the trace.
+        starts: when swap-ins start.
+        leaves: the position after which a swapped map leaves, where that is not its last forward use.
+        synchronous: a call's swap-outs are waited for before the next call begins, and so are swap-ins that have begun.
+        shares_chains: what a chain of recomputations makes stays for the steps after; None: if memory allows it.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    starts: Starts = EARLY
+    leaves: Mapping[int, int] = field(default_factory=dict)
+    synchronous: bool = False
+    shares_chains: bool | None = None

@@ -1,0 +1,1 @@
+"""How long computations and transfers take."""

@@ -1,0 +1,35 @@
+"""What a policy decides about: an iteration, its times, and the memory that there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chainer_ooc.cost.costs import Costs
+from chainer_ooc.trace import Trace
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Bytes that live through an iteration: parameters, optimizer state, a user's own; in forward old gradients."""
+
+    forward_bytes: int
+    backward_bytes: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The input of every policy.
+
+    Attributes:
+        trace: the iteration.
+        costs: its times on the machine that it will run on.
+        standing: what lives through it beside its feature maps.
+        budget_bytes: what near memory may hold.
+        min_bytes: smaller maps always stay.
+    """
+
+    trace: Trace
+    costs: Costs
+    standing: Standing
+    budget_bytes: int
+    min_bytes: int

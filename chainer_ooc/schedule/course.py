@@ -1,0 +1,62 @@
+"""A decision laid out over the positions of an iteration: what runs again, what each needs, what comes when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chainer_ooc.classify.decision import Decision
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cost.problem import Problem
+from chainer_ooc.schedule.chains import Chains, find_chains
+from chainer_ooc.schedule.demand import Bytes, demand
+from chainer_ooc.schedule.swap_ins import SwapIn, schedule_swap_ins
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What an iteration does under a decision.
+
+    Attributes:
+        verdicts: one for each feature map.
+        leaves: for each map, the position after which it leaves if it is swapped.
+        chains: what runs again, and when.
+        need: bytes at each position, int64, shape (positions,), if transfers take no time and nothing comes early.
+        swap_ins: in the order in which they start.
+        synchronous: see `Decision`.
+        floor_bytes: the smallest budget that is enough for `need`.
+        floor_at: the position that sets it.
+        scheduled_bytes: the highest point of `need` with the swap-ins that come early.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    leaves: tuple[int, ...]
+    chains: Chains
+    need: Bytes
+    swap_ins: tuple[SwapIn, ...]
+    synchronous: bool
+    floor_bytes: int
+    floor_at: int
+    scheduled_bytes: int
+
+    def fits(self, budget_bytes: int) -> bool:
+        """Whether no position needs more than the budget."""
+        return max(self.floor_bytes, self.scheduled_bytes) <= budget_bytes
+
+
+def lay_out(problem: Problem, decision: Decision) -> Course:
+    """Works out chains, demand and swap-ins; chains share what they make if the decision says so, or memory allows."""
+    trace, verdicts = problem.trace, decision.verdicts
+    leaves = tuple(decision.leaves.get(each.id, each.last_forward_use) for each in trace.maps)
+    ways = (True, False) if decision.shares_chains is None else (decision.shares_chains,)
+    for shared in ways if Verdict.RECOMPUTE in verdicts else (True,):
+        chains = find_chains(trace, verdicts, shared)
+        need = demand(trace, verdicts, problem.standing, problem.min_bytes, chains, leaves)
+        floor_bytes = int(need.max(initial=0))
+        if floor_bytes <= problem.budget_bytes:
+            break
+    swap_ins = schedule_swap_ins(trace, verdicts, chains, problem.budget_bytes - need, decision.starts)
+    scheduled = need.copy()
+    for each in swap_ins:
+        scheduled[each.start:each.use] += trace.maps[each.map].nbytes
+    return Course(verdicts, leaves, chains, need, swap_ins, decision.synchronous, floor_bytes,
+                  int(need.argmax()) if need.size else 0, int(scheduled.max(initial=0)))

@@ -1,0 +1,1 @@
+"""The timeline of an iteration, worked out without running it."""

@@ -1,0 +1,189 @@
+"""Runs an iteration on paper: a compute stream, a stream for each direction of copying, and a memory of limited size.
+
+It does what execution does, at the same moments:
+
+- A map's swap-out is issued when the last call that uses it in forward has ended. Its memory is free only when the copy
+  is whole, and that is noticed at the edge of a computation.
+- A computation begins when what it reads has arrived, and when what it allocates fits. Until then it waits: for the
+  oldest swap-out, or for the swap-in.
+- A swap-in is issued at the edge of a computation, when its plan says so and the memory is there. If the memory is not
+  there the next edge tries again, and the use itself brings the map in at the latest.
+- A map that is wanted back while it is still leaving stays.
+- What runs again runs before the step that needs it.
+
+Each stream is first-in, first-out, so that no queue of events is needed: the time of every event is known when it is
+issued, and one pass over the positions finds them all. Cost: proportional to positions + maps; no state is shared, and
+equal input gives equal output.
+
+Source: PoocH 4.1.2 (simulated timeline); simpy (stable order of events). Left out: a copy that slows down the
+computation beside it, except by `Costs.seconds` as they were measured.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cost.problem import Problem
+from chainer_ooc.schedule.course import Course
+from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
+
+_HOME, _LEAVING, _AWAY, _COMING, _COUNTED = range(5)
+
+
+class Log:
+    """What a simulation notes, for those who want more than the time."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.stalls: list[Stall] = []
+        self.near_bytes: list[int] = []
+
+
+def simulate(problem: Problem, course: Course) -> Timeline:
+    """Works out the timeline of a course."""
+    log = Log()
+    seconds, peak_bytes = run(problem, course, log)
+    return Timeline(seconds, peak_bytes, tuple(log.tasks), tuple(log.stalls), tuple(log.near_bytes),
+                    peak_bytes <= problem.budget_bytes)
+
+
+def run(problem: Problem, course: Course, log: Log | None = None) -> tuple[float, int]:
+    """Works out the seconds and the peak bytes of a course, and notes the rest if a log is given."""
+    return _Run(problem, course, log).through(course.synchronous)
+
+
+class _Run:
+    def __init__(self, problem: Problem, course: Course, log: Log | None):
+        trace, chains = problem.trace, course.chains
+        self.trace, self.costs, self.budget_bytes = trace, problem.costs, problem.budget_bytes
+        self.need: list[int] = course.need.tolist()
+        self.swap_ins, self.log = course.swap_ins, log
+        self.leave_after: list[list[int]] = [[] for _ in range(trace.positions)]
+        self.first_use: dict[int, list[int]] = {}
+        for map_id, verdict in enumerate(course.verdicts):
+            if verdict is Verdict.SWAP:
+                self.leave_after[course.leaves[map_id]].append(map_id)
+                if chains.uses[map_id]:
+                    self.first_use.setdefault(chains.uses[map_id][0], []).append(map_id)
+        self.again_seconds = {position: sum(problem.costs.seconds[call] for call in calls)
+                              for position, calls in chains.calls_at.items()}
+        self.now = self.out_free = self.in_free = 0.0
+        self.peak_bytes = 0
+        self.moving_bytes = 0  # on their way out, or in before their use: beside `need`
+        self.state = [_HOME] * len(trace.maps)
+        self.arrival = [0.0] * len(trace.maps)
+        self.leaving: deque[tuple[float, int]] = deque()
+        self.next_swap_in = 0
+
+    def through(self, synchronous: bool) -> tuple[float, int]:
+        """Passes over all positions."""
+        start, last = self.trace.backward_start, self.trace.positions - 1
+        for position, seconds in enumerate(self.costs.seconds):
+            self._reap()
+            for map_id in self.first_use.get(position, ()):
+                self._fetch(map_id, position)
+            self._make_room(position)
+            self._compute(position, seconds)
+            for map_id in self.leave_after[position]:
+                self._swap_out(map_id)
+            if position + 1 >= start and position < last:
+                self._start_swap_ins(position + 1)
+            if synchronous:
+                self._synchronise(position)
+        return self.now, self.peak_bytes
+
+    def _reap(self) -> None:
+        leaving = self.leaving
+        while leaving and leaving[0][0] <= self.now:
+            self._gone(leaving.popleft()[1])
+
+    def _gone(self, map_id: int) -> None:
+        if self.state[map_id] == _LEAVING:
+            self.state[map_id] = _AWAY
+            self.moving_bytes -= self.trace.maps[map_id].nbytes
+
+    def _make_room(self, position: int) -> None:
+        need = self.need[position]
+        while self.moving_bytes + need > self.budget_bytes and self.leaving:
+            end, map_id = self.leaving.popleft()
+            self._wait(end, position, map_id, Cause.MEMORY)
+            self._gone(map_id)
+        near_bytes = self.moving_bytes + need
+        self.peak_bytes = max(self.peak_bytes, near_bytes)
+
+    def _wait(self, until: float, position: int, map_id: int, cause: Cause) -> None:
+        if until > self.now:
+            if self.log is not None:
+                self.log.stalls.append(Stall(position, map_id, until - self.now, cause))
+            self.now = until
+
+    def _compute(self, position: int, seconds: float) -> None:
+        again_seconds = self.again_seconds.get(position, 0.0)
+        began, self.now = self.now, self.now + again_seconds + seconds
+        if self.log is not None:
+            self.log.tasks.append(Task(Stream.COMPUTE, position, began, self.now, again_seconds))
+            self.log.near_bytes.append(self.moving_bytes + self.need[position])
+
+    def _swap_out(self, map_id: int) -> None:
+        nbytes = self.trace.maps[map_id].nbytes
+        began = max(self.now, self.out_free)
+        self.out_free = began + self.costs.write_seconds(nbytes)
+        self.leaving.append((self.out_free, map_id))
+        self.state[map_id] = _LEAVING
+        self.moving_bytes += nbytes
+        if self.log is not None:
+            self.log.tasks.append(Task(Stream.COPY_OUT, map_id, began, self.out_free))
+
+    def _fetch(self, map_id: int, position: int) -> None:
+        """A position reads the map for the first time: from here on `need` counts it."""
+        state, self.state[map_id] = self.state[map_id], _HOME
+        if state in (_LEAVING, _COMING):
+            self.moving_bytes -= self.trace.maps[map_id].nbytes
+        elif state == _AWAY:
+            self._make_room(position)
+            self._swap_in(map_id)
+        if state in (_AWAY, _COMING, _COUNTED):
+            self._wait(self.arrival[map_id], position, map_id, Cause.SWAP_IN)
+            self._reap()
+
+    def _swap_in(self, map_id: int) -> None:
+        began = max(self.now, self.in_free)
+        self.in_free = self.arrival[map_id] = began + self.costs.read_seconds(self.trace.maps[map_id].nbytes)
+        if self.log is not None:
+            self.log.tasks.append(Task(Stream.COPY_IN, map_id, began, self.in_free))
+
+    def _start_swap_ins(self, position: int) -> None:
+        """Issues what is due when a position begins, as far as memory allows."""
+        while self.next_swap_in < len(self.swap_ins) and self.swap_ins[self.next_swap_in].start <= position:
+            swap_in = self.swap_ins[self.next_swap_in]
+            if swap_in.use >= position and not self._start(swap_in, position):
+                return
+            self.next_swap_in += 1
+
+    def _start(self, swap_in: SwapIn, position: int) -> bool:
+        map_id, nbytes = swap_in.map, self.trace.maps[swap_in.map].nbytes
+        beside_bytes = 0 if swap_in.use == position else nbytes  # `need` has it at its use
+        if self.state[map_id] == _LEAVING:
+            self._reap()
+        if self.state[map_id] == _LEAVING:
+            self.arrival[map_id] = 0.0
+            self.moving_bytes -= nbytes
+        elif self.state[map_id] == _AWAY:
+            if self.moving_bytes + beside_bytes + self.need[position] > self.budget_bytes:
+                return False
+            self._swap_in(map_id)
+        else:
+            return True
+        self.state[map_id] = _COMING if beside_bytes else _COUNTED
+        self.moving_bytes += beside_bytes
+        return True
+
+    def _synchronise(self, position: int) -> None:
+        if self.out_free > self.now and self.leaving:
+            self._wait(self.out_free, position + 1, self.leaving[-1][1], Cause.SWAP_OUT)
+        if self.in_free > self.now and self.next_swap_in:
+            self._wait(self.in_free, position + 1, self.swap_ins[self.next_swap_in - 1].map, Cause.SWAP_IN)
+        self._reap()
+
