@@ -26,6 +26,7 @@ class Problem:
         standing: what lives through it beside its feature maps.
         budget_bytes: what near memory may hold.
         min_bytes: smaller maps always stay.
+        limit_seconds: a search that takes longer gives the best that it has found.
     """
 
     trace: Trace
@@ -33,3 +34,4 @@ class Problem:
     standing: Standing
     budget_bytes: int
     min_bytes: int
+    limit_seconds: float = 60.0

@@ -36,18 +36,19 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
         leaves: for each map, the position after which it leaves; by default its last forward use.
     """
     chains = chains or find_chains(trace, verdicts)
-    need = np.zeros(trace.positions, np.int64)
-    start = trace.backward_start
-    need[:start] = standing.forward_bytes
-    need[start:] = standing.backward_bytes
-    need[:start] += np.array([call.peak_bytes for call in trace.calls], np.int64)
-    need[start:] += np.array([step.other_bytes + max(step.peak_bytes, chain_peak_bytes(trace, chains, step.position))
-                              for step in trace.steps], np.int64)
+    change = [0] * (trace.positions + 1)  # of what is resident, from the position before
     for feature_map, verdict in zip(trace.maps, verdicts, strict=True):
         leave = None if leaves is None else leaves[feature_map.id]
         for first, last in residency(trace, feature_map, verdict, min_bytes, chains, leave):
-            need[first:last + 1] += feature_map.nbytes
-    return need
+            if last >= first:
+                change[first] += feature_map.nbytes
+                change[last + 1] -= feature_map.nbytes
+    computing = [standing.forward_bytes + call.peak_bytes for call in trace.calls]
+    computing += [standing.backward_bytes + step.other_bytes + step.peak_bytes for step in trace.steps]
+    for position in chains.calls_at:
+        more_bytes = chain_peak_bytes(trace, chains, position) - trace.steps[position - trace.backward_start].peak_bytes
+        computing[position] += max(0, more_bytes)
+    return np.cumsum(np.array(change[:-1], np.int64)) + np.array(computing, np.int64)
 
 
 def residency(

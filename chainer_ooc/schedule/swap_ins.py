@@ -15,8 +15,6 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
-import numpy as np
-
 from chainer_ooc.classify.decision import Starts
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.schedule.chains import Chains
@@ -78,5 +76,5 @@ def in_order_of_use(trace: Trace, verdicts: tuple[Verdict, ...], chains: Chains)
 
 def _earliest(free: Bytes, behind: int, use: int, nbytes: int) -> int:
     """The first position from which `nbytes` fit up to `use`, not before `behind`."""
-    too_little = np.flatnonzero(free[behind:use] < nbytes)
+    too_little = (free[behind:use] < nbytes).nonzero()[0]
     return behind + int(too_little[-1]) + 1 if too_little.size else behind

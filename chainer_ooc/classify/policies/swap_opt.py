@@ -1,0 +1,112 @@
+"""swap-opt: keep or swap, by simulation.
+
+The timeline of swapping everything shows which transfers are hidden behind computations. Those maps are swapped and not
+thought about again. Two sets remain: L_O, whose swap-outs are not hidden, and L_I, whose swap-ins are not::
+
+    compute    [0][1][2][3][4]      .[4]...[3][2][1][0]
+    copy-out      [ 0 ][ 1 ][ 2 ][ 3 ]                      L_O = {2, 3}: they end after the last forward call
+    copy-in                           [ 3 ][ 2 ]            L_I = {3}: its use waits
+
+Maps of L_I are decided in a tree, those of L_O without L_I one by one from the output backwards. The tree has 2^|L_I|
+leaves, and where nearly every swap-in is waited for, that is out of reach. So it is searched whole only up to
+`TREE_DEPTH` maps. Beyond that, the maps are put in several orders, and along each the next map is kept as long as it
+fits: from the output (its memory is needed for the shortest time), from the smallest and the largest, and from the
+longest wait. Then each map of both sets changes sides once if that is faster.
+
+Source: PoocH 4.4.2. It does not say how its "semi brute-force" search stays feasible; the orders and the last pass are
+ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from chainer_ooc.classify.decision import Decision
+from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.search import Search, Verdicts, with_verdicts
+from chainer_ooc.classify.verdict import Verdict, everything
+from chainer_ooc.cost.problem import Problem
+from chainer_ooc.simulate.simulator import simulate
+from chainer_ooc.simulate.timeline import Cause, Stream, Timeline
+
+#: The whole tree over so many maps is searched.
+TREE_DEPTH = 8
+
+
+def decide(problem: Problem) -> Decision:
+    """Keeps what makes the iteration faster, as far as memory allows."""
+    return search(problem).best
+
+
+def search(problem: Problem) -> Search:
+    """Step 1 of PoocH."""
+    swapped = everything(problem.trace, problem.min_bytes)
+    found = Search(problem, Decision(swapped))
+    if found.found.fits and not found.try_verdicts((Verdict.KEEP,) * len(swapped)).fits:
+        timeline = simulate(problem, found.found.course)
+        out_waits, in_waits = unhidden_swap_outs(problem, timeline), unhidden_swap_ins(timeline)
+        rest = _from_the_output(problem, out_waits - in_waits.keys())
+        if len(in_waits) <= TREE_DEPTH:
+            _search_tree(found, swapped, sorted(in_waits), rest)
+        else:
+            for order in _orders(problem, in_waits):
+                _keep_along(found, swapped, [*order, *rest], 'keep or swap')
+        _change_sides(found, _from_the_output(problem, out_waits | in_waits.keys()))
+    return found
+
+
+def unhidden_swap_outs(problem: Problem, timeline: Timeline) -> set[int]:
+    """L_O: maps whose swap-out ends after the last forward call, or was waited for."""
+    start = problem.trace.backward_start
+    ends = [each.end_seconds for each in timeline.tasks if each.stream is Stream.COMPUTE and each.subject < start]
+    late = {each.subject for each in timeline.tasks
+            if each.stream is Stream.COPY_OUT and each.end_seconds > max(ends, default=0.0)}
+    return late | {each.map for each in timeline.stalls if each.cause is not Cause.SWAP_IN}
+
+
+def unhidden_swap_ins(timeline: Timeline) -> dict[int, float]:
+    """L_I: maps whose swap-in was waited for, and how long."""
+    waits: dict[int, float] = {}
+    for each in timeline.stalls:
+        if each.cause is Cause.SWAP_IN:
+            waits[each.map] = waits.get(each.map, 0.0) + each.seconds
+    return waits
+
+
+def _from_the_output(problem: Problem, maps: set[int]) -> list[int]:
+    return sorted(maps, key=lambda each: (-problem.trace.maps[each].last_forward_use, -each))
+
+
+def _orders(problem: Problem, waits: dict[int, float]) -> Iterator[list[int]]:
+    yield _from_the_output(problem, set(waits))
+    yield sorted(waits, key=lambda each: (problem.trace.maps[each].nbytes, -each))
+    yield sorted(waits, key=lambda each: (-problem.trace.maps[each].nbytes, -each))
+    yield sorted(waits, key=lambda each: (-waits[each] / problem.trace.maps[each].nbytes, -each))
+
+
+def _search_tree(found: Search, swapped: Verdicts, branches: list[int], rest: list[int]) -> None:
+    for kept in itertools.product((False, True), repeat=len(branches)):
+        leaf = with_verdicts(swapped, {each: Verdict.KEEP for each, keep in zip(branches, kept, strict=True) if keep})
+        if found.is_over:
+            return
+        if found.try_verdicts(leaf).fits:
+            _keep_along(found, leaf, rest, 'keep or swap')
+
+
+def _keep_along(found: Search, verdicts: Verdicts, order: Sequence[int], what: str) -> None:
+    """Keeps one map after the other, except those that do not fit any more."""
+    for map_id in found.watched(order, what):
+        kept = with_verdicts(verdicts, {map_id: Verdict.KEEP})
+        if found.try_verdicts(kept).fits:
+            verdicts = kept
+
+
+def _change_sides(found: Search, maps: Sequence[int]) -> None:
+    for map_id in found.watched(maps, 'keep or swap'):
+        verdicts = found.best.verdicts
+        other = Verdict.KEEP if verdicts[map_id] is Verdict.SWAP else Verdict.SWAP
+        found.try_verdicts(with_verdicts(verdicts, {map_id: other}))
+
+
+POLICY = Policy('swap-opt', 'keeps the maps whose transfers nothing hides, as far as memory allows', decide)

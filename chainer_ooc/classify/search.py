@@ -1,0 +1,68 @@
+"""What the searches of several policies share: the best decision so far, and when to stop.
+
+A search asks the simulator for the time of one set of verdicts after the other. It stops by itself; where a graph is so
+large that this takes too long, the clock stops it, and the best verdicts so far are the answer. They are never worse
+than those that the search began with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import tqdm
+
+from chainer_ooc.classify.decision import Decision
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cost.problem import Problem
+from chainer_ooc.simulate.evaluate import Evaluation, evaluate
+
+Verdicts = tuple[Verdict, ...]
+
+
+class Search:
+    """A walk over verdicts.
+
+    Args:
+        problem: what is decided about.
+        first: where it begins; it need not fit.
+
+    Attributes:
+        best: the best decision so far.
+        found: its evaluation.
+    """
+
+    def __init__(self, problem: Problem, first: Decision):
+        self.problem = problem
+        self.best = first
+        self.found = evaluate(problem, first)
+        self._ends = time.monotonic() + problem.limit_seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self._ends
+
+    def try_verdicts(self, verdicts: Verdicts) -> Evaluation:
+        """Evaluates verdicts; they become the best if they are faster."""
+        decision = replace(self.best, verdicts=verdicts)
+        found = evaluate(self.problem, decision)
+        if found.fits and found.seconds < self.found.seconds:
+            self.best, self.found = decision, found
+        return found
+
+    def watched(self, items: Iterable[int], what: str) -> Iterator[int]:
+        """Passes over items until the time is up, with a progress bar on a terminal if it takes more than a second."""
+        for each in tqdm.tqdm(items, desc=what, delay=1.0, disable=None, leave=False):
+            if self.is_over:
+                return
+            yield each
+
+
+def with_verdicts(verdicts: Verdicts, changes: Mapping[int, Verdict]) -> Verdicts:
+    """Returns verdicts with some of them changed."""
+    changed = list(verdicts)
+    for map_id, verdict in changes.items():
+        changed[map_id] = verdict
+    return tuple(changed)
