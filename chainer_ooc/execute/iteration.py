@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -41,6 +40,7 @@ from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
+from chainer_ooc.execute.times import Timing, bandwidth_of, timing_of
 from chainer_ooc.record.meter import MOST_STARTS, AllocationMeter
 from chainer_ooc.record.recorder import Recorder, forms
 from chainer_ooc.trace import Call, Trace
@@ -65,6 +65,7 @@ class Iteration:
         following: the known graph that it seems to be, and its plan.
         graph: the recorded graph that it turned out to be, or None.
         finished: a backward pass has ended.
+        recorded: what its calls allocate is measured.
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, residency: Residency, parameters: Parameters,
@@ -77,7 +78,7 @@ class Iteration:
         self._residency = residency
         self._parameters = parameters
         self._meter = meter
-        self._recorded = recording
+        self.recorded = recording
         self._storages: list[weakref.ref[Storage]] = []
         self._functions: list[weakref.ref[Any]] = []
         self._call_of: dict[int, int] = {}
@@ -98,9 +99,9 @@ class Iteration:
         self.following.begin(name_of(function), forms(given), int(given[0].nbytes) if given else 0)
         del given
         self.graph = self.following.graph
-        wanted = self._recorded or self.graph is None
-        self._recorded = wanted and self._meter.start()
-        if wanted and not self._recorded:
+        wanted = self.recorded or self.graph is None
+        self.recorded = wanted and self._meter.start()
+        if wanted and not self.recorded:
             log.logger.info('new graphs have no plans any more: up to Python 3.12 each recording loses memory, and %d '
                             'have been made', MOST_STARTS)
         residency = self._residency
@@ -109,9 +110,9 @@ class Iteration:
         residency.min_bytes = self.settings.min_bytes
         residency.next_use = self._next_use
         residency.on_event = self._event
-        if self._recorded:
+        if self.recorded:
             residency.forget_metered()
-        residency.metering = self._recorded
+        residency.metering = self.recorded
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -133,7 +134,7 @@ class Iteration:
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in residency.pinned)
         self._room(need_bytes, self.following.is_certain and known is not None,
                    f'{name_of(function)}, forward of call {position}')
-        self._repeatable = self._recorded and is_repeatable(function)
+        self._repeatable = self.recorded and is_repeatable(function)
         self._prototype = self._prepared(function, position)
         self._meter.mark()
 
@@ -146,14 +147,14 @@ class Iteration:
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], seconds: float) -> None:
         """Records a forward call, and lets go of what it used last."""
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._meter.above_mark_bytes()
-        if self._recorded:
+        if self.recorded:
             self._peak(peak_bytes)
         ids = see_call(
             self._residency, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
         self._keep_track(function, inputs, outputs, position)
         arrays = [array_of(each) for each in (*inputs, *outputs)]
         call = recorder.call(name_of(function), ids, arrays, seconds, peak_bytes, self._repeatable)
-        if self._recorded and may_write_inputs(function):
+        if self.recorded and may_write_inputs(function):
             self._note_written(call)
         del arrays
         for storage in self._residency.pinned:
@@ -262,7 +263,7 @@ class Iteration:
     def after_step(self, function: Any, needed: list[Storage], seconds: float) -> None:
         """Records a step, drops what is not needed any more, and starts the swap-ins that are due."""
         peak_bytes, position = self._meter.above_mark_bytes(), self.recorder.next_position
-        if self._recorded:
+        if self.recorded:
             self._peak(peak_bytes)
         self._note_reuse(needed)
         own = [each.map for each in needed if each.token is self]
@@ -337,26 +338,24 @@ class Iteration:
         self._residency.pinned = frozenset()
         self._departures.abandon()
 
-    @property
-    def is_metered(self) -> bool:
-        """Whether what its calls allocated was measured."""
-        return self._recorded
-
     def close(self) -> Trace | None:
         """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
         self.abandon()
         estimate = self.following.graph
         if estimate is not None and (not estimate.is_estimate or len(self.recorder.steps) != len(estimate.trace.steps)):
             return None
-        if not self.finished or (estimate is None and not self._recorded):
+        if not self.finished or (estimate is None and not self.recorded):
             return None
-        try:
-            bandwidth = self._residency.backend.bandwidth()
-        except (MemoryError, OSError) as error:
-            log.logger.warning('the bandwidth of far memory could not be measured: %s', error)
-            bandwidth = Bandwidth(0.0, 0.0, 0.0)
-        trace = self.recorder.trace(self._residency.backend.name, self._residency.tally.seconds, bandwidth)
-        return trace if estimate is None or self._recorded else fill_in(trace, estimate.trace)
+        backend = self._residency.backend
+        trace = self.recorder.trace(backend.name, self._residency.tally.seconds, bandwidth_of(backend))
+        return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
+
+    def timing(self) -> Timing | None:
+        """What it took, if it followed a plan from its beginning to its end."""
+        graph, plan, recorder = self.following.graph, self.following.plan, self.recorder
+        if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
+            return None
+        return timing_of([*recorder.calls, *recorder.steps], self._residency.tally, plan.seconds)
 
     # --- shared ----------------------------------------------------------------------------------------------------
 
@@ -376,7 +375,7 @@ class Iteration:
 
     def _other_bytes(self) -> int:
         """What was allocated since recording began and is no feature map; unrecorded: the gradients of parameters."""
-        if self._recorded:
+        if self.recorded:
             return max(0, self._meter.current_bytes() - self._residency.metered_bytes())
         if self.following.graph is None and self._in_backward:
             return max(0, self._parameters.standing_bytes()[1] - self._gradient_bytes)

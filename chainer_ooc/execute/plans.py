@@ -18,6 +18,7 @@ from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.execute.times import Times, Timing
 from chainer_ooc.schedule.plan import Plan, make_plan
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Trace
@@ -62,12 +63,14 @@ class Graph:
         signatures: of its calls.
         recordings: how many iterations of it were recorded.
         orders: by policy, budget and threshold.
+        times: what its iterations took.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
     """
 
     trace: Trace
     signatures: tuple[str, ...]
+    times: Times
     recordings: int = 1
     is_metered: bool = True
     is_estimate: bool = False
@@ -86,7 +89,7 @@ class Graph:
         """
         key = settings.policy, budget_bytes, settings.min_bytes
         if key not in self.orders:
-            problem = Problem(self.trace, measured(self.trace), standing, budget_bytes, settings.min_bytes)
+            problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes)
             plan = make_plan(POLICIES[settings.policy], problem)
             reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                         if verdict is Verdict.SWAP))
@@ -97,7 +100,13 @@ class Graph:
         """Takes a newer recording; plans are made anew."""
         self.recordings += 1
         self.is_metered = metered
+        self.times = Times(measured(trace))
         self._plan_anew(trace)
+
+    def note_timing(self, timing: Timing) -> None:
+        """An iteration has followed its plan: the next ones get another if it took longer or shorter than expected."""
+        if self.times.note(timing):
+            self.orders.clear()
 
     def note_reuse(self, maps: Iterable[int]) -> None:
         """A later backward pass reads these maps: from the next iteration on no plan loses them."""
@@ -143,7 +152,7 @@ class Graph:
         if doublings not in self._estimates:
             trace = scale(self.trace, 2 ** (doublings / ESTIMATES_PER_DOUBLING))
             self._estimates[doublings] = Graph(
-                trace, self.signatures, self.recordings, is_metered=False, is_estimate=True)
+                trace, self.signatures, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True)
         return self._estimates[doublings]
 
     def starts_like(self, signatures: list[str]) -> bool:
@@ -191,7 +200,7 @@ class Graphs:
         signatures = tuple(call.signature for call in trace.calls)
         graph = self._graphs.get(signatures)
         if graph is None:
-            graph = self._graphs[signatures] = Graph(trace, signatures, is_metered=metered)
+            graph = self._graphs[signatures] = Graph(trace, signatures, Times(measured(trace)), is_metered=metered)
         else:
             graph.record_again(trace, metered)
         self.use(graph)

@@ -9,7 +9,6 @@ Source: zict's and distributed's two-tier mappings (evict until below target; th
 from __future__ import annotations
 
 import contextlib
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -189,13 +188,12 @@ class Residency(Account):
             SpillError: the swap-in failed; the far copy is whole, and reading again tries again.
             MemoryError: no near memory for it.
         """
-        started = time.perf_counter()
-        block = self._near_block(storage)
-        if block is None:
-            block = self._bring(storage)
-        storage.fill_places(block, variables=exposed)
-        storage.exposed = storage.exposed or exposed
-        self.tally.stall_seconds += time.perf_counter() - started
+        with self.tally.stalled():
+            block = self._near_block(storage)
+            if block is None:
+                block = self._bring(storage)
+            storage.fill_places(block, variables=exposed)
+            storage.exposed = storage.exposed or exposed
         return block
 
     def guard(self, storage: Storage) -> None:
@@ -265,13 +263,12 @@ class Residency(Account):
         self.reap()
         if self.has_room(nbytes):
             return True
-        started = time.perf_counter()
-        if self.fits(nbytes):
-            self.backend.trim()
-        stuck: set[int] = set()
-        while not self.has_room(nbytes) and self._free_something(stuck):
-            pass
-        self.tally.stall_seconds += time.perf_counter() - started
+        with self.tally.stalled():
+            if self.fits(nbytes):
+                self.backend.trim()
+            stuck: set[int] = set()
+            while not self.has_room(nbytes) and self._free_something(stuck):
+                pass
         return self.fits(nbytes)
 
     def _free_something(self, stuck: set[int]) -> bool:
@@ -299,17 +296,17 @@ class Residency(Account):
     # --- the small steps -------------------------------------------------------------------------------------------
 
     def _finish_leaving(self, storage: Storage) -> None:
-        started = time.perf_counter()
         assert storage.transfer is not None
         try:
-            storage.transfer.wait()
+            with self.tally.stalled():
+                storage.transfer.wait()
         except OSError:
             self._stay(storage)
             self._discard_copy(storage)
             self._leaving.popleft()
             raise
-        finally:
-            self.tally.stall_seconds += time.perf_counter() - started
+        self.tally.written_bytes += storage.nbytes
+        self.tally.write_seconds += storage.transfer.seconds
         self._stay(storage)
         if not storage.recalled and not storage.exposed and storage not in self.pinned:
             self._let_go(storage)
@@ -362,6 +359,8 @@ class Residency(Account):
         block, state = storage.block, State.AWAY
         try:
             storage.transfer.wait()
+            self.tally.read_bytes += storage.nbytes
+            self.tally.read_seconds += storage.transfer.seconds
             state = State.RESIDENT
             self.put(block, storage)
         finally:

@@ -11,6 +11,7 @@ run; what functions still wait for stays if the plan shares chains, so that a pr
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -105,9 +106,11 @@ def revive(residency: Residency, wanted: Storage) -> ByteArray:
                     blocks[each] = residency.fetch(each, exposed=False)
             residency.pinned = pinned | blocks.keys()
             residency.make_room(recipe.peak_bytes)
+            started = time.perf_counter()
             made = recipe.run([arrays.view(blocks[each.storage], each.layout) if isinstance(each, Moved)
                                else each.unchanged() for each in recipe.inputs])
             residency.tally.recomputed_calls += 1
+            residency.tally.recomputed_seconds += time.perf_counter() - started
             for storage, parts in _by_storage(made):
                 if residency.is_lost(storage) and (
                         storage is wanted or readers[storage] or _stays(residency, storage)):

@@ -154,12 +154,15 @@ class Session:
         self._residency.calm()  # what is still leaving would count as standing in the next plan
         self._uncertain = self._uncertain or iteration.following.left
         if trace is not None:
-            iteration.graph = self._graphs.add(trace, iteration.is_metered)
+            iteration.graph = self._graphs.add(trace, iteration.recorded)
             self._uncertain = not self._known()
             log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         elif iteration.following.graph is not None:
             iteration.graph = iteration.following.graph
             self._graphs.use(iteration.graph)
+            timing = iteration.timing()
+            if timing is not None:
+                iteration.graph.note_timing(timing)
 
     def _known(self) -> bool:
         graph = self._graphs.latest()

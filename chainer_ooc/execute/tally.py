@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chainer_ooc.classify.verdict import Verdict
@@ -11,7 +14,13 @@ from chainer_ooc.schedule.plan import Plan
 
 @dataclass
 class Tally:
-    """Running counts of one iteration; see `IterationStats` for their meaning."""
+    """Running counts of one iteration; see `IterationStats` for their meaning.
+
+    Attributes:
+        written_bytes, write_seconds: copies to far memory that have ended, and their own durations.
+        read_bytes, read_seconds: the same of copies from there.
+        recomputed_seconds: duration of the calls that ran again.
+    """
 
     swapped_out_bytes: int = 0
     swapped_in_bytes: int = 0
@@ -21,6 +30,21 @@ class Tally:
     stall_seconds: float = 0.0
     seconds: float = 0.0
     peak_bytes: int = 0
+    written_bytes: int = 0
+    write_seconds: float = 0.0
+    read_bytes: int = 0
+    read_seconds: float = 0.0
+    recomputed_seconds: float = 0.0
+
+    @contextlib.contextmanager
+    def stalled(self) -> Iterator[None]:
+        """Counts the time within as stalled, except for what is counted inside already."""
+        started, counted_seconds = time.perf_counter(), self.stall_seconds + self.recomputed_seconds
+        try:
+            yield
+        finally:
+            counted_seconds -= self.stall_seconds + self.recomputed_seconds
+            self.stall_seconds += time.perf_counter() - started + counted_seconds
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,95 @@
+"""When a plan is made anew because iterations take longer or shorter than it expected."""
+import dataclasses
+import time
+
+import pytest
+from ooc_training import Training, ooc, train
+
+import chainer_ooc
+from chainer_ooc.cost.costs import Costs, measured
+from chainer_ooc.execute import plans
+from chainer_ooc.execute.recipe import Recipe
+from chainer_ooc.execute.times import PART_FACTOR, Times, Timing
+
+COSTS = Costs((1.0, 2.0), 10.0, 20.0, 0.5)
+TIMING = Timing(seconds=(1.0, 2.0), total_seconds=3.0, predicted_seconds=3.0, waited_seconds=0.0, written_bytes=0,
+                write_seconds=0.0, read_bytes=0, read_seconds=0.0)
+
+
+def timing(**changes):
+    return dataclasses.replace(TIMING, **changes)
+
+
+def test_a_plan_that_was_right_stays():
+    times = Times(COSTS)
+    assert not any(times.note(TIMING) for _ in range(20))
+    assert times.costs == COSTS
+
+
+@pytest.mark.parametrize('total_seconds', [3.0 * PART_FACTOR * 1.01, 3.0 / PART_FACTOR * 0.99])
+def test_two_iterations_that_part_from_their_plan_are_enough(total_seconds):
+    times = Times(COSTS)
+    assert [times.note(timing(total_seconds=total_seconds)) for _ in range(2)] == [False, True]
+
+
+def test_one_odd_iteration_among_others_is_not_enough():
+    times = Times(COSTS)
+    times.note(TIMING)
+    assert not times.note(timing(total_seconds=3.2))
+
+
+def test_the_next_time_is_after_twice_as_many():
+    times = Times(COSTS)
+    slow = timing(total_seconds=9.0)
+    assert [number for number in range(1, 31) if times.note(slow)] == [2, 6, 14, 30]
+
+
+def test_the_new_costs_are_medians_by_position():
+    times = Times(COSTS)
+    times.note(timing(seconds=(1.0, 5.0), total_seconds=6.0))
+    times.note(timing(seconds=(3.0, 5.0), total_seconds=8.0))
+    assert times.costs.seconds == (2.0, 5.0)
+
+
+def test_what_lies_between_computations_is_spread_evenly_and_stalls_are_not():
+    # computations 1 + 2, stalled 4, total 9: 2 seconds lie between
+    times = Times(COSTS)
+    for _ in range(2):
+        times.note(timing(total_seconds=9.0, waited_seconds=4.0))
+    assert times.costs.seconds == (2.0, 3.0)
+
+
+def test_copies_give_the_bandwidths_and_without_copies_those_before_stay():
+    times = Times(COSTS)
+    for _ in range(2):
+        times.note(timing(total_seconds=9.0, written_bytes=30, write_seconds=10.0))
+    assert (times.costs.write_bytes_per_second, times.costs.read_bytes_per_second) == (3.0, 20.0)
+    assert times.costs.latency_seconds == 0.5
+
+
+def test_training_plans_again_when_its_times_were_wrong(monkeypatch):
+    """The recorded times are made ten times as long as they are; the third iteration after has a plan that knows."""
+    monkeypatch.setattr(plans, 'measured', lambda trace: dataclasses.replace(
+        measured(trace), seconds=tuple(10 * each for each in measured(trace).seconds)))
+    with ooc('pooch'):
+        training = Training('residual')
+        predicted = []
+        for _ in range(5):
+            training.iterate()
+            predicted.append(chainer_ooc.stats().predicted_seconds)
+        training.finish()
+    assert predicted[0] is None
+    assert predicted[1] == predicted[2] > 3 * predicted[3]
+
+
+def test_recomputed_calls_do_not_count_as_stalls(verdict_mixes, monkeypatch):
+    run = Recipe.run
+
+    def slow(recipe, inputs):
+        time.sleep(0.02)
+        return run(recipe, inputs)
+
+    monkeypatch.setattr(Recipe, 'run', slow)
+    stats = train('residual', 'recompute-all').stats[-1]
+    assert stats.recomputed_calls >= 3
+    assert stats.stall_seconds < 0.02 * stats.recomputed_calls < stats.seconds
