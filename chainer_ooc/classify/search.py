@@ -8,7 +8,7 @@ than those that the search began with.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import tqdm
@@ -52,17 +52,17 @@ class Search:
             self.best, self.found = decision, found
         return found
 
-    def watched(self, items: Iterable[int], what: str) -> Iterator[int]:
+    @staticmethod
+    def changed(verdicts: Verdicts, maps: Iterable[int], verdict: Verdict) -> Verdicts:
+        """Returns verdicts in which some maps have another one."""
+        new = list(verdicts)
+        for each in maps:
+            new[each] = verdict
+        return tuple(new)
+
+    def watched(self, items: Sequence[int], what: str) -> Iterator[int]:
         """Passes over items until the time is up, with a progress bar on a terminal if it takes more than a second."""
         for each in tqdm.tqdm(items, desc=what, delay=1.0, disable=None, leave=False):
             if self.is_over:
                 return
             yield each
-
-
-def with_verdicts(verdicts: Verdicts, changes: Mapping[int, Verdict]) -> Verdicts:
-    """Returns verdicts with some of them changed."""
-    changed = list(verdicts)
-    for map_id, verdict in changes.items():
-        changed[map_id] = verdict
-    return tuple(changed)

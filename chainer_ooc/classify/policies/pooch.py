@@ -5,24 +5,39 @@ After `swap_opt` has decided what is kept, each swapped map X is looked at again
     r(X) = (time with X recomputed - time if X cost nothing) / (time with X swapped - time if X cost nothing)
 
 "cost nothing" is an iteration in which X has no bytes and no transfer. The map with the smallest r(X) below 1 is
-recomputed; maps with r(X) of 1 and more stay swapped for good; then r is worked out anew for those that are left, as
-each change moves the copies of all others.
+recomputed; then r is worked out anew, as each change moves the copies of all others. When no r(X) is below 1, the rest
+stays swapped.
+
+Working out r(X) of every map after every change takes the square of their number. So only the `FRONT` maps that had the
+smallest ratios are worked out anew before a map is chosen, and all of them again when none of those is below 1. With
+more than `SIMULATED_MAPS` maps r(X) is estimated as the time of the calls that have to run again over the time of the
+two copies, and several maps are taken at once, as long as the simulated iteration gets faster.
 
 Source: PoocH 4.4.3. Where it speaks of the overhead of swapping and recomputing, ours are differences of simulated
 times, which count what a change does to all other transfers and to memory. A map whose swap costs nothing is left.
+PoocH settles a map for good when its ratio is once 1 or more; ours gets another chance, as later changes may make it
+cheap.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import swap_opt
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.search import Search, with_verdicts
+from chainer_ooc.classify.search import Search
 from chainer_ooc.classify.verdict import Verdict, can_recompute
 from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.simulate.evaluate import Evaluation, evaluate
+from chainer_ooc.trace import Trace
+
+#: So many ratios are worked out anew before a map is chosen.
+FRONT = 16
+#: With more maps, ratios are estimated, and so many groups lead through all of them.
+SIMULATED_MAPS = 512
+GROUPS = 64
 
 
 def decide(problem: Problem) -> Decision:
@@ -35,18 +50,67 @@ def decide(problem: Problem) -> Decision:
 
 def recompute(found: Search) -> None:
     """Step 2: recomputes swapped maps as long as that is faster."""
-    trace, min_bytes = found.problem.trace, found.problem.min_bytes
-    possible = can_recompute(trace, min_bytes)
+    possible = can_recompute(found.problem.trace, found.problem.min_bytes)
     left = [each for each, verdict in enumerate(found.best.verdicts) if verdict is Verdict.SWAP and possible[each]]
+    if len(left) <= SIMULATED_MAPS:
+        _recompute_one_by_one(found, left)
+    else:
+        _recompute_in_groups(found, left)
+
+
+def _recompute_one_by_one(found: Search, left: list[int]) -> None:
+    ratios: dict[int, float] = {}
     while left and not found.is_over:
-        swapped_seconds = found.found.seconds
-        ratios = {each: overhead_ratio(found.problem, found.best, swapped_seconds, each)
-                  for each in found.watched(left, 'swap or recompute')}
-        left = [each for each, ratio in ratios.items() if ratio < 1]
-        if left:
-            chosen = min(left, key=lambda each: (ratios[each], each))
+        front = sorted(left, key=lambda each: (ratios.get(each, 0.0), each))[:FRONT if ratios else None]
+        ratios |= {each: overhead_ratio(found.problem, found.best, found.found.seconds, each)
+                   for each in found.watched(front, 'swap or recompute')}
+        chosen = min(front, key=lambda each: (ratios.get(each, 1.0), each))
+        if ratios.get(chosen, 1.0) < 1:
             left.remove(chosen)
-            found.try_verdicts(with_verdicts(found.best.verdicts, {chosen: Verdict.RECOMPUTE}))
+            found.try_verdicts(found.changed(found.best.verdicts, [chosen], Verdict.RECOMPUTE))
+        elif len(front) == len(left):
+            return
+        else:
+            ratios.clear()
+
+
+def _recompute_in_groups(found: Search, left: list[int]) -> None:
+    size = stride = len(left) // GROUPS
+    while left and not found.is_over:
+        ratios = estimated_ratios(found.problem, found.found, left)
+        left.sort(key=lambda each: (ratios[each], each))
+        before = found.found.seconds
+        found.try_verdicts(found.changed(found.best.verdicts, left[:size], Verdict.RECOMPUTE))
+        if found.found.seconds < before:
+            left, size = left[size:], min(2 * size, stride)
+        elif size > 1:
+            size //= 2
+        else:
+            left = left[stride:]  # the cheapest does not pay, nor do its neighbours
+            size = stride
+
+
+def estimated_ratios(problem: Problem, found: Evaluation, maps: Iterable[int]) -> dict[int, float]:
+    """What r(X) would be if nothing were hidden behind anything, and nothing waited."""
+    costs, ratios = problem.costs, {}
+    for each in maps:
+        nbytes = problem.trace.maps[each].nbytes
+        again_seconds = sum(costs.seconds[call] for call in _calls_for(problem.trace, found.course.verdicts, each))
+        ratios[each] = again_seconds / max(costs.write_seconds(nbytes) + costs.read_seconds(nbytes), 1e-12)
+    return ratios
+
+
+def _calls_for(trace: Trace, verdicts: Sequence[Verdict], map_id: int) -> set[int]:
+    """The calls that would have to run again for one more map."""
+    calls: set[int] = set()
+    waiting = [map_id]
+    while waiting:
+        call = trace.maps[waiting.pop()].producer
+        if call is not None and call not in calls:
+            calls.add(call)
+            waiting += [each for each in trace.calls[call].inputs if each >= 0
+                        and (verdicts[each] is Verdict.RECOMPUTE or not trace.maps[each].retained)]
+    return calls
 
 
 def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float, map_id: int) -> float:
@@ -58,7 +122,7 @@ def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float,
         swapped_seconds: its time.
         map_id: X.
     """
-    again = replace(decision, verdicts=with_verdicts(decision.verdicts, {map_id: Verdict.RECOMPUTE}))
+    again = replace(decision, verdicts=Search.changed(decision.verdicts, [map_id], Verdict.RECOMPUTE))
     recomputed_seconds = evaluate(problem, again).seconds
     if recomputed_seconds >= swapped_seconds:
         return float('inf')

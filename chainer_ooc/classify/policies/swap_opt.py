@@ -13,18 +13,23 @@ leaves, and where nearly every swap-in is waited for, that is out of reach. So i
 fits: from the output (its memory is needed for the shortest time), from the smallest and the largest, and from the
 longest wait. Then each map of both sets changes sides once if that is faster.
 
+A graph of thousands of maps takes steps of several maps at once: `STEPS` of them lead through all maps, each is halved
+where it does not fit, and the walk ends after `MISFITS` single maps in a row that do not.
+
 Source: PoocH 4.4.2. It does not say how its "semi brute-force" search stays feasible; the orders and the last pass are
 ours.
 """
 
 from __future__ import annotations
 
+import collections
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.search import Search, Verdicts, with_verdicts
+from chainer_ooc.classify.search import Search, Verdicts
 from chainer_ooc.classify.verdict import Verdict, everything
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.simulate.simulator import simulate
@@ -32,6 +37,10 @@ from chainer_ooc.simulate.timeline import Cause, Stream, Timeline
 
 #: The whole tree over so many maps is searched.
 TREE_DEPTH = 8
+#: So many steps lead along all maps.
+STEPS = 128
+#: After so many maps in a row that do not fit, the rest is not tried.
+MISFITS = 128
 
 
 def decide(problem: Problem) -> Decision:
@@ -51,7 +60,7 @@ def search(problem: Problem) -> Search:
             _search_tree(found, swapped, sorted(in_waits), rest)
         else:
             for order in _orders(problem, in_waits):
-                _keep_along(found, swapped, [*order, *rest], 'keep or swap')
+                _keep_along(found, swapped, [*order, *rest])
         _change_sides(found, _from_the_output(problem, out_waits | in_waits.keys()))
     return found
 
@@ -86,27 +95,35 @@ def _orders(problem: Problem, waits: dict[int, float]) -> Iterator[list[int]]:
 
 
 def _search_tree(found: Search, swapped: Verdicts, branches: list[int], rest: list[int]) -> None:
-    for kept in itertools.product((False, True), repeat=len(branches)):
-        leaf = with_verdicts(swapped, {each: Verdict.KEEP for each, keep in zip(branches, kept, strict=True) if keep})
-        if found.is_over:
-            return
+    leaves = list(itertools.product((False, True), repeat=len(branches)))
+    for number in found.watched(range(len(leaves)), 'keep or swap'):
+        leaf = found.changed(swapped, itertools.compress(branches, leaves[number]), Verdict.KEEP)
         if found.try_verdicts(leaf).fits:
-            _keep_along(found, leaf, rest, 'keep or swap')
+            _keep_along(found, leaf, rest)
 
 
-def _keep_along(found: Search, verdicts: Verdicts, order: Sequence[int], what: str) -> None:
+def _keep_along(found: Search, verdicts: Verdicts, order: Sequence[int]) -> None:
     """Keeps one map after the other, except those that do not fit any more."""
-    for map_id in found.watched(order, what):
-        kept = with_verdicts(verdicts, {map_id: Verdict.KEEP})
-        if found.try_verdicts(kept).fits:
-            verdicts = kept
+    stride, misfits, waiting = math.ceil(len(order) / STEPS), 0, collections.deque(order)
+    size = stride
+    while waiting and misfits < MISFITS and not found.is_over:
+        several = list(itertools.islice(waiting, size))
+        kept = found.changed(verdicts, several, Verdict.KEEP)
+        fits = found.try_verdicts(kept).fits
+        if fits or size == 1:
+            verdicts, misfits = (kept, 0) if fits else (verdicts, misfits + 1)
+            for _ in several:
+                waiting.popleft()
+        size = min(2 * size, stride) if fits else max(1, size // 2)
 
 
 def _change_sides(found: Search, maps: Sequence[int]) -> None:
-    for map_id in found.watched(maps, 'keep or swap'):
+    stride = max(1, math.ceil(len(maps) / STEPS))
+    for first in found.watched(range(0, len(maps), stride), 'keep or swap'):
+        several = maps[first:first + stride]
         verdicts = found.best.verdicts
-        other = Verdict.KEEP if verdicts[map_id] is Verdict.SWAP else Verdict.SWAP
-        found.try_verdicts(with_verdicts(verdicts, {map_id: other}))
+        other = Verdict.KEEP if verdicts[several[0]] is Verdict.SWAP else Verdict.SWAP
+        found.try_verdicts(found.changed(verdicts, several, other))
 
 
 POLICY = Policy('swap-opt', 'keeps the maps whose transfers nothing hides, as far as memory allows', decide)
