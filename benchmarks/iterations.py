@@ -29,6 +29,9 @@ class Training:
         batchsize: Images per iteration; None takes the network's own.
         crop: Side of an image in pixels.
         entries: Entries of chainer.config during an iteration; none is plain Chainer.
+
+    Attributes:
+        entries: The same; they may be changed between iterations.
     """
 
     def __init__(self, network: str, batchsize: int | None, crop: int, entries: Mapping[str, Any]) -> None:
@@ -38,7 +41,7 @@ class Training:
         self.batchsize = batchsize or architecture.batchsize
         self._optimizer = chainer.optimizers.MomentumSGD(lr=architecture.learning_rate).setup(self.chain)
         self._crops = RandomCrops(bundled_photographs(), crop, 10**9, SEED)
-        self._entries = entries
+        self.entries = entries
         self._reporter = chainer.Reporter()
         self._reporter.add_observer('main', self.chain)
         self.losses: list[str] = []
@@ -56,7 +59,7 @@ class Training:
         observed: dict[str, Any] = {}
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._reporter.scope(observed))
-            for name, value in self._entries.items():
+            for name, value in self.entries.items():
                 stack.enter_context(chainer.using_config(name, value))
             began = time.perf_counter()
             self._optimizer.update(self.chain, images, labels)
