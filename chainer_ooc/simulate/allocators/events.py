@@ -1,0 +1,229 @@
+"""The mallocs and frees of an iteration, in the order in which a simulated timeline has them.
+
+At the edge before each position swap-outs that are whole by then free their maps, and swap-ins that are issued
+allocate theirs. The computation allocates what it makes that stays, then what it needs besides; it frees the latter,
+and then what has been used for the last time::
+
+    edge                     computation                                         end
+    free   map 2 (is away)   malloc map 7 (its output)                           free temporary
+    malloc map 4 (swap-in)   malloc temporary = peak_bytes - map 7               free map 5 (last use)
+
+What a trace does not tell is chosen so that the sum of live bytes is the simulator's `near_bytes`, at every position:
+
+- Outputs come before temporary memory, as with cuDNN, whose workspace is asked for when the output is there already.
+- All temporary memory of a computation is one block.
+- Gradients (`Step.other_bytes`) are a stack. Where they grow, the growth is allocated in the step that makes it, as
+  part of its `peak_bytes`. Where they shrink, the youngest blocks go, for those are the gradients of feature maps that
+  the step consumed, and what was too much of it comes again as a block of its own.
+- What lives through the iteration is one block; what of it lives in forward only, or in backward only, is another.
+- At the end everything but the first block is freed, so that a second iteration can follow.
+
+One figure is smaller than the simulator's: the demand counts a map that a chain makes again twice while the chain runs,
+as a map and in the peak of its call. Here it is allocated once.
+
+Source: PoocH 4.1 (a profile has malloc and free in order); Window+VA section 4. Left out: a copy that is whole in the
+middle of a computation frees its memory at the next edge.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cost.problem import Problem
+from chainer_ooc.schedule.course import Course
+from chainer_ooc.schedule.demand import residency
+from chainer_ooc.simulate.timeline import Stream, Task, Timeline
+
+#: Position of what is allocated once, before the first iteration.
+BEFORE = -1
+
+
+@dataclass(frozen=True)
+class Event:
+    """A malloc or a free.
+
+    Attributes:
+        kind: 'malloc' or 'free'.
+        block: number of the block, of which each has one malloc.
+        nbytes: its size.
+        position: the computation before or in which it happens; `BEFORE` for what stays from iteration to iteration.
+        purpose: 'standing', 'old gradients', 'gradients', 'temporary', or 'map' with its id.
+        at_edge: before the computation itself.
+    """
+
+    kind: str
+    block: int
+    nbytes: int
+    position: int
+    purpose: str
+    at_edge: bool = False
+
+
+def events_of(problem: Problem, course: Course, timeline: Timeline) -> tuple[Event, ...]:
+    """Derives the mallocs and frees of one iteration.
+
+    Args:
+        problem: the iteration.
+        course: what it does.
+        timeline: what `simulate` gave for the two.
+    """
+    return _Writer(problem, course, timeline).write()
+
+
+class _Writer:
+    def __init__(self, problem: Problem, course: Course, timeline: Timeline):
+        self.trace, self.standing, self.chains = problem.trace, problem.standing, course.chains
+        self.tasks = timeline.tasks
+        self.events: list[Event] = []
+        self.live: dict[int, Event] = {}  # by block
+        self.block_of: dict[int, int] = {}  # of each map that has one
+        self.gradients: list[int] = []  # blocks, the youngest last
+        self.late_growth_bytes = 0
+        self.old_gradients: int | None = None
+        self.position, self.at_edge, self.edge_seconds = BEFORE, True, 0.0
+        self.leaving: deque[Task] = deque()
+        self.comes_back = {task.subject for task in self.tasks if task.stream is Stream.COPY_IN}
+        self.made_by: dict[int | None, list[int]] = defaultdict(list)
+        self.over_after: dict[int, list[int]] = defaultdict(list)
+        for each, verdict in zip(self.trace.maps, course.verdicts, strict=True):
+            self.made_by[each.producer].append(each.id)
+            stays = residency(self.trace, each, verdict, problem.min_bytes, course.chains, course.leaves[each.id])
+            # The end of a swapped map's first stay is a copy's, which the timeline has.
+            for _, last in stays[1:] if verdict is Verdict.SWAP else stays:
+                self.over_after[last].append(each.id)
+
+    def write(self) -> tuple[Event, ...]:
+        self._begin()
+        for task in self.tasks:
+            if task.stream is Stream.COPY_OUT:
+                self._leave(task)
+            elif task.stream is Stream.COPY_IN:
+                self._come(task)
+            else:
+                self._compute(task)
+        for event in list(self.live.values()):
+            if event.position != BEFORE:
+                self._free(event.block)
+        return tuple(self.events)
+
+    def _malloc(self, nbytes: int, purpose: str) -> int:
+        event = Event('malloc', len(self.events), nbytes, self.position, purpose, self.at_edge)
+        self.events.append(event)
+        self.live[event.block] = event
+        return event.block
+
+    def _free(self, block: int) -> None:
+        event = self.live.pop(block)
+        self.events.append(Event('free', block, event.nbytes, self.position, event.purpose, self.at_edge))
+
+    def _malloc_map(self, map_id: int) -> int:
+        nbytes = self.trace.maps[map_id].nbytes
+        self.block_of[map_id] = self._malloc(nbytes, f'map {map_id}')
+        return nbytes
+
+    def _free_map(self, map_id: int) -> None:
+        self._free(self.block_of.pop(map_id))
+
+    def _begin(self) -> None:
+        forward_bytes, backward_bytes = self.standing.forward_bytes, self.standing.backward_bytes
+        both_bytes = min(forward_bytes, backward_bytes) if self.trace.calls else backward_bytes
+        self._malloc(both_bytes, 'standing')
+        self.position = 0
+        if forward_bytes > both_bytes and self.trace.calls:
+            self.old_gradients = self._malloc(forward_bytes - both_bytes, 'old gradients')
+        for map_id in self.made_by[None]:
+            self._malloc_map(map_id)
+        self._begin_edge()
+
+    def _begin_edge(self) -> None:
+        """What comes before a position, beside copies."""
+        late_bytes, self.late_growth_bytes = self.late_growth_bytes, 0
+        self._grow(late_bytes)
+        if self.position == self.trace.backward_start and self.trace.steps:
+            self._begin_backward()
+
+    def _begin_backward(self) -> None:
+        if self.old_gradients is not None:
+            self._free(self.old_gradients)
+        if self.trace.calls and self.standing.backward_bytes > self.standing.forward_bytes:
+            self._malloc(self.standing.backward_bytes - self.standing.forward_bytes, 'standing')
+        self._grow(self.trace.steps[0].other_bytes)
+
+    def _leave(self, task: Task) -> None:
+        """A copy begins; a map that is wanted before it is whole, and so never comes back, stays."""
+        if task.subject in self.comes_back or not self.chains.uses[task.subject]:
+            self.leaving.append(task)
+
+    def _notice(self, seconds: float) -> None:
+        while self.leaving and self.leaving[0].end_seconds <= seconds:
+            self._free_map(self.leaving.popleft().subject)
+
+    def _come(self, task: Task) -> None:
+        """Memory is there when the copy is issued: at the edge, or when its use has waited for room."""
+        is_for_now = self.chains.uses[task.subject][0] == self.position
+        self._notice(task.start_seconds if is_for_now else self.edge_seconds)
+        self._malloc_map(task.subject)
+
+    def _compute(self, task: Task) -> None:
+        self._notice(task.start_seconds)
+        self.at_edge = False
+        if self.position < self.trace.backward_start:
+            self._call()
+        else:
+            self._step()
+        for map_id in self.over_after[self.position]:
+            self._free_map(map_id)
+        if self.position + 1 < self.trace.positions:
+            self.position, self.at_edge, self.edge_seconds = self.position + 1, True, task.end_seconds
+            self._begin_edge()
+
+    def _call(self) -> None:
+        made_bytes = sum(self._malloc_map(each) for each in self.made_by[self.position])
+        self._temporary(self.trace.calls[self.position].peak_bytes - made_bytes)
+
+    def _temporary(self, nbytes: int) -> None:
+        self._free(self._malloc(max(nbytes, 0), 'temporary'))
+
+    def _step(self) -> None:
+        self._run_again(self.chains.calls_at.get(self.position, ()))
+        peak_bytes = self.trace.steps[self.position - self.trace.backward_start].peak_bytes
+        shed, growth_bytes = self._change_of_gradients()
+        if growth_bytes > peak_bytes:  # it cannot have been made within the step
+            growth_bytes, self.late_growth_bytes = 0, growth_bytes
+        self._grow(growth_bytes)
+        self._temporary(peak_bytes - growth_bytes)
+        for block in shed:
+            self._free(block)
+
+    def _run_again(self, calls: tuple[int, ...]) -> None:
+        last_use = {map_id: call for call in calls for map_id in self.trace.calls[call].inputs}
+        passing: dict[int, int] = {}  # blocks of maps that live within the chain
+        for call in calls:
+            made_bytes = 0
+            for made in self.made_by[call]:
+                if self.chains.restored[made] == self.position:
+                    made_bytes += self._malloc_map(made)
+                elif last_use.get(made, -1) > call:
+                    made_bytes += self.trace.maps[made].nbytes
+                    passing[made] = self._malloc(self.trace.maps[made].nbytes, f'map {made}')
+            self._temporary(self.trace.calls[call].peak_bytes - made_bytes)
+            for made in [each for each in passing if last_use[each] <= call]:
+                self._free(passing.pop(made))
+
+    def _change_of_gradients(self) -> tuple[list[int], int]:
+        """Blocks that go with this step, and the bytes that come."""
+        if self.position + 1 == self.trace.positions:
+            return [], 0
+        number = self.position - self.trace.backward_start
+        change_bytes = self.trace.steps[number + 1].other_bytes - self.trace.steps[number].other_bytes
+        shed = []
+        while change_bytes < 0:
+            shed.append(self.gradients.pop())
+            change_bytes += self.live[shed[-1]].nbytes
+        return shed, change_bytes
+
+    def _grow(self, nbytes: int) -> None:
+        if nbytes:
+            self.gradients.append(self._malloc(nbytes, 'gradients'))
