@@ -1,12 +1,12 @@
 """The mallocs and frees of an iteration, in the order in which a simulated timeline has them.
 
-At the edge before each position swap-outs that are whole by then free their maps, and swap-ins that are issued
-allocate theirs. The computation allocates what it makes that stays, then what it needs besides; it frees the latter,
-and then what has been used for the last time::
+At the edge before each position swap-ins that are issued allocate their maps, and then swap-outs that are whole free
+theirs; a swap-in that had to wait for memory comes after these. The computation allocates what it makes that stays,
+then what it needs besides; it frees the latter, and then what has been used for the last time::
 
     edge                     computation                                         end
-    free   map 2 (is away)   malloc map 7 (its output)                           free temporary
-    malloc map 4 (swap-in)   malloc temporary = peak_bytes - map 7               free map 5 (last use)
+    malloc map 4 (swap-in)   malloc map 7 (its output)                           free temporary
+    free   map 2 (is away)   malloc temporary = peak_bytes - map 7               free map 5 (last use)
 
 What a trace does not tell is chosen so that the sum of live bytes is the simulator's `near_bytes`, at every position:
 
@@ -27,7 +27,8 @@ middle of a computation frees its memory at the next edge.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+import heapq
+from collections import defaultdict
 from dataclasses import dataclass
 
 from chainer_ooc.classify.verdict import Verdict
@@ -74,16 +75,17 @@ def events_of(problem: Problem, course: Course, timeline: Timeline) -> tuple[Eve
 
 class _Writer:
     def __init__(self, problem: Problem, course: Course, timeline: Timeline):
-        self.trace, self.standing, self.chains = problem.trace, problem.standing, course.chains
-        self.tasks = timeline.tasks
+        self.trace, self.standing, self.tasks = problem.trace, problem.standing, timeline.tasks
+        self.chains, self.synchronous = course.chains, course.synchronous
         self.events: list[Event] = []
         self.live: dict[int, Event] = {}  # by block
         self.block_of: dict[int, int] = {}  # of each map that has one
         self.gradients: list[int] = []  # blocks, the youngest last
         self.late_growth_bytes = 0
         self.old_gradients: int | None = None
-        self.position, self.at_edge, self.edge_seconds = BEFORE, True, 0.0
-        self.leaving: deque[Task] = deque()
+        self.position, self.at_edge = BEFORE, True
+        self.whole_at: dict[int, float] = {}  # when the copy of each swapped map is whole
+        self.leaving: list[tuple[float, int]] = []  # the same of those that will be freed then, a heap
         self.comes_back = {task.subject for task in self.tasks if task.stream is Stream.COPY_IN}
         self.made_by: dict[int | None, list[int]] = defaultdict(list)
         self.over_after: dict[int, list[int]] = defaultdict(list)
@@ -152,18 +154,21 @@ class _Writer:
         self._grow(self.trace.steps[0].other_bytes)
 
     def _leave(self, task: Task) -> None:
-        """A copy begins; a map that is wanted before it is whole, and so never comes back, stays."""
+        """A copy begins. A map that is wanted before it is whole never comes back, since it stays."""
+        self.whole_at[task.subject] = task.end_seconds
         if task.subject in self.comes_back or not self.chains.uses[task.subject]:
-            self.leaving.append(task)
+            heapq.heappush(self.leaving, (task.end_seconds, task.subject))
 
     def _notice(self, seconds: float) -> None:
-        while self.leaving and self.leaving[0].end_seconds <= seconds:
-            self._free_map(self.leaving.popleft().subject)
+        """Frees the maps whose copies are whole by then."""
+        while self.leaving and self.leaving[0][0] <= seconds:
+            self._free_map(heapq.heappop(self.leaving)[1])
 
     def _come(self, task: Task) -> None:
-        """Memory is there when the copy is issued: at the edge, or when its use has waited for room."""
-        is_for_now = self.chains.uses[task.subject][0] == self.position
-        self._notice(task.start_seconds if is_for_now else self.edge_seconds)
+        """A swap-in is issued, which takes memory before its copy begins."""
+        # With its use a swap-in may have waited for room; at an edge it is issued before anything is noticed.
+        has_waited = self.synchronous or self.chains.uses[task.subject][0] == self.position
+        self._notice(task.start_seconds if has_waited else self.whole_at[task.subject])
         self._malloc_map(task.subject)
 
     def _compute(self, task: Task) -> None:
@@ -174,9 +179,12 @@ class _Writer:
         else:
             self._step()
         for map_id in self.over_after[self.position]:
-            self._free_map(map_id)
+            if self.whole_at.get(map_id, 0.0) <= task.end_seconds:
+                self._free_map(map_id)
+            else:  # it stayed, and its copy is still under way
+                heapq.heappush(self.leaving, (self.whole_at[map_id], map_id))
         if self.position + 1 < self.trace.positions:
-            self.position, self.at_edge, self.edge_seconds = self.position + 1, True, task.end_seconds
+            self.position, self.at_edge = self.position + 1, True
             self._begin_edge()
 
     def _call(self) -> None:

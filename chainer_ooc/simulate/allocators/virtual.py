@@ -11,9 +11,9 @@ chunk of each block, less than one chunk::
     block c, 4.0  [c    |c    |c    ]     [c    ]     three remapped, one new: its addresses are in one piece
 
 Source: Window+VA section 4, equations 1 and 2. The chunk is 40 MB there, at least 2 MB on their device; CUDA wants a
-multiple of 2 MiB, which is not checked here. What differs, as the paper is silent about small arrays: by equation 2 each
-of them takes a chunk, and a network has hundreds (statistics, indices, biases). With `small_bytes`, smaller requests
-share chunks, in a best-fit pool whose regions are single chunks. By default they do not, as in the paper.
+multiple of 2 MiB, which is not checked here. What differs: by equation 2 each small array takes a chunk too, and a
+network has hundreds (statistics, indices, biases), of which the paper says nothing. Requests below `small_bytes` share
+chunks instead, in a best-fit pool whose regions are single chunks. By default none do, as in the paper.
 """
 
 from __future__ import annotations
