@@ -66,14 +66,12 @@ class DeviceFullError(OocError, MemoryError):
         free_bytes, largest_free_bytes: what no block takes, and the largest request that would have succeeded.
     """
 
-    def __init__(self, nbytes: int, allocator: Allocator):
+    def __init__(self, nbytes: int, capacity_bytes: int, used_bytes: int, reserved_bytes: int, free_bytes: int,
+                 largest_free_bytes: int):
         self.nbytes = nbytes
-        self.capacity_bytes = allocator.capacity_bytes
-        self.used_bytes = allocator.used_bytes
-        self.reserved_bytes = allocator.reserved_bytes
-        self.free_bytes = allocator.free_bytes
-        self.largest_free_bytes = allocator.largest_free_bytes
-        super().__init__(nbytes)
+        self.capacity_bytes, self.used_bytes, self.reserved_bytes = capacity_bytes, used_bytes, reserved_bytes
+        self.free_bytes, self.largest_free_bytes = free_bytes, largest_free_bytes
+        super().__init__(nbytes, capacity_bytes, used_bytes, reserved_bytes, free_bytes, largest_free_bytes)
 
     def __str__(self) -> str:
         return (f'no room for {format_bytes(self.nbytes)} in a device of {format_bytes(self.capacity_bytes)} '
@@ -84,7 +82,7 @@ class DeviceFullError(OocError, MemoryError):
     @property
     def external_fragmentation(self) -> float:
         """The share of free memory that is out of reach of a single request: 0 if it lies in one piece."""
-        return 1 - self.largest_free_bytes / self.free_bytes if self.free_bytes else 0.0
+        return (self.free_bytes - self.largest_free_bytes) / self.free_bytes if self.free_bytes else 0.0
 
 
 class Allocator(abc.ABC):
@@ -161,6 +159,10 @@ class Allocator(abc.ABC):
     def operations(self) -> Operations:
         """What was done so far."""
         return Operations(**self._counts)
+
+    def _full(self, nbytes: int) -> DeviceFullError:
+        return DeviceFullError(nbytes, self.capacity_bytes, self.used_bytes, self.reserved_bytes, self.free_bytes,
+                               self.largest_free_bytes)
 
     @abc.abstractmethod
     def _take(self, nbytes: int) -> Block:

@@ -6,7 +6,7 @@ there. Each block gets addresses that no block before it had, as if memory could
 
 from __future__ import annotations
 
-from chainer_ooc.simulate.allocators.allocator import Allocator, Block, DeviceFullError
+from chainer_ooc.simulate.allocators.allocator import Allocator, Block
 
 
 class ExactAllocator(Allocator):
@@ -20,7 +20,7 @@ class ExactAllocator(Allocator):
 
     def _take(self, nbytes: int) -> Block:
         if self.reserved_bytes + nbytes > self.capacity_bytes:
-            raise DeviceFullError(nbytes, self)
+            raise self._full(nbytes)
         self.reserved_bytes += nbytes
         address, self._next_address = self._next_address, self._next_address + nbytes
         return Block(address, nbytes, nbytes)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import bisect
 
-from chainer_ooc.simulate.allocators.allocator import Allocator, Block, DeviceFullError
+from chainer_ooc.simulate.allocators.allocator import Allocator, Block
 
 UNIT_BYTES = 512
 
@@ -40,6 +40,11 @@ class Chunk:
         self.before: Chunk | None = None
         self.behind: Chunk | None = None
         self.is_free = True
+
+    @property
+    def is_whole(self) -> bool:
+        """It is all of its region."""
+        return self.before is None and self.behind is None
 
 
 class BestFitPool(Allocator):
@@ -82,37 +87,34 @@ class BestFitPool(Allocator):
             chunk.behind.before = rest
         chunk.behind, chunk.size_bytes = rest, size_bytes
         self._chunks[rest.address] = rest
-        bisect.insort(self._cached, (rest.size_bytes, rest.address))
+        self._cache(rest)
         self._counts['splits'] += 1
 
     def _region(self, nbytes: int, size_bytes: int) -> Chunk:
         if self.reserved_bytes + size_bytes > self.capacity_bytes:
             self._give_regions_back()
         if self.reserved_bytes + size_bytes > self.capacity_bytes:
-            raise DeviceFullError(nbytes, self)
+            raise self._full(nbytes)
         address, self._next_address = self._next_address, self._next_address + size_bytes
         return self._new_region(address, size_bytes)
 
     def _new_region(self, address: int, size_bytes: int) -> Chunk:
         self.reserved_bytes += size_bytes
         self._counts['device_mallocs'] += 1
-        chunk = self._chunks[address] = Chunk(address, size_bytes)
-        return chunk
+        self._chunks[address] = Chunk(address, size_bytes)
+        return self._chunks[address]
 
-    def _give_regions_back(self) -> list[int]:
-        """Gives back what is free as a whole; the addresses of these regions."""
-        kept, given = [], []
-        for size_bytes, address in self._cached:
-            chunk = self._chunks[address]
-            if chunk.before is None and chunk.behind is None:
-                del self._chunks[address]
-                given.append(address)
-                self.reserved_bytes -= size_bytes
-            else:
-                kept.append((size_bytes, address))
-        self._cached = kept
-        self._counts['device_frees'] += len(given)
-        return given
+    def _give_regions_back(self) -> None:
+        """Gives back what is free as a whole."""
+        whole = [self._chunks[address] for _, address in self._cached if self._chunks[address].is_whole]
+        self._cached = [each for each in self._cached if not self._chunks[each[1]].is_whole]
+        for chunk in whole:
+            self._drop_region(chunk)
+
+    def _drop_region(self, chunk: Chunk) -> None:
+        del self._chunks[chunk.address]
+        self.reserved_bytes -= chunk.size_bytes
+        self._counts['device_frees'] += 1
 
     def _give_back(self, block: Block) -> None:
         chunk = self._chunks[block.address]
@@ -123,6 +125,9 @@ class BestFitPool(Allocator):
         if chunk.before is not None and chunk.before.is_free:
             self._uncache(chunk.before)
             chunk = self._merge(chunk.before, chunk)
+        self._cache(chunk)
+
+    def _cache(self, chunk: Chunk) -> None:
         bisect.insort(self._cached, (chunk.size_bytes, chunk.address))
 
     def _uncache(self, chunk: Chunk) -> None:

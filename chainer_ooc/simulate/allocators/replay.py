@@ -92,7 +92,7 @@ class _Gauge:
         self.peak_used_bytes = max(self.peak_used_bytes, used_bytes)
         if reserved_bytes > self.peak_reserved_bytes:
             self.peak_reserved_bytes = reserved_bytes
-            self.fragmentation = 1 - used_bytes / reserved_bytes
+            self.fragmentation = (reserved_bytes - used_bytes) / reserved_bytes
         if not event.at_edge:
             self.used_bytes[position] = max(self.used_bytes[position], used_bytes)
             self.reserved_bytes[position] = max(self.reserved_bytes[position], reserved_bytes)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainer_ooc.simulate.allocators.allocator import Allocator, Block, DeviceFullError
+from chainer_ooc.simulate.allocators.allocator import Allocator, Block
 from chainer_ooc.simulate.allocators.pool import UNIT_BYTES, BestFitPool, Chunk
 
 SMALLEST_CHUNK_BYTES = 2 << 20
@@ -75,7 +75,7 @@ class VirtualAllocator(Allocator):
         """
         count = -(-nbytes // self.chunk_bytes)
         if count * self.chunk_bytes > self.largest_free_bytes:
-            raise DeviceFullError(nbytes, self)
+            raise self._full(nbytes)
         reused = self._cached[-count:]
         del self._cached[-count:]
         made = range(self._made, self._made + count - len(reused))
@@ -119,7 +119,9 @@ class _SharedChunks(BestFitPool):
         self._split(chunk, size_bytes)
         return chunk
 
-    def _give_back(self, block: Block) -> None:
-        super()._give_back(block)
-        for address in self._give_regions_back():
-            self._owner.unmap(self._behind.pop(address))
+    def _cache(self, chunk: Chunk) -> None:
+        if chunk.is_whole:
+            self._drop_region(chunk)
+            self._owner.unmap(self._behind.pop(chunk.address))
+        else:
+            super()._cache(chunk)
