@@ -94,10 +94,11 @@ class Allocator(abc.ABC):
         reserved_bytes: what the device has given; never below `used_bytes`, never above `capacity_bytes`.
     """
 
-    def __init__(self, capacity_bytes: int):
+    def __init__(self, capacity_bytes: int, unit_bytes: int = 1):
         if capacity_bytes < 0:
             raise ValueError(f'a device of {capacity_bytes} bytes cannot be; give a capacity of 0 bytes or more')
         self.capacity_bytes = capacity_bytes
+        self._usable_bytes = capacity_bytes // unit_bytes * unit_bytes
         self.used_bytes = 0
         self.reserved_bytes = 0
         self._taken_bytes = 0
@@ -147,8 +148,8 @@ class Allocator(abc.ABC):
 
     @property
     def free_bytes(self) -> int:
-        """What no live block takes, cached or still the device's."""
-        return self.capacity_bytes - self._taken_bytes
+        """What no live block takes, cached or still the device's; without what is too little for any block."""
+        return self._usable_bytes - self._taken_bytes
 
     @property
     @abc.abstractmethod

@@ -51,7 +51,7 @@ class BestFitPool(Allocator):
     """Caches freed chunks and gives the smallest that fits; see the module."""
 
     def __init__(self, capacity_bytes: int):
-        super().__init__(capacity_bytes)
+        super().__init__(capacity_bytes, UNIT_BYTES)
         self._next_address = 0
         self._cached: list[tuple[int, int]] = []  # size and address of each free chunk, ascending
         self._chunks: dict[int, Chunk] = {}
@@ -59,7 +59,7 @@ class BestFitPool(Allocator):
     @property
     def largest_free_bytes(self) -> int:
         largest = self._cached[-1][0] if self._cached else 0
-        return max(largest, self.capacity_bytes - self.reserved_bytes)
+        return max(largest, self._usable_bytes - self.reserved_bytes)
 
     @property
     def cached(self) -> tuple[tuple[int, int], ...]:
@@ -91,9 +91,9 @@ class BestFitPool(Allocator):
         self._counts['splits'] += 1
 
     def _region(self, nbytes: int, size_bytes: int) -> Chunk:
-        if self.reserved_bytes + size_bytes > self.capacity_bytes:
+        if self.reserved_bytes + size_bytes > self._usable_bytes:
             self._give_regions_back()
-        if self.reserved_bytes + size_bytes > self.capacity_bytes:
+        if self.reserved_bytes + size_bytes > self._usable_bytes:
             raise self._full(nbytes)
         address, self._next_address = self._next_address, self._next_address + size_bytes
         return self._new_region(address, size_bytes)

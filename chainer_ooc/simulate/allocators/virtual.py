@@ -44,7 +44,6 @@ class VirtualAllocator(Allocator):
     """
 
     def __init__(self, capacity_bytes: int, chunk_bytes: int = CHUNK_BYTES, small_bytes: int = 0):
-        super().__init__(capacity_bytes)
         if chunk_bytes < 1:
             raise ValueError(f'a chunk of {chunk_bytes} bytes cannot be; CUDA knows multiples of '
                              f'{SMALLEST_CHUNK_BYTES} bytes')
@@ -52,16 +51,13 @@ class VirtualAllocator(Allocator):
         if not 0 <= small_bytes <= most_bytes:
             raise ValueError(f'small_bytes is {small_bytes}; with chunks of {chunk_bytes} bytes it can be 0 up to '
                              f'{most_bytes}')
+        super().__init__(capacity_bytes, chunk_bytes)
         self.chunk_bytes, self.small_bytes = chunk_bytes, small_bytes
         self._most = capacity_bytes // chunk_bytes
         self._made = 0
         self._cached: list[int] = []
         self._next_address = 0
         self._shared = _SharedChunks(self)
-
-    @property
-    def free_bytes(self) -> int:
-        return self._most * self.chunk_bytes - self._taken_bytes
 
     @property
     def largest_free_bytes(self) -> int:

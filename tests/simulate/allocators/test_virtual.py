@@ -1,4 +1,4 @@
-"""Virtual addresses. Chunks have 4 bytes and the device 21, five chunks and a byte too many, unless it says otherwise."""
+"""Virtual addresses. Unless it says otherwise chunks have 4 bytes, and the device 21: five chunks and a byte."""
 import pytest
 
 from chainer_ooc.simulate.allocators import BestFitPool, DeviceFullError, VirtualAllocator
