@@ -14,6 +14,7 @@ from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.simulate.allocators import events_of
 from chainer_ooc.simulate.simulator import simulate
+from chainer_ooc.simulate.timeline import Stream, Task, Timeline
 
 KEEP, SWAP, RECOMPUTE = Verdict.KEEP, Verdict.SWAP, Verdict.RECOMPUTE
 NOTHING = Standing(0, 0)
@@ -132,6 +133,22 @@ def test_a_swap_in_that_waits_for_memory_comes_after_the_swap_out_that_frees_it(
     trace = trace_of([20, 2, 20], [3, 3], [(5, 0, 0, [3]), (15, 2, 2, [4])])
     lines = derive(trace, (SWAP, SWAP), budget_bytes=20)
     assert '3 < -m1  +m0 5' in lines
+
+
+def test_where_copies_are_waited_for_a_swap_in_comes_after_the_swap_outs_before_it(trace_of):
+    # compute   [F0     ]      [F1     ]             [B2     ][B3     ]
+    # copy-out           [m0  ]         [m1 12s     ]                       both are waited for
+    # copy-in                                        [m0  ]
+    trace = trace_of([20, 20], [3, 3], [(5, 0, 0, [3]), (12, 1, 1, [], {'retained': True})])
+    problem = Problem(trace, Costs((10.0,) * 4, 1.0, 1.0), NOTHING, 10**6, 1)
+    course = lay_out(problem, Decision((SWAP, SWAP), WITH_THE_STEP_BEFORE, synchronous=True))
+    tasks = (
+        Task(Stream.COMPUTE, 0, 0.0, 10.0), Task(Stream.COPY_OUT, 0, 10.0, 15.0),
+        Task(Stream.COMPUTE, 1, 15.0, 25.0), Task(Stream.COPY_OUT, 1, 25.0, 37.0),
+        Task(Stream.COPY_IN, 0, 37.0, 42.0), Task(Stream.COMPUTE, 2, 37.0, 47.0), Task(Stream.COMPUTE, 3, 47.0, 57.0))
+    assert shown(events_of(problem, course, Timeline(57.0, 0, tasks, (), (), True))) == [
+        '-1 < +s 0', '0 = +m0 5  +t 15  -t', '1 < -m0', '1 = +m1 12  +t 8  -t', '2 < -m1  +m0 5', '2 = +t 3  -t',
+        '3 = +t 3  -t  -m0']
 
 
 def test_a_chain_makes_its_maps_again_before_the_step(trace_of):
