@@ -3,12 +3,14 @@
 It does what execution does, at the same moments:
 
 - A map's swap-out is issued when the last call that uses it in forward has ended. Its memory is free only when the copy
-  is whole, and that is noticed at the edge of a computation.
+  is whole, and that is noticed at the edge of a computation, after the swap-ins that begin there were issued.
 - A computation begins when what it reads has arrived, and when what it allocates fits. Until then it waits: for the
   oldest swap-out, or for the swap-in.
-- A swap-in is issued at the edge of a computation, when its plan says so and the memory is there. If the memory is not
-  there the next edge tries again, and the use itself brings the map in at the latest.
-- A map that is wanted back while it is still leaving stays.
+- A swap-in is issued at the edge of a computation, when its plan says so and the memory is there beside all that the
+  computation needs. If it is not there the next edge tries again, and the use itself brings the map in at the latest.
+- A map that is wanted back while it is still leaving stays. It counts once, and if its last use passes before its copy
+  is whole, its memory is free only then.
+- Where copies are waited for at the end of a computation, these are its swap-outs and the swap-ins that began with it.
 - What runs again runs before the step that needs it.
 
 Each stream is first-in, first-out, so that no queue of events is needed: the time of every event is known when it is
@@ -62,11 +64,14 @@ class _Run:
         self.swap_ins, self.log = course.swap_ins, log
         self.leave_after: list[list[int]] = [[] for _ in range(trace.positions)]
         self.first_use: dict[int, list[int]] = {}
+        self.last_use: dict[int, list[int]] = {}
         for map_id, verdict in enumerate(course.verdicts):
             if verdict is Verdict.SWAP:
                 self.leave_after[course.leaves[map_id]].append(map_id)
                 if chains.uses[map_id]:
                     self.first_use.setdefault(chains.uses[map_id][0], []).append(map_id)
+                    if not trace.maps[map_id].held:
+                        self.last_use.setdefault(chains.uses[map_id][-1], []).append(map_id)
         self.again_seconds = {position: sum(problem.costs.seconds[call] for call in calls)
                               for position, calls in chains.calls_at.items()}
         self.now = self.out_free = self.in_free = 0.0
@@ -75,12 +80,17 @@ class _Run:
         self.state = [_HOME] * len(trace.maps)
         self.arrival = [0.0] * len(trace.maps)
         self.leaving: deque[tuple[float, int]] = deque()
+        self.is_copied = [True] * len(trace.maps)  # no swap-out of it is under way
+        self.latest_swap_in = -1
         self.next_swap_in = 0
 
     def through(self, synchronous: bool) -> tuple[float, int]:
         """Passes over all positions."""
         start, last = self.trace.backward_start, self.trace.positions - 1
         for position, seconds in enumerate(self.costs.seconds):
+            if position >= start:
+                self._count_once(position)
+                self._start_swap_ins(position)
             self._reap()
             for map_id in self.first_use.get(position, ()):
                 self._fetch(map_id, position)
@@ -88,11 +98,18 @@ class _Run:
             self._compute(position, seconds)
             for map_id in self.leave_after[position]:
                 self._swap_out(map_id)
-            if position + 1 >= start and position < last:
-                self._start_swap_ins(position + 1)
-            if synchronous:
-                self._synchronise(position)
+            for map_id in self.last_use.get(position, ()):
+                self._drop(map_id)
+            if synchronous and position < last:
+                self._synchronise(position + 1)
         return self.now, self.peak_bytes
+
+    def _count_once(self, position: int) -> None:
+        """From this edge on `need` has what the position reads, whether that is still leaving or already coming."""
+        for map_id in self.first_use.get(position, ()):
+            if self.state[map_id] in (_LEAVING, _COMING):
+                self.moving_bytes -= self.trace.maps[map_id].nbytes
+                self.state[map_id] = _HOME if self.state[map_id] == _LEAVING else _COUNTED
 
     def _reap(self) -> None:
         leaving = self.leaving
@@ -100,6 +117,7 @@ class _Run:
             self._gone(leaving.popleft()[1])
 
     def _gone(self, map_id: int) -> None:
+        self.is_copied[map_id] = True
         if self.state[map_id] == _LEAVING:
             self.state[map_id] = _AWAY
             self.moving_bytes -= self.trace.maps[map_id].nbytes
@@ -110,8 +128,6 @@ class _Run:
             end, map_id = self.leaving.popleft()
             self._wait(end, position, map_id, Cause.MEMORY)
             self._gone(map_id)
-        near_bytes = self.moving_bytes + need
-        self.peak_bytes = max(self.peak_bytes, near_bytes)
 
     def _wait(self, until: float, position: int, map_id: int, cause: Cause) -> None:
         if until > self.now:
@@ -122,34 +138,40 @@ class _Run:
     def _compute(self, position: int, seconds: float) -> None:
         again_seconds = self.again_seconds.get(position, 0.0)
         began, self.now = self.now, self.now + again_seconds + seconds
+        near_bytes = self.moving_bytes + self.need[position]
+        self.peak_bytes = max(self.peak_bytes, near_bytes)
         if self.log is not None:
             self.log.tasks.append(Task(Stream.COMPUTE, position, began, self.now, again_seconds))
-            self.log.near_bytes.append(self.moving_bytes + self.need[position])
+            self.log.near_bytes.append(near_bytes)
 
     def _swap_out(self, map_id: int) -> None:
         nbytes = self.trace.maps[map_id].nbytes
         began = max(self.now, self.out_free)
         self.out_free = began + self.costs.write_seconds(nbytes)
         self.leaving.append((self.out_free, map_id))
-        self.state[map_id] = _LEAVING
+        self.state[map_id], self.is_copied[map_id] = _LEAVING, False
         self.moving_bytes += nbytes
         if self.log is not None:
             self.log.tasks.append(Task(Stream.COPY_OUT, map_id, began, self.out_free))
 
+    def _drop(self, map_id: int) -> None:
+        """A position has read the map for the last time: it goes, but not before its copy is whole."""
+        if not self.is_copied[map_id]:
+            self.state[map_id] = _LEAVING
+            self.moving_bytes += self.trace.maps[map_id].nbytes
+
     def _fetch(self, map_id: int, position: int) -> None:
-        """A position reads the map for the first time: from here on `need` counts it."""
-        state, self.state[map_id] = self.state[map_id], _HOME
-        if state in (_LEAVING, _COMING):
-            self.moving_bytes -= self.trace.maps[map_id].nbytes
-        elif state == _AWAY:
+        """A position reads the map for the first time."""
+        if self.state[map_id] == _AWAY:
             self._make_room(position)
             self._swap_in(map_id)
-        if state in (_AWAY, _COMING, _COUNTED):
+        if self.state[map_id] != _HOME:
             self._wait(self.arrival[map_id], position, map_id, Cause.SWAP_IN)
             self._reap()
+        self.state[map_id] = _HOME
 
     def _swap_in(self, map_id: int) -> None:
-        began = max(self.now, self.in_free)
+        began, self.latest_swap_in = max(self.now, self.in_free), map_id
         self.in_free = self.arrival[map_id] = began + self.costs.read_seconds(self.trace.maps[map_id].nbytes)
         if self.log is not None:
             self.log.tasks.append(Task(Stream.COPY_IN, map_id, began, self.in_free))
@@ -166,24 +188,18 @@ class _Run:
         map_id, nbytes = swap_in.map, self.trace.maps[swap_in.map].nbytes
         beside_bytes = 0 if swap_in.use == position else nbytes  # `need` has it at its use
         if self.state[map_id] == _LEAVING:
-            self._reap()
-        if self.state[map_id] == _LEAVING:
-            self.arrival[map_id] = 0.0
-            self.moving_bytes -= nbytes
+            self.state[map_id] = _COMING
         elif self.state[map_id] == _AWAY:
             if self.moving_bytes + beside_bytes + self.need[position] > self.budget_bytes:
                 return False
             self._swap_in(map_id)
-        else:
-            return True
-        self.state[map_id] = _COMING if beside_bytes else _COUNTED
-        self.moving_bytes += beside_bytes
+            self.state[map_id] = _COMING if beside_bytes else _COUNTED
+            self.moving_bytes += beside_bytes
         return True
 
     def _synchronise(self, position: int) -> None:
-        if self.out_free > self.now and self.leaving:
-            self._wait(self.out_free, position + 1, self.leaving[-1][1], Cause.SWAP_OUT)
-        if self.in_free > self.now and self.next_swap_in:
-            self._wait(self.in_free, position + 1, self.swap_ins[self.next_swap_in - 1].map, Cause.SWAP_IN)
+        """A position begins when all copies that have begun are whole."""
+        if self.leaving:
+            self._wait(self.out_free, position, self.leaving[-1][1], Cause.SWAP_OUT)
+        self._wait(self.in_free, position, self.latest_swap_in, Cause.SWAP_IN)
         self._reap()
-
