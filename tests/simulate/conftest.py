@@ -1,0 +1,20 @@
+"""What the simulator's tests share."""
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+pytest.register_assert_rewrite('literal_iterations')
+
+from literal_iterations import Shown, make_problem, run_problem  # noqa: E402, found through the lines above
+
+
+@pytest.fixture(scope='session')
+def run():
+    """Simulates a literal iteration; arguments of `make_problem` and of `run_problem`."""
+    def run(forward, backward, maps, keep='', again='', begin=None, leaves=None, synchronous=False,
+            shares_chains=None, **machine):
+        problem = make_problem(forward, backward, maps, **machine)
+        return Shown(run_problem(problem, keep, again, begin, leaves, synchronous, shares_chains))
+    return run
