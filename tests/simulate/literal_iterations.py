@@ -29,13 +29,15 @@ def make_problem(forward, backward, maps, budget=AMPLE, allocates=None, reads=No
     """A literal iteration, and the machine that it runs on.
 
     Args:
-        forward, backward: seconds of each call and of each step.
+        forward: seconds of each call.
+        backward: seconds of each step.
         maps: by letter, in alphabetical order: (bytes, producer, last forward use, backward uses) and, if not as usual,
             a dict of attributes.
         budget: bytes.
         allocates: by position, what a computation allocates at its highest.
         reads: by call, the letters of the maps that it reads: what a recomputation needs to know.
-        out, back: bytes per second.
+        out: bytes per second of swap-outs, 0 if they take no time.
+        back: the same of swap-ins.
         latency: seconds of each copy.
         standing: bytes in forward, in backward.
     """
@@ -66,10 +68,12 @@ def run_problem(problem, keep='', again='', begin=None, leaves=None, synchronous
 
     Args:
         problem: see `make_problem`.
-        keep, again: letters of the maps that are kept, and recomputed; the others are swapped.
+        keep: letters of the maps that are kept.
+        again: letters of those that are recomputed; the others are swapped.
         begin: by letter, the position with which a swap-in may start; else as early as the demand allows.
         leaves: by letter, the position after which a map leaves.
-        synchronous, shares_chains: see `Decision`.
+        synchronous: see `Decision`.
+        shares_chains: see `Decision`.
     """
     verdicts = tuple(
         Verdict.RECOMPUTE if LETTERS[each.id] in again
