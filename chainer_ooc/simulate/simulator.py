@@ -31,7 +31,7 @@ from chainer_ooc.schedule.course import Course
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
 
-_HOME, _LEAVING, _AWAY, _COMING, _COUNTED = range(5)
+_HOME, _LEAVING, _AWAY, _COMING = range(4)
 
 
 class Log:
@@ -109,7 +109,8 @@ class _Run:
         for map_id in self.first_use.get(position, ()):
             if self.state[map_id] in (_LEAVING, _COMING):
                 self.moving_bytes -= self.trace.maps[map_id].nbytes
-                self.state[map_id] = _HOME if self.state[map_id] == _LEAVING else _COUNTED
+                if self.state[map_id] == _LEAVING:
+                    self.state[map_id] = _HOME
 
     def _reap(self) -> None:
         leaving = self.leaving
@@ -187,14 +188,13 @@ class _Run:
     def _start(self, swap_in: SwapIn, position: int) -> bool:
         map_id, nbytes = swap_in.map, self.trace.maps[swap_in.map].nbytes
         beside_bytes = 0 if swap_in.use == position else nbytes  # `need` has it at its use
-        if self.state[map_id] == _LEAVING:
-            self.state[map_id] = _COMING
-        elif self.state[map_id] == _AWAY:
+        if self.state[map_id] == _AWAY:
             if self.moving_bytes + beside_bytes + self.need[position] > self.budget_bytes:
                 return False
             self._swap_in(map_id)
-            self.state[map_id] = _COMING if beside_bytes else _COUNTED
             self.moving_bytes += beside_bytes
+        if self.state[map_id] != _HOME:
+            self.state[map_id] = _COMING
         return True
 
     def _synchronise(self, position: int) -> None:

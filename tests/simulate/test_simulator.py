@@ -181,6 +181,17 @@ def test_a_computation_waits_for_its_swap_in(run):
     assert (shown.stalls, shown.memory) == ([(4, 'a', 3, 'swap-in')], ([0, 5, 0, 5, 5], 5))
 
 
+def test_memory_that_became_free_while_a_computation_waited_for_its_swap_in_is_free_when_it_begins(run):
+    # b is whole at 8, position 3 begins at 9
+    shown = run([1, 4, 1], [1], {'a': (3, 0, 0, [3]), 'b': (2, 2, 2, [], RETAINED)})
+    assert shown.is_drawn('''
+        seconds  0....5....
+        compute  011112...3
+        out      .aaa..bb
+        in       ......aaa''')
+    assert (shown.stalls, shown.memory) == ([(3, 'a', 3, 'swap-in')], ([0, 3, 0, 3], 3))
+
+
 def test_a_swap_in_without_memory_tries_again_at_later_edges(run):
     # a may start with position 3, but b is still there; b is whole at 8, which is noticed when position 5 begins, after
     # what began there; so a starts with position 6

@@ -23,7 +23,7 @@ def computing_seconds(problem, course):
             for position, each in enumerate(seconds)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, report_multiple_bugs=False)
 @given(problems())
 def test_a_simulator_written_from_the_rules_alone_gives_the_same_timeline(given):
     problem, course = given
