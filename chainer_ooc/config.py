@@ -35,6 +35,7 @@ class Settings:
         workspace_bytes: scratch of one call, or None for Chainer's own way.
         min_bytes: arrays smaller than this always stay.
         profile_iterations: iterations recorded before a graph is planned, at least 1.
+        plan_file: absolute path of a file of plans, to read and to write, or None.
         log_level: level of the logger 'chainer_ooc', or None for silence.
     """
 
@@ -45,6 +46,7 @@ class Settings:
     workspace_bytes: int | None
     min_bytes: int
     profile_iterations: int
+    plan_file: str | None
     log_level: int | None
 
 
@@ -76,7 +78,8 @@ def _settings(*values: Any) -> Settings:
     return Settings(
         policy=read['ooc'], budget_bytes=read['ooc_budget'], spill_dir=read['ooc_spill_dir'],
         host_limit_bytes=read['ooc_host_limit'], workspace_bytes=read['ooc_workspace'], min_bytes=read['ooc_min_bytes'],
-        profile_iterations=read['ooc_profile_iterations'], log_level=read['ooc_log'])
+        profile_iterations=read['ooc_profile_iterations'],
+        plan_file=read['ooc_plan'], log_level=read['ooc_log'])
 
 
 def _refuse(name: str, value: Any, good: str) -> ConfigError:
@@ -131,9 +134,23 @@ def _allocator(name: str, value: Any) -> str:
     return str(value)
 
 
-def _plan(name: str, value: Any) -> None:
-    if value is not None:
-        raise _refuse(name, value, 'plans in files are not there yet; use None')
+def _plan(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    try:
+        path = os.path.abspath(os.fsdecode(value))
+    except TypeError:
+        raise _refuse(name, value, 'use None or the path of a file') from None
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder) or '\0' in path:
+        raise _refuse(name, value, f'there is no folder {folder}; make it, or name a file in another')
+    if os.path.isdir(path):
+        raise _refuse(name, value, 'that is a folder; name a file in it')
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _refuse(name, value, f'the folder {folder} cannot be written to; choose another, or change its mode')
+    if os.path.exists(path) and not os.access(path, os.R_OK):
+        raise _refuse(name, value, 'the file cannot be read; name another, or change its mode')
+    return path
 
 
 def _log_level(name: str, value: Any) -> int | None:

@@ -77,6 +77,30 @@ class TraceFormatError(OocError, ValueError):
     """A text is no trace, or one that this release cannot read."""
 
 
+class PlanFormatError(OocError, ValueError):
+    """A text is no plan or no file of plans, or one that this release cannot read."""
+
+
+class PlanMismatchError(OocError, ValueError):
+    """A saved plan was made for something else than what it would be used for.
+
+    Attributes:
+        what: the thing that differs, such as 'machine'.
+        saved: its value in the file.
+        present: its value here.
+    """
+
+    def __init__(self, what: str, saved: str, present: str, next_step: str):
+        self.what = what
+        self.saved = saved
+        self.present = present
+        self.next_step = next_step
+        super().__init__(f'the saved plan is for another {what}: made for {saved}, here it is {present}; {next_step}')
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 def _rebuild(kind: type[OocError], args: tuple[object, ...], state: dict[str, object]) -> OocError:
     error = kind.__new__(kind, *args)
     error.args = args

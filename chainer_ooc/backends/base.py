@@ -224,6 +224,10 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
+    def machine(self) -> str:
+        """Returns what tells this machine from one with other times or another size, the same in every process."""
+
+    @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
         """Returns what ``doctor`` shows of this device, as JSON-ready values; ``'warnings'`` is a list of str."""
 

@@ -52,6 +52,7 @@ class Following:
 
         Raises:
             InfeasibleBudgetError: no plan for that graph keeps within the budget.
+            PlanMismatchError: the file has a plan for that graph which does not hold here.
             SpillError: far memory is too small for the plan.
         """
         known = self._graphs.beginning_with(label, arguments)
@@ -163,7 +164,7 @@ class Following:
     def _follow(self, graph: Graph | None) -> None:
         if graph is None or graph.recordings < self._settings.profile_iterations:
             return
-        orders = graph.orders_for(self._settings, self._budget_bytes, self._standing, self._reserve)
+        orders = graph.orders_for(self._settings, self._budget_bytes, self._standing, self._reserve, self._graphs.saved)
         self.graph, self._orders = graph, orders
 
     def _leave(self) -> None:

@@ -24,6 +24,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
+from chainer_ooc.execute.freezing import freeze_trace
 from chainer_ooc.execute.liveness import Liveness
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
@@ -40,7 +41,7 @@ from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
-from chainer_ooc.execute.times import Timing, bandwidth_of, timing_of
+from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.record.meter import MOST_STARTS, AllocationMeter
 from chainer_ooc.record.recorder import Recorder, forms
 from chainer_ooc.trace import Call, Trace
@@ -99,6 +100,8 @@ class Iteration:
         self.following.begin(name_of(function), forms(given), int(given[0].nbytes) if given else 0)
         del given
         self.graph = self.following.graph
+        if self.graph is not None:  # a loaded plan runs before any parameter was seen
+            self._steady_bytes = self._steady_bytes or self.graph.trace.standing_backward_bytes
         wanted = self.recorded or self.graph is None
         self.recorded = wanted and self._meter.start()
         if wanted and not self.recorded:
@@ -346,8 +349,7 @@ class Iteration:
             return None
         if not self.finished or (estimate is None and not self.recorded):
             return None
-        backend = self._residency.backend
-        trace = self.recorder.trace(backend.name, self._residency.tally.seconds, bandwidth_of(backend))
+        trace = freeze_trace(self.recorder, self._residency, self._parameters, self.settings.workspace_bytes)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
 
     def timing(self) -> Timing | None:

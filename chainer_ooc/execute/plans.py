@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from chainer_ooc.backends.base import Backend
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.execute.saved_plans import SavedPlans
 from chainer_ooc.execute.times import Times, Timing
 from chainer_ooc.schedule.plan import Plan, make_plan
 from chainer_ooc.schedule.swap_ins import SwapIn
@@ -66,6 +69,7 @@ class Graph:
         times: what its iterations took.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
+        is_loaded: its plan is in the file that it came from.
     """
 
     trace: Trace
@@ -74,26 +78,36 @@ class Graph:
     recordings: int = 1
     is_metered: bool = True
     is_estimate: bool = False
+    is_loaded: bool = False
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _reused: set[int] = field(default_factory=set)
     _held: set[int] = field(default_factory=set)
     _estimates: dict[int, Graph] = field(default_factory=dict)
 
     def orders_for(
-            self, settings: Settings, budget_bytes: int, standing: Standing, reserve: Callable[[int], None]) -> Orders:
+            self, settings: Settings, budget_bytes: int, standing: Standing, reserve: Callable[[int], None],
+            saved: SavedPlans | None = None) -> Orders:
         """Plans, once for each policy, budget and threshold, and has `reserve` check that far memory holds the plan.
+
+        Plans come from the file of `saved` if they were loaded from there, and go there.
 
         Raises:
             InfeasibleBudgetError: no plan keeps within the budget.
+            PlanMismatchError: the loaded plan does not hold here.
             SpillError: far memory is too small.
         """
         key = settings.policy, budget_bytes, settings.min_bytes
         if key not in self.orders:
-            problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes)
-            plan = make_plan(POLICIES[settings.policy], problem)
+            if saved is not None and self.is_loaded:
+                plan = saved.plan_for(self.trace, settings, budget_bytes)
+            else:
+                problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes)
+                plan = make_plan(POLICIES[settings.policy], problem)
             reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                         if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
+        if saved is not None and not self.is_estimate:
+            saved.keep(self.trace, self.orders[key].plan, settings.min_bytes, self.is_metered)
         return self.orders[key]
 
     def record_again(self, trace: Trace, metered: bool) -> None:
@@ -104,8 +118,11 @@ class Graph:
         self._plan_anew(trace)
 
     def note_timing(self, timing: Timing) -> None:
-        """An iteration has followed its plan: the next ones get another if it took longer or shorter than expected."""
-        if self.times.note(timing):
+        """An iteration has followed its plan: the next ones get another if it took longer or shorter than expected.
+
+        A plan from a file stays as it is.
+        """
+        if not self.is_loaded and self.times.note(timing):
             self.orders.clear()
 
     def note_reuse(self, maps: Iterable[int]) -> None:
@@ -128,8 +145,15 @@ class Graph:
             replace(each, reused=each.reused or each.id in self._reused, held=each.held or each.id in self._held)
             for each in trace.maps)
         self.trace = replace(trace, maps=maps)
+        self.is_loaded = False
         self.orders.clear()
         self._estimates.clear()
+
+    def load(self) -> None:
+        """Takes the plan for its trace from the file that both came from."""
+        self.is_loaded, self.recordings = True, sys.maxsize
+        self._reused.update(each.id for each in self.trace.maps if each.reused)
+        self._held.update(each.id for each in self.trace.maps if each.held)
 
     def expects(self, call: Call) -> bool:
         """Whether the graph has this call at its position; an estimate knows no shapes."""
@@ -161,9 +185,14 @@ class Graph:
 
 
 class Graphs:
-    """The known graphs; the least recently used is forgotten first."""
+    """The known graphs; the least recently used is forgotten first.
+
+    Attributes:
+        saved: the file of plans in use, or None.
+    """
 
     def __init__(self) -> None:
+        self.saved: SavedPlans | None = None
         self._graphs: OrderedDict[tuple[str, ...], Graph] = OrderedDict()
 
     def __len__(self) -> int:
@@ -207,6 +236,21 @@ class Graphs:
         if len(self._graphs) > GRAPHS:
             self._graphs.popitem(last=False)
         return graph
+
+    def follow_file(self, path: str | None, backend: Backend) -> bool:
+        """Uses a file of plans from now on: its graphs are known at once. Returns whether it has any.
+
+        Raises:
+            PlanFormatError: there is something else at `path`.
+        """
+        if path == (None if self.saved is None else self.saved.path):
+            return False
+        self.saved = None if path is None else SavedPlans(path, backend)
+        loaded = [] if self.saved is None else self.saved.all()[-GRAPHS:]
+        for each in loaded:
+            graph = self.add(each.trace, each.metered)
+            graph.load()
+        return bool(loaded)
 
     def use(self, graph: Graph) -> None:
         """Makes a graph the latest."""

@@ -141,6 +141,8 @@ class Session:
 
     def _begin(self) -> None:
         self._end()
+        if self._graphs.follow_file(self.settings.plan_file, self._residency.backend):
+            self._uncertain = False
         self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._residency, self._parameters, self._graphs, self._meter,
             recording=self._uncertain)

@@ -19,9 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chainer_ooc.backends.base import Backend, Bandwidth
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.execute import log
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.trace import Call, Step
 
@@ -30,15 +28,6 @@ PART_FACTOR = 1.1
 
 #: The medians are over so many iterations at most.
 LOOKED_AT = 8
-
-
-def bandwidth_of(backend: Backend) -> Bandwidth:
-    """Measures far memory; all zero, with a warning, where that fails."""
-    try:
-        return backend.bandwidth()
-    except (MemoryError, OSError) as error:
-        log.logger.warning('the bandwidth of far memory could not be measured: %s', error)
-        return Bandwidth(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)

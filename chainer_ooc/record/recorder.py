@@ -43,6 +43,16 @@ def forms(arrays: Sequence[Any]) -> str:
     return ' '.join(f'{each.dtype.str}{each.shape}' for each in arrays if each is not None)
 
 
+def versions() -> dict[str, str]:
+    """Of all that has a say in what an iteration does."""
+    import chainer
+
+    import chainer_ooc
+
+    return {'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version(),
+            'chainer_ooc': chainer_ooc.__version__}
+
+
 class Recorder:
     """Collects the rows of one iteration.
 
@@ -107,9 +117,6 @@ class Recorder:
 
     def trace(self, device: str, seconds: float, bandwidth: Bandwidth) -> Trace:
         """Freezes the rows."""
-        import chainer
-
-        versions = {'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version()}
         maps = tuple(
             FeatureMap(
                 id=map_id, nbytes=row.nbytes, producer=row.producer, hidden=row.hidden, retained=row.retained,
@@ -121,4 +128,4 @@ class Recorder:
         return Trace(
             device=device, calls=tuple(self.calls), steps=tuple(self.steps), maps=maps, events=tuple(self.events),
             seconds=seconds, write_bytes_per_second=bandwidth.write_bytes_per_second,
-            read_bytes_per_second=bandwidth.read_bytes_per_second, versions=versions)
+            read_bytes_per_second=bandwidth.read_bytes_per_second, versions=versions())

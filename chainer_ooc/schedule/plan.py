@@ -44,6 +44,23 @@ class Plan:
         """Number of feature maps with this verdict."""
         return self.verdicts.count(verdict)
 
+    def to_json(self) -> str:
+        """Returns the plan as JSON text; `from_json` gives an equal value."""
+        from chainer_ooc.schedule import form
+
+        return form.dump(self)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            PlanFormatError: the text is no plan, or one of another version.
+        """
+        from chainer_ooc.schedule import form
+
+        return form.load(text)
+
 
 def make_plan(policy: Policy, problem: Problem) -> Plan:
     """Has the policy decide, lays its decision out and simulates it.

@@ -17,7 +17,7 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,11 @@ class Trace:
         events: in the order in which they happened while recording.
         seconds: from the first call to the end of backward, as recorded.
         write_bytes_per_second, read_bytes_per_second: measured bandwidth of far memory; 0 if it could not be measured.
-        versions: of Chainer, NumPy and Python.
+        versions: of Chainer, NumPy, Python and chainer_ooc.
+        machine: what it was recorded on, in the device's words; '' if nobody said.
+        workspace_bytes: scratch that one call had (``ooc_workspace``), or None.
+        standing_forward_bytes, standing_backward_bytes: what lived through it beside feature maps: parameters and the
+            optimizer's state, in forward the gradients before too.
         version: of this form.
     """
 
@@ -151,6 +155,10 @@ class Trace:
     write_bytes_per_second: float
     read_bytes_per_second: float
     versions: dict[str, str] = field(default_factory=dict)
+    machine: str = ''
+    workspace_bytes: int | None = None
+    standing_forward_bytes: int = 0
+    standing_backward_bytes: int = 0
     version: int = VERSION
 
     @cached_property

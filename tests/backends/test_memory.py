@@ -204,7 +204,7 @@ def test_a_version_1_group_counts_its_cache_as_free(tmp_path):
 
 
 def test_without_proc_there_is_no_limit_to_know(monkeypatch):
-    monkeypatch.setattr(limits, '_lines', lambda path: [])
+    monkeypatch.setattr(limits, 'lines', lambda path: [])
     monkeypatch.setattr(resource, 'getrlimit', lambda number: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert limits.free_bytes() == sys.maxsize
     with pytest.raises(OSError, match='Linux only'):

@@ -66,7 +66,7 @@ def test_bandwidth_versions_device_and_time_are_kept():
     assert (frozen.device, frozen.seconds) == ('host', 1.5)
     assert (frozen.write_bytes_per_second, frozen.read_bytes_per_second) == (1e9, 2e9)
     assert frozen.versions['numpy'] == np.__version__
-    assert set(frozen.versions) == {'chainer', 'numpy', 'python'}
+    assert set(frozen.versions) == {'chainer', 'numpy', 'python', 'chainer_ooc'}
 
 
 def test_a_trace_does_not_follow_the_recorder():

@@ -128,6 +128,9 @@ class ChaosBackend(Backend):
         self._check_usable('measure the bandwidth')
         return _BANDWIDTH
 
+    def machine(self) -> str:
+        return 'chaos'
+
     def describe(self) -> dict[str, Any]:
         self._check_usable('describe')
         return {

@@ -21,7 +21,7 @@ import weakref
 from typing import Any
 
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
-from chainer_ooc.backends.host import block, filesystem, heap, limits, measure
+from chainer_ooc.backends.host import block, filesystem, heap, limits, machine, measure
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.spill_file import SpillFile, no_room
 from chainer_ooc.backends.host.swap_thread import SwapThread, Task
@@ -116,6 +116,9 @@ class HostBackend(Backend):
         if self._bandwidth is None:
             self._bandwidth = measure.bandwidth(self)
         return self._bandwidth
+
+    def machine(self) -> str:
+        return machine.describe()
 
     def describe(self) -> dict[str, Any]:
         self._check_usable('describe')

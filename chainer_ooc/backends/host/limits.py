@@ -49,7 +49,7 @@ def limits_bytes() -> dict[str, int]:
 def kilobyte_fields(path: str) -> dict[str, int]:
     """Reads the lines ``Name:   123 kB`` of a file of ``/proc`` as bytes; nothing where the file is missing."""
     fields = {}
-    for line in _lines(path):
+    for line in lines(path):
         name, _, value = line.partition(':')
         if value.endswith(' kB'):
             fields[name] = int(value[:-3]) * 1024
@@ -58,7 +58,7 @@ def kilobyte_fields(path: str) -> dict[str, int]:
 
 def _cgroup_left_bytes(root: str = '/sys/fs/cgroup', membership: str = '/proc/self/cgroup') -> Iterator[int]:
     """Yields the bytes left by each memory group that this process is in."""
-    for line in _lines(membership):
+    for line in lines(membership):
         _, controllers, path = line.split(':', 2)
         if not controllers:
             yield from _version_2(root, path)
@@ -81,7 +81,7 @@ def _left(folder: str, limit_file: str, used_file: str, cache: str, fixed: str) 
     limit, used = (_number(os.path.join(folder, name)) for name in (limit_file, used_file))
     if limit is None or used is None or limit >= _UNLIMITED:
         return
-    words = [line.split() for line in _lines(os.path.join(folder, 'memory.stat'))]
+    words = [line.split() for line in lines(os.path.join(folder, 'memory.stat'))]
     sizes = {word[0]: int(word[1]) for word in words if len(word) == 2}
     yield limit - used + max(0, sizes.get(cache, 0) - sizes.get(fixed, 0))
 
@@ -94,11 +94,12 @@ def _upwards(root: str, path: str) -> Iterator[str]:
 
 
 def _number(path: str) -> int | None:
-    text = ''.join(_lines(path))
+    text = ''.join(lines(path))
     return int(text) if text.isdigit() else None
 
 
-def _lines(path: str) -> list[str]:
+def lines(path: str) -> list[str]:
+    """Reads a small file of the system; nothing where it is missing."""
     try:
         with open(path, encoding='ascii', errors='replace') as file:
             return file.read().splitlines()

@@ -1,0 +1,37 @@
+"""From the rows of an iteration to its trace, with what the recorder cannot know: the machine and what stands on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chainer_ooc.backends.base import Backend, Bandwidth
+from chainer_ooc.execute import log
+from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.seen import Parameters
+from chainer_ooc.record.recorder import Recorder
+from chainer_ooc.trace import Trace
+
+
+def freeze_trace(recorder: Recorder, residency: Residency, parameters: Parameters,
+                 workspace_bytes: int | None) -> Trace:
+    """Makes the trace of an iteration that has ended.
+
+    Args:
+        recorder: its rows.
+        residency: of the device that it ran on.
+        parameters: those that it read.
+        workspace_bytes: what one call had for scratch, or None.
+    """
+    steady_bytes, gradient_bytes = parameters.standing_bytes()
+    trace = recorder.trace(residency.backend.name, residency.tally.seconds, _bandwidth(residency.backend))
+    return replace(
+        trace, machine=residency.backend.machine(), workspace_bytes=workspace_bytes,
+        standing_forward_bytes=steady_bytes + gradient_bytes, standing_backward_bytes=steady_bytes)
+
+
+def _bandwidth(backend: Backend) -> Bandwidth:
+    try:
+        return backend.bandwidth()
+    except (MemoryError, OSError) as error:
+        log.logger.warning('the bandwidth of far memory could not be measured: %s', error)
+        return Bandwidth(0.0, 0.0, 0.0)

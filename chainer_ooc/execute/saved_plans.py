@@ -1,0 +1,77 @@
+"""The file that ``chainer.config.ooc_plan`` names, while a session trains: whose plans are used, and where new ones go.
+
+A plan in the file spares its graph the recorded iteration. One that does not hold here is refused when its graph is
+about to be followed; a file that cannot be written to costs a warning, and training goes on.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from chainer_ooc.backends.base import Backend
+from chainer_ooc.config import Settings
+from chainer_ooc.errors import PlanFormatError
+from chainer_ooc.execute import log
+from chainer_ooc.record.recorder import versions
+from chainer_ooc.schedule.plan import Plan
+from chainer_ooc.schedule.plan_file import put_plan, read_plans
+from chainer_ooc.schedule.saved import SavedPlan, Terms, check_plan, save_plan
+from chainer_ooc.trace import Trace
+
+
+class SavedPlans:
+    """The plans of a file.
+
+    Args:
+        path: of the file, which need not be there.
+        backend: the device in use.
+
+    Raises:
+        PlanFormatError: it is there, and is no file of plans.
+    """
+
+    def __init__(self, path: str, backend: Backend):
+        self.path = path
+        self._backend = backend
+        self._by_graph = {each.terms.graph: each for each in read_plans(path)}
+        self._writable = True
+        if self._by_graph:
+            log.logger.info('%d plans loaded from %s', len(self._by_graph), path)
+
+    def all(self) -> list[SavedPlan]:
+        """The plans, the oldest first."""
+        return list(self._by_graph.values())
+
+    def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan:
+        """The plan that was loaded for a graph.
+
+        Args:
+            trace: the graph's.
+            settings: the present ones.
+            budget_bytes: the present budget. If it is the default, which is never twice the same, a plan holds that
+                needs no more than it, whatever it was made for.
+
+        Raises:
+            PlanMismatchError: it does not hold here.
+        """
+        saved = self._by_graph[trace.fingerprint]
+        if settings.budget_bytes is None and saved.plan.peak_bytes <= budget_bytes:
+            budget_bytes = max(budget_bytes, saved.terms.budget_bytes)
+        check_plan(saved, Terms(
+            graph=trace.fingerprint, device=self._backend.name, machine=self._backend.machine(), **versions(),
+            policy=settings.policy, min_bytes=settings.min_bytes, workspace_bytes=settings.workspace_bytes,
+            budget_bytes=budget_bytes))
+        return saved.plan
+
+    def keep(self, trace: Trace, plan: Plan, min_bytes: int, metered: bool) -> None:
+        """Writes a plan to the file, if it is not there yet."""
+        known = self._by_graph.get(trace.fingerprint)
+        if not self._writable or (known is not None and known.plan is plan):
+            return
+        saved = self._by_graph[trace.fingerprint] = save_plan(trace, plan, min_bytes, metered)
+        try:
+            put_plan(self.path, saved)
+        except (OSError, PlanFormatError) as error:
+            self._writable = False
+            warnings.warn(f'the plan could not be written to {self.path}, and no other will be: {error}',
+                          RuntimeWarning, stacklevel=2)

@@ -1,0 +1,75 @@
+"""The JSON form of a plan: what is true of the whole, a row for each feature map, each swap-in and each chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.errors import PlanFormatError
+from chainer_ooc.schedule.chains import Chains
+from chainer_ooc.schedule.plan import Plan
+from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.trace.tables import Form, dump_table, load_table, typed
+
+VERSION = 1
+FORM = Form('plan', VERSION, PlanFormatError, 'write one with "chainer-ooc plan TRACE --save FILE"', 'plan again')
+_HEAD = ('policy', 'budget_bytes', 'synchronous', 'peak_bytes', 'seconds')
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """What a plan says about one feature map; see `Plan` and `Chains`."""
+
+    verdict: str
+    leave: int
+    uses: tuple[int, ...]
+    restored: int
+
+
+@dataclass(frozen=True)
+class ChainRow:
+    """The calls that run again before a step."""
+
+    position: int
+    calls: tuple[int, ...]
+
+
+def dump(plan: Plan) -> str:
+    """Returns JSON text, one row of a table per line."""
+    chains = plan.chains
+    maps = [MapRow(verdict.value, leave, uses, restored) for verdict, leave, uses, restored in zip(
+        plan.verdicts, plan.leaves, chains.uses, chains.restored, strict=True)]
+    calls = [ChainRow(position, row) for position, row in sorted(chains.calls_at.items())]
+    return FORM.dump({**{name: getattr(plan, name) for name in _HEAD}, 'shares_chains': chains.shared},
+                     {'maps': dump_table(MapRow, maps), 'swap_ins': dump_table(SwapIn, plan.swap_ins),
+                      'chains': dump_table(ChainRow, calls)})
+
+
+def load(text: str) -> Plan:
+    """Reads what `dump` wrote.
+
+    Raises:
+        PlanFormatError: the text is no plan, or one of another version.
+    """
+    return _plan(FORM.parse(text))
+
+
+def from_object(read: object) -> Plan:
+    """Makes a plan of JSON that is parsed already, as part of a larger file.
+
+    Raises:
+        PlanFormatError: it is no plan, or one of another version.
+    """
+    return _plan(FORM.check(read))
+
+
+def _plan(values: dict[str, Any]) -> Plan:
+    with FORM.reading():
+        maps = load_table(MapRow, values.pop('maps'))
+        calls = load_table(ChainRow, values.pop('chains'))
+        chains = typed(Chains({row.position: row.calls for row in calls}, tuple(row.uses for row in maps),
+                              tuple(row.restored for row in maps), values.pop('shares_chains')))
+        return typed(Plan(
+            verdicts=tuple(Verdict(row.verdict) for row in maps), leaves=tuple(row.leave for row in maps),
+            swap_ins=load_table(SwapIn, values.pop('swap_ins')), chains=chains, **values))

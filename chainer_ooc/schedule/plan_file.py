@@ -1,0 +1,106 @@
+"""Files of plans, one plan for each graph: what ``chainer.config.ooc_plan`` names and ``chainer-ooc plan`` writes.
+
+A file is replaced as a whole: a reader finds the old one or the new one, and a crash leaves one of them. Threads of one
+process take turns; of two processes that write at the same time the later one wins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from dataclasses import asdict
+from typing import Any
+
+from chainer_ooc.errors import OocError, PlanFormatError
+from chainer_ooc.schedule import form as plan_form
+from chainer_ooc.schedule.saved import SavedPlan, Terms
+from chainer_ooc.trace import form as trace_form
+from chainer_ooc.trace.tables import Form, typed
+
+VERSION = 1
+_AGAIN = 'delete it to have it written anew, or name another'
+FORM = Form('file of plans', VERSION, PlanFormatError, _AGAIN, _AGAIN)
+_writing = threading.Lock()
+
+
+def dump_plans(plans: list[SavedPlan]) -> str:
+    """Returns the text of a file."""
+    entries = [f'{{"terms": {json.dumps(asdict(each.terms))},\n "metered": {json.dumps(each.metered)},\n "plan": '
+               f'{plan_form.dump(each.plan).rstrip()},\n "trace": {trace_form.dump(each.trace).rstrip()}}}'
+               for each in plans]
+    return FORM.dump({}, {'plans': '[' + ',\n'.join(entries) + ']'})
+
+
+def load_plans(text: str) -> list[SavedPlan]:
+    """Reads what `dump_plans` wrote.
+
+    Raises:
+        PlanFormatError: it is no file of plans, or has something of another version in it.
+    """
+    values = FORM.parse(text)
+    try:
+        with FORM.reading():
+            return [_saved(**entry) for entry in values['plans']]
+    except PlanFormatError:
+        raise
+    except OocError as error:
+        raise PlanFormatError(str(error)) from None
+
+
+def read_plans(path: str) -> list[SavedPlan]:
+    """Reads a file of plans; one that is not there has none.
+
+    Raises:
+        PlanFormatError: it cannot be read, or is no file of plans; the message has the path.
+    """
+    try:
+        with open(path, encoding='utf-8') as file:
+            return load_plans(file.read())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise PlanFormatError(f'cannot read the plans in {path}: {error.strerror}; {_AGAIN}') from None
+    except (PlanFormatError, UnicodeDecodeError) as error:
+        raise PlanFormatError(f'cannot read the plans in {path}: {error}') from None
+
+
+def put_plan(path: str, saved: SavedPlan) -> None:
+    """Adds a plan to a file, in place of an older one for the same graph.
+
+    Raises:
+        PlanFormatError: what is there is no file of plans.
+        OSError: it cannot be written.
+
+    If this fails: the file is as it was.
+    """
+    with _writing:
+        others = [each for each in read_plans(path) if each.terms.graph != saved.terms.graph]
+        _replace(os.path.realpath(path), dump_plans([*others, saved]))
+
+
+def _replace(path: str, text: str) -> None:
+    temporary = f'{path}.{os.getpid()}.tmp'  # in the same folder: a rename crosses no file system
+    try:
+        with open(temporary, 'w', encoding='utf-8') as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _saved(terms: dict[str, Any], metered: bool, plan: object, trace: object) -> SavedPlan:
+    saved = typed(SavedPlan(
+        typed(Terms(**terms)), plan_form.from_object(plan), trace_form.from_object(trace), metered))
+    maps, calls = len(saved.trace.maps), len(saved.trace.calls)
+    if saved.terms.graph != saved.trace.fingerprint:
+        raise ValueError('a plan whose terms and trace are of two graphs')
+    if (len(saved.plan.verdicts) != maps or not all(0 <= each.map < maps for each in saved.plan.swap_ins)
+            or not all(0 <= call < calls for call in saved.plan.chains.calls)):
+        raise ValueError('a plan for other feature maps or calls than those of its trace')
+    return saved

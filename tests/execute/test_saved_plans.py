@@ -1,0 +1,182 @@
+"""chainer.config.ooc_plan: a plan outlives its process, saves the recorded iteration, and changes no bit.
+
+A new process is played by `chainer_ooc.reset()`, which forgets all graphs and plans.
+"""
+import json
+import os
+
+import chainer
+import pytest
+from ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train, train_at_the_floor
+from verdict_mixes import MIXES
+
+import chainer_ooc
+from chainer_ooc.errors import PlanFormatError, PlanMismatchError
+from chainer_ooc.schedule.plan_file import read_plans
+
+BUDGET = 10**9
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / 'plans.json'
+
+
+def save(file, network='residual', policy='swap-all', **entries):
+    """Trains as a first process, which leaves its plans in the file."""
+    outcome = train(network, policy, plan=file, **{'budget': BUDGET, **entries})
+    chainer_ooc.reset()
+    return outcome
+
+
+def phases(outcome):
+    return [each.phase for each in outcome.stats]
+
+
+@pytest.mark.parametrize('policy', SWAPPING)
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'views'])
+def test_a_loaded_plan_runs_from_the_first_iteration_on_with_the_same_bits(file, network, policy):
+    assert phases(save(file, network, policy)) == ['profile', 'run', 'run', 'run']
+    (saved,) = read_plans(str(file))
+    outcome = train(network, policy, plan=file, budget=BUDGET)
+    assert phases(outcome) == ['run'] * 4
+    assert chainer_ooc.plan() == saved.plan
+    assert outcome.stats[0].predicted_peak_bytes == saved.plan.peak_bytes
+    assert outcome.stats[0].swapped_out_bytes > 0
+    assert_same_bits(outcome, plain(network))
+
+
+@pytest.mark.parametrize('policy', MIXES)
+def test_a_loaded_plan_recomputes_with_the_same_bits(file, verdict_mixes, policy):
+    save(file, 'hidden', policy)
+    outcome = train('hidden', policy, plan=file, budget=BUDGET)
+    assert phases(outcome) == ['run'] * 4
+    assert outcome.stats[0].recompute > 0
+    assert_same_bits(outcome, plain('hidden'))
+
+
+def test_nothing_is_recorded_and_nothing_written_under_a_loaded_plan(file, monkeypatch):
+    save(file)
+    before = file.read_bytes(), os.stat(file).st_mtime_ns
+    from chainer_ooc.record.meter import AllocationMeter
+    monkeypatch.setattr(AllocationMeter, 'start', lambda self: pytest.fail('an iteration was recorded'))
+    train('residual', 'swap-all', plan=file, budget=BUDGET)
+    assert (file.read_bytes(), os.stat(file).st_mtime_ns) == before
+
+
+def test_a_loaded_plan_keeps_within_a_budget_at_its_floor(file):
+    with chainer.using_config('ooc_plan', file):
+        _, floor = train_at_the_floor('residual', 'swap-all')
+    chainer_ooc.reset()
+    outcome = train('residual', 'swap-all', plan=file, budget=floor)
+    assert phases(outcome) == ['run'] * 4
+    assert max(each.peak_bytes for each in outcome.stats) <= floor
+    assert_same_bits(outcome, plain('residual'))
+
+
+def test_without_a_budget_a_plan_serves_again(file):
+    save(file, budget=None)
+    assert phases(train('residual', 'swap-all', plan=file)) == ['run'] * 4
+
+
+def test_a_larger_budget_takes_the_plan_as_it_is(file):
+    save(file)
+    train('residual', 'swap-all', plan=file, budget=2 * BUDGET)
+    assert chainer_ooc.plan().budget_bytes == BUDGET
+
+
+def test_another_graph_is_recorded_planned_and_added(file):
+    save(file, 'residual')
+    outcome = train('hidden', 'swap-all', plan=file, budget=BUDGET)
+    assert 'profile' in phases(outcome)
+    assert phases(outcome)[-1] == 'run'
+    assert_same_bits(outcome, plain('hidden'))
+    chainer_ooc.reset()
+    assert len(read_plans(str(file))) == 2
+    for network in ('residual', 'hidden'):
+        assert phases(train(network, 'swap-all', plan=file, budget=BUDGET)) == ['run'] * 4
+        chainer_ooc.reset()
+
+
+def test_a_file_that_is_named_later_gets_the_plan_in_force(file):
+    training = Training('residual')
+    with ooc('swap-all', budget=BUDGET):
+        training.iterate(3)
+    with ooc('swap-all', budget=BUDGET, plan=file):
+        training.iterate()
+    assert [each.plan for each in read_plans(str(file))] == [chainer_ooc.plan()]
+
+
+def test_a_plan_that_is_made_anew_takes_the_place_of_the_old_one(file):
+    save(file)
+    training = Training('residual')
+    with ooc('swap-all', budget=BUDGET, plan=file):
+        training.iterate()
+        from chainer_ooc.execute import manager
+        manager.current()._graphs.latest().note_reuse([0])
+        training.iterate()
+    (saved,) = read_plans(str(file))
+    assert saved.trace.maps[0].reused
+    assert saved.plan == chainer_ooc.plan()
+
+
+@pytest.mark.parametrize(('entries', 'what'), [
+    ({'budget': BUDGET - 1}, 'budget'), ({'min_bytes': 64}, 'ooc_min_bytes'), ({'workspace': '1MB'}, 'ooc_workspace')])
+def test_a_plan_under_other_settings_is_refused_before_anything_runs(file, entries, what):
+    save(file)
+    with pytest.raises(PlanMismatchError) as refused:
+        train('residual', 'swap-all', plan=file, **{'budget': BUDGET, **entries})
+    assert refused.value.what == what
+    assert chainer_ooc.stats() is None
+
+
+def test_a_plan_of_another_policy_is_refused(file):
+    save(file)
+    with pytest.raises(PlanMismatchError, match="another policy: made for 'swap-all', here it is 'keep'"):
+        train('residual', 'keep', plan=file, budget=BUDGET)
+
+
+def test_a_plan_of_another_machine_is_refused(file, backend_class, monkeypatch):
+    save(file)
+    monkeypatch.setattr(backend_class, 'machine', lambda self: 'a larger one')
+    with pytest.raises(PlanMismatchError, match="another machine: made for .+, here it is 'a larger one'; delete"):
+        train('residual', 'swap-all', plan=file, budget=BUDGET)
+
+
+def test_after_a_refusal_training_goes_on_without_the_file(file):
+    save(file)
+    training = Training('residual')
+    with ooc('swap-all', budget=BUDGET - 1, plan=file), pytest.raises(PlanMismatchError):
+        training.iterate()
+    chainer_ooc.reset()
+    outcome = train('residual', 'swap-all', budget=BUDGET - 1)
+    assert_same_bits(outcome, plain('residual'))
+
+
+def test_a_damaged_file_is_refused_with_its_path_and_line(file):
+    save(file)
+    file.write_text(file.read_text()[:500])
+    with pytest.raises(PlanFormatError) as refused:
+        train('residual', 'swap-all', plan=file, budget=BUDGET)
+    assert str(file) in str(refused.value)
+    assert 'line ' in str(refused.value) and 'column ' in str(refused.value)
+
+
+def test_a_plan_for_other_maps_than_its_trace_has_is_refused(file):
+    save(file)
+    read = json.loads(file.read_text())
+    read['plans'][0]['plan']['maps'].pop()
+    file.write_text(json.dumps(read))
+    with pytest.raises(PlanFormatError, match='a plan for other feature maps'):
+        train('residual', 'swap-all', plan=file, budget=BUDGET)
+
+
+def test_a_file_that_cannot_be_written_costs_a_warning_and_no_training(file, monkeypatch):
+    def full(*_):
+        raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(os, 'fsync', full)
+    with pytest.warns(RuntimeWarning, match=r'could not be written to .+plans.json.+No space left'):
+        outcome = train('residual', 'swap-all', plan=file, budget=BUDGET)
+    assert phases(outcome) == ['profile', 'run', 'run', 'run']
+    assert_same_bits(outcome, plain('residual'))
+    assert os.listdir(file.parent) == []
