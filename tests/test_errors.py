@@ -9,7 +9,9 @@ from chainer_ooc import errors
 BUILT_INS = {
     errors.ForkError: ImportError, errors.ConfigError: ValueError, errors.InfeasibleBudgetError: ValueError,
     errors.SpillError: OSError, errors.LostMapError: RuntimeError, errors.TraceFormatError: ValueError,
-    errors.RecomputeMismatchError: RuntimeError}
+    errors.RecomputeMismatchError: RuntimeError, errors.PlanFormatError: ValueError,
+    errors.PlanMismatchError: ValueError}
+WITH_VALUES = {errors.InfeasibleBudgetError, errors.RecomputeMismatchError, errors.PlanMismatchError}
 
 
 def infeasible():
@@ -57,8 +59,15 @@ def test_a_mismatch_says_both_forms_and_travels():
     assert (other.recorded, other.recomputed) == (((2, 3), 'float32'), ((3, 2), 'float64'))
 
 
+def test_a_plan_that_does_not_hold_says_what_differs_and_travels():
+    error = errors.PlanMismatchError('machine', "'a'", "'b'", 'delete the file')
+    other = pickle.loads(pickle.dumps(error))
+    assert str(other) == "the saved plan is for another machine: made for 'a', here it is 'b'; delete the file"
+    assert (other.what, other.saved, other.present, other.next_step) == ('machine', "'a'", "'b'", 'delete the file')
+
+
 @pytest.mark.parametrize('kind', sorted(
-    set(BUILT_INS) - {errors.InfeasibleBudgetError, errors.RecomputeMismatchError}, key=lambda kind: kind.__name__))
+    set(BUILT_INS) - WITH_VALUES, key=lambda kind: kind.__name__))
 def test_other_errors_travel_too(kind):
     other = pickle.loads(pickle.dumps(kind('what failed')))
     assert (type(other), str(other)) == (kind, 'what failed')

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chainer_ooc.cli.answer import Answer, listing
+from chainer_ooc.cli.arguments import positive
 from chainer_ooc.cli.model import load_model
 from chainer_ooc.cli.totals import Totals, totals
 from chainer_ooc.errors import OocError
@@ -27,13 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('model', metavar='MODEL', help=(
         'resnet50, alexnet, googlenet, vgg16 (in a checkout), or module:attribute of a callable that returns a '
         'chainer.Chain; the chain is called with images, or with images and labels and returns the loss'))
-    parser.add_argument('--batchsize', type=_positive, default=8, metavar='N',
+    parser.add_argument('--batchsize', type=positive, default=8, metavar='N',
                         help='images per iteration (%(default)s)')
-    parser.add_argument('--insize', type=_positive, default=224, metavar='PIXELS',
+    parser.add_argument('--insize', type=positive, default=224, metavar='PIXELS',
                         help='side of the square images (%(default)s)')
     parser.add_argument('--policy', default='keep', help='chainer.config.ooc of the run (%(default)s)')
-    parser.add_argument('--top', type=_positive, default=10, metavar='N', help='feature maps to show (%(default)s)')
-    parser.add_argument('--out', type=Path, metavar='FILE', help='write the trace to this file, as JSON')
+    parser.add_argument('--top', type=positive, default=10, metavar='N', help='feature maps to show (%(default)s)')
+    parser.add_argument('--save', '--out', type=Path, metavar='FILE', help=(
+        'write the trace to this file, as JSON: simulate, plan, compare and explain read it'))
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -43,8 +45,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         OocError: the model cannot be found or run, or the file cannot be written.
     """
     trace = record(arguments.model, arguments.batchsize, arguments.insize, arguments.policy)
-    if arguments.out is not None:
-        _write(arguments.out, trace.to_json())
+    if arguments.save is not None:
+        _write(arguments.save, trace.to_json())
     found = totals(trace, arguments.batchsize, _min_bytes())
     retained = [each for each in trace.maps if each.retained]  # the others die by themselves
     largest = sorted(retained, key=lambda each: -each.nbytes)[:arguments.top]
@@ -52,7 +54,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         'model': arguments.model, 'batchsize': arguments.batchsize, 'insize': arguments.insize, **asdict(found),
         'largest_maps': [_row(trace, each) for each in largest],
     }
-    closing = [f'trace written to {arguments.out}'] if arguments.out is not None else []
+    closing = [f'trace written to {arguments.save}'] if arguments.save is not None else []
     return Answer(facts, [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found)], closing)
 
 
@@ -90,7 +92,7 @@ def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding='utf-8')
     except OSError as error:
-        raise OocError(f'cannot write the trace to {file}: {error.strerror}; name another file with --out') from None
+        raise OocError(f'cannot write the trace to {file}: {error.strerror}; name another file with --save') from None
 
 
 def _row(trace: Trace, feature_map: FeatureMap) -> dict[str, Any]:
@@ -122,10 +124,3 @@ def _totals_table(found: Totals) -> Table:
         'peak, all maps kept': format_bytes(found.kept_bytes),
         'largest working set': f'{format_bytes(found.working_set_bytes)} at {found.working_set_at}',
     })
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f'{text!r} is no whole number of at least 1')
-    return value

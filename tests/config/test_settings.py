@@ -23,7 +23,7 @@ GOOD = {
     'ooc_workspace': [None, 1, '64MB'],
     'ooc_min_bytes': [0, 1, '1MB', 10**9],
     'ooc_profile_iterations': [1, 2, 1000],
-    'ooc_plan': [None],
+    'ooc_plan': [None, 'plan.json', '/tmp/plan.json', pathlib.Path('/tmp/plan.json'), b'/tmp/plan.json', __file__],
     'ooc_allocator': ['pool'],
     'ooc_log': [None, 'INFO', 'debug', logging.WARNING, 0],
 }
@@ -44,7 +44,9 @@ BAD = {
     'ooc_workspace': POSITIVE,
     'ooc_min_bytes': [*BYTES, (None, NO_AMOUNT), (-1, 'it must be at least 0 bytes')],
     'ooc_profile_iterations': [(value, WHOLE) for value in (0, -1, 1.5, 2.0, '2', None, False)],
-    'ooc_plan': [('plan.json', 'plans in files are not there yet; use None')],
+    'ooc_plan': [('/nowhere/plan.json', 'there is no folder /nowhere; make it'), ('a\0b', 'there is no folder'),
+                 *((value, 'that is a folder; name a file in it') for value in ('', '/tmp')),
+                 *((value, 'use None or the path of a file') for value in (5, True, ['plan.json']))],
     'ooc_allocator': [('bananas', 'use one of: pool, virtual, async, unified'), (None, 'use one of: pool'),
                       ('virtual', "only 'pool' is there so far"), ('async', 'only'), ('unified', 'only')],
     'ooc_log': [(value, LEVEL) for value in ('bananas', True, -1, 10.0, [])],
@@ -125,12 +127,26 @@ def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path, monkeypatch):
         config.check('ooc_spill_dir', str(tmp_path))
 
 
+def test_a_plan_in_a_folder_that_may_not_be_written_to_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, 'access', lambda path, mode: not mode & os.W_OK)
+    with pytest.raises(ConfigError, match=f'the folder {tmp_path} cannot be written to; choose another'):
+        config.check('ooc_plan', str(tmp_path / 'plan.json'))
+
+
+def test_a_plan_that_may_not_be_read_is_refused(tmp_path, monkeypatch):
+    (tmp_path / 'plan.json').write_text('')
+    monkeypatch.setattr(os, 'access', lambda path, mode: mode != os.R_OK)
+    with pytest.raises(ConfigError, match='the file cannot be read; name another'):
+        config.check('ooc_plan', str(tmp_path / 'plan.json'))
+
+
 def test_settings_are_read_in_bytes_and_levels(tmp_path):
     with using(ooc='swap-all', ooc_budget='1.5GB', ooc_spill_dir=tmp_path, ooc_host_limit='2GiB', ooc_workspace=4096,
-               ooc_min_bytes='2MB', ooc_profile_iterations=3, ooc_log='debug'):
+               ooc_min_bytes='2MB', ooc_profile_iterations=3, ooc_plan=tmp_path / 'plan.json', ooc_log='debug'):
         assert config.current() == config.Settings(
             policy='swap-all', budget_bytes=1500000000, spill_dir=str(tmp_path), host_limit_bytes=2**31,
-            workspace_bytes=4096, min_bytes=2000000, profile_iterations=3, log_level=logging.DEBUG)
+            workspace_bytes=4096, min_bytes=2000000, profile_iterations=3, plan_file=str(tmp_path / 'plan.json'),
+            log_level=logging.DEBUG)
 
 
 def test_settings_follow_the_configuration_back_and_forth():
@@ -143,7 +159,7 @@ def test_settings_follow_the_configuration_back_and_forth():
 
 def test_settings_are_keyword_only_and_frozen():
     with pytest.raises(TypeError):
-        config.Settings('keep', None, None, None, None, 0, 1, None)
+        config.Settings('keep', None, None, None, None, 0, 1, None, None)
     with using(ooc='keep'), pytest.raises(dataclasses.FrozenInstanceError):
         config.current().min_bytes = 5
     hash(config.current())

@@ -139,7 +139,7 @@ def test_a_plan_of_another_policy_is_refused(file):
 def test_a_plan_of_another_machine_is_refused(file, backend_class, monkeypatch):
     save(file)
     monkeypatch.setattr(backend_class, 'machine', lambda self: 'a larger one')
-    with pytest.raises(PlanMismatchError, match="another machine: made for .+, here it is 'a larger one'; delete"):
+    with pytest.raises(PlanMismatchError, match=r"another machine: made for .+, here it is 'a larger one'; delete"):
         train('residual', 'swap-all', plan=file, budget=BUDGET)
 
 

@@ -1,0 +1,70 @@
+"""``chainer-ooc plan TRACE``: plans for a trace, and writes a file that ``chainer.config.ooc_plan`` can name."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli.answer import Answer, listing
+from chainer_ooc.cli.prediction import in_core, problem_of, read_trace
+from chainer_ooc.errors import OocError
+from chainer_ooc.quantities import format_bytes
+from chainer_ooc.report.table import seconds
+from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.schedule.plan_file import put_plan
+from chainer_ooc.schedule.saved import SavedPlan, save_plan
+
+HELP = 'plan for a trace, and write the plan to a file'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the trace, policy, budget and file."""
+    common.add_trace(parser)
+    common.add_policy_and_budget(parser)
+    parser.add_argument('--save', type=Path, metavar='FILE', help=(
+        'write the plan to this file, for chainer.config.ooc_plan; plans of other graphs in it stay'))
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Plans.
+
+    Raises:
+        InfeasibleBudgetError: no plan of the policy keeps within the budget.
+        OocError: the trace cannot be read, or the file cannot be written.
+    """
+    trace = read_trace(arguments.trace)
+    problem = problem_of(trace, arguments.budget, arguments.min_bytes)
+    started = time.perf_counter()
+    plan = make_plan(POLICIES[arguments.policy], problem)
+    planning_seconds = time.perf_counter() - started
+    if arguments.save is not None:
+        _save(arguments.save, save_plan(trace, plan, arguments.min_bytes))
+    counts = {verdict.value: plan.count(verdict) for verdict in Verdict}
+    nbytes = {verdict.value: sum(each.nbytes for each, own in zip(trace.maps, plan.verdicts, strict=True)
+                                 if own is verdict) for verdict in Verdict}
+    in_core_seconds = in_core(problem).seconds
+    facts = {
+        'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'min_bytes': arguments.min_bytes,
+        'graph': trace.fingerprint, **counts, **{f'{name}_bytes': value for name, value in nbytes.items()},
+        'predicted_seconds': plan.seconds, 'predicted_peak_bytes': plan.peak_bytes, 'in_core_seconds': in_core_seconds,
+        'planning_seconds': planning_seconds, 'file': None if arguments.save is None else str(arguments.save),
+    }
+    shown = {
+        **{name: f'{counts[name]} feature maps, {format_bytes(nbytes[name])}' for name in counts},
+        'predicted time': f'{seconds(plan.seconds)}, in-core {seconds(in_core_seconds)}',
+        'predicted peak': f'{format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}',
+        'planned in': seconds(planning_seconds),
+    }
+    closing = [f'plan written to {arguments.save}'] if arguments.save is not None else []
+    return Answer(facts, [listing('', plan.policy, shown)], closing)
+
+
+def _save(file: Path, saved: SavedPlan) -> None:
+    try:
+        put_plan(str(file), saved)
+    except OSError as error:
+        raise OocError(f'cannot write the plan to {file}: {error.strerror}; name another file with --save') from None

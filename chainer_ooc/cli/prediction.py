@@ -1,0 +1,115 @@
+"""What the simulator says of a trace under a policy and a budget: for commands that need no Chainer and run nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cost.costs import measured
+from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.errors import InfeasibleBudgetError, OocError, TraceFormatError
+from chainer_ooc.schedule.plan import Plan, make_plan
+from chainer_ooc.trace import Trace
+from chainer_ooc.trace.scaling import scale
+
+_NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a policy makes of a problem.
+
+    Attributes:
+        policy: its name.
+        budget_bytes: what it had.
+        plan: its plan, or None if none keeps within the budget.
+        floor_bytes, where: of a refusal, the smallest budget that works and what sets it.
+    """
+
+    policy: str
+    budget_bytes: int
+    plan: Plan | None
+    floor_bytes: int | None = None
+    where: str | None = None
+
+    def count(self, verdict: Verdict) -> int | None:
+        """Number of feature maps with a verdict, or None without a plan."""
+        return None if self.plan is None else self.plan.count(verdict)
+
+
+def read_trace(file: Path) -> Trace:
+    """Reads a trace.
+
+    Raises:
+        OocError: there is none in the file, or none that planning can do anything with.
+    """
+    try:
+        trace = Trace.from_json(file.read_text(encoding='utf-8'))
+    except OSError as error:
+        raise OocError(f'cannot read the trace {file}: {error.strerror}; write one with "chainer-ooc profile MODEL '
+                       '--save FILE"') from None
+    except (TraceFormatError, UnicodeDecodeError) as error:
+        raise OocError(f'cannot read the trace {file}: {error}') from None
+    if not trace.calls or not trace.steps:
+        raise OocError(f'the trace {file} has no calls or no backward pass; record a whole training iteration')
+    return trace
+
+
+def problem_of(trace: Trace, budget_bytes: int, min_bytes: int) -> Problem:
+    """The problem that a trace poses on the machine that it was recorded on."""
+    standing = Standing(trace.standing_forward_bytes, trace.standing_backward_bytes)
+    return Problem(trace, measured(trace), standing, budget_bytes, min_bytes)
+
+
+def predict(policy: str, problem: Problem) -> Prediction:
+    """Has a policy plan; a refusal is an answer too."""
+    try:
+        return Prediction(policy, problem.budget_bytes, make_plan(POLICIES[policy], problem))
+    except InfeasibleBudgetError as error:
+        return Prediction(policy, problem.budget_bytes, None, error.floor_bytes, error.where)
+
+
+def in_core(problem: Problem) -> Plan:
+    """Policy keep in memory without end: what every other policy is measured by."""
+    return make_plan(POLICIES['keep'], replace(problem, budget_bytes=_NO_LIMIT))
+
+
+def lower_bound_seconds(problem: Problem) -> float:
+    """The sum of all computations, which no plan is faster than: it neither waits nor computes anything twice.
+
+    What the budget forces to be moved or made again is left out, so that a plan at a small budget cannot reach it.
+    """
+    return sum(problem.costs.seconds)
+
+
+def batch_of(trace: Trace) -> int:
+    """The first extent of the first call's first input.
+
+    Raises:
+        OocError: that is no feature map, or a scalar.
+    """
+    first = trace.calls[0].inputs[:1]
+    shape = trace.maps[first[0]].shape if first and 0 <= first[0] < len(trace.maps) else ()
+    if not shape or shape[0] < 1:
+        raise OocError('the trace does not tell its batch size, as its first call reads no feature map; give --batch')
+    return shape[0]
+
+
+def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int]:
+    """Returns the trace as it may be for a larger batch, and the batch.
+
+    Raises:
+        OocError: the batch is smaller than the trace's, of which nothing is known that errs on the safe side.
+    """
+    if batch is None:
+        return trace, batch_of(trace)
+    try:
+        own = batch_of(trace)
+    except OocError:
+        return trace, batch
+    if batch < own:
+        raise OocError(f'a trace of batch {own} says nothing safe about batch {batch}; record one with '
+                       f'"chainer-ooc profile MODEL --batchsize {batch} --save FILE"')
+    return (trace if batch == own else scale(trace, batch / own)), batch

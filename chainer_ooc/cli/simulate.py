@@ -1,0 +1,78 @@
+"""``chainer-ooc simulate TRACE``: how long an iteration would take under a policy and a budget, and what it would hold.
+
+Seconds and bytes are the simulator's, from the times that were recorded with the trace. A budget that no plan of the
+policy keeps within is an answer, not an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli.answer import Answer, listing
+from chainer_ooc.cli.prediction import (
+    Prediction,
+    at_batch,
+    in_core,
+    lower_bound_seconds,
+    predict,
+    problem_of,
+    read_trace,
+)
+from chainer_ooc.quantities import format_bytes
+from chainer_ooc.report.table import percent, seconds
+
+HELP = 'simulate an iteration under a policy and a budget'
+MACHINES = ('measured',)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the trace, policy, budget, machine and batch size."""
+    common.add_trace(parser)
+    common.add_policy_and_budget(parser)
+    parser.add_argument('--machine', choices=MACHINES, default=MACHINES[0],
+                        help='whose times: those that were recorded with the trace (%(default)s)')
+    parser.add_argument('--batch', type=common.positive, metavar='N', help=(
+        "images per iteration, if not the trace's own: a larger batch scales its bytes and times"))
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Simulates.
+
+    Raises:
+        OocError: the trace cannot be read, or does not tell its batch size.
+    """
+    trace, batch = at_batch(read_trace(arguments.trace), arguments.batch)
+    problem = problem_of(trace, arguments.budget, arguments.min_bytes)
+    found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
+    plan = found.plan
+    facts = {
+        'policy': arguments.policy, 'machine': arguments.machine, 'batch': batch, 'feasible': plan is not None,
+        'seconds': plan.seconds if plan else None, 'images_per_second': _rate(batch, plan.seconds if plan else None),
+        'in_core_images_per_second': _rate(batch, in_core_plan.seconds),
+        'peak_bytes': plan.peak_bytes if plan else None, 'budget_bytes': arguments.budget,
+        **{verdict.value: found.count(verdict) for verdict in Verdict},
+        'lower_bound_seconds': lower_bound_seconds(problem),
+    }
+    shown = _shown(found, facts, in_core_plan.seconds)
+    return Answer(facts, [listing('', f'{arguments.policy}, batch {batch}', shown)])
+
+
+def _rate(batch: int, seconds: float | None) -> float | None:
+    return batch / seconds if seconds else None
+
+
+def _shown(found: Prediction, facts: dict[str, Any], in_core_seconds: float) -> dict[str, object]:
+    before: dict[str, object] = {'budget': format_bytes(found.budget_bytes)}
+    after = {'in-core': seconds(in_core_seconds), 'lower bound': seconds(facts['lower_bound_seconds'])}
+    if found.plan is None:
+        assert found.floor_bytes is not None
+        return {**before, 'refused': f'needs at least {format_bytes(found.floor_bytes)}, set by {found.where}', **after}
+    rate = facts['images_per_second']
+    slower = f', {percent(found.plan.seconds / in_core_seconds - 1)} to in-core' if in_core_seconds else ''
+    return {
+        **before, 'time': f'{seconds(found.plan.seconds)}{slower}',
+        'images per second': f'{rate:.1f}' if rate else None, 'peak': format_bytes(found.plan.peak_bytes),
+        'feature maps': ', '.join(f'{facts[verdict.value]} {verdict.value}' for verdict in Verdict), **after}
