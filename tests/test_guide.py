@@ -45,3 +45,15 @@ def test_the_guide_has_each_error_with_the_built_in_that_it_is():
 @pytest.mark.parametrize('name', cli.COMMANDS)
 def test_the_guide_has_each_command(name):
     assert f'\n### `{name}' in GUIDE
+
+
+COMMAND_LINES = re.findall(r'^python -m chainer_ooc (.+)$', GUIDE, re.MULTILINE)
+
+
+@pytest.mark.parametrize('line', COMMAND_LINES)
+def test_the_commands_in_the_guide_can_be_written_so(line):
+    cli._parser().parse_args(line.split())
+
+
+def test_the_guide_writes_each_command_that_takes_arguments():
+    assert {line.split()[0] for line in COMMAND_LINES} >= {'profile', 'simulate', 'plan', 'compare', 'explain'}

@@ -98,9 +98,8 @@ class Graph:
         """
         key = settings.policy, budget_bytes, settings.min_bytes
         if key not in self.orders:
-            if saved is not None and self.is_loaded:
-                plan = saved.plan_for(self.trace, settings, budget_bytes)
-            else:
+            plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
+            if plan is None:
                 problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes)
                 plan = make_plan(POLICIES[settings.policy], problem)
             reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)

@@ -42,8 +42,8 @@ class SavedPlans:
         """The plans, the oldest first."""
         return list(self._by_graph.values())
 
-    def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan:
-        """The plan that was loaded for a graph.
+    def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan | None:
+        """The plan that was loaded for a graph, or None if that was from another file.
 
         Args:
             trace: the graph's.
@@ -54,7 +54,9 @@ class SavedPlans:
         Raises:
             PlanMismatchError: it does not hold here.
         """
-        saved = self._by_graph[trace.fingerprint]
+        saved = self._by_graph.get(trace.fingerprint)
+        if saved is None:
+            return None
         if settings.budget_bytes is None and saved.plan.peak_bytes <= budget_bytes:
             budget_bytes = max(budget_bytes, saved.terms.budget_bytes)
         check_plan(saved, Terms(

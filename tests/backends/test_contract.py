@@ -261,6 +261,11 @@ def test_bandwidth_is_measured_once(backend):
     assert backend.bandwidth() is first
 
 
+def test_a_machine_has_one_name(backend):
+    assert backend.machine() == backend.machine() != ''
+    assert '\n' not in backend.machine()
+
+
 def test_describe_can_be_written_as_json(backend):
     described = backend.describe()
     assert json.loads(json.dumps(described)) == described

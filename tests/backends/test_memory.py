@@ -1,4 +1,6 @@
 """Near memory on the host: what is free, what is resident, and that freed arrays leave the process."""
+import os
+import platform
 import resource
 import subprocess
 import sys
@@ -8,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import HostBackend, block, heap, limits, resident
+from chainer_ooc.backends.host import HostBackend, block, heap, limits, machine, resident
 
 MB = 1 << 20
 
@@ -201,6 +203,29 @@ def test_a_version_1_group_counts_its_cache_as_free(tmp_path):
           memory__stat='cache 1\ntotal_cache 250\ntotal_shmem 50\n')
     write(tmp_path / 'memory', memory__limit_in_bytes='9223372036854771712\n', memory__usage_in_bytes='9\n')
     assert list(limits._cgroup_left_bytes(str(tmp_path), str(membership))) == [600]
+
+
+@pytest.fixture
+def undescribed():
+    """Forgets what the machine is called, before and after."""
+    machine.describe.cache_clear()
+    yield
+    machine.describe.cache_clear()
+
+
+def test_a_machine_is_its_processor_its_cores_and_its_memory(undescribed, monkeypatch):
+    files = {'/proc/cpuinfo': ['processor\t: 0', 'model name\t: Some  CPU @ 2.00GHz', 'model name\t: Another'],
+             '/proc/meminfo': ['MemTotal:       16294912 kB', 'MemFree:  1 kB']}
+    monkeypatch.setattr(limits, 'lines', files.get)
+    monkeypatch.setattr(os, 'cpu_count', lambda: 8)
+    assert machine.describe() == 'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'
+
+
+def test_a_machine_that_tells_nothing_has_a_name_all_the_same(undescribed, monkeypatch):
+    monkeypatch.setattr(limits, 'lines', lambda path: [])
+    monkeypatch.setattr(platform, 'machine', lambda: 'aarch64')
+    monkeypatch.setattr(os, 'cpu_count', lambda: None)
+    assert machine.describe() == 'aarch64, 1 cores, memory unknown'
 
 
 def test_without_proc_there_is_no_limit_to_know(monkeypatch):

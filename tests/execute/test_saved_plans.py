@@ -4,6 +4,9 @@ A new process is played by `chainer_ooc.reset()`, which forgets all graphs and p
 """
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import chainer
 import pytest
@@ -11,10 +14,15 @@ from ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train
 from verdict_mixes import MIXES
 
 import chainer_ooc
+from chainer_ooc import cli
 from chainer_ooc.errors import PlanFormatError, PlanMismatchError
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.residency import Residency
+from chainer_ooc.record.meter import AllocationMeter
 from chainer_ooc.schedule.plan_file import read_plans
 
 BUDGET = 10**9
+HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture
@@ -58,7 +66,6 @@ def test_a_loaded_plan_recomputes_with_the_same_bits(file, verdict_mixes, policy
 def test_nothing_is_recorded_and_nothing_written_under_a_loaded_plan(file, monkeypatch):
     save(file)
     before = file.read_bytes(), os.stat(file).st_mtime_ns
-    from chainer_ooc.record.meter import AllocationMeter
     monkeypatch.setattr(AllocationMeter, 'start', lambda self: pytest.fail('an iteration was recorded'))
     train('residual', 'swap-all', plan=file, budget=BUDGET)
     assert (file.read_bytes(), os.stat(file).st_mtime_ns) == before
@@ -112,12 +119,56 @@ def test_a_plan_that_is_made_anew_takes_the_place_of_the_old_one(file):
     training = Training('residual')
     with ooc('swap-all', budget=BUDGET, plan=file):
         training.iterate()
-        from chainer_ooc.execute import manager
         manager.current()._graphs.latest().note_reuse([0])
         training.iterate()
     (saved,) = read_plans(str(file))
     assert saved.trace.maps[0].reused
     assert saved.plan == chainer_ooc.plan()
+
+
+def test_what_was_learnt_of_a_graph_is_loaded_with_its_plan(file):
+    training = Training('residual')
+    with ooc('swap-all', budget=BUDGET, plan=file):
+        training.iterate()
+        chainer_ooc.trace()
+        manager.current()._graphs.latest().note_reuse([0])
+        manager.current()._graphs.latest().note_held([1])
+        training.iterate()
+        chainer_ooc.reset()
+        before = file.read_bytes()
+        training.iterate()
+        plan = chainer_ooc.plan()
+        manager.current()._graphs.latest().note_reuse([0])
+        manager.current()._graphs.latest().note_held([1])
+        training.iterate()
+    assert chainer_ooc.plan() is plan
+    assert file.read_bytes() == before
+
+
+def test_another_file_in_the_middle_gets_the_loaded_plan_and_new_ones(file, tmp_path):
+    save(file)
+    training = Training('residual')
+    with ooc('swap-all', budget=BUDGET, plan=file):
+        training.iterate()
+    with ooc('swap-all', budget=BUDGET, plan=tmp_path / 'other.json'):
+        training.iterate()
+    assert read_plans(str(tmp_path / 'other.json')) == read_plans(str(file))
+    with ooc('swap-all', budget=BUDGET // 2, plan=tmp_path / 'other.json'):
+        training.iterate()
+    assert chainer_ooc.plan().budget_bytes == BUDGET // 2
+    assert phases(training.outcome) == ['run'] * 3
+
+
+def test_parameters_count_before_the_first_of_them_is_seen(file, monkeypatch):
+    save(file)
+    standing, make_room = [], Residency.make_room
+
+    def noting(residency, need_bytes):
+        standing.append(residency.standing_bytes)
+        return make_room(residency, need_bytes)
+    monkeypatch.setattr(Residency, 'make_room', noting)
+    train('residual', 'swap-all', iterations=1, plan=file, budget=BUDGET)
+    assert standing[0] == read_plans(str(file))[0].trace.standing_backward_bytes > 0
 
 
 @pytest.mark.parametrize(('entries', 'what'), [
@@ -180,3 +231,47 @@ def test_a_file_that_cannot_be_written_costs_a_warning_and_no_training(file, mon
     assert phases(outcome) == ['profile', 'run', 'run', 'run']
     assert_same_bits(outcome, plain('residual'))
     assert os.listdir(file.parent) == []
+
+
+def test_a_trace_tells_what_stands_and_where_it_was_recorded(backend_class):
+    training = Training('residual')
+    with ooc('swap-all', budget=BUDGET, workspace='1MB'):
+        training.iterate(2)
+        trace = chainer_ooc.trace()
+    parameters = [each for each in training.model.params() if each.array is not None]
+    gradient_bytes = sum(each.grad.nbytes for each in parameters)
+    steady_bytes = sum(each.array.nbytes + each.update_rule.state['v'].nbytes for each in parameters)
+    assert trace.standing_backward_bytes == steady_bytes
+    assert trace.standing_forward_bytes == steady_bytes + gradient_bytes
+    assert trace.workspace_bytes == 10**6
+    assert trace.versions['chainer_ooc'] == chainer_ooc.__version__
+
+
+def test_a_plan_of_the_command_line_runs_too(file, tmp_path, capsys):
+    train('residual', 'swap-all', iterations=2, budget=BUDGET)
+    (tmp_path / 'trace.json').write_text(chainer_ooc.trace().to_json())
+    chainer_ooc.reset()
+    arguments = ['--policy', 'swap-all', '--budget', str(BUDGET), '--min-bytes', '0', '--save', str(file)]
+    assert cli.main(['plan', str(tmp_path / 'trace.json'), *arguments]) == 0
+    capsys.readouterr()
+    outcome = train('residual', 'swap-all', plan=file, budget=BUDGET)
+    assert phases(outcome) == ['run'] * 4
+    assert_same_bits(outcome, plain('residual'))
+
+
+PROCESS = """
+import chainer_ooc
+import chainer
+import sys
+sys.path.insert(0, sys.argv[1])
+from ooc_training import train
+outcome = train('residual', 'swap-all', iterations=2, plan=sys.argv[2], budget=10**9)
+print([each.phase for each in outcome.stats])
+"""
+
+
+@pytest.mark.host
+def test_the_next_process_runs_under_the_plan_at_once(file):
+    said = [subprocess.run([sys.executable, '-c', PROCESS, str(HERE), str(file)], cwd=HERE.parents[1], text=True,
+                           capture_output=True) for _ in range(2)]
+    assert [each.stdout for each in said] == ["['profile', 'run']\n", "['run', 'run']\n"], said

@@ -1,0 +1,133 @@
+"""Plans in files: what is kept of them, what they are refused for, and what a crash leaves."""
+import dataclasses
+import json
+import os
+
+import pytest
+
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.cost.costs import measured
+from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.errors import PlanFormatError, PlanMismatchError
+from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.schedule.plan_file import dump_plans, load_plans, put_plan, read_plans
+from chainer_ooc.schedule.saved import check_plan, save_plan
+
+VERSIONS = {'chainer': '7.8.1', 'numpy': '2.0.0', 'python': '3.12.1', 'chainer_ooc': '0.1.0'}
+
+
+@pytest.fixture
+def saved(trace_of):
+    """A saved plan for an iteration of as many calls as are asked for, budget 100."""
+    def saved(calls=2, budget_bytes=100):
+        maps = [(4, 0, 1, [calls + 1])]
+        trace = dataclasses.replace(
+            trace_of([1] * calls, [1] * calls, maps), versions=VERSIONS, machine='a machine', workspace_bytes=64)
+        plan = make_plan(POLICIES['swap-all'], Problem(trace, measured(trace), Standing(5, 5), budget_bytes, 1))
+        return save_plan(trace, plan, min_bytes=1)
+    return saved
+
+
+def test_the_terms_are_those_of_the_recording_and_the_plan(saved):
+    terms = saved().terms
+    assert dataclasses.asdict(terms) == {
+        'graph': saved().trace.fingerprint, 'device': 'host', 'machine': 'a machine', **VERSIONS, 'policy': 'swap-all',
+        'min_bytes': 1, 'workspace_bytes': 64, 'budget_bytes': 100}
+
+
+@pytest.mark.parametrize('metered', [True, False])
+def test_a_file_reads_back_equal(saved, metered):
+    plans = [saved(), dataclasses.replace(saved(3), metered=metered)]
+    assert load_plans(dump_plans(plans)) == plans
+    assert load_plans(dump_plans([])) == []
+
+
+def test_a_plan_holds_on_its_own_terms_and_under_a_larger_budget(saved):
+    check_plan(saved(), saved().terms)
+    check_plan(saved(), dataclasses.replace(saved().terms, budget_bytes=101))
+
+
+@pytest.mark.parametrize(('name', 'value', 'message'), [
+    ('graph', 'f' * 64, 'another graph: made for graph {graph}, here it is graph ffffffffffff; delete the file'),
+    ('device', 'cuda', "another device: made for 'host', here it is 'cuda'; delete the file"),
+    ('machine', 'B', "another machine: made for 'a machine', here it is 'B'; delete the file"),
+    ('machine', '', "another machine: made for 'a machine', here it is none; delete the file"),
+    ('chainer', '8', "another version of Chainer: made for '7.8.1', here it is '8'; delete the file"),
+    ('numpy', '1.26.0', "another version of NumPy: made for '2.0.0', here it is '1.26.0'; delete the file"),
+    ('python', '3.13.0', "another version of Python: made for '3.12.1', here it is '3.13.0'; delete the file"),
+    ('chainer_ooc', '1', "another version of chainer_ooc: made for '0.1.0', here it is '1'; delete the file"),
+    ('policy', 'keep', "another policy: made for 'swap-all', here it is 'keep'; set chainer.config.ooc = 'swap-all'"),
+    ('min_bytes', 0, 'another ooc_min_bytes: made for 1 bytes, here it is 0 bytes; set chainer.config.ooc_min_bytes'),
+    ('workspace_bytes', None, 'another ooc_workspace: made for 64 bytes, here it is none; set chainer.config'),
+    ('budget_bytes', 99, 'another budget: made for 100 bytes, here it is 99 bytes; raise chainer.config.ooc_budget'),
+])
+def test_another_term_is_named_with_both_values_and_the_next_step(saved, name, value, message):
+    with pytest.raises(PlanMismatchError) as refused:
+        check_plan(saved(), dataclasses.replace(saved().terms, **{name: value}))
+    assert str(refused.value).startswith('the saved plan is for ' + message.format(graph=saved().terms.graph[:12]))
+
+
+def test_a_file_has_one_plan_for_each_graph(saved, tmp_path):
+    path = str(tmp_path / 'plans.json')
+    assert read_plans(path) == []
+    for each in (saved(2), saved(3), saved(2, budget_bytes=50)):
+        put_plan(path, each)
+    assert read_plans(path) == [saved(3), saved(2, budget_bytes=50)]
+
+
+@pytest.mark.parametrize('step', ['fsync', 'replace'])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(saved, tmp_path, monkeypatch, step):
+    path = str(tmp_path / 'plans.json')
+    put_plan(path, saved(2))
+
+    def fail(*_):
+        raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match='No space left'):
+        put_plan(path, saved(3))
+    assert os.listdir(tmp_path) == ['plans.json']
+    assert read_plans(path) == [saved(2)]
+
+
+def test_a_link_to_a_file_stays_a_link(saved, tmp_path):
+    (tmp_path / 'link.json').symlink_to(tmp_path / 'plans.json')
+    put_plan(str(tmp_path / 'link.json'), saved())
+    assert (tmp_path / 'link.json').is_symlink()
+    assert read_plans(str(tmp_path / 'plans.json')) == [saved()]
+
+
+def test_a_file_of_something_else_is_not_written_over(saved, tmp_path):
+    (tmp_path / 'notes.txt').write_text('my notes\n')
+    with pytest.raises(PlanFormatError, match=r'notes.txt: not a file of plans: no JSON \(.+line 1 column 1'):
+        put_plan(str(tmp_path / 'notes.txt'), saved())
+    assert (tmp_path / 'notes.txt').read_text() == 'my notes\n'
+
+
+@pytest.mark.parametrize('content', [b'\xff\xfe', b'[' * 100000])
+def test_a_file_of_bytes_is_refused_with_its_path(tmp_path, content):
+    (tmp_path / 'plans.json').write_bytes(content)
+    with pytest.raises(PlanFormatError, match=r'cannot read the plans in .+plans.json: '):
+        read_plans(str(tmp_path / 'plans.json'))
+
+
+def damaged(saved, change):
+    read = json.loads(dump_plans([saved()]))
+    change(read)
+    return json.dumps(read)
+
+
+@pytest.mark.parametrize(('change', 'message'), [
+    (lambda read: read.update(version=9), 'file of plans of version 9, this release reads 1; delete it'),
+    (lambda read: read['plans'][0]['plan'].update(version=9), 'plan of version 9, this release reads 1'),
+    (lambda read: read['plans'][0]['trace'].update(version=2), 'trace of version 2, this release reads 3'),
+    (lambda read: read.pop('plans'), 'damaged file of plans: KeyError'),
+    (lambda read: read['plans'][0].pop('terms'), 'damaged file of plans: TypeError'),
+    (lambda read: read['plans'][0]['terms'].update(graph='0'), 'terms and trace are of two graphs'),
+    (lambda read: read['plans'][0]['plan']['swap_ins'][1].__setitem__(0, 7), 'for other feature maps or calls'),
+    (lambda read: read['plans'][0]['plan']['maps'].pop(), 'for other feature maps or calls'),
+    (lambda read: read['plans'].append(7), 'damaged file of plans: TypeError'),
+])
+def test_damage_is_named(saved, change, message):
+    with pytest.raises(PlanFormatError) as refused:
+        load_plans(damaged(saved, change))
+    assert message in str(refused.value)

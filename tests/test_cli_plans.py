@@ -1,0 +1,306 @@
+"""simulate, plan, compare and explain on a drawn iteration: what they say, and that they say it without Chainer.
+
+Three calls of 1 s, three steps of 2 s, a link of 1 MB/s; map 0 is the batch, which the program holds. In-core it takes
+9 s and 13 MB. Under swap-all within 9 or 10 MB, call 2 waits for the memory of map 1, and step 4 for its way back::
+
+    seconds   0  1  2           6  7     9           13    15    17
+    compute   [0][1] . . . . . .[2][ 3  ] . . . . . . [ 4  ][ 5  ]
+    copy-out         [ map 1   ]
+    copy-in                              [ map 1    ]
+"""
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import chainer_ooc  # noqa: F401  before chainer
+
+# isort: split
+import chainer
+import pytest
+
+from chainer_ooc import cli
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.cli import arguments
+from chainer_ooc.schedule.plan_file import read_plans
+from chainer_ooc.trace import Call, FeatureMap, Step, Trace
+
+ROOT = Path(__file__).resolve().parent.parent
+MB = 10**6
+COMMANDS = {
+    'simulate': ['--policy', 'swap-all', '--budget', '9MB'],
+    'plan': ['--policy', 'swap-all', '--budget', '9MB'],
+    'compare': [],
+    'explain': ['--policy', 'swap-all', '--budget', '9MB'],
+}
+
+
+def a_map(map_id, megabytes, producer, last_forward_use, use, **attributes):
+    usual = FeatureMap(map_id, megabytes * MB, producer, False, True, False, last_forward_use, (use,), (8, 5), 'uint8')
+    return dataclasses.replace(usual, **attributes)
+
+
+TRACE = Trace(
+    device='host',
+    calls=tuple(Call(index, f'Layer{index}', (index,), (index + 1 if index < 2 else -1,), (), f'Layer{index}', 1.0,
+                     peak * MB, '', True) for index, peak in enumerate([4, 2, 5])),
+    steps=tuple(Step(position, 5 - position, (5 - position,), 2.0, peak * MB, 0)
+                for position, peak in [(3, 5), (4, 0), (5, 0)]),
+    maps=(a_map(0, 1, None, 0, 5, foreign=True), a_map(1, 4, 0, 1, 4), a_map(2, 2, 1, 2, 3)),
+    events=(), seconds=9.0, write_bytes_per_second=1e6, read_bytes_per_second=1e6, machine='a machine',
+    standing_forward_bytes=MB, standing_backward_bytes=MB,
+    versions={'chainer': '7.8.1', 'numpy': '2', 'python': '3', 'chainer_ooc': '0'})
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / 'trace.json').write_text(TRACE.to_json())
+    return str(tmp_path / 'trace.json')
+
+
+def run(capsys, *arguments):
+    """Exit status, stdout and stderr of a command."""
+    try:
+        status = cli.main(arguments)
+    except SystemExit as exit_:
+        status = exit_.code
+    return status, *capsys.readouterr()
+
+
+def run_json(capsys, *arguments):
+    status, out, err = run(capsys, *arguments, '--json')
+    assert (status, err) == (0, '')
+    return json.loads(out)
+
+
+def simulate(capsys, file, policy, budget, *more):
+    return run_json(capsys, 'simulate', file, '--policy', policy, '--budget', budget, *more)
+
+
+def test_simulate_gives_the_drawn_timeline_under_exactly_these_keys(capsys, file):
+    assert simulate(capsys, file, 'swap-all', '9MB') == {
+        'policy': 'swap-all', 'machine': 'measured', 'batch': 8, 'feasible': True, 'seconds': 17.0,
+        'images_per_second': 8 / 17, 'in_core_images_per_second': 8 / 9, 'peak_bytes': 9 * MB, 'budget_bytes': 9 * MB,
+        'keep': 1, 'swap': 2, 'recompute': 0, 'lower_bound_seconds': 9.0}
+
+
+def test_a_budget_that_is_too_small_is_an_answer(capsys, file):
+    found = simulate(capsys, file, 'swap-all', str(9 * MB - 1))
+    assert found == {
+        'policy': 'swap-all', 'machine': 'measured', 'batch': 8, 'feasible': False, 'seconds': None,
+        'images_per_second': None, 'in_core_images_per_second': 8 / 9, 'peak_bytes': None, 'budget_bytes': 9 * MB - 1,
+        'keep': None, 'swap': None, 'recompute': None, 'lower_bound_seconds': 9.0}
+    status, out, _ = run(capsys, 'simulate', file, '--policy', 'swap-all', '--budget', '8MB')
+    assert status == 0
+    assert 'needs at least 8.6 MiB, set by Layer2, forward of call 2' in out
+
+
+def test_simulate_shows_the_same_as_a_table(capsys, file):
+    status, out, _ = run(capsys, 'simulate', file, '--policy', 'swap-all', '--budget', '9MB')
+    assert status == 0
+    for text in ('17.0 s, +88.9 % to in-core', '8.6 MiB', '1 keep, 2 swap, 0 recompute', '0.5', '9.00 s'):
+        assert text in out
+
+
+def test_what_stands_beside_the_maps_comes_from_the_trace(capsys, tmp_path):
+    trace = dataclasses.replace(TRACE, standing_forward_bytes=3 * MB, standing_backward_bytes=0)
+    (tmp_path / 'trace.json').write_text(trace.to_json())
+    assert run_json(capsys, 'compare', str(tmp_path / 'trace.json'))['in_core_peak_bytes'] == 15 * MB
+
+
+def test_smaller_maps_stay(capsys, file):
+    assert simulate(capsys, file, 'swap-all', '13MB', '--min-bytes', '3MB')['swap'] == 1
+    assert simulate(capsys, file, 'swap-all', '13MB', '--min-bytes', '2000000')['swap'] == 2
+
+
+def test_a_larger_batch_takes_more_of_everything(capsys, file):
+    found = simulate(capsys, file, 'keep', '1GB', '--batch', '16')
+    assert (found['batch'], found['seconds'], found['peak_bytes']) == (16, 18.0, 25 * MB)  # what stands does not grow
+
+
+def test_a_smaller_batch_is_refused(capsys, file):
+    status, out, err = run(capsys, 'simulate', file, '--policy', 'keep', '--budget', '1GB', '--batch', '4')
+    assert (status, out) == (1, '')
+    assert err.startswith('error: a trace of batch 8 says nothing safe about batch 4; record one with')
+
+
+def test_a_trace_that_hides_its_batch_wants_to_be_told(capsys, tmp_path):
+    calls = (dataclasses.replace(TRACE.calls[0], inputs=(-1,)), *TRACE.calls[1:])
+    (tmp_path / 'trace.json').write_text(dataclasses.replace(TRACE, calls=calls).to_json())
+    status, _, err = run(capsys, 'simulate', str(tmp_path / 'trace.json'), '--policy', 'keep', '--budget', '1GB')
+    assert status == 1
+    assert 'give --batch' in err
+    assert simulate(capsys, str(tmp_path / 'trace.json'), 'keep', '1GB', '--batch', '32')['batch'] == 32
+
+
+def test_plan_writes_a_file_for_ooc_plan(capsys, file, tmp_path):
+    save = str(tmp_path / 'plans.json')
+    found = run_json(capsys, 'plan', file, *COMMANDS['plan'], '--save', save, '--min-bytes', '1')
+    assert {**found, 'planning_seconds': 0.0} == {
+        'policy': 'swap-all', 'budget_bytes': 9 * MB, 'min_bytes': 1, 'graph': TRACE.fingerprint, 'keep': 1, 'swap': 2,
+        'recompute': 0, 'keep_bytes': MB, 'swap_bytes': 6 * MB, 'recompute_bytes': 0, 'predicted_seconds': 17.0,
+        'predicted_peak_bytes': 9 * MB, 'in_core_seconds': 9.0, 'planning_seconds': 0.0, 'file': save}
+    assert found['planning_seconds'] > 0
+    (saved,) = read_plans(save)
+    assert saved.trace == TRACE
+    assert (saved.plan.policy, saved.plan.seconds) == ('swap-all', 17.0)
+    assert (saved.terms.machine, saved.terms.min_bytes, saved.terms.budget_bytes) == ('a machine', 1, 9 * MB)
+
+
+def test_plan_says_what_it_did(capsys, file, tmp_path):
+    save = str(tmp_path / 'plans.json')
+    status, out, _ = run(capsys, 'plan', file, '--policy', 'swap-all', '--budget', '9MB', '--save', save)
+    assert status == 0
+    assert out.endswith(f'plan written to {save}\n')
+    assert '2 feature maps, 5.7 MiB' in out
+    assert '17.0 s, in-core 9.00 s' in out
+
+
+def test_compare_has_each_policy_under_each_budget(capsys, file):
+    found = run_json(capsys, 'compare', file, '--policies', 'keep,swap-all', '--budgets', '13MB,9MB')
+    assert (found['in_core_seconds'], found['in_core_peak_bytes'], found['lower_bound_seconds']) == (9.0, 13 * MB, 9.0)
+    rows = [(row['policy'], row['budget_bytes'], row['seconds'], row['overhead'], row['swap'], row['floor_bytes'])
+            for row in found['rows']]
+    assert rows == [
+        ('keep', 13 * MB, 9.0, 0.0, 0, None), ('swap-all', 13 * MB, 9.0, 0.0, 2, None),
+        ('keep', 9 * MB, None, None, None, 13 * MB), ('swap-all', 9 * MB, 17.0, 17 / 9 - 1, 2, None)]
+    assert found['rows'][2]['floor_set_by'] == 'Layer2, forward of call 2'
+
+
+def test_compare_takes_all_policies_and_shares_of_the_in_core_peak(capsys, file):
+    rows = run_json(capsys, 'compare', file)['rows']
+    budgets = [13 * MB, 9750000, 6500000, 4550000]
+    assert [(row['budget_bytes'], row['policy']) for row in rows] == [
+        (budget, policy) for budget in budgets for policy in POLICIES]
+    status, out, _ = run(capsys, 'compare', file)
+    assert status == 0
+    assert 'needs 12.4 MiB' in out
+    assert len(out.splitlines()) == 3 + len(rows)
+
+
+def explained(capsys, file, *more):
+    return run_json(capsys, 'explain', file, '--policy', 'swap-all', '--budget', '10MB', *more)
+
+
+def test_explain_says_what_each_other_verdict_would_cost(capsys, file):
+    found = explained(capsys, file)
+    assert (found['seconds'], found['stall_seconds']) == (17.0, 8.0)
+    assert [row['map'] for row in found['maps']] == [1, 2, 0]
+    assert found['maps'][0] == {
+        'map': 1, 'producer': 'Layer0', 'nbytes': 4 * MB, 'verdict': 'swap', 'swap_out_seconds': 4.0,
+        'swap_in_seconds': 4.0, 'recompute_seconds': 1.0, 'stall_seconds': 8.0,
+        'alternatives': [{'verdict': 'keep', 'seconds': None, 'needed_bytes': 13 * MB},
+                         {'verdict': 'recompute', 'seconds': 10.0, 'needed_bytes': 10 * MB}],
+        'why': 'if kept, needs 12.4 MiB, which exceeds the budget; if recomputed, takes 7.00 s less'}
+    assert found['maps'][1]['why'].startswith('if kept, takes the same time; if recomputed, needs ')
+    batch = found['maps'][2]
+    assert (batch['verdict'], batch['swap_out_seconds'], batch['recompute_seconds'], batch['alternatives']) == (
+        'keep', None, None, [])
+    assert batch['why'] == 'the program holds it itself, so that letting go frees nothing'
+
+
+def test_explain_says_why_a_small_map_stays(capsys, file):
+    (found,) = (row for row in explained(capsys, file, '--min-bytes', '3MB')['maps'] if row['map'] == 2)
+    assert found['why'] == 'smaller than 2.9 MiB, see --min-bytes'
+
+
+def test_explain_has_a_line_for_each_of_the_largest_maps(capsys, file):
+    status, out, _ = run(capsys, 'explain', file, '--policy', 'swap-all', '--budget', '10MB', '--top', '1')
+    assert status == 0
+    assert out.endswith(
+        '\n\nmap 1, swap: if kept, needs 12.4 MiB, which exceeds the budget; if recomputed, takes 7.00 s less\n')
+    assert 'of which 8.00 s stalled; the largest 1 of 3 maps' in out
+
+
+@pytest.mark.parametrize('command', ['plan', 'explain'])
+def test_without_a_plan_there_is_nothing_to_save_or_explain(capsys, file, command):
+    status, out, err = run(capsys, command, file, '--policy', 'keep', '--budget', '9MB')
+    assert (status, out) == (1, '')
+    assert err.startswith("error: budget too small for policy 'keep' (budget 8.6 MiB, smallest that works 12.4 MiB")
+    assert err.count('\n') == 1
+
+
+BARE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in ('chainer', 'chainerx', 'cupy', 'cupyx'):
+            raise ModuleNotFoundError('made absent: ' + name)
+import chainer_ooc
+sys.meta_path.insert(0, Absent())
+from chainer_ooc.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_a_command_about_a_trace_needs_no_chainer(file, tmp_path, command):
+    save = ['--save', str(tmp_path / 'plans.json')] if command == 'plan' else []
+    done = subprocess.run([sys.executable, '-c', BARE, command, file, *COMMANDS[command], *save, '--json'], cwd=ROOT,
+                          text=True, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, '')
+    json.loads(done.stdout)
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+@pytest.mark.parametrize(('content', 'message'), [
+    (None, 'No such file or directory; write one with "chainer-ooc profile MODEL --save FILE"'),
+    (b'hello', 'not a trace: no JSON (Expecting value: line 1 column 1 (char 0)); write one with'),
+    (b'{"format": "chainer_ooc plan"}', 'not a trace: the key "format" is not \'chainer_ooc trace\''),
+    (b'{"format": "chainer_ooc trace", "version": 2}', 'trace of version 2, this release reads 3; record it again'),
+    (b'\xff\xfe\x00', "'utf-8' codec can't decode"),
+    (dataclasses.replace(TRACE, steps=()).to_json().encode(), 'has no calls or no backward pass; record a whole'),
+])
+def test_what_is_no_trace_is_said_in_one_line(capsys, tmp_path, command, content, message):
+    file = tmp_path / 'trace.json'
+    if content is not None:
+        file.write_bytes(content)
+    status, out, err = run(capsys, command, str(file), *COMMANDS[command])
+    assert (status, out) == (1, '')
+    assert err.startswith('error: ')
+    assert str(file) in err and message in err
+    assert err.count('\n') == 1
+
+
+@pytest.mark.parametrize(('given', 'message'), [
+    (['simulate', 'x', '--policy', 'poch', '--budget', '1GB'], "--policy: there is no policy 'poch'; there are: keep"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', 'much'], "--budget: 'much' is no amount of bytes; write"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '0'], "argument --budget: '0' is no budget"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '-5'], 'argument --budget: '),
+    (['simulate', 'x', '--policy', 'keep'], 'the following arguments are required: --budget'),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--machine', 'moon'], 'argument --machine: invalid choice'),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--batch', '0'], "'0' is no whole number of at least 1"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--min-bytes', 'x'], "'x' is no amount of bytes"),
+    (['compare', 'x', '--policies', 'keep,poch'], "argument --policies: there is no policy 'poch'"),
+    (['compare', 'x', '--budgets', '1GB,,2GB'], "argument --budgets: '' is no amount of bytes"),
+    (['plan'], 'the following arguments are required: TRACE, --policy, --budget'),
+])
+def test_arguments_that_cannot_be_used_are_said_in_one_line(capsys, given, message):
+    status, out, err = run(capsys, *given)
+    assert (status, out) == (2, '')
+    assert err.startswith('error: ')
+    assert message in err
+    assert err.count('\n') == 1
+
+
+@pytest.mark.parametrize(('save', 'message'), [
+    ('nowhere/plans.json', 'cannot write the plan to'), ('trace.json', 'not a file of plans'), ('.', 'plans in')])
+def test_a_plan_that_cannot_be_written_is_said_in_one_line(capsys, file, tmp_path, save, message):
+    status, out, err = run(capsys, 'plan', file, *COMMANDS['plan'], '--save', str(tmp_path / save))
+    assert (status, out) == (1, '')
+    assert err.startswith('error: ')
+    assert message in err
+    assert err.count('\n') == 1
+    assert Trace.from_json(Path(file).read_text()) == TRACE
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_help_names_what_can_be_written(capsys, command):
+    status, out, err = run(capsys, command, '--help')
+    assert (status, err) == (0, '')
+    assert 'TRACE' in out and '--min-bytes' in out
+
+
+def test_small_maps_are_those_of_the_configuration():
+    assert chainer.global_config.ooc_min_bytes == arguments.MIN_BYTES
