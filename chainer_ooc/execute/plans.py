@@ -245,7 +245,7 @@ class Graphs:
         if path == (None if self.saved is None else self.saved.path):
             return False
         self.saved = None if path is None else SavedPlans(path, backend)
-        loaded = [] if self.saved is None else self.saved.all()[-GRAPHS:]
+        loaded = [] if self.saved is None else self.saved.loaded()[-GRAPHS:]
         for each in loaded:
             graph = self.add(each.trace, each.metered)
             graph.load()

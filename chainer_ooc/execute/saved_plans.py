@@ -33,14 +33,15 @@ class SavedPlans:
     def __init__(self, path: str, backend: Backend):
         self.path = path
         self._backend = backend
-        self._by_graph = {each.terms.graph: each for each in read_plans(path)}
+        self._loaded = {each.terms.graph: each for each in read_plans(path)}
+        self._in_file = {graph: each.plan for graph, each in self._loaded.items()}
         self._writable = True
-        if self._by_graph:
-            log.logger.info('%d plans loaded from %s', len(self._by_graph), path)
+        if self._loaded:
+            log.logger.info('%d plans loaded from %s', len(self._loaded), path)
 
-    def all(self) -> list[SavedPlan]:
-        """The plans, the oldest first."""
-        return list(self._by_graph.values())
+    def loaded(self) -> list[SavedPlan]:
+        """What the file had, the oldest first."""
+        return list(self._loaded.values())
 
     def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan | None:
         """The plan that was loaded for a graph, or None if that was from another file.
@@ -54,7 +55,7 @@ class SavedPlans:
         Raises:
             PlanMismatchError: it does not hold here.
         """
-        saved = self._by_graph.get(trace.fingerprint)
+        saved = self._loaded.get(trace.fingerprint)
         if saved is None:
             return None
         if settings.budget_bytes is None and saved.plan.peak_bytes <= budget_bytes:
@@ -67,12 +68,11 @@ class SavedPlans:
 
     def keep(self, trace: Trace, plan: Plan, min_bytes: int, metered: bool) -> None:
         """Writes a plan to the file, if it is not there yet."""
-        known = self._by_graph.get(trace.fingerprint)
-        if not self._writable or (known is not None and known.plan is plan):
+        if not self._writable or self._in_file.get(trace.fingerprint) is plan:
             return
-        saved = self._by_graph[trace.fingerprint] = save_plan(trace, plan, min_bytes, metered)
+        self._in_file[trace.fingerprint] = plan
         try:
-            put_plan(self.path, saved)
+            put_plan(self.path, save_plan(trace, plan, min_bytes, metered))
         except (OSError, PlanFormatError) as error:
             self._writable = False
             warnings.warn(f'the plan could not be written to {self.path}, and no other will be: {error}',
