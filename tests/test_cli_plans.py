@@ -25,6 +25,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments
 from chainer_ooc.schedule.plan_file import read_plans
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
+from chainer_ooc.trace.model import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 MB = 10**6
@@ -193,6 +194,7 @@ def test_explain_says_what_each_other_verdict_would_cost(capsys, file):
         'alternatives': [{'verdict': 'keep', 'seconds': None, 'needed_bytes': 13 * MB},
                          {'verdict': 'recompute', 'seconds': 10.0, 'needed_bytes': 10 * MB}],
         'why': 'if kept, needs 12.4 MiB, which exceeds the budget; if recomputed, takes 7.00 s less'}
+    assert [row['stall_seconds'] for row in found['maps']] == [8.0, 0.0, 0.0]
     assert found['maps'][1]['why'].startswith('if kept, takes the same time; if recomputed, needs ')
     batch = found['maps'][2]
     assert (batch['verdict'], batch['swap_out_seconds'], batch['recompute_seconds'], batch['alternatives']) == (
@@ -248,7 +250,7 @@ def test_a_command_about_a_trace_needs_no_chainer(file, tmp_path, command):
     (None, 'No such file or directory; write one with "chainer-ooc profile MODEL --save FILE"'),
     (b'hello', 'not a trace: no JSON (Expecting value: line 1 column 1 (char 0)); write one with'),
     (b'{"format": "chainer_ooc plan"}', 'not a trace: the key "format" is not \'chainer_ooc trace\''),
-    (b'{"format": "chainer_ooc trace", "version": 2}', 'trace of version 2, this release reads 3; record it again'),
+    (b'{"format": "chainer_ooc trace", "version": 2}', f'trace of version 2, this release reads {VERSION}; record it again'),
     (b'\xff\xfe\x00', "'utf-8' codec can't decode"),
     (dataclasses.replace(TRACE, steps=()).to_json().encode(), 'has no calls or no backward pass; record a whole'),
 ])

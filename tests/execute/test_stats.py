@@ -9,6 +9,7 @@ import chainer_ooc
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import TraceFormatError
 from chainer_ooc.trace import Trace
+from chainer_ooc.trace.model import VERSION
 
 
 def test_there_are_no_figures_before_the_first_iteration():
@@ -109,7 +110,7 @@ def test_damaged_trace_is_refused():
         training.iterate()
         text = chainer_ooc.trace().to_json()
     for damaged in (
-            text.replace('"calls"', '"colls"'), text[:len(text) // 2], text.replace('"version": 2', '"version": 99')):
+            text.replace('"calls"', '"colls"'), text[:len(text) // 2], text.replace(f'"version": {VERSION}', '"version": 99')):
         with pytest.raises(TraceFormatError):
             Trace.from_json(damaged)
 

@@ -12,6 +12,7 @@ from chainer_ooc.errors import PlanFormatError, PlanMismatchError
 from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.schedule.plan_file import dump_plans, load_plans, put_plan, read_plans
 from chainer_ooc.schedule.saved import check_plan, save_plan
+from chainer_ooc.trace.model import VERSION
 
 VERSIONS = {'chainer': '7.8.1', 'numpy': '2.0.0', 'python': '3.12.1', 'chainer_ooc': '0.1.0'}
 
@@ -119,7 +120,7 @@ def damaged(saved, change):
 @pytest.mark.parametrize(('change', 'message'), [
     (lambda read: read.update(version=9), 'file of plans of version 9, this release reads 1; delete it'),
     (lambda read: read['plans'][0]['plan'].update(version=9), 'plan of version 9, this release reads 1'),
-    (lambda read: read['plans'][0]['trace'].update(version=2), 'trace of version 2, this release reads 3'),
+    (lambda read: read['plans'][0]['trace'].update(version=2), f'trace of version 2, this release reads {VERSION}'),
     (lambda read: read.pop('plans'), 'damaged file of plans: KeyError'),
     (lambda read: read['plans'][0].pop('terms'), 'damaged file of plans: TypeError'),
     (lambda read: read['plans'][0]['terms'].update(graph='0'), 'terms and trace are of two graphs'),
