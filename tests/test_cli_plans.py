@@ -250,7 +250,7 @@ def test_a_command_about_a_trace_needs_no_chainer(file, tmp_path, command):
     (None, 'No such file or directory; write one with "chainer-ooc profile MODEL --save FILE"'),
     (b'hello', 'not a trace: no JSON (Expecting value: line 1 column 1 (char 0)); write one with'),
     (b'{"format": "chainer_ooc plan"}', 'not a trace: the key "format" is not \'chainer_ooc trace\''),
-    (b'{"format": "chainer_ooc trace", "version": 2}', f'trace of version 2, this release reads {VERSION}; record it again'),
+    (b'{"format": "chainer_ooc trace", "version": 2}', f'trace of version 2, this release reads {VERSION}; record it'),
     (b'\xff\xfe\x00', "'utf-8' codec can't decode"),
     (dataclasses.replace(TRACE, steps=()).to_json().encode(), 'has no calls or no backward pass; record a whole'),
 ])

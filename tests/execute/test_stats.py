@@ -110,7 +110,8 @@ def test_damaged_trace_is_refused():
         training.iterate()
         text = chainer_ooc.trace().to_json()
     for damaged in (
-            text.replace('"calls"', '"colls"'), text[:len(text) // 2], text.replace(f'"version": {VERSION}', '"version": 99')):
+            text.replace('"calls"', '"colls"'), text[:len(text) // 2],
+            text.replace(f'"version": {VERSION}', '"version": 99')):
         with pytest.raises(TraceFormatError):
             Trace.from_json(damaged)
 
