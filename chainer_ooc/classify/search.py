@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import tqdm
-
 from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.problem import Problem
@@ -62,6 +60,8 @@ class Search:
 
     def watched(self, items: Sequence[int], what: str) -> Iterator[int]:
         """Passes over items until the time is up, with a progress bar on a terminal if it takes more than a second."""
+        import tqdm  # here, as `doctor` has to run where nothing is installed
+
         for each in tqdm.tqdm(items, desc=what, delay=1.0, disable=None, leave=False):
             if self.is_over:
                 return
