@@ -69,16 +69,23 @@ def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: bool = True
 
 
 def chain_peak_bytes(trace: Trace, chains: Chains, position: int) -> int:
-    """What the chain before a step has at its highest beside the maps that outlive it."""
+    """What the chain before a step has at its highest, beside all the maps that it makes to stay.
+
+    Those count from the beginning of the position on, though the chain has yet to make them: what is still to come is
+    room for what runs before, and what a call makes is within the call's own peak.
+    """
     calls = chains.calls_at.get(position, ())
     last_use = {map_id: call for call in calls for map_id in trace.calls[call].inputs}
     live: dict[int, int] = {}
+    to_come = {made: trace.maps[made].nbytes for call in calls for made in _made_by(trace, call)
+               if chains.restored[made] == position}
     peak_bytes = 0
     for call in calls:
-        peak_bytes = max(peak_bytes, sum(live.values()) + trace.calls[call].peak_bytes)
+        peak_bytes = max(peak_bytes, sum(live.values()) + trace.calls[call].peak_bytes - sum(to_come.values()))
         for made in _made_by(trace, call):
-            if chains.restored[made] != position and last_use.get(made, -1) > call:
+            if made not in to_come and last_use.get(made, -1) > call:
                 live[made] = trace.maps[made].nbytes
+            to_come.pop(made, None)
         live = {made: nbytes for made, nbytes in live.items() if last_use[made] > call}
     return peak_bytes
 
