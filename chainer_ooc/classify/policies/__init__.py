@@ -4,11 +4,24 @@ A policy is a pure function of a `Problem`: a trace, its times, and the memory t
 and a row in `POLICIES`.
 """
 
-from chainer_ooc.classify.policies import keep, pooch, swap_all, swap_all_naive, swap_opt
+from chainer_ooc.classify.policies import (
+    keep,
+    pooch,
+    superneurons,
+    swap_all,
+    swap_all_naive,
+    swap_opt,
+)
 from chainer_ooc.classify.policies.policy import Policy
 
 POLICIES: dict[str, Policy] = {
     policy.name: policy for policy in (
-        keep.POLICY, swap_all_naive.POLICY, swap_all.POLICY, swap_opt.POLICY, pooch.POLICY)}
+        keep.POLICY,
+        swap_all_naive.POLICY,
+        swap_all.POLICY,
+        swap_opt.POLICY,
+        pooch.POLICY,
+        superneurons.POLICY,
+    )}
 
 __all__ = ['POLICIES', 'Policy']

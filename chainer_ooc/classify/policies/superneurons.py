@@ -1,0 +1,63 @@
+"""superneurons: what fits stays, from the output backwards; of the rest convolutions are swapped, others recomputed.
+
+    produced    c0   r1   c2   r3   c4   r5  | loss      c: output of a convolution, r: of another layer
+    verdict     SWAP rec. SWAP rec. KEEP KEEP            as many of the last as fit stay
+
+A swap-in starts together with the backward computation of the convolution before its use, whether memory is there or
+not. PoocH reports that this makes it fail (ResNet50, batch 640); here such a plan is refused before it runs.
+
+Source: PoocH 5.2, which describes its own implementation after SuperNeurons, and not SuperNeurons itself (that is
+`tensor-cache`). Where it is silent: *fits* means that no position needs more than the budget while nothing comes early,
+since swap-ins are scheduled without a look at memory; a map that cannot be recomputed, such as the batch, is swapped; a
+chain of recomputations leaves what it makes for the steps after, where memory allows it.
+"""
+
+from __future__ import annotations
+
+from chainer_ooc.classify.decision import Decision, Starts
+from chainer_ooc.classify.kinds import is_convolution, made_by, steps_of
+from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
+from chainer_ooc.cost.problem import Problem
+from chainer_ooc.simulate.evaluate import evaluate
+
+
+def decide(problem: Problem) -> Decision:
+    """Keeps the longest run of maps up to the output that fits: a bisection, since each kept map adds to the demand."""
+    trace = problem.trace
+    starts = Starts(ahead=1, gates=steps_of(trace, is_convolution), checks_memory=False)
+    rest = _verdicts_of_the_rest(problem)
+    movable = sorted((each for each in trace.maps if can_leave(each, problem.min_bytes)),
+                     key=lambda each: (-1 if each.producer is None else each.producer, each.id))
+
+    def keeping(count: int) -> Decision:
+        verdicts = list(rest)
+        for each in movable[len(movable) - count:]:
+            verdicts[each.id] = Verdict.KEEP
+        return Decision(tuple(verdicts), starts)
+
+    fitting, too_many = 0, len(movable) + 1
+    while too_many - fitting > 1:
+        count = (fitting + too_many) // 2
+        fits = evaluate(problem, keeping(count)).course.floor_bytes <= problem.budget_bytes
+        fitting, too_many = (count, too_many) if fits else (fitting, count)
+    return keeping(fitting)
+
+
+def _verdicts_of_the_rest(problem: Problem) -> tuple[Verdict, ...]:
+    """What happens to each map if it does not stay."""
+    trace, min_bytes = problem.trace, problem.min_bytes
+    verdicts = []
+    of_convolution = made_by(trace, is_convolution)
+    for each, recomputable in zip(trace.maps, can_recompute(trace, min_bytes), strict=True):
+        if not can_leave(each, min_bytes):
+            verdicts.append(Verdict.KEEP)
+        elif recomputable and not of_convolution[each.id]:
+            verdicts.append(Verdict.RECOMPUTE)
+        else:
+            verdicts.append(Verdict.SWAP)
+    return tuple(verdicts)
+
+
+POLICY = Policy(
+    'superneurons', 'the last maps that fit stay; of the rest convolutions are swapped and others recomputed', decide)
