@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from chainer_ooc.classify.verdict import Verdict
 
+#: Whether what a chain of recomputations makes stays for the steps after: all of it, nothing, or the maps of these ids.
+Shared = bool | frozenset[int]
+
 
 @dataclass(frozen=True)
 class Starts:
@@ -37,11 +40,17 @@ class Decision:
         starts: when swap-ins start.
         leaves: the position after which a swapped map leaves, where that is not its last forward use.
         synchronous: a call's swap-outs are waited for before the next call begins, and so are swap-ins that have begun.
-        shares_chains: what a chain of recomputations makes stays for the steps after; None: if memory allows it.
+        shares_chains: what a chain of recomputations makes stays for the steps after, or the maps of these ids do;
+            None: all of it if memory allows it, else nothing.
     """
 
     verdicts: tuple[Verdict, ...]
     starts: Starts = EARLY
     leaves: Mapping[int, int] = field(default_factory=dict)
     synchronous: bool = False
-    shares_chains: bool | None = None
+    shares_chains: Shared | None = None
+
+
+def is_shared(shared: Shared, map_id: int) -> bool:
+    """Whether a map that a chain makes on the way to another stays for the steps after."""
+    return shared if isinstance(shared, bool) else map_id in shared

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from chainer_ooc.classify.decision import Shared
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
@@ -112,7 +113,7 @@ class Following:
     # --- orders ----------------------------------------------------------------------------------------------------
 
     def leaving_after(self, position: int) -> Sequence[int]:
-        """Maps to swap out after a call."""
+        """Maps to swap out after a call or step."""
         return () if self._orders is None else self._orders.leave_after.get(position, ())
 
     def forgotten_after(self, position: int) -> Sequence[int]:
@@ -124,8 +125,8 @@ class Following:
         return self._orders is not None and position in self._orders.recipes
 
     @property
-    def shares_chains(self) -> bool:
-        """Whether what a chain of recomputations makes stays for the steps after."""
+    def shares_chains(self) -> Shared:
+        """What of a chain of recomputations stays for the steps after."""
         return self._orders is None or self._orders.plan.chains.shared
 
     def is_forgettable(self, map_id: int) -> bool:

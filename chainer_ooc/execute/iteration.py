@@ -174,8 +174,7 @@ class Iteration:
                 self._departures.forget_later(self._storage(map_id))
             else:  # at once, since what the user writes to it from here on is nothing to a chain
                 self._departures.forget(self._storage(map_id))
-        for map_id in self.following.leaving_after(position):
-            self._departures.swap_out(self._storage(map_id))
+        self._departures.swap_out_each(map(self._storage, self.following.leaving_after(position)))
         if self.following.graph is None and self.settings.policy != 'keep':
             self._leave_eagerly(call)
 
@@ -280,6 +279,7 @@ class Iteration:
                 self._liveness.drop(storage, may_lose=False)
         inputs = self.recorder.calls[call].inputs if call >= 0 else ()
         self._liveness.step_over(inputs, self.following.freed_after(position))
+        self._departures.swap_out_each(map(self._storage, self.following.leaving_after(position)))
         for storage in needed:
             self._residency.guard(storage)
         self._residency.pinned = frozenset()

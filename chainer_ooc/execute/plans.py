@@ -39,7 +39,7 @@ class Orders:
 
     Attributes:
         plan: the plan itself.
-        leave_after: maps to swap out after a call.
+        leave_after: maps to swap out after a call or step.
         forget_after: maps to give up after a call, since they will be made again; or, where only chains read them,
             to leave to themselves.
         free_after: maps to drop after a step, and whether each may be lost (it has no far copy).

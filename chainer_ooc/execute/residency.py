@@ -16,6 +16,7 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray
+from chainer_ooc.classify.decision import Shared
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import Account
 from chainer_ooc.execute.places import Array
@@ -34,7 +35,7 @@ class Residency(Account):
         inside: Chainer's own computation runs, so that whoever reads an array does not write to it.
         pinned: storages that the current call needs.
         next_use: position of a storage's next use, for eviction; the farthest goes first.
-        shares_chains: what is made again on the way to another map stays, if functions still wait for it.
+        shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
     """
 
@@ -43,7 +44,7 @@ class Residency(Account):
         self.backend = backend
         self.budget_bytes: int | None = None
         self.min_bytes = 0
-        self.shares_chains = True
+        self.shares_chains: Shared = True
         self.inside = False
         self.pinned: frozenset[Storage] = frozenset()
         self.next_use: Callable[[Storage], float] = lambda storage: -storage.touched

@@ -20,6 +20,7 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.classify.decision import is_shared
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.recipe import Moved, Product, Recipe
@@ -133,7 +134,7 @@ def revive(residency: Residency, wanted: Storage) -> ByteArray:
 
 
 def _stays(residency: Residency, storage: Storage) -> bool:
-    return residency.shares_chains and storage.pending_uses > 0
+    return is_shared(residency.shares_chains, storage.map) and storage.pending_uses > 0
 
 
 def _chain(residency: Residency, wanted: Storage) -> list[Recipe]:

@@ -9,8 +9,8 @@ may be absent too: then theirs run before, and so on back to maps that are kept 
 
 What a chain makes stays until its own last use, so that a prefix that several chains share runs once. Where memory
 does not allow that, only what the step itself reads stays, and prefixes run again for each step: a chain of n calls
-then costs up to n*n/2 calls and the memory of one. A base may be read by chains later than by any step: these are uses
-like others.
+then costs up to n*n/2 calls and the memory of one. A policy may choose that for each map by itself. A base may be read
+by chains later than by any step: these are uses like others.
 
 Source: PoocH 4.4 (recomputation recurses); SuperNeurons 3.4 (speed-centric and memory-centric recomputation).
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chainer_ooc.classify.decision import Shared, is_shared
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.trace import Trace
 
@@ -31,13 +32,13 @@ class Chains:
         calls_at: by position of a step, the calls that run again before it, in order.
         uses: for each map, the positions at which steps or chains read it, ascending.
         restored: for each map, the position before which it is made again to stay, or -1.
-        shared: what a chain makes stays for the steps after.
+        shared: what a chain makes stays for the steps after; or the ids of the maps for which that is so.
     """
 
     calls_at: dict[int, tuple[int, ...]]
     uses: tuple[tuple[int, ...], ...]
     restored: tuple[int, ...]
-    shared: bool = True
+    shared: Shared = True
 
     @property
     def calls(self) -> frozenset[int]:
@@ -45,7 +46,7 @@ class Chains:
         return frozenset(call for calls in self.calls_at.values() for call in calls)
 
 
-def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: bool = True) -> Chains:
+def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: Shared = True) -> Chains:
     """Follows the steps and works out what each of them needs to have made again."""
     uses = [set(each.backward_uses) for each in trace.maps]
     restored = [-1] * len(trace.maps)
@@ -62,7 +63,7 @@ def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: bool = True
             uses[base].add(step.position)
         for call in calls:
             for made in _made_by(trace, call):
-                stays = verdicts[made] is Verdict.RECOMPUTE and (shared or made in wanted)
+                stays = verdicts[made] is Verdict.RECOMPUTE and (is_shared(shared, made) or made in wanted)
                 if stays and trace.maps[made].backward_uses[-1:] >= (step.position,):
                     restored[made] = step.position
     return Chains(calls_at, tuple(tuple(sorted(each)) for each in uses), tuple(restored), shared)

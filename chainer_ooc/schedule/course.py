@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainer_ooc.classify.decision import Decision
+from chainer_ooc.classify.decision import Decision, Shared
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.schedule.chains import Chains, find_chains
@@ -47,7 +47,7 @@ def lay_out(problem: Problem, decision: Decision) -> Course:
     """Works out chains, demand and swap-ins; chains share what they make if the decision says so, or memory allows."""
     trace, verdicts = problem.trace, decision.verdicts
     leaves = tuple(decision.leaves.get(each.id, each.last_forward_use) for each in trace.maps)
-    ways = (True, False) if decision.shares_chains is None else (decision.shares_chains,)
+    ways: tuple[Shared, ...] = (True, False) if decision.shares_chains is None else (decision.shares_chains,)
     for shared in ways if Verdict.RECOMPUTE in verdicts else (True,):
         chains = find_chains(trace, verdicts, shared)
         need = demand(trace, verdicts, problem.standing, problem.min_bytes, chains, leaves)

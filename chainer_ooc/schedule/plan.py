@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.verdict import Verdict
@@ -67,15 +67,26 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
 
     Raises:
         InfeasibleBudgetError: some position needs more than the budget under the policy's verdicts, or its swap-ins
-            come when there is no memory for them; the error has the smallest budget that works and what sets it.
+            come when there is no memory for them; the error has a budget that works and what sets it.
     """
-    decision = policy.decide(problem)
-    course = lay_out(problem, decision)
+    course = lay_out(problem, policy.decide(problem))
     if not course.fits(problem.budget_bytes):
-        raise InfeasibleBudgetError(
-            policy.name, problem.budget_bytes, max(course.floor_bytes, course.scheduled_bytes),
-            problem.trace.name_of(course.floor_at))
+        raise _refusal(policy, problem, course)
     return plan_of(policy.name, problem, course)
+
+
+def _refusal(policy: Policy, problem: Problem, course: Course) -> InfeasibleBudgetError:
+    """Names what the decision needs. A policy may decide otherwise when it has that: then what the new decision needs.
+
+    This ends: each decision needs more than the one before, and there are not more of them than classifications.
+    """
+    while True:
+        floor_bytes = max(course.floor_bytes, course.scheduled_bytes)
+        where = problem.trace.name_of(course.floor_at)
+        larger = replace(problem, budget_bytes=floor_bytes)
+        course = lay_out(larger, policy.decide(larger))
+        if course.fits(floor_bytes):
+            return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor_bytes, where)
 
 
 def plan_of(policy: str, problem: Problem, course: Course) -> Plan:

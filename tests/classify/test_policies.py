@@ -67,7 +67,7 @@ def test_swap_all_swaps_what_can_leave_and_keeps_the_rest(name):
     assert {kind for kind, verdict in verdicts.items() if verdict is KEEP} == set(MAPS) - CAN_LEAVE
 
 
-@pytest.mark.parametrize('name', POLICIES)
+@pytest.mark.parametrize('name', ['keep', 'swap-all', 'swap-all-naive'])
 @pytest.mark.parametrize('budget_bytes', [1, 64 * MB, 10**15])
 def test_these_policies_do_not_look_at_the_budget_and_are_pure(name, budget_bytes):
     before = dataclasses.replace(TRACE)

@@ -7,10 +7,12 @@ and a row in `POLICIES`.
 from chainer_ooc.classify.policies import (
     keep,
     pooch,
+    sublinear,
     superneurons,
     swap_all,
     swap_all_naive,
     swap_opt,
+    tensor_cache,
 )
 from chainer_ooc.classify.policies.policy import Policy
 
@@ -22,6 +24,8 @@ POLICIES: dict[str, Policy] = {
         swap_opt.POLICY,
         pooch.POLICY,
         superneurons.POLICY,
+        tensor_cache.POLICY,
+        sublinear.POLICY,
     )}
 
 __all__ = ['POLICIES', 'Policy']

@@ -15,7 +15,7 @@ chain of recomputations leaves what it makes for the steps after, where memory a
 from __future__ import annotations
 
 from chainer_ooc.classify.decision import Decision, Starts
-from chainer_ooc.classify.kinds import is_convolution, made_by, steps_of
+from chainer_ooc.classify.kinds import calls_of, is_convolution, made_by, steps_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
 from chainer_ooc.cost.problem import Problem
@@ -48,7 +48,7 @@ def _verdicts_of_the_rest(problem: Problem) -> tuple[Verdict, ...]:
     """What happens to each map if it does not stay."""
     trace, min_bytes = problem.trace, problem.min_bytes
     verdicts = []
-    of_convolution = made_by(trace, is_convolution)
+    of_convolution = made_by(trace, calls_of(trace, is_convolution))
     for each, recomputable in zip(trace.maps, can_recompute(trace, min_bytes), strict=True):
         if not can_leave(each, min_bytes):
             verdicts.append(Verdict.KEEP)

@@ -1,0 +1,174 @@
+"""tensor-cache: near memory is a cache of feature maps, and one leaves only at the moment when memory does not suffice.
+
+The iteration is replayed position by position. Where a position needs more than the budget, maps that it does not use
+leave, the least recently used first, until it fits::
+
+    position            0    1    2    3    4  | 5 ...
+    needs more             .    .    X    X              X: more than the budget
+    map 0 (conv.)          ##########                    swapped: leaves after position 2
+    map 1 (activation)          ####                     dropped after its last forward use, made again in backward
+    map 2 ...                        ###########         stays
+
+- What a cheap layer made (pooling, activation, normalisation, dropout) is dropped, and made again in backward. Only
+  when no such map is left are *checkpoints* transferred: what comes from outside, what convolutions and products of
+  matrices made or what joins two segments of cheap layers (see `classify.kinds`), and whatever cannot be made again.
+- A map that a later call of forward still reads, or that backward has begun to read, is locked as if in use: it would
+  have to come back at once.
+- A swap-in starts with the backward computation of the checkpoint before its use, or later, when memory is there.
+- Where even a chain of recomputations does not fit, what it makes is transferred instead.
+- Where everything fits nothing is transferred and nothing runs again.
+
+Recomputation is *speed-centric*: what a chain makes stays for the steps after; *memory-centric*: each step has its own
+chain run; or *cost-aware*: speed-centric for each segment whose maps, beside the step that needs them first, need no
+more than the largest single layer does anyway, else memory-centric.
+
+Source: SuperNeurons 3.3.1 (prefetching), 3.3.2 and algorithm 2 (tensor cache), 3.4 (cost-aware recomputation). What
+differs: SuperNeurons decides while it runs, here the profile is replayed beforehand, and a map leaves at most once; it
+recomputes cheap layers always, here only under pressure, as it transfers, and never transfers what they make. A dropped
+map goes after its last forward use and not at the moment of pressure, since to keep it longer costs memory and saves
+nothing. Left out: the choice of a convolution's algorithm by what memory is left (3.5), which is the matter of
+``chainer.config.ooc_workspace``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chainer_ooc.classify.decision import Decision, Shared, Starts
+from chainer_ooc.classify.kinds import is_checkpoint, made_by, segment_starts, steps_of
+from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
+from chainer_ooc.cost.problem import Problem
+from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.trace import FeatureMap, Trace
+
+COST_AWARE, SPEED_CENTRIC, MEMORY_CENTRIC = RECOMPUTATIONS = 'cost-aware', 'speed-centric', 'memory-centric'
+
+
+def decide(problem: Problem) -> Decision:
+    """Replays the iteration, with cost-aware recomputation."""
+    return decide_with(problem)
+
+
+def decide_with(problem: Problem, recomputation: str = COST_AWARE) -> Decision:
+    """Replays the iteration with recomputation of one of `RECOMPUTATIONS`."""
+    if recomputation not in RECOMPUTATIONS:
+        raise ValueError(f'no recomputation {recomputation!r}; there are {", ".join(RECOMPUTATIONS)}')
+    replay = _Replay(problem, recomputation)
+    replay.run()
+    return replay.decision()
+
+
+class _Replay:
+    """The cache while the iteration is replayed.
+
+    Attributes:
+        verdicts, leaves: what was decided so far.
+        need: bytes at each position under that.
+        first_use: for each map, the position in backward that reads it first, or one past the end.
+    """
+
+    def __init__(self, problem: Problem, recomputation: str):
+        trace = problem.trace
+        self.problem, self.trace = problem, trace
+        self.recomputation = recomputation
+        self.verdicts = [Verdict.KEEP] * len(trace.maps)
+        self.leaves: dict[int, int] = {}
+        self._starts = Starts(ahead=1, gates=steps_of(trace, is_checkpoint))
+        recomputable, expensive = can_recompute(trace, problem.min_bytes), made_by(trace, segment_starts(trace))
+        self._cheap = [ready and not dear for ready, dear in zip(recomputable, expensive, strict=True)]
+        movable = [each for each in trace.maps if can_leave(each, problem.min_bytes)]
+        self._least_recent_first = sorted(movable, key=lambda each: (each.last_forward_use, each.id))
+
+    def decision(self) -> Decision:
+        """What was decided so far."""
+        verdicts = tuple(self.verdicts)
+        return Decision(verdicts, self._starts, dict(self.leaves), shares_chains=self._shares(verdicts))
+
+    def run(self) -> None:
+        """Passes over all positions; one that stays too large stays for others to refuse."""
+        self._lay_out()
+        position, backward_start = 0, self.trace.backward_start
+        while position < self.trace.positions:
+            if self.need[position] <= self.problem.budget_bytes:
+                position += 1
+                continue
+            victim = next(self._candidates(position), None)
+            if victim is not None:
+                changes_chains = self._evict(victim, position)
+            else:
+                changes_chains = self._transfer_instead(position)
+                position += not changes_chains
+            if changes_chains:
+                self._lay_out()
+                position = min(position, backward_start)  # an earlier step may need more now
+
+    def _candidates(self, position: int) -> Iterator[FeatureMap]:
+        """What may leave before a position, in the order in which it should: cheap ones, then the others."""
+        unlocked = [each for each in self._least_recent_first
+                    if self.verdicts[each.id] is Verdict.KEEP and each.last_forward_use < position
+                    and self.first_use[each.id] > position]
+        yield from (each for each in unlocked if self._cheap[each.id])
+        yield from (each for each in unlocked if not self._cheap[each.id])
+
+    def _evict(self, victim: FeatureMap, position: int) -> bool:
+        """Has a map leave; returns whether that changes what runs again."""
+        if self._cheap[victim.id]:
+            self.verdicts[victim.id] = Verdict.RECOMPUTE
+            return True
+        self.verdicts[victim.id] = Verdict.SWAP
+        self.leaves[victim.id] = position - 1
+        self.need[position:self.first_use[victim.id]] -= victim.nbytes
+        return False
+
+    def _transfer_instead(self, position: int) -> bool:
+        """Transfers what chains make at a step that does not fit, or made for later ones; whether there is any."""
+        made = [each.id for each in self.trace.maps
+                if 0 <= self._restored[each.id] <= position and each.backward_uses[0] >= position]
+        for map_id in made:
+            self.verdicts[map_id] = Verdict.SWAP
+        return bool(made)
+
+    def _lay_out(self) -> None:
+        course = evaluate(self.problem, self.decision()).course
+        self.need = course.need.copy()
+        self._restored = course.chains.restored
+        end = self.trace.positions
+        self.first_use = [uses[0] if uses else end for uses in course.chains.uses]
+
+    def _shares(self, verdicts: tuple[Verdict, ...]) -> Shared:
+        if self.recomputation != COST_AWARE or Verdict.RECOMPUTE not in verdicts:
+            return self.recomputation != MEMORY_CENTRIC
+        return _cheap_segments(self.problem, verdicts)
+
+
+def _cheap_segments(problem: Problem, verdicts: tuple[Verdict, ...]) -> frozenset[int]:
+    """The maps of the segments that keep within what the largest single layer needs."""
+    trace = problem.trace
+    chains = evaluate(problem, Decision(verdicts, shares_chains=True)).course.chains
+    largest_bytes = _largest_layer_bytes(trace)
+    segments: dict[int, set[int]] = {}
+    for map_id, position in enumerate(chains.restored):
+        if position >= 0:
+            segments.setdefault(position, set()).add(map_id)
+    shared: set[int] = set()
+    for position, made in segments.items():
+        step = trace.steps[position - trace.backward_start]
+        if _bytes_of(trace, made | set(step.maps)) + step.peak_bytes <= largest_bytes:
+            shared |= made
+    return frozenset(shared)
+
+
+def _largest_layer_bytes(trace: Trace) -> int:
+    """SuperNeurons' l_peak: what the largest call or step needs, what it reads included."""
+    calls = (_bytes_of(trace, set(call.inputs) - {-1}) + call.peak_bytes for call in trace.calls)
+    steps = (_bytes_of(trace, set(step.maps)) + step.peak_bytes for step in trace.steps)
+    return max((*calls, *steps), default=0)
+
+
+def _bytes_of(trace: Trace, maps: set[int]) -> int:
+    return sum(trace.maps[each].nbytes for each in maps)
+
+
+POLICY = Policy(
+    'tensor-cache', 'maps leave only when memory is short: cheap ones are recomputed, then others swapped', decide)
