@@ -1,0 +1,92 @@
+"""P2 for the policies that are built after papers: the bits of plain Chainer, without a budget and under a small one.
+
+Batches are larger than in other tests, so that feature maps outweigh parameters and what Python itself allocates.
+"""
+import functools
+
+import pytest
+from ooc_networks import NETWORKS
+from ooc_training import Training, assert_same_bits, ooc, plain, train
+
+import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
+
+POLICIES = ('superneurons', 'tensor-cache', 'sublinear')
+SIZE = 32
+
+#: Where a budget lies between the floors of swap-all and of keep.
+PARTS = (0.1, 0.5, 0.9)
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('network', NETWORKS)
+def test_without_a_budget_nothing_leaves_and_the_bits_are_those_of_plain_chainer(network, policy):
+    outcome = train(network, policy)
+    assert_same_bits(outcome, plain(network))
+    assert [(each.swapped_out_bytes, each.recomputed_calls) for each in outcome.stats[1:]] == [(0, 0)] * 3
+
+
+@pytest.mark.parametrize('part', PARTS)
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('network', NETWORKS)
+def test_under_a_budget_that_is_too_small_for_keep_the_bits_are_those_of_plain_chainer(network, policy, part):
+    floor_bytes, peak_bytes = sorted((refused(network, 'swap-all'), refused(network, 'keep')))  # alike for 'views'
+    training, budget_bytes = train_within(network, policy, floor_bytes + int(part * (peak_bytes - floor_bytes)))
+    assert_same_bits(training.outcome, plain_of_this_size(network))
+    planned = training.outcome.stats[1:]
+    assert {each.phase for each in planned} == {'run'}
+    assert max(each.peak_bytes for each in planned) <= budget_bytes
+
+
+@pytest.mark.parametrize('network', ['residual', 'inception'])
+def test_each_policy_does_what_it_is_about(network):
+    done = {}
+    for policy in POLICIES:
+        chainer_ooc.reset()
+        middle_bytes = (refused(network, 'swap-all') + refused(network, 'keep')) // 2
+        done[policy] = train_within(network, policy, middle_bytes)[0].outcome.stats[-1]
+    assert done['superneurons'].swapped_out_bytes > 0
+    assert done['sublinear'].swapped_out_bytes == 0
+    assert done['sublinear'].recomputed_calls > 0
+    assert done['tensor-cache'].swapped_out_bytes <= done['superneurons'].swapped_out_bytes
+    assert done['tensor-cache'].recomputed_calls > 0
+
+
+def train_within(network, policy, budget_bytes):
+    """Trains 4 iterations: one recorded, the others at a budget or, if that is refused, at what the refusal names."""
+    training = Training(network)
+    with ooc(policy, budget=budget_bytes):
+        training.iterate(size=SIZE)
+        try:
+            training.iterate(size=SIZE)
+        except InfeasibleBudgetError as error:
+            assert error.floor_bytes > budget_bytes
+            budget_bytes = error.floor_bytes
+    with ooc(policy, budget=budget_bytes):
+        training.iterate(4 - training.number, size=SIZE)
+    training.finish()
+    return training, budget_bytes
+
+
+@functools.cache
+def plain_of_this_size(network):
+    training = Training(network)
+    training.iterate(4, size=SIZE)
+    return training.finish().bits
+
+
+@functools.cache
+def refused(network, policy):
+    """The budget that a refusal names."""
+    chainer_ooc.reset()
+    try:
+        for _ in range(2):  # what Python makes when code runs first is not measured
+            chainer_ooc.reset()
+            training = Training(network)
+            with ooc(policy, budget=1):
+                training.iterate(size=SIZE)
+                with pytest.raises(InfeasibleBudgetError) as caught:
+                    training.iterate(size=SIZE)
+        return caught.value.floor_bytes
+    finally:
+        chainer_ooc.reset()
