@@ -5,6 +5,8 @@ import pytest
 
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 #: What Chainer's functions retain for backward, on a GPU.
@@ -110,3 +112,19 @@ def new_network():
 @pytest.fixture(scope='session')
 def resnet():
     return resnet50()
+
+
+@pytest.fixture(scope='session')
+def planned_or_refused():
+    """Plans for each budget; a plan keeps within it, and a refusal names one that works. Gives the number of plans."""
+    def attempt(policy, network, budget_bytes):
+        try:
+            return make_plan(policy, network.problem(budget_bytes)), budget_bytes
+        except InfeasibleBudgetError as error:
+            return make_plan(policy, network.problem(error.floor_bytes)), error.floor_bytes
+
+    def planned_or_refused(policy, network, budgets):
+        found = [(attempt(policy, network, budget_bytes), budget_bytes) for budget_bytes in budgets]
+        assert all(plan.peak_bytes <= used_bytes for (plan, used_bytes), _ in found)
+        return sum(used_bytes == budget_bytes for (_, used_bytes), budget_bytes in found)
+    return planned_or_refused

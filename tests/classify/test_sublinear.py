@@ -104,15 +104,8 @@ def test_borders_lie_where_no_shortcut_passes(new_network):
     assert kept <= set(ends)
 
 
-def test_plans_keep_within_the_budget_or_are_refused_with_one_that_works(resnet):
-    refused = 0
-    for budget_bytes in range(10_000, 90_000, 10_000):
-        try:
-            assert make_plan(POLICY, resnet.problem(budget_bytes)).peak_bytes <= budget_bytes
-        except InfeasibleBudgetError as error:
-            refused += 1
-            assert make_plan(POLICY, resnet.problem(error.floor_bytes)).peak_bytes <= error.floor_bytes
-    assert 0 < refused < 8
+def test_plans_keep_within_the_budget_or_are_refused_with_one_that_works(resnet, planned_or_refused):
+    assert 0 < planned_or_refused(POLICY, resnet, range(10_000, 90_000, 10_000)) < 8
 
 
 def test_ten_decisions_are_equal(resnet):

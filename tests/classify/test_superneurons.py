@@ -4,9 +4,7 @@ from collections import Counter
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.schedule.course import lay_out
-from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.schedule.swap_ins import SwapIn
 
 KEEP, SWAP, RECOMPUTE = Verdict
@@ -92,27 +90,17 @@ def test_swap_ins_start_with_the_convolution_before_their_use(network_of):
 CROWDED = [('conv', 50), ('bn', 50), ('relu', 50), ('conv', 90), ('loss', 1)]
 
 
-BUDGETS = range(150, 500, 5)
-
-
-def feasible(policy, network):
-    found = set()
-    for budget_bytes in BUDGETS:
-        try:
-            assert make_plan(policy, network.problem(budget_bytes)).peak_bytes <= budget_bytes
-        except InfeasibleBudgetError as error:
-            make_plan(policy, network.problem(error.floor_bytes))
-        else:
-            found.add(budget_bytes)
-    return found
-
-
-def test_a_swap_in_without_room_is_refused_where_one_that_looks_at_memory_is_not(network_of):
+def test_a_swap_in_without_room_is_refused_where_one_that_looks_at_memory_is_not(network_of, planned_or_refused):
     def careful(problem):
         decision = POLICY.decide(problem)
         return dataclasses.replace(decision, starts=dataclasses.replace(decision.starts, checks_memory=True))
-    network = network_of(*CROWDED)
-    assert set() < feasible(POLICY, network) < feasible(dataclasses.replace(POLICY, decide=careful), network)
+    network, budgets = network_of(*CROWDED), range(150, 500, 5)
+    planned = planned_or_refused(POLICY, network, budgets)
+    assert 0 < planned < planned_or_refused(dataclasses.replace(POLICY, decide=careful), network, budgets)
+
+
+def test_plans_keep_within_the_budget_or_are_refused_with_one_that_works(resnet, planned_or_refused):
+    assert 0 < planned_or_refused(POLICY, resnet, range(10_000, 90_000, 10_000)) < 8
 
 
 def test_ten_decisions_are_equal(resnet):

@@ -1,4 +1,4 @@
-"""SuperNeurons' cache: who leaves, when, and how it comes back. `X` marks a position that needs more than the budget."""
+"""SuperNeurons' cache: who leaves, when, and how it comes back. `X`: a position that needs more than the budget."""
 import dataclasses
 from collections import Counter
 
@@ -195,16 +195,9 @@ def test_the_options_are_named(network_of):
 
 
 @pytest.mark.parametrize('recomputation', RECOMPUTATIONS)
-def test_plans_keep_within_the_budget_or_are_refused_with_one_that_works(resnet, recomputation):
+def test_plans_keep_within_the_budget_or_are_refused_with_one_that_works(resnet, recomputation, planned_or_refused):
     policy = dataclasses.replace(POLICY, decide=lambda problem: decide_with(problem, recomputation))
-    planned = 0
-    for budget_bytes in range(5_000, 90_000, 10_000):
-        try:
-            assert make_plan(policy, resnet.problem(budget_bytes)).peak_bytes <= budget_bytes
-            planned += 1
-        except InfeasibleBudgetError as error:
-            assert make_plan(policy, resnet.problem(error.floor_bytes)).peak_bytes <= error.floor_bytes
-    assert planned >= 7
+    assert planned_or_refused(policy, resnet, range(5_000, 90_000, 10_000)) >= 7
 
 
 def test_where_a_chain_does_not_fit_its_maps_are_transferred(resnet):
