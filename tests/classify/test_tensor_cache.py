@@ -152,6 +152,26 @@ def test_a_swap_in_starts_with_the_checkpoint_before_its_use_if_memory_is_there(
     assert plan.swap_ins == (SwapIn(2, 5, 5), SwapIn(1, 6, 6))
 
 
+def test_swap_ins_wait_for_products_of_matrices_and_for_no_cheap_layer(network_of):
+    # position   0     1     2     3     4   |  5     6     7     8     9
+    # layer     conv  relu  fc    relu  loss   loss  relu  fc    relu  conv
+    network = network_of(('conv', 10), ('relu', 10), ('fc', 10), ('relu', 10), ('loss', 1))
+    starts = POLICY.decide(network.problem(1)).starts
+    assert (starts.ahead, starts.gates) == (1, (7, 9))
+
+
+def test_an_earlier_step_may_need_more_when_a_later_one_is_relieved(new_network):
+    # At the budget the replay relieves a step by having a map made again; the chain of an earlier step becomes longer
+    # by that, needs more than the budget, and has to be relieved too.
+    network = new_network(10, foreign=True)
+    network.add('relu', 30)
+    network.add('relu', 10)
+    network.add('add', 20, 2, 0)
+    network.add('pool', 30)
+    problem = network.problem(80)
+    assert lay_out(problem, POLICY.decide(problem)).floor_bytes <= 80
+
+
 def shared_of(network, budget_bytes):
     decision = POLICY.decide(network.problem(budget_bytes))
     return decision.shares_chains, Counter(decision.verdicts)[RECOMPUTE]

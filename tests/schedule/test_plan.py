@@ -2,6 +2,8 @@
 
 In the drawings `[==` is a swap-in from its start up to the position before its use `U`.
 """
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -209,6 +211,18 @@ def test_a_budget_below_the_floor_is_refused_with_the_position_that_sets_it(trac
     assert (error.budget_bytes, error.floor_bytes, error.where) == (floor_bytes - 1, floor_bytes, where)
     assert repr(policy.name) in str(error)
     make_plan(policy, trace, NOTHING, floor_bytes, 1)
+
+
+def test_a_refusal_names_a_budget_that_works_for_a_policy_that_decides_otherwise_with_more_memory(trace_of):
+    # with less than 25 it swaps, which needs 25; with that it keeps everything, which needs 35
+    moody = dataclasses.replace(EARLY, decide=lambda problem: (
+        KEEPING if problem.budget_bytes >= 25 else EARLY).decide(problem))
+    trace = trace_of(*WORK, CHAIN)
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        make_plan(moody, trace, NOTHING, 20, 1)
+    assert (caught.value.budget_bytes, caught.value.floor_bytes) == (20, 35)
+    assert caught.value.where == 'Layer2, backward of call 2'
+    make_plan(moody, trace, NOTHING, 35, 1)
 
 
 def test_a_forward_call_can_set_the_floor(trace_of):
