@@ -88,20 +88,21 @@ class _Replay:
     def run(self) -> None:
         """Passes over all positions; one that stays too large stays for others to refuse."""
         self._lay_out()
-        position, backward_start = 0, self.trace.backward_start
+        position, backward_start, stale = 0, self.trace.backward_start, False
         while position < self.trace.positions:
+            if stale and position >= backward_start:
+                self._lay_out()
+                position, stale = backward_start, False  # an earlier step may need more now
             if self.need[position] <= self.problem.budget_bytes:
                 position += 1
                 continue
             victim = next(self._candidates(position), None)
             if victim is not None:
-                changes_chains = self._evict(victim, position)
+                stale = self._evict(victim, position) or stale
+            elif self._transfer_instead(position):
+                stale = True
             else:
-                changes_chains = self._transfer_instead(position)
-                position += not changes_chains
-            if changes_chains:
-                self._lay_out()
-                position = min(position, backward_start)  # an earlier step may need more now
+                position += 1
 
     def _candidates(self, position: int) -> Iterator[FeatureMap]:
         """What may leave before a position, in the order in which it should: cheap ones, then the others."""
@@ -112,9 +113,10 @@ class _Replay:
         yield from (each for each in unlocked if not self._cheap[each.id])
 
     def _evict(self, victim: FeatureMap, position: int) -> bool:
-        """Has a map leave; returns whether that changes what runs again."""
+        """Has a map leave; returns whether that changes what runs again, so that backward is to be laid out anew."""
         if self._cheap[victim.id]:
             self.verdicts[victim.id] = Verdict.RECOMPUTE
+            self.need[victim.last_forward_use + 1:self.trace.backward_start] -= victim.nbytes
             return True
         self.verdicts[victim.id] = Verdict.SWAP
         self.leaves[victim.id] = position - 1
