@@ -54,7 +54,7 @@ def test_what_is_named_but_not_recomputed_changes_nothing(trace):
 
 def test_a_course_follows_the_maps_that_a_decision_names_whatever_memory_there_is(trace):
     # position     0    1    2    3   |  4    5    6    7
-    # computing   10   10   10   10     20   10    5    5      4: calls 1, 2, 3 hold map 2 and what call 3 makes
+    # computing   10   10   10   10     10    5    5    5      4: call 3 beside map 2, which it reads; map 3 is its own
     # map 0             10                10   10   10   10
     # map 1                  10           10   10   10
     # map 2                       10           10
@@ -63,4 +63,4 @@ def test_a_course_follows_the_maps_that_a_decision_names_whatever_memory_there_i
         problem = Problem(trace, measured(trace), Standing(0, 0), budget_bytes, 1)
         course = lay_out(problem, Decision(ALL_BUT_THE_FIRST, shares_chains=frozenset({1})))
         assert course.chains.shared == frozenset({1})
-        assert course.need[4:].tolist() == [50, 40, 25, 15]
+        assert course.need[4:].tolist() == [40, 35, 25, 15]
