@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from chainer_ooc.classify.decision import Shared
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import PlanFormatError
 from chainer_ooc.schedule.chains import Chains
@@ -41,7 +42,7 @@ def dump(plan: Plan) -> str:
     maps = [MapRow(verdict.value, leave, uses, restored) for verdict, leave, uses, restored in zip(
         plan.verdicts, plan.leaves, chains.uses, chains.restored, strict=True)]
     calls = [ChainRow(position, row) for position, row in sorted(chains.calls_at.items())]
-    return FORM.dump({**{name: getattr(plan, name) for name in _HEAD}, 'shares_chains': chains.shared},
+    return FORM.dump({**{name: getattr(plan, name) for name in _HEAD}, 'shares_chains': _listed(chains.shared)},
                      {'maps': dump_table(MapRow, maps), 'swap_ins': dump_table(SwapIn, plan.swap_ins),
                       'chains': dump_table(ChainRow, calls)})
 
@@ -64,12 +65,24 @@ def from_object(read: object) -> Plan:
     return _plan(FORM.check(read))
 
 
+def _listed(shared: Shared) -> bool | list[int]:
+    return shared if isinstance(shared, bool) else sorted(shared)
+
+
+def _shared(read: object) -> Shared:
+    if isinstance(read, list) and all(type(each) is int for each in read):
+        return frozenset(read)
+    if not isinstance(read, bool):
+        raise TypeError(f'shares_chains is {read!r}, not true, false or a list of maps')
+    return read
+
+
 def _plan(values: dict[str, Any]) -> Plan:
     with FORM.reading():
         maps = load_table(MapRow, values.pop('maps'))
         calls = load_table(ChainRow, values.pop('chains'))
         chains = typed(Chains({row.position: row.calls for row in calls}, tuple(row.uses for row in maps),
-                              tuple(row.restored for row in maps), values.pop('shares_chains')))
+                              tuple(row.restored for row in maps), _shared(values.pop('shares_chains'))))
         return typed(Plan(
             verdicts=tuple(Verdict(row.verdict) for row in maps), leaves=tuple(row.leave for row in maps),
             swap_ins=load_table(SwapIn, values.pop('swap_ins')), chains=chains, **values))

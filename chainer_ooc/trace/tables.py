@@ -118,8 +118,8 @@ def _is(value: Any, kind: str) -> bool:
         return value is None
     if kind.startswith('tuple[int'):
         return isinstance(value, tuple) and all(_is(each, 'int') for each in value)
-    types = {'int': int, 'float': (int, float), 'str': str, 'bool': bool, 'tuple': tuple, 'dict': dict}
+    types = {'Shared': (bool, frozenset), 'int': int, 'float': (int, float), 'str': str, 'bool': bool, 'tuple': tuple, 'dict': dict}
     expected = types.get(kind.partition('[')[0])
     if expected is None:
         return type(value).__name__ == kind
-    return isinstance(value, expected) and (kind == 'bool' or not isinstance(value, bool))  # type: ignore[arg-type]
+    return isinstance(value, expected) and (kind in ('bool', 'Shared') or not isinstance(value, bool))  # type: ignore[arg-type]

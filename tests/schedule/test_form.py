@@ -14,6 +14,7 @@ from chainer_ooc.schedule.swap_ins import SwapIn
 
 NUMBERS = st.integers(-1, 2**62)
 IDS = st.lists(st.integers(0, 1000), max_size=4).map(tuple)
+SHARED = st.booleans() | st.frozensets(st.integers(0, 1000), max_size=3)
 TIMES = st.floats(0, allow_nan=False, allow_infinity=False)
 
 
@@ -26,7 +27,7 @@ def plans(draw):
     return Plan(
         policy=draw(st.text(max_size=9)), budget_bytes=draw(NUMBERS), verdicts=verdicts, leaves=leaves,
         swap_ins=draw(st.lists(st.builds(SwapIn, NUMBERS, NUMBERS, NUMBERS), max_size=3).map(tuple)),
-        chains=Chains(calls_at, uses, restored, draw(st.booleans())), synchronous=draw(st.booleans()),
+        chains=Chains(calls_at, uses, restored, draw(SHARED)), synchronous=draw(st.booleans()),
         peak_bytes=draw(NUMBERS), seconds=draw(TIMES))
 
 
