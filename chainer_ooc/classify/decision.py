@@ -20,11 +20,13 @@ class Starts:
         gates: positions of the steps with which a swap-in may start, ascending; None: all steps.
         checks_memory: a swap-in for which a position on its way has no room starts later; without this, a plan whose
             swap-ins do not fit is refused.
+        positions: for maps that it names, the earliest position at which the swap-in may start, in place of `ahead`.
     """
 
     ahead: int | None = None
     gates: tuple[int, ...] | None = None
     checks_memory: bool = True
+    positions: Mapping[int, int] | None = None
 
 
 EARLY = Starts()

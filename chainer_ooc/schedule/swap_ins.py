@@ -50,7 +50,7 @@ def schedule_swap_ins(trace: Trace, verdicts: tuple[Verdict, ...], chains: Chain
     free, chosen, behind = free_bytes.copy(), [], trace.backward_start
     for map_id, use in in_order_of_use(trace, verdicts, chains):
         nbytes = trace.maps[map_id].nbytes
-        behind = max(behind, _wished(starts, use))
+        behind = max(behind, _wished(starts, map_id, use))
         if starts.checks_memory:
             behind = _earliest(free, behind, use, nbytes)
         free[behind:use] -= nbytes
@@ -58,7 +58,9 @@ def schedule_swap_ins(trace: Trace, verdicts: tuple[Verdict, ...], chains: Chain
     return tuple(chosen)
 
 
-def _wished(starts: Starts, use: int) -> int:
+def _wished(starts: Starts, map_id: int, use: int) -> int:
+    if starts.positions is not None and map_id in starts.positions:
+        return min(starts.positions[map_id], use)
     if starts.ahead is None:
         return 0
     if starts.gates is None:
