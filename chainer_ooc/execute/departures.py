@@ -30,6 +30,11 @@ class Departures:
     def swap_out(self, storage: Storage | None) -> None:
         """Swaps a map out, at once or as soon as nobody else holds it."""
         if storage is not None and not self._residency.swap_out(storage):
+            self.swap_out_later(storage)
+
+    def swap_out_later(self, storage: Storage | None) -> None:
+        """Swaps a map out when the next call begins."""
+        if storage is not None:
             self._hesitant.append(weakref.ref(storage))
 
     def swap_out_each(self, storages: Iterable[Storage | None]) -> None:

@@ -125,6 +125,11 @@ class Following:
         return self._orders is not None and position in self._orders.recipes
 
     @property
+    def is_synchronous(self) -> bool:
+        """Whether copies are waited for at the end of each call and step."""
+        return self._orders is not None and self._orders.plan.synchronous
+
+    @property
     def shares_chains(self) -> Shared:
         """What of a chain of recomputations stays for the steps after."""
         return self._orders is None or self._orders.plan.chains.shared

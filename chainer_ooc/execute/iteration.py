@@ -26,6 +26,7 @@ from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.freezing import freeze_trace
 from chainer_ooc.execute.liveness import Liveness
+from chainer_ooc.execute.look_ahead import look_ahead
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.recipe import (
@@ -40,6 +41,7 @@ from chainer_ooc.execute.recipe import (
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.synchrony import wait_for_copies
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.record.meter import MOST_STARTS, AllocationMeter
@@ -49,11 +51,6 @@ from chainer_ooc.trace.scaling import fill_in
 
 #: What an unknown call may allocate, as a multiple of its inputs.
 UNKNOWN_CALL_ROOM = 4
-
-#: While a graph is unknown, the maps of so many calls before the current one are on their way in backward, if near
-#: memory has room for so many times their size: what the calls themselves allocate is not known yet.
-LOOK_AHEAD_CALLS = 3
-LOOK_AHEAD_ROOM = 8
 
 
 class Iteration:
@@ -169,14 +166,20 @@ class Iteration:
                 self._residency, self._prototype, function, inputs, outputs, call, self._will_stay)
             self._hold(recipe, position)
         self._prototype = None
+        # What is hidden does not go before the next call: F.dropout looks at the mask once more.
         for map_id in self.following.forgotten_after(position):
-            if recorder.maps[map_id].hidden:  # not before the next call: F.dropout looks at the mask once more
+            if recorder.maps[map_id].hidden:
                 self._departures.forget_later(self._storage(map_id))
             else:  # at once, since what the user writes to it from here on is nothing to a chain
                 self._departures.forget(self._storage(map_id))
-        self._departures.swap_out_each(map(self._storage, self.following.leaving_after(position)))
+        for map_id in self.following.leaving_after(position):
+            departs = self._departures.swap_out_later if recorder.maps[map_id].hidden else self._departures.swap_out
+            departs(self._storage(map_id))
         if self.following.graph is None and self.settings.policy != 'keep':
             self._leave_eagerly(call)
+        self._residency.pinned = frozenset()
+        if self.following.is_synchronous:
+            wait_for_copies(self._residency, self._storages)
 
     def _keep_track(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], position: int) -> None:
         """Remembers the storages that got an id in this call, in the order of their ids."""
@@ -283,6 +286,8 @@ class Iteration:
         for storage in needed:
             self._residency.guard(storage)
         self._residency.pinned = frozenset()
+        if self.following.is_synchronous:
+            wait_for_copies(self._residency, self._storages)
         self._start_swap_ins()
 
     def _note_reuse(self, needed: list[Storage]) -> None:
@@ -294,7 +299,8 @@ class Iteration:
     def _start_swap_ins(self) -> None:
         """Starts the swap-ins that are due; with no plan, those of the calls that backward probably comes to next."""
         if self.following.graph is None:
-            self._look_ahead()
+            latest = self.recorder.steps[-1].call if self.recorder.steps else len(self.recorder.calls)
+            look_ahead(self._residency, self._retained, latest, self._storage)
             return
         step = self.following.step_at(len(self.recorder.steps))
         ahead_bytes = step.peak_bytes if step is not None else 0
@@ -306,16 +312,6 @@ class Iteration:
                 if not self._residency.prefetch(storage):
                     return
             self.following.started()
-
-    def _look_ahead(self) -> None:
-        latest = self.recorder.steps[-1].call if self.recorder.steps else len(self.recorder.calls)
-        for call in range(latest - 1, max(latest - 1 - LOOK_AHEAD_CALLS, -1), -1):
-            for map_id in self._retained[call]:
-                storage = self._storage(map_id)
-                room_bytes = LOOK_AHEAD_ROOM * storage.nbytes if storage is not None else 0
-                waited_for = storage is not None and storage.state is State.AWAY and storage.pending_uses > 0
-                if storage is not None and waited_for and self._residency.has_room(room_bytes):
-                    self._residency.prefetch(storage)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -365,6 +361,8 @@ class Iteration:
         """Takes note of what ended since the last computation: swap-outs, blocks that died, users' references."""
         self._residency.reap()
         self._departures.go_on()
+        if self.following.is_synchronous:
+            self._residency.settle()
         self._residency.near_bytes()
         self.recorder.now = position
 
