@@ -5,7 +5,9 @@ and a row in `POLICIES`.
 """
 
 from chainer_ooc.classify.policies import (
+    capacity,
     keep,
+    lms,
     pooch,
     sublinear,
     superneurons,
@@ -13,6 +15,10 @@ from chainer_ooc.classify.policies import (
     swap_all_naive,
     swap_opt,
     tensor_cache,
+    vdnn_all,
+    vdnn_conv,
+    vdnn_pp,
+    window,
 )
 from chainer_ooc.classify.policies.policy import Policy
 
@@ -26,6 +32,12 @@ POLICIES: dict[str, Policy] = {
         superneurons.POLICY,
         tensor_cache.POLICY,
         sublinear.POLICY,
+        vdnn_all.POLICY,
+        vdnn_conv.POLICY,
+        vdnn_pp.POLICY,
+        capacity.POLICY,
+        lms.POLICY,
+        window.POLICY,
     )}
 
 __all__ = ['POLICIES', 'Policy']

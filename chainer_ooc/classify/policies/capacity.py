@@ -1,0 +1,49 @@
+"""capacity: maps stay from the output backwards as far as memory holds them; the others come back as early as it does.
+
+Forward stops swapping out where all that follows fits. So backward can begin at once, and each map that it frees makes
+room for the next swap-in::
+
+    forward    [0][1][2][3]                  budget: two maps beside the computation
+    backward               [3][2][1][0]
+    copy-out      [0 ][1 ]                   2 and 3 stay
+    copy-in                   [1 ][0 ]       1 as soon as 3 is free, 0 as soon as 2 is
+
+Source: OOC-Paleo 3.5 (figure 4). What differs: the figure counts layers of one size; here the simulator's own account
+says what fits, with what each computation allocates. Where the paper is silent: of maps that were used by the same call
+last the younger stays first, and what backward never reads always leaves.
+"""
+
+from chainer_ooc.classify.decision import EARLY, Decision
+from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.verdict import Verdict, everything
+from chainer_ooc.cost.problem import Problem
+from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.trace import FeatureMap
+
+
+def decide(problem: Problem) -> Decision:
+    """Keeps as many maps, counted from the output, as the budget holds."""
+    swapped = everything(problem.trace, problem.min_bytes)
+    latest_first = sorted((each for each in problem.trace.maps
+                           if swapped[each.id] is Verdict.SWAP and each.backward_uses), key=_age)
+    fitting, too_many = 0, len(latest_first) + 1
+    while too_many - fitting > 1:  # one more that stays never needs less
+        middle = (fitting + too_many) // 2
+        if evaluate(problem, _keeping(latest_first[:middle], swapped)).fits:
+            fitting = middle
+        else:
+            too_many = middle
+    return _keeping(latest_first[:fitting], swapped)
+
+
+def _age(feature_map: FeatureMap) -> tuple[int, int]:
+    return -feature_map.last_forward_use, -feature_map.id
+
+
+def _keeping(kept: list[FeatureMap], swapped: tuple[Verdict, ...]) -> Decision:
+    stays = {each.id for each in kept}
+    return Decision(
+        tuple(Verdict.KEEP if map_id in stays else verdict for map_id, verdict in enumerate(swapped)), EARLY)
+
+
+POLICY = Policy('capacity', 'what fits stays, from the output backwards; the rest comes in as memory allows', decide)
