@@ -118,7 +118,8 @@ def _is(value: Any, kind: str) -> bool:
         return value is None
     if kind.startswith('tuple[int'):
         return isinstance(value, tuple) and all(_is(each, 'int') for each in value)
-    types = {'Shared': (bool, frozenset), 'int': int, 'float': (int, float), 'str': str, 'bool': bool, 'tuple': tuple, 'dict': dict}
+    types = {'int': int, 'float': (int, float), 'str': str, 'bool': bool, 'tuple': tuple, 'dict': dict,
+             'Shared': (bool, frozenset)}
     expected = types.get(kind.partition('[')[0])
     if expected is None:
         return type(value).__name__ == kind
