@@ -1,5 +1,5 @@
 """chainer.config.ooc*: what each entry takes, and what it says to what it does not."""
-import chainer_ooc  # noqa: F401  before chainer
+import chainer_ooc  # before chainer
 
 # isort: split
 import contextlib
@@ -16,7 +16,7 @@ from chainer_ooc import config
 from chainer_ooc.errors import ConfigError
 
 GOOD = {
-    'ooc': [None, 'keep', 'swap-all', 'swap-all-naive'],
+    'ooc': [None, *chainer_ooc.policies()],
     'ooc_budget': [None, 1, 10**12, '1.5GB', '16 GiB', 2e9],
     'ooc_spill_dir': [None, '/tmp', pathlib.Path('/tmp'), b'/tmp'],
     'ooc_host_limit': [None, 1, '4GB'],
@@ -35,7 +35,7 @@ POSITIVE = [*BYTES, *((value, 'it must be at least 1 bytes') for value in (0, -5
 WHOLE = 'use a whole number of iterations, at least 1'
 LEVEL = "use None or a level of Python's logging, such as 'INFO' or logging.INFO"
 BAD = {
-    'ooc': [(value, 'use None or one of: keep, swap-all, swap-all-naive')
+    'ooc': [(value, 'use None or one of: capacity, keep, lms, pooch, ')
             for value in ('bananas', '', 'KEEP', 1, True)],
     'ooc_budget': POSITIVE,
     'ooc_spill_dir': [('/nowhere/at/all', 'there is no such folder; make it'), (5, 'use None or the path of a folder'),
