@@ -266,7 +266,7 @@ def test_what_is_no_trace_is_said_in_one_line(capsys, tmp_path, command, content
 
 
 @pytest.mark.parametrize(('given', 'message'), [
-    (['simulate', 'x', '--policy', 'poch', '--budget', '1GB'], "--policy: there is no policy 'poch'; there are: capacity"),
+    (['simulate', 'x', '--policy', 'poch', '--budget', '1GB'], "--policy: there is no policy 'poch'; there are:"),
     (['simulate', 'x', '--policy', 'keep', '--budget', 'much'], "--budget: 'much' is no amount of bytes; write"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '0'], "argument --budget: '0' is no budget"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '-5'], 'argument --budget: '),
