@@ -1,0 +1,82 @@
+"""ResNeXt101 for videos: residual units whose spatial convolutions are three-dimensional and grouped.
+
+Source: Hara et al., "Can Spatiotemporal 3D CNNs Retrace the History of 2D CNNs and ImageNet?", 2018, section 3.1: 33
+units in stages of 3, 4, 23 and 3, cardinality 32, and a shortcut with a convolution where the shape changes. A unit is
+a 1x1x1, a grouped 3x3x3 and a 1x1x1 convolution.
+"""
+from __future__ import annotations
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+
+from models.reported_loss import reported
+
+
+class NormalizedConvolution3D(chainer.Chain):
+    """A convolution without bias and the batch normalisation behind it."""
+
+    def __init__(self, in_channels, out_channels, ksize, stride=1, pad=0, groups=1):
+        super().__init__()
+        with self.init_scope():
+            self.convolution = L.ConvolutionND(
+                3, in_channels, out_channels, ksize, stride, pad, nobias=True, groups=groups,
+                initialW=chainer.initializers.HeNormal())
+            self.normalization = L.BatchNormalization(out_channels)
+
+    def forward(self, x):
+        return self.normalization(self.convolution(x))
+
+
+class GroupedBottleneck(chainer.Chain):
+    """A unit: its inner channels are convolved in groups that do not see each other."""
+
+    def __init__(self, in_channels, inner_channels, out_channels, stride, groups):
+        super().__init__()
+        with self.init_scope():
+            self.narrow = NormalizedConvolution3D(in_channels, inner_channels, 1)
+            self.spatial = NormalizedConvolution3D(inner_channels, inner_channels, 3, stride, 1, groups)
+            self.widen = NormalizedConvolution3D(inner_channels, out_channels, 1)
+            if stride > 1 or in_channels != out_channels:
+                self.shortcut = NormalizedConvolution3D(in_channels, out_channels, 1, stride)
+            else:
+                self.shortcut = None
+
+    def forward(self, x):
+        h = F.relu(self.narrow(x))
+        h = F.relu(self.spatial(h))
+        h = self.widen(h)
+        return F.relu(h + (x if self.shortcut is None else self.shortcut(x)))
+
+
+class ResNeXt3D(chainer.Chain):
+    """The network; a video is an array (batch, 3, frames, height, width), of at least 8 frames of 32x32 pixels.
+
+    Args:
+        units: of each of the four stages.
+        classes: number of classes; Kinetics has 400.
+        groups: the cardinality.
+        width: channels behind the first convolution; all others are multiples of it, and 2 * width of `groups`.
+    """
+
+    def __init__(self, units=(3, 4, 23, 3), classes=400, groups=32, width=64):
+        super().__init__()
+        with self.init_scope():
+            self.stem = NormalizedConvolution3D(3, width, 7, (1, 2, 2), 3)
+            channels, stages = width, chainer.ChainList()
+            for number, count in enumerate(units):
+                inner, out = 2 * width * 2**number, 4 * width * 2**number
+                stages.append(chainer.Sequential(*(
+                    GroupedBottleneck(channels if unit == 0 else out, inner, out, 2 if unit == 0 < number else 1, groups)
+                    for unit in range(count))))
+                channels = out
+            self.stages = stages
+            self.classifier = L.Linear(channels, classes)
+
+    def forward(self, videos, labels):
+        h = F.max_pooling_3d(F.relu(self.stem(videos)), 3, stride=2, pad=1)
+        for each in self.stages:
+            h = each(h)
+        h = F.average_pooling_nd(h, h.shape[2:])
+        scores = self.classifier(h)
+        return reported(self, F.softmax_cross_entropy(scores, labels), scores, labels)
