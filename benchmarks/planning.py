@@ -3,7 +3,7 @@
     python benchmarks/planning.py
     python benchmarks/planning.py --units 16 50 --json planning.json --plot planning.png
 
-Each network is recorded on this machine, at a batch of one small image. Its trace is then grown as if the images were
+Each network is recorded on this machine, at a batch of two small images. Its trace is then grown as if the images were
 so large, or so many, that all feature maps take `--times` the budget, and planned for a machine whose link is the
 bottleneck, as PCIe is for a GPU: all computations together take half as long as all maps that are kept for backward
 take one way over the link, and each its share by the bytes that it touches. What a computation allocates beside its
@@ -125,12 +125,12 @@ def seconds_of_a_simulation(problem: Problem) -> float:
 
 
 def record(chain: chainer.Chain, shape: tuple[int, ...]) -> Trace:
-    """The trace of one training iteration on one random input."""
-    images = np.random.default_rng(0).standard_normal((1, *shape), dtype=np.float32)
+    """The trace of one training iteration on two random inputs."""
+    images = np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32)
     try:
         with chainer.using_config('ooc', 'keep'):
             for _ in range(chainer.config.ooc_profile_iterations + 1):  # the trace is there when the next one begins
-                loss = chain(images, np.zeros(1, np.int32))
+                loss = chain(images, np.zeros(2, np.int32))
                 chain.cleargrads()
                 loss.backward()
                 del loss

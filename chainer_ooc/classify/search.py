@@ -43,8 +43,11 @@ class Search:
         return time.monotonic() > self._ends
 
     def try_verdicts(self, verdicts: Verdicts) -> Evaluation:
-        """Evaluates verdicts; they become the best if they are faster."""
-        decision = replace(self.best, verdicts=verdicts)
+        """Evaluates verdicts under the best decision's ways; they become the best if they are faster."""
+        return self.try_decision(replace(self.best, verdicts=verdicts))
+
+    def try_decision(self, decision: Decision) -> Evaluation:
+        """Evaluates a decision; it becomes the best if it is faster."""
         found = evaluate(self.problem, decision)
         if found.fits and found.seconds < self.found.seconds:
             self.best, self.found = decision, found

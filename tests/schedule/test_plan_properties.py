@@ -56,8 +56,8 @@ def make_plan(policy, trace, standing, budget_bytes):
 
 
 def floor_of(policy, trace, standing):
-    need = demand(trace, policy.decide(problem_of(trace, standing, 10**9)).verdicts, standing, MIN_BYTES)
-    return int(need.max(initial=0))
+    tightest = policy.decide(problem_of(trace, standing, -1)).verdicts  # nothing fits: what a search falls back on
+    return int(demand(trace, tightest, standing, MIN_BYTES).max(initial=0))
 
 
 def plan_with_room(policy, trace, standing, room_bytes):

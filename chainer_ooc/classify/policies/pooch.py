@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.policies import swap_opt
+from chainer_ooc.classify.policies import swap_all, swap_opt
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
 from chainer_ooc.classify.verdict import Verdict, can_recompute
@@ -45,6 +45,7 @@ def decide(problem: Problem) -> Decision:
     found = swap_opt.search(problem)
     if found.found.fits:
         recompute(found)
+    found.try_decision(swap_all.decide(problem))  # which may have taken later swap-ins
     return found.best
 
 

@@ -28,6 +28,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from chainer_ooc.classify.decision import Decision
+from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search, Verdicts
 from chainer_ooc.classify.verdict import Verdict, everything
@@ -45,14 +46,19 @@ MISFITS = 128
 
 def decide(problem: Problem) -> Decision:
     """Keeps what makes the iteration faster, as far as memory allows."""
-    return search(problem).best
+    found = search(problem)
+    found.try_decision(swap_all.decide(problem))  # which may have taken later swap-ins
+    return found.best
 
 
 def search(problem: Problem) -> Search:
     """Step 1 of PoocH."""
     swapped = everything(problem.trace, problem.min_bytes)
+    kept = Search(problem, Decision((Verdict.KEEP,) * len(swapped)))
+    if kept.found.fits:  # nothing is faster than to wait for nothing
+        return kept
     found = Search(problem, Decision(swapped))
-    if found.found.fits and not found.try_verdicts((Verdict.KEEP,) * len(swapped)).fits:
+    if found.found.fits:
         timeline = simulate(problem, found.found.course)
         out_waits, in_waits = unhidden_swap_outs(problem, timeline), unhidden_swap_ins(timeline)
         rest = _from_the_output(problem, out_waits - in_waits.keys())

@@ -1,0 +1,74 @@
+"""Plans of real networks, as the benchmark of planning times makes them; the times themselves are not tested."""
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+BENCHMARKS = pathlib.Path(__file__).parents[2] / 'benchmarks'
+
+if str(BENCHMARKS) not in sys.path:
+    sys.path.insert(0, str(BENCHMARKS))
+import planning  # noqa: E402
+from chainer_ooc.classify.policies import POLICIES  # noqa: E402
+from chainer_ooc.schedule.plan import make_plan  # noqa: E402
+from chainer_ooc.simulate.evaluate import evaluate  # noqa: E402
+from models.googlenet import GoogLeNet  # noqa: E402
+from models.resnet import ResNet, units_of  # noqa: E402
+from models.resnet50 import ResNet50  # noqa: E402
+from models.resnext3d import ResNeXt3D  # noqa: E402
+
+NETWORKS = {
+    'resnet': (lambda: ResNet(width=8), (3, 32, 32)),
+    'googlenet': (GoogLeNet, (3, 32, 32)),
+    'resnext3d': (lambda: ResNeXt3D(units=(1, 1, 2, 1), width=16), (3, 8, 32, 32)),
+}
+BUDGET_BYTES = 14_000_000_000
+
+
+@pytest.fixture(scope='module', params=NETWORKS)
+def trace(request):
+    build, shape = NETWORKS[request.param]
+    return planning.record(build(), shape)
+
+
+@pytest.mark.parametrize('times', [1.5, 2.0])
+def test_each_policy_is_at_least_as_fast_as_the_one_before_within_the_budget(trace, times):
+    problem = planning.problem_of(trace, BUDGET_BYTES, times, 60.0)
+    before = float('inf')
+    for name in ('swap-all-naive', 'swap-all', 'swap-opt', 'pooch'):
+        plan = make_plan(POLICIES[name], problem)
+        assert plan.peak_bytes <= BUDGET_BYTES
+        assert plan.seconds <= before * (1 + 1e-9)
+        before = plan.seconds
+
+
+def test_a_trace_is_grown_to_the_peak_that_is_asked_for(trace):
+    problem = planning.problem_of(trace, BUDGET_BYTES, 2.0, 60.0)
+    kept = evaluate(problem, POLICIES['keep'].decide(problem))
+    assert kept.peak_bytes == pytest.approx(2 * BUDGET_BYTES, rel=1e-3)
+    retained_bytes = sum(each.nbytes for each in problem.trace.maps if each.retained)
+    link = problem.costs.write_bytes_per_second
+    assert sum(problem.costs.seconds) == pytest.approx(retained_bytes / (2 * link))
+
+
+@pytest.mark.parametrize(('count', 'units'), [(16, (3, 4, 6, 3)), (33, (3, 4, 23, 3)), (50, (3, 8, 36, 3))])
+def test_depth_by_formula_gives_the_published_networks(count, units):
+    assert units_of(count) == units
+
+
+def test_depth_by_formula_goes_on_and_has_a_beginning():
+    assert sum(units_of(1000)) == 1000
+    with pytest.raises(ValueError, match='ask for 16 or more'):
+        units_of(15)
+
+
+def test_a_resnet_of_16_units_is_resnet50():
+    shapes = [sorted(parameter.shape for parameter in chain.params()) for chain in (ResNet(), ResNet50())]
+    assert shapes[0] == shapes[1]
+
+
+def test_resnext101_has_the_parameters_of_the_published_network():
+    chain = ResNeXt3D()
+    assert sum(np.prod(each.shape) for each in chain.params()) == pytest.approx(48e6, rel=0.02)
+    assert sum('spatial' in name and name.endswith('W') for name, _ in chain.namedparams()) == 33
