@@ -15,6 +15,7 @@ Planning uses one core. Its times are processor time, which others on the machin
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import pathlib
 import time
@@ -84,7 +85,7 @@ def networks(arguments: argparse.Namespace) -> list[tuple[str, Callable[[], chai
     """Name, maker and shape of one input of each network."""
     image = (3, arguments.insize, arguments.insize)
     rows: list[tuple[str, Callable[[], chainer.Chain], tuple[int, ...]]] = [
-        (f'ResNet, {count} units', lambda units=units_of(count): ResNet(units, width=arguments.width), image)
+        (f'ResNet, {count} units', functools.partial(ResNet, units_of(count), width=arguments.width), image)
         for count in arguments.units]
     if not arguments.no_3d:
         rows.append(('ResNeXt101 (3D)', lambda: ResNeXt3D(width=max(16, arguments.width)), (3, 16, *image[1:])))

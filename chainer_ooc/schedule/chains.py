@@ -48,11 +48,12 @@ class Chains:
 
 def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: Shared = True) -> Chains:
     """Follows the steps and works out what each of them needs to have made again."""
-    uses = [set(each.backward_uses) for each in trace.maps]
+    uses = [each.backward_uses for each in trace.maps]
+    more_uses: dict[int, set[int]] = {}
     restored = [-1] * len(trace.maps)
     calls_at: dict[int, tuple[int, ...]] = {}
     if Verdict.RECOMPUTE not in verdicts:
-        return Chains({}, tuple(each.backward_uses for each in trace.maps), tuple(restored))
+        return Chains({}, tuple(uses), tuple(restored))
     for step in trace.steps:
         wanted = [each for each in step.maps if verdicts[each] is Verdict.RECOMPUTE and restored[each] < 0]
         if not wanted:
@@ -60,13 +61,15 @@ def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: Shared = Tr
         calls, bases = _chain(trace, verdicts, wanted, restored)
         calls_at[step.position] = calls
         for base in bases:
-            uses[base].add(step.position)
+            more_uses.setdefault(base, set()).add(step.position)
         for call in calls:
             for made in _made_by(trace, call):
                 stays = verdicts[made] is Verdict.RECOMPUTE and (is_shared(shared, made) or made in wanted)
                 if stays and trace.maps[made].backward_uses[-1:] >= (step.position,):
                     restored[made] = step.position
-    return Chains(calls_at, tuple(tuple(sorted(each)) for each in uses), tuple(restored), shared)
+    for base, positions in more_uses.items():
+        uses[base] = tuple(sorted(positions.union(uses[base])))
+    return Chains(calls_at, tuple(uses), tuple(restored), shared)
 
 
 def chain_peak_bytes(trace: Trace, chains: Chains, position: int) -> int:

@@ -43,12 +43,13 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
             if last >= first:
                 change[first] += feature_map.nbytes
                 change[last + 1] -= feature_map.nbytes
-    computing = [standing.forward_bytes + call.peak_bytes for call in trace.calls]
-    computing += [standing.backward_bytes + step.other_bytes + step.peak_bytes for step in trace.steps]
+    need = np.cumsum(np.array(change[:-1], np.int64)) + np.array(trace.computing_bytes, np.int64)
+    need[:trace.backward_start] += standing.forward_bytes
+    need[trace.backward_start:] += standing.backward_bytes
     for position in chains.calls_at:
         more_bytes = chain_peak_bytes(trace, chains, position) - trace.steps[position - trace.backward_start].peak_bytes
-        computing[position] += max(0, more_bytes)
-    return np.cumsum(np.array(change[:-1], np.int64)) + np.array(computing, np.int64)
+        need[position] += max(0, more_bytes)
+    return need
 
 
 def residency(

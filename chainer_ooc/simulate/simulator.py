@@ -62,12 +62,12 @@ class _Run:
         self.trace, self.costs, self.budget_bytes = trace, problem.costs, problem.budget_bytes
         self.need: list[int] = course.need.tolist()
         self.swap_ins, self.log = course.swap_ins, log
-        self.leave_after: list[list[int]] = [[] for _ in range(trace.positions)]
+        self.leave_after: dict[int, list[int]] = {}
         self.first_use: dict[int, list[int]] = {}
         self.last_use: dict[int, list[int]] = {}
         for map_id, verdict in enumerate(course.verdicts):
             if verdict is Verdict.SWAP:
-                self.leave_after[course.leaves[map_id]].append(map_id)
+                self.leave_after.setdefault(course.leaves[map_id], []).append(map_id)
                 if chains.uses[map_id]:
                     self.first_use.setdefault(chains.uses[map_id][0], []).append(map_id)
                     if not trace.maps[map_id].held:
@@ -87,19 +87,25 @@ class _Run:
     def through(self, synchronous: bool) -> tuple[float, int]:
         """Passes over all positions."""
         start, last = self.trace.backward_start, self.trace.positions - 1
+        leaving, leave_after = self.leaving, self.leave_after
+        first_use, last_use = self.first_use, self.last_use
         for position, seconds in enumerate(self.costs.seconds):
             if position >= start:
                 self._count_once(position)
                 self._start_swap_ins(position)
-            self._reap()
-            for map_id in self.first_use.get(position, ()):
-                self._fetch(map_id, position)
+            if leaving:
+                self._reap()
+            if position in first_use:
+                for map_id in first_use[position]:
+                    self._fetch(map_id, position)
             self._make_room(position)
             self._compute(position, seconds)
-            for map_id in self.leave_after[position]:
-                self._swap_out(map_id)
-            for map_id in self.last_use.get(position, ()):
-                self._drop(map_id)
+            if position in leave_after:
+                for map_id in leave_after[position]:
+                    self._swap_out(map_id)
+            if position in last_use:
+                for map_id in last_use[position]:
+                    self._drop(map_id)
             if synchronous and position < last:
                 self._synchronise(position + 1)
         return self.now, self.peak_bytes

@@ -166,15 +166,20 @@ class Trace:
         """SHA-256 over the signatures: equal for equal graphs, whatever the times."""
         return hashlib.sha256('\n'.join(call.signature for call in self.calls).encode()).hexdigest()
 
-    @property
+    @cached_property
     def positions(self) -> int:
         """Number of calls and steps."""
         return len(self.calls) + len(self.steps)
 
-    @property
+    @cached_property
     def backward_start(self) -> int:
         """Position of the first step."""
         return len(self.calls)
+
+    @cached_property
+    def computing_bytes(self) -> tuple[int, ...]:
+        """What each position's computation has at its highest, beside feature maps and what lives all the time."""
+        return (*(call.peak_bytes for call in self.calls), *(step.other_bytes + step.peak_bytes for step in self.steps))
 
     def name_of(self, position: int) -> str:
         """How messages call a position: ``'Convolution2DFunction, backward of call 14'``."""

@@ -65,10 +65,10 @@ class ResNeXt3D(chainer.Chain):
             self.stem = NormalizedConvolution3D(3, width, 7, (1, 2, 2), 3)
             channels, stages = width, chainer.ChainList()
             for number, count in enumerate(units):
-                inner, out = 2 * width * 2**number, 4 * width * 2**number
-                stages.append(chainer.Sequential(*(
-                    GroupedBottleneck(channels if unit == 0 else out, inner, out, 2 if unit == 0 < number else 1, groups)
-                    for unit in range(count))))
+                inner, out, stride = 2 * width * 2**number, 4 * width * 2**number, 2 if number else 1
+                first = GroupedBottleneck(channels, inner, out, stride, groups)
+                others = [GroupedBottleneck(out, inner, out, 1, groups) for _ in range(count - 1)]
+                stages.append(chainer.Sequential(first, *others))
                 channels = out
             self.stages = stages
             self.classifier = L.Linear(channels, classes)

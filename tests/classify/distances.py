@@ -9,11 +9,11 @@ import sys
 import hypothesis
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from drawn_problems import problems  # noqa: E402
-from literal_problems import drawn, times_of_all  # noqa: E402
+from drawn_problems import problems
+from literal_problems import drawn, times_of_all
 
-from chainer_ooc.classify.policies import POLICIES  # noqa: E402
-from chainer_ooc.simulate.evaluate import evaluate  # noqa: E402
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.simulate.evaluate import evaluate
 
 
 def main(count=300, most_maps=5):

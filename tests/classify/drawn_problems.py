@@ -65,14 +65,16 @@ def traces(draw, most_calls=24):
 
 def _grow(draw, net):
     if len(net.tips) > 1 and draw(st.integers(0, 3)) == 0:
-        return _join(draw, net)
+        _join(draw, net)
+        return
     kind = draw(st.sampled_from(KINDS[:-1] if len(net.tips) > 2 else KINDS))
     place = draw(st.integers(0, len(net.tips) - 1))
     source = net.tips[place]
     if kind == 'branch':
-        return net.tips.append(source)
+        net.tips.append(source)
+        return
     nbytes = net.maps[source]['nbytes']
-    out_bytes = draw(st.integers(1, 60)) if kind == 'convolution' else max(1, nbytes // 2) if kind == 'pooling' else nbytes
+    out_bytes = {'convolution': draw(st.integers(1, 60)), 'pooling': max(1, nbytes // 2)}.get(kind, nbytes)
     net.tips[place] = net.add_call(draw, kind, (source,), out_bytes)
 
 

@@ -10,6 +10,7 @@ BENCHMARKS = pathlib.Path(__file__).parents[2] / 'benchmarks'
 if str(BENCHMARKS) not in sys.path:
     sys.path.insert(0, str(BENCHMARKS))
 import planning  # noqa: E402
+
 from chainer_ooc.classify.policies import POLICIES  # noqa: E402
 from chainer_ooc.schedule.plan import make_plan  # noqa: E402
 from chainer_ooc.simulate.evaluate import evaluate  # noqa: E402

@@ -1,7 +1,7 @@
 """swap-all: every map leaves after its last forward use and comes back as early as the profiled free memory allows.
 
-Early is not always faster. The profile knows no copies: a swap-in that begins early, or a map that is wanted back before
-it is gone, can take memory that a computation then waits for, until a long swap-out ends. So both schedules are
+Early is not always faster. The profile knows no copies: a swap-in that begins early, or a map that is wanted back
+before it is gone, can take memory that a computation then waits for, until a long swap-out ends. So both schedules are
 simulated, and where swap-ins with the step before (`swap_all_naive`) make the iteration faster, they are taken.
 
 Source: PoocH 4.3; the comparison is ours.
