@@ -42,6 +42,11 @@ class Search:
         """Whether the time is up."""
         return time.monotonic() > self._ends
 
+    @property
+    def left_seconds(self) -> float:
+        """What is left of the time, not below 0."""
+        return max(0.0, self._ends - time.monotonic())
+
     def try_verdicts(self, verdicts: Verdicts) -> Evaluation:
         """Evaluates verdicts under the best decision's ways; they become the best if they are faster."""
         return self.try_decision(replace(self.best, verdicts=verdicts))

@@ -13,6 +13,9 @@ smallest ratios are worked out anew before a map is chosen, and all of them agai
 more than `SIMULATED_MAPS` maps r(X) is estimated as the time of the calls that have to run again over the time of the
 two copies, and several maps are taken at once, as long as the simulated iteration gets faster.
 
+Step 1 may spend the memory on keeps that save little, which step 2 cannot take back. So step 2 is done once more, in
+groups, from the iteration that swaps everything, and the faster of the two results is taken.
+
 Source: PoocH 4.4.3. Where it speaks of the overhead of swapping and recomputing, ours are differences of simulated
 times, which count what a change does to all other transfers and to memory. A map whose swap costs nothing is left.
 PoocH settles a map for good when its ratio is once 1 or more; ours gets another chance, as later changes may make it
@@ -21,14 +24,15 @@ cheap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.policies import swap_all, swap_opt
+from chainer_ooc.classify.policies import keep, swap_all, swap_opt
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
-from chainer_ooc.classify.verdict import Verdict, can_recompute
+from chainer_ooc.classify.verdict import Verdict, can_recompute, everything
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.simulate.evaluate import Evaluation, evaluate
 from chainer_ooc.trace import Trace
@@ -36,27 +40,37 @@ from chainer_ooc.trace import Trace
 #: So many ratios are worked out anew before a map is chosen.
 FRONT = 16
 #: With more maps, ratios are estimated, and so many groups lead through all of them.
-SIMULATED_MAPS = 512
+SIMULATED_MAPS = 256
 GROUPS = 64
 
 
 def decide(problem: Problem) -> Decision:
-    """Step 1, then step 2 of PoocH."""
-    found = swap_opt.search(problem)
+    """Step 1, then step 2 of PoocH; or step 2 alone, in groups, where that is faster."""
+    if evaluate(problem, keep.decide(problem)).fits:
+        return keep.decide(problem)
+    without_keeps = Search(problem, Decision(everything(problem.trace, problem.min_bytes)))
+    if without_keeps.found.fits:
+        _recompute_in_groups(without_keeps, _left(without_keeps))
+    found = swap_opt.search(replace(problem, limit_seconds=without_keeps.left_seconds))
     if found.found.fits:
         recompute(found)
+    found.try_decision(without_keeps.best)
     found.try_decision(swap_all.decide(problem))  # which may have taken later swap-ins
     return found.best
 
 
 def recompute(found: Search) -> None:
     """Step 2: recomputes swapped maps as long as that is faster."""
-    possible = can_recompute(found.problem.trace, found.problem.min_bytes)
-    left = [each for each, verdict in enumerate(found.best.verdicts) if verdict is Verdict.SWAP and possible[each]]
+    left = _left(found)
     if len(left) <= SIMULATED_MAPS:
         _recompute_one_by_one(found, left)
     else:
         _recompute_in_groups(found, left)
+
+
+def _left(found: Search) -> list[int]:
+    possible = can_recompute(found.problem.trace, found.problem.min_bytes)
+    return [each for each, verdict in enumerate(found.best.verdicts) if verdict is Verdict.SWAP and possible[each]]
 
 
 def _recompute_one_by_one(found: Search, left: list[int]) -> None:
@@ -76,7 +90,7 @@ def _recompute_one_by_one(found: Search, left: list[int]) -> None:
 
 
 def _recompute_in_groups(found: Search, left: list[int]) -> None:
-    size = stride = len(left) // GROUPS
+    size = stride = math.ceil(len(left) / GROUPS)
     while left and not found.is_over:
         ratios = estimated_ratios(found.problem, found.found, left)
         left.sort(key=lambda each: (ratios[each], each))

@@ -53,10 +53,10 @@ def decide(problem: Problem) -> Decision:
 
 def search(problem: Problem) -> Search:
     """Step 1 of PoocH."""
-    swapped = everything(problem.trace, problem.min_bytes)
-    kept = Search(problem, Decision((Verdict.KEEP,) * len(swapped)))
+    kept = Search(problem, Decision((Verdict.KEEP,) * len(problem.trace.maps)))
     if kept.found.fits:  # nothing is faster than to wait for nothing
         return kept
+    swapped = everything(problem.trace, problem.min_bytes)
     found = Search(problem, Decision(swapped))
     if found.found.fits:
         timeline = simulate(problem, found.found.course)
