@@ -37,9 +37,12 @@ def draw_planning(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str
                   linestyle=style, linewidth=1.4, markersize=5, label=label)
     for row in ordered:
         axes.annotate(str(row['network']), (row['calls'], row['pooch_seconds']), xytext=(0, 7),
-                      textcoords='offset points', fontsize=7, color=GREY, ha='right', rotation=0)
+                      textcoords='offset points', fontsize=7, color=GREY, ha='right')
     axes.set_xscale('log')
     axes.set_yscale('log')
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter('{x:,g}')
+        axis.set_minor_formatter('')
     axes.margins(x=0.12, y=0.12)
     axes.set_xlabel('forward calls of the graph')
     axes.set_ylabel('time [s]')

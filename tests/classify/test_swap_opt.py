@@ -96,11 +96,17 @@ def test_memory_decides_how_much_is_kept(budget_bytes, verdicts):
     assert decide(literal_problem(*TWO, budget_bytes)) == verdicts
 
 
-def test_the_tree_finds_what_keeping_from_the_output_misses():
-    problem = literal_problem(*TWO, 10)
-    from_the_output = seconds_of(problem, 'SK')  # after which map 0 does not fit any more
-    assert seconds_of(problem, 'KK') == float('inf')
-    assert seconds_of(problem, decide(problem)) == min(times_of_all(problem).values()) < from_the_output
+def test_the_tree_finds_what_keeping_one_after_the_other_misses():
+    # Maps of 5, 5, 2 and 6 bytes; call 5 and its step leave room for 10. From the output, and from the largest, 3 is
+    # kept and then 2 fits, 8 bytes; so they are from the longest wait, as the steps of 2 and 1 hide half a second of
+    # the copies behind them. From the smallest 2 and 1 are kept, 7 bytes. The two of 5 bytes would fill the room.
+    problem = literal_problem(
+        [(10.0, 5), (10.0, 5), (10.0, 2), (10.0, 6), (10.0, 0), (10.0, 20)],
+        [(0.125, 20), (0.125, 0), (0.125, 0), (0.5, 0), (0.5, 0), (0.125, 0)],
+        [own(5, 0), own(5, 1), own(2, 2), own(6, 3)], 30)
+    times = times_of_all(problem)
+    assert times['KKSS'] == min(times.values()) < min(times['SSKK'], times['SKKS'], times['KSKS'])
+    assert decide(problem) == 'KKSS'
 
 
 def test_a_map_whose_copies_are_hidden_stays_swapped_though_memory_would_allow_to_keep_it():

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from chainer_ooc.report import comparison_chart, figure, memory_plot
+from chainer_ooc.report import comparison_chart, figure, memory_plot, planning_plot
 from chainer_ooc.report.values import Outcome
 
 ROWS = [
@@ -68,3 +68,15 @@ def test_tables_need_neither_chainer_nor_matplotlib():
             'print(sorted({"chainer", "matplotlib"} & set(sys.modules)))')
     ran = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == '[]'
+
+
+def test_planning_times_are_drawn_over_the_number_of_calls(matplotlib, tmp_path):
+    rows = [{'network': f'{calls} calls', 'calls': calls, 'pooch_seconds': calls / 50, 'swap-opt_seconds': calls / 100,
+             'simulation_seconds': calls / 1e5} for calls in (1000, 100)]
+    planning_plot.draw_planning(rows, tmp_path / 'planning.png', 'Planning')
+    assert_is_png(tmp_path / 'planning.png')
+
+
+def test_no_planning_times_are_refused(tmp_path):
+    with pytest.raises(ValueError, match='no rows'):
+        planning_plot.draw_planning([], tmp_path / 'none.png', 'Planning')
