@@ -35,8 +35,9 @@ def draw_planning(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str
     for key, label, colour, mark, style in _LINES:
         axes.plot([row['calls'] for row in ordered], [row[key] for row in ordered], color=colour, marker=mark,
                   linestyle=style, linewidth=1.4, markersize=5, label=label)
-    for row in ordered:
-        axes.annotate(str(row['network']), (row['calls'], row['pooch_seconds']), xytext=(0, 7),
+    for number, row in enumerate(ordered):
+        is_second = number > 0 and ordered[number - 1]['calls'] == row['calls']
+        axes.annotate(str(row['network']), (row['calls'], row['pooch_seconds']), xytext=(0, -14 if is_second else 7),
                       textcoords='offset points', fontsize=7, color=GREY, ha='right')
     axes.set_xscale('log')
     axes.set_yscale('log')

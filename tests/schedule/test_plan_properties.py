@@ -143,9 +143,10 @@ def test_no_swap_in_could_start_a_position_earlier(policy, trace, standing, room
     plan = plan_with_room(policy, trace, standing, room_bytes)
     free = plan.budget_bytes - demand(trace, plan.verdicts, standing, MIN_BYTES)
     behind = trace.backward_start
+    is_early = policy.decide(problem_of(trace, standing, plan.budget_bytes)).starts.ahead is None
     for each in plan.swap_ins:
         nbytes = trace.maps[each.map].nbytes
-        first = behind if policy.name == 'swap-all' else max(behind, each.use - 1)
+        first = behind if is_early else max(behind, each.use - 1)
         assert each.start == first or free[each.start - 1] < nbytes
         free[each.start:each.use] -= nbytes
         behind = each.start
