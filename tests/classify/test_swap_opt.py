@@ -86,8 +86,8 @@ def test_a_swap_out_that_memory_waits_for_in_forward_is_not_hidden():
 # map 0, 6 bytes                 ######################### (kept) ######
 # map 1, 4 bytes                         ############ (kept) #####
 #
-# bytes that it takes: nothing kept 6, map 1 kept 8, map 0 kept 10 (both, while step 1 runs), both kept 14; to keep map 1
-# gains nothing, as it is wanted back while it is still leaving, and stays
+# bytes that it takes: nothing kept 6, map 1 kept 8, map 0 kept 10 (both, while step 1 runs), both kept 14. To keep
+# map 1 gains nothing, as it is wanted back while it is still leaving, and stays.
 TWO = ([(10.0, 6), (10.0, 4), (10.0, 0)], [(0.125, 4), (0.125, 0), (0.125, 0)], [own(6, 0), own(4, 1)])
 
 
