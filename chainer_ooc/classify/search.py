@@ -68,9 +68,9 @@ class Search:
 
     def watched(self, items: Sequence[int], what: str) -> Iterator[int]:
         """Passes over items until the time is up, with a progress bar on a terminal if it takes more than a second."""
-        import tqdm  # here, as `doctor` has to run where nothing is installed
+        from chainer_ooc.classify.progress import Bar  # here, as `doctor` has to run where nothing is installed
 
-        for each in tqdm.tqdm(items, desc=what, delay=1.0, disable=None, leave=False):
+        for each in Bar(items, desc=what, delay=1.0, disable=None, leave=False):
             if self.is_over:
                 return
             yield each

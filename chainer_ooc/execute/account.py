@@ -33,7 +33,8 @@ class Account:
         self.on_event: Callable[[str, object, int, int], None] = lambda kind, token, map_id, nbytes: None
         self._by_root: dict[int, tuple[weakref.ref[Array], Storage]] = {}
         self._deaths: deque[tuple[int, weakref.ref[Array], object, int, int, int]] = deque()
-        self._refs: dict[int, weakref.ref[Array]] = {}  # one that dies before its block would not tell
+        # Kept here, as a reference that dies before its block would not tell; with the bytes that it counts.
+        self._refs: dict[int, tuple[weakref.ref[Array], int]] = {}
         self._near_bytes = 0
         self._metered_bytes = 0
         self._epoch = 0
@@ -79,17 +80,26 @@ class Account:
         """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
         key, token, map_id, nbytes = id(root), storage.token, storage.map, storage.counted_bytes
         epoch = self._epoch if metered else -1
+        ref = weakref.ref(root, lambda ref: self._deaths.append((key, ref, token, map_id, nbytes, epoch)))
+        self._refs[id(ref)] = ref, nbytes
+        storage.root = ref
         self._near_bytes += nbytes
         if metered:
             self._metered_bytes += nbytes
         self.on_event('malloc', token, map_id, nbytes)
-        storage.root = weakref.ref(root, lambda ref: self._deaths.append((key, ref, token, map_id, nbytes, epoch)))
-        self._refs[id(storage.root)] = storage.root
+
+    def recount(self) -> None:
+        """Puts the account right after an exception, which may have come between any two of its steps."""
+        self._bury()
+        self._refs = {key: (ref, nbytes) for key, (ref, nbytes) in self._refs.items() if ref() is not None}
+        self._by_root = {key: found for key, found in self._by_root.items() if found[0]() is not None}
+        self._near_bytes = sum(nbytes for _, nbytes in self._refs.values())
 
     def _bury(self) -> None:
         while self._deaths:
             key, dead, token, map_id, nbytes, epoch = self._deaths.popleft()
-            del self._refs[id(dead)]
+            if self._refs.pop(id(dead), None) is None:
+                continue
             self._near_bytes -= nbytes
             if epoch == self._epoch:
                 self._metered_bytes -= nbytes

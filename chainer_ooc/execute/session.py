@@ -208,6 +208,7 @@ class Session:
             iteration.abandon()
             self._uncertain = self._uncertain or not self._known()
         self._residency.calm()
+        self._residency.recount()
 
 
 def _is_managed(inputs: Sequence[Any]) -> bool:
