@@ -50,12 +50,11 @@ def test_training_between_the_floor_of_swap_all_and_in_core_gives_the_bits_of_pl
 @pytest.mark.parametrize('policy', ['capacity', 'lms', 'window'])
 def test_a_larger_budget_moves_less(policy):
     low, high = floor_of('residual', 'swap-all') + NOISE_BYTES, in_core_peak('residual')
-    moved = []
+    training, moved = Training('residual'), []
+    chainer_ooc.reset()
+    with ooc(policy, budget=1):
+        training.iterate()  # the one recording from which all plans are made
     for budget in (low, (low + high) // 2, 2 * high):
-        chainer_ooc.reset()
-        training = Training('residual')
-        with ooc(policy, budget=1):
-            training.iterate()
         with ooc(policy, budget=budget):
             training.iterate(2)
         moved.append(training.outcome.stats[-1].swap)
