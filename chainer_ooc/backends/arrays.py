@@ -3,8 +3,8 @@
 Execution moves storage, not arrays (P4): several views may share one block of memory, and each has to come back with
 its own shape, strides and offset. A *root* is the array that owns the block; a `Layout` is how a view lies on it.
 
-Left out: arrays whose block belongs to somebody else (a mapped file, shared memory, a foreign buffer), arrays of Python
-objects and subclasses of ndarray. `root_of` gives None for them, and they are never moved.
+Left out: arrays whose block belongs to somebody else (a file that others mapped, shared memory, a foreign buffer),
+arrays of Python objects and subclasses of ndarray. `root_of` gives None for them, and they are never moved.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host.block import Block
+from chainer_ooc.backends.host.mapping import Mapping
 
 #: NPY_ARRAY_WRITEABLE. Reading `flags.writeable` itself warns for what numpy.broadcast_arrays gave.
 _WRITEABLE = 0x400
@@ -53,7 +54,7 @@ def root_of(array: Any) -> np.ndarray[Any, Any] | None:
         return None
     while type(array.base) is np.ndarray:
         array = array.base
-    owns = (array.base is None and array.flags.owndata) or type(array.base) is Block
+    owns = (array.base is None and array.flags.owndata) or type(array.base) in (Block, Mapping)
     if not owns or not array.nbytes or array.dtype.hasobject:
         return None
     return array  # type: ignore[no-any-return]

@@ -17,6 +17,9 @@ C7  **Release never blocks and never raises**, whoever calls it: any thread, a w
     A far copy that is garbage collected counts as released.
 C8  **Close leaves nothing**: no thread, no descriptor, no file.
 C9  **A forked child owns no backend.** There, every call but ``release`` and ``close`` raises, and none hangs.
+C10 **A mapping is the far copy**, where a backend has mappings: what is written to it is what is read later, in either
+    way. It stays valid as long as anything refers to it, also after ``release`` and ``close``; its far memory is no
+    other copy's until then.
 
 A feature map's way, on the host::
 
@@ -38,6 +41,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from chainer_ooc.errors import SpillError
 
 #: Bytes in near memory: uint8, one-dimensional, C-contiguous.
 ByteArray = npt.NDArray[np.uint8]
@@ -207,6 +212,29 @@ class Backend(abc.ABC):
 
         If this fails: as ``Transfer.wait`` reports, the copy stays valid and may be read again.
         """
+
+    def map(self, copy: FarCopy) -> ByteArray:
+        """Shows far memory as if it were near; waits for the copy's own swap-out (C4).
+
+        Nothing is copied, and nothing is allocated: the system decides which of the bytes are in near memory, and has
+        begun to fetch them when this returns. A backend need not have it.
+
+        Args:
+            copy: A handle of this backend that is not released.
+
+        Returns:
+            uint8, 1-D, C-contiguous, writable, of ``copy.nbytes`` bytes; see C10.
+
+        Raises:
+            SpillError: The backend has no mappings, is closed or belongs to the parent process, the copy's swap-out
+                failed, or the system refuses.
+            ValueError: The copy is released or another backend's.
+            MemoryError: There are no addresses for it.
+
+        If this fails: nothing has changed; the copy can be mapped or swapped in again.
+        """
+        raise SpillError(f'the {self.name} backend cannot map far memory; set chainer.config.ooc to another policy, '
+                         "such as 'capacity'")
 
     @abc.abstractmethod
     def release(self, copy: FarCopy) -> None:

@@ -44,6 +44,8 @@ class Decision:
         synchronous: a call's swap-outs are waited for before the next call begins, and so are swap-ins that have begun.
         shares_chains: what a chain of recomputations makes stays for the steps after, or the maps of these ids do;
             None: all of it if memory allows it, else nothing.
+        mapped: swapped maps are read where they are, in far memory that the system pages. In backward they take none of
+            the budget, and a swap-in has the system fetch what will be read.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -51,6 +53,7 @@ class Decision:
     leaves: Mapping[int, int] = field(default_factory=dict)
     synchronous: bool = False
     shares_chains: Shared | None = None
+    mapped: bool = False
 
 
 def is_shared(shared: Shared, map_id: int) -> bool:

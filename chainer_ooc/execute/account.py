@@ -77,8 +77,12 @@ class Account:
         storage.root, storage.state = _dead_reference(), State.LOST if storage.copy is None else State.AWAY
 
     def count(self, root: Array, storage: Storage, metered: bool) -> None:
-        """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
-        key, token, map_id, nbytes = id(root), storage.token, storage.map, storage.counted_bytes
+        """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping.
+
+        What the system pages costs none of the budget.
+        """
+        key, token, map_id = id(root), storage.token, storage.map
+        nbytes = 0 if storage.mapped else storage.counted_bytes
         epoch = self._epoch if metered else -1
         ref = weakref.ref(root, lambda ref: self._deaths.append((key, ref, token, map_id, nbytes, epoch)))
         self._refs[id(ref)] = ref, nbytes

@@ -130,6 +130,11 @@ class Following:
         return self._orders is not None and self._orders.plan.synchronous
 
     @property
+    def maps_far_memory(self) -> bool:
+        """Whether what was swapped out is read where it is."""
+        return self._orders is not None and self._orders.plan.mapped
+
+    @property
     def shares_chains(self) -> Shared:
         """What of a chain of recomputations stays for the steps after."""
         return self._orders is None or self._orders.plan.chains.shared

@@ -245,7 +245,6 @@ class Iteration:
         self._look_around(recorder.next_position)
         needed = retained(residency, function)
         residency.pinned = frozenset(needed)
-        residency.shares_chains = self.following.shares_chains
         for storage in needed:
             if storage.state is not State.RESIDENT:
                 residency.fetch(storage, exposed=False)
@@ -306,11 +305,9 @@ class Iteration:
         ahead_bytes = step.peak_bytes if step is not None else 0
         while (swap_in := self.following.due(self.recorder.next_position)) is not None:
             storage = self._storage(swap_in.map)
-            if storage is not None and swap_in.use >= self.recorder.next_position:
-                if storage.state is State.AWAY and not self._residency.has_room(storage.nbytes + ahead_bytes):
-                    return
-                if not self._residency.prefetch(storage):
-                    return
+            if storage is not None and swap_in.use >= self.recorder.next_position and not (
+                    self._residency.can_come(storage, ahead_bytes) and self._residency.prefetch(storage)):
+                return
             self.following.started()
 
     # --- the end ---------------------------------------------------------------------------------------------------
@@ -359,6 +356,8 @@ class Iteration:
 
     def _look_around(self, position: int) -> None:
         """Takes note of what ended since the last computation: swap-outs, blocks that died, users' references."""
+        self._residency.shares_chains = self.following.shares_chains
+        self._residency.maps_far_memory = self.following.maps_far_memory
         self._residency.reap()
         self._departures.go_on()
         if self.following.is_synchronous:

@@ -19,10 +19,12 @@ from chainer_ooc.backends.base import Backend, ByteArray
 from chainer_ooc.classify.decision import Shared
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import Account
+from chainer_ooc.execute.arrivals import Arrivals
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.revival import forget, release, revive
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.execute.through import see_off, show
 
 
 class Residency(Account):
@@ -35,6 +37,7 @@ class Residency(Account):
         inside: Chainer's own computation runs, so that whoever reads an array does not write to it.
         pinned: storages that the current call needs.
         next_use: position of a storage's next use, for eviction; the farthest goes first.
+        maps_far_memory: what is away is read where it is, see `through`.
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
     """
@@ -44,6 +47,7 @@ class Residency(Account):
         self.backend = backend
         self.budget_bytes: int | None = None
         self.min_bytes = 0
+        self.maps_far_memory = False
         self.shares_chains: Shared = True
         self.inside = False
         self.pinned: frozenset[Storage] = frozenset()
@@ -51,7 +55,7 @@ class Residency(Account):
         self.on_lost: Callable[[Storage], None] = lambda storage: None
         self.tally = Tally()
         self._leaving: deque[Storage] = deque()
-        self._arriving: deque[list[Any]] = deque()  # blocks that copies write to, and their transfers
+        self._arrivals = Arrivals()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
 
     def register(self, array: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
@@ -81,8 +85,8 @@ class Residency(Account):
         """
         if storage.state is not State.RESIDENT:
             return False
-        if storage.copy is not None and not storage.exposed:
-            self._let_go(storage)
+        if storage.has_true_copy():
+            self.let_go(storage)
             return True
         release(storage)
         storage.recipe = None  # his Variables have their arrays again, and nobody notices what he writes there
@@ -107,14 +111,14 @@ class Residency(Account):
         Raises:
             SpillError: a swap-out failed; that storage is resident.
         """
-        self._forget_arrived()
+        self._arrivals.forget_ended()
         while self._leaving:
             storage = self._leaving[0]
             transfer = storage.transfer
             if storage.state is State.LEAVING and transfer is not None:
                 if not transfer.done and not wait:
                     return
-                self._finish_leaving(storage)
+                self.finish_leaving(storage)
                 wait = False
             self._leaving.popleft()
 
@@ -148,6 +152,8 @@ class Residency(Account):
         Returns:
             False if there is no near memory for it now; it can be tried again.
         """
+        if self.maps_far_memory and storage.state is State.LEAVING:
+            return True
         storage.recalled = True
         found = self._near_block(storage)
         if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
@@ -156,16 +162,17 @@ class Residency(Account):
             return True
         assert storage.copy is not None
         try:
+            if self.maps_far_memory:
+                show(self, storage)
+                return True
             block = self.backend.allocate(storage.nbytes)
         except MemoryError:
             return False
-        on_heap = block.base is None
+        on_heap, storage.mapped = block.base is None, False
         self.count(block, storage, self.metering and on_heap)
         storage.block, storage.state = block, State.ARRIVING
-        self._forget_arrived()
-        self._arriving.append([block, None])
         try:
-            self._arriving[-1][1] = storage.transfer = self.backend.swap_in(storage.copy, block)
+            storage.transfer = self._arrivals.begin(self.backend, storage.copy, block)
         except BaseException:
             storage.block = None
             self.detach(storage)  # the block may live on under a copy that nobody waits for
@@ -190,6 +197,8 @@ class Residency(Account):
             MemoryError: no near memory for it.
         """
         with self.tally.stalled():
+            if self.maps_far_memory and storage.state is State.LEAVING:
+                see_off(self, storage)
             block = self._near_block(storage)
             if block is None:
                 block = self._bring(storage)
@@ -214,8 +223,8 @@ class Residency(Account):
         storage.recalled = False
         if storage.state is not State.RESIDENT:
             return
-        if storage.copy is not None and not storage.exposed:
-            self._let_go(storage)
+        if storage.has_true_copy():
+            self.let_go(storage)
         elif ((may_lose or (storage.recipe is not None and not storage.exposed))
                 and storage.copy is None and not storage.in_variables()):
             storage.empty_places()
@@ -244,7 +253,7 @@ class Residency(Account):
                 # Copies of Variables, which no place knows, find the block here as long as they live.
                 storage.block = self.fetch(storage, exposed=True)
         self.backend.close()
-        self._arriving.clear()
+        self._arrivals.clear()
 
     # --- the budget ------------------------------------------------------------------------------------------------
 
@@ -258,6 +267,11 @@ class Residency(Account):
         A device may refuse what the budget allows: free memory lies scattered, or others have taken it.
         """
         return self.budget_bytes is None or (self.fits(nbytes) and self.backend.has_room(nbytes))
+
+    def can_come(self, storage: Storage, beside_bytes: int) -> bool:
+        """Whether a storage may come now and leave room for so many bytes more."""
+        return (storage.state is not State.AWAY or self.maps_far_memory
+                or self.has_room(storage.nbytes + beside_bytes))
 
     def make_room(self, nbytes: int) -> bool:
         """Waits for swap-outs, then evicts what is used last, until there is room; False if the budget has none."""
@@ -281,7 +295,7 @@ class Residency(Account):
 
     def _evict(self, stuck: set[int]) -> bool:
         candidates = [each for each in self._all
-                      if each.state in (State.RESIDENT, State.ARRIVING) and each not in self.pinned
+                      if each.state in (State.RESIDENT, State.ARRIVING) and each not in self.pinned and not each.mapped
                       and each.nbytes >= max(self.min_bytes, 1) and id(each) not in stuck]
         if not candidates:
             return False
@@ -296,7 +310,7 @@ class Residency(Account):
 
     # --- the small steps -------------------------------------------------------------------------------------------
 
-    def _finish_leaving(self, storage: Storage) -> None:
+    def finish_leaving(self, storage: Storage) -> None:
         assert storage.transfer is not None
         try:
             with self.tally.stalled():
@@ -310,7 +324,7 @@ class Residency(Account):
         self.tally.write_seconds += storage.transfer.seconds
         self._stay(storage)
         if not storage.recalled and not storage.exposed and storage not in self.pinned:
-            self._let_go(storage)
+            self.let_go(storage)
 
     def _stay(self, storage: Storage) -> None:
         """What was to leave is resident: the places own it again."""
@@ -318,10 +332,10 @@ class Residency(Account):
         storage.fill_places(storage.block, variables=storage.exposed)
         storage.block, storage.transfer, storage.state = None, None, State.RESIDENT
 
-    def _let_go(self, storage: Storage) -> None:
+    def let_go(self, storage: Storage) -> None:
         root = storage.root()
         storage.empty_places()
-        storage.state = State.AWAY
+        storage.exposed, storage.state = False, State.AWAY
         del root
 
     def _near_block(self, storage: Storage) -> ByteArray | None:
@@ -332,7 +346,7 @@ class Residency(Account):
         elif storage.state in (State.AWAY, State.LOST) and root is not None:
             storage.state, storage.exposed = State.RESIDENT, True
         elif storage.state is State.RESIDENT and root is None:
-            storage.state = State.LOST if storage.copy is None or storage.exposed else State.AWAY
+            storage.state = State.AWAY if storage.has_true_copy() else State.LOST
         near = root is not None and storage.state in (State.LEAVING, State.RESIDENT)
         return arrays.flat_bytes(root) if near and root is not None else None
 
@@ -346,6 +360,8 @@ class Residency(Account):
                 log.logger.info('a swap-in failed and is tried again: %s', error)
         if storage.state is State.AWAY:
             self.tally.faults += 1
+            if self.maps_far_memory:
+                return show(self, storage)
             self.make_room(storage.nbytes)
             stuck: set[int] = set()
             while not self.prefetch(storage):
@@ -367,20 +383,8 @@ class Residency(Account):
         finally:
             if storage.transfer.done:
                 storage.block, storage.transfer, storage.state = None, None, state
-                self._forget_arrived()
+                self._arrivals.forget_ended()
         return block
-
-    def _forget_arrived(self) -> None:
-        """Lets go of blocks whose copies have ended; until then they must live, though their storage may not.
-
-        Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
-        """
-        ended = 0
-        for number, (_, transfer) in enumerate(self._arriving, 1):
-            if transfer is not None and transfer.done:
-                ended = number
-        for _ in range(ended):
-            self._arriving.popleft()
 
     def _turn_back(self, storage: Storage) -> None:
         """Ends a swap-in that nobody waits for: the far copy is still whole."""

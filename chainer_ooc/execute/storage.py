@@ -8,6 +8,8 @@ A storage never owns its block while that is RESIDENT: the places do, and a weak
 gone. It may be alive although every place gave it up, when the user holds the array; then it is taken up again, unread
 from anywhere, so that the user's array and Chainer's stay one (P4) and nothing written to it is lost.
 
+A far copy that is read where it is goes from AWAY to RESIDENT at once: its block is a mapping (see `through`).
+
 The places are empty from the moment that a swap-out starts, and Variables stay empty when only Chainer itself reads. So
 every read by the user is noticed, and after one the far copy is not trusted: he may have written to what he got.
 
@@ -62,6 +64,7 @@ class Storage:
         hold: the bytes of a new map whose Variables are vacant so that the user's reads are noticed, else None.
         places: everything of Chainer's that may hold an array on it, each once.
         map: id of its feature map in the iteration, or -1.
+        mapped: the block, in near memory last or still, shows the far copy itself: the two cannot differ.
         recalled: it is to stay although it is LEAVING.
         exposed: the user may have got an array on it, so that the far copy may be outdated.
         pending_uses: functions that retained it and have not run backward yet.
@@ -69,8 +72,8 @@ class Storage:
     """
 
     __slots__ = (
-        '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'hold', 'map', 'nbytes', 'pending_uses', 'places',
-        'recalled', 'recipe', 'residency', 'root', 'state', 'token', 'touched', 'transfer')
+        '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'hold', 'map', 'mapped', 'nbytes', 'pending_uses',
+        'places', 'recalled', 'recipe', 'residency', 'root', 'state', 'token', 'touched', 'transfer')
 
     def __init__(self, residency: Residency, root: Array):
         self.residency = residency
@@ -86,6 +89,7 @@ class Storage:
         self.hold: ByteArray | None = None
         self.places: dict[tuple[int, object], Place] = {}
         self.map = -1
+        self.mapped = False
         self.exposed = False
         self.recalled = False
         self.pending_uses = 0
@@ -112,6 +116,10 @@ class Storage:
         root = self.root()
         return root is not None and any(
             arrays.root_of(array) is root for place in self.places.values() for array in place.retained())
+
+    def has_true_copy(self) -> bool:
+        """Whether the far copy is what the block is."""
+        return self.copy is not None and (self.mapped or not self.exposed)
 
     def can_return(self) -> bool:
         """Whether its bytes can be had whenever they are asked for, as long as its graph lives."""

@@ -22,7 +22,7 @@ class Course:
         chains: what runs again, and when.
         need: bytes at each position, int64, shape (positions,), if transfers take no time and nothing comes early.
         swap_ins: in the order in which they start.
-        synchronous: see `Decision`.
+        synchronous, mapped: see `Decision`.
         floor_bytes: the smallest budget that is enough for `need`.
         floor_at: the position that sets it.
         scheduled_bytes: the highest point of `need` with the swap-ins that come early.
@@ -34,6 +34,7 @@ class Course:
     need: Bytes
     swap_ins: tuple[SwapIn, ...]
     synchronous: bool
+    mapped: bool
     floor_bytes: int
     floor_at: int
     scheduled_bytes: int
@@ -50,13 +51,13 @@ def lay_out(problem: Problem, decision: Decision) -> Course:
     ways: tuple[Shared, ...] = (True, False) if decision.shares_chains is None else (decision.shares_chains,)
     for shared in ways if Verdict.RECOMPUTE in verdicts else (True,):
         chains = find_chains(trace, verdicts, shared)
-        need = demand(trace, verdicts, problem.standing, problem.min_bytes, chains, leaves)
+        need = demand(trace, verdicts, problem.standing, problem.min_bytes, chains, leaves, decision.mapped)
         floor_bytes = int(need.max(initial=0))
         if floor_bytes <= problem.budget_bytes:
             break
     swap_ins = schedule_swap_ins(trace, verdicts, chains, problem.budget_bytes - need, decision.starts)
     scheduled = need.copy()
-    for each in swap_ins:
+    for each in swap_ins if not decision.mapped else ():
         scheduled[each.start:each.use] += trace.maps[each.map].nbytes
-    return Course(verdicts, leaves, chains, need, swap_ins, decision.synchronous, floor_bytes,
-                  int(need.argmax()) if need.size else 0, int(scheduled.max(initial=0)))
+    return Course(verdicts, leaves, chains, need, swap_ins, decision.synchronous, decision.mapped,
+                  floor_bytes, int(need.argmax()) if need.size else 0, int(scheduled.max(initial=0)))

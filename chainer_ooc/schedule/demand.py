@@ -24,7 +24,7 @@ Bytes = npt.NDArray[np.int64]
 
 
 def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_bytes: int,
-           chains: Chains | None = None, leaves: Sequence[int] | None = None) -> Bytes:
+           chains: Chains | None = None, leaves: Sequence[int] | None = None, mapped: bool = False) -> Bytes:
     """Returns the bytes needed at each position, int64, shape (trace.positions,).
 
     Args:
@@ -34,12 +34,13 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
         min_bytes: smaller maps always stay.
         chains: what runs again.
         leaves: for each map, the position after which it leaves; by default its last forward use.
+        mapped: swapped maps do not come back, since they are read where they are.
     """
     chains = chains or find_chains(trace, verdicts)
     change = [0] * (trace.positions + 1)  # of what is resident, from the position before
     for feature_map, verdict in zip(trace.maps, verdicts, strict=True):
         leave = None if leaves is None else leaves[feature_map.id]
-        for first, last in residency(trace, feature_map, verdict, min_bytes, chains, leave):
+        for first, last in residency(trace, feature_map, verdict, min_bytes, chains, leave, mapped):
             if last >= first:
                 change[first] += feature_map.nbytes
                 change[last + 1] -= feature_map.nbytes
@@ -54,7 +55,7 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
 
 def residency(
         trace: Trace, feature_map: FeatureMap, verdict: Verdict, min_bytes: int,
-        chains: Chains | None = None, leave: int | None = None) -> tuple[tuple[int, int], ...]:
+        chains: Chains | None = None, leave: int | None = None, mapped: bool = False) -> tuple[tuple[int, int], ...]:
     """Returns the intervals of positions, both ends included, in which the map lies in near memory.
 
     The call that makes a map allocates it within its `peak_bytes`, so that it counts from the position after. A map
@@ -70,7 +71,7 @@ def residency(
     uses = chains.uses[feature_map.id]
     if verdict is not Verdict.KEEP:
         away = (born, feature_map.last_forward_use if leave is None else leave)
-        if not uses:
+        if not uses or (mapped and verdict is Verdict.SWAP):
             return (away,)
         back = uses[0] if verdict is Verdict.SWAP else chains.restored[feature_map.id]
         return away, (back, end if feature_map.held else uses[-1])

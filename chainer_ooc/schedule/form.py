@@ -13,9 +13,9 @@ from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace.tables import Form, dump_table, load_table, typed
 
-VERSION = 1
+VERSION = 2
 FORM = Form('plan', VERSION, PlanFormatError, 'write one with "chainer-ooc plan TRACE --save FILE"', 'plan again')
-_HEAD = ('policy', 'budget_bytes', 'synchronous', 'peak_bytes', 'seconds')
+_HEAD = ('policy', 'budget_bytes', 'synchronous', 'mapped', 'peak_bytes', 'seconds')
 
 
 @dataclass(frozen=True)

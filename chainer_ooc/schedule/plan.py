@@ -26,6 +26,7 @@ class Plan:
         swap_ins: in the order in which they start, which is the order of their uses.
         chains: what runs again, and when.
         synchronous: copies that have begun are waited for at the end of each call and step.
+        mapped: swapped maps are read where they are, see `Decision`.
         peak_bytes: predicted peak of near memory.
         seconds: predicted time of an iteration.
     """
@@ -37,6 +38,7 @@ class Plan:
     swap_ins: tuple[SwapIn, ...]
     chains: Chains
     synchronous: bool
+    mapped: bool
     peak_bytes: int
     seconds: float
 
@@ -93,4 +95,4 @@ def plan_of(policy: str, problem: Problem, course: Course) -> Plan:
     """Simulates a course that fits, and makes it a plan."""
     seconds, peak_bytes = run(problem, course)
     return Plan(policy, problem.budget_bytes, course.verdicts, course.leaves, course.swap_ins, course.chains,
-                course.synchronous, peak_bytes, seconds)
+                course.synchronous, course.mapped, peak_bytes, seconds)

@@ -10,6 +10,8 @@ It does what execution does, at the same moments:
   computation needs. If it is not there the next edge tries again, and the use itself brings the map in at the latest.
 - A map that is wanted back while it is still leaving stays. It counts once, and if its last use passes before its copy
   is whole, its memory is free only then.
+- A map that is read where it is takes no memory any more: its swap-in needs no room. One that is read while it is still
+  leaving is waited for, and then swapped in.
 - Where copies are waited for at the end of a computation, these are its swap-outs and the swap-ins that began with it.
 - What runs again runs before the step that needs it.
 
@@ -61,7 +63,7 @@ class _Run:
         trace, chains = problem.trace, course.chains
         self.trace, self.costs, self.budget_bytes = trace, problem.costs, problem.budget_bytes
         self.need: list[int] = course.need.tolist()
-        self.swap_ins, self.log = course.swap_ins, log
+        self.swap_ins, self.mapped, self.log = course.swap_ins, course.mapped, log
         self.leave_after: dict[int, list[int]] = {}
         self.first_use: dict[int, list[int]] = {}
         self.last_use: dict[int, list[int]] = {}
@@ -112,7 +114,7 @@ class _Run:
 
     def _count_once(self, position: int) -> None:
         """From this edge on `need` has what the position reads, whether that is still leaving or already coming."""
-        for map_id in self.first_use.get(position, ()):
+        for map_id in self.first_use.get(position, ()) if not self.mapped else ():
             if self.state[map_id] in (_LEAVING, _COMING):
                 self.moving_bytes -= self.trace.maps[map_id].nbytes
                 if self.state[map_id] == _LEAVING:
@@ -169,6 +171,10 @@ class _Run:
 
     def _fetch(self, map_id: int, position: int) -> None:
         """A position reads the map for the first time."""
+        while self.mapped and self.state[map_id] == _LEAVING:
+            end, gone = self.leaving.popleft()
+            self._wait(end, position, gone, Cause.SWAP_OUT)
+            self._gone(gone)
         if self.state[map_id] == _AWAY:
             self._make_room(position)
             self._swap_in(map_id)
@@ -193,9 +199,11 @@ class _Run:
 
     def _start(self, swap_in: SwapIn, position: int) -> bool:
         map_id, nbytes = swap_in.map, self.trace.maps[swap_in.map].nbytes
-        beside_bytes = 0 if swap_in.use == position else nbytes  # `need` has it at its use
+        beside_bytes = 0 if swap_in.use == position or self.mapped else nbytes  # `need` has it at its use
+        if self.mapped and self.state[map_id] == _LEAVING:
+            return True
         if self.state[map_id] == _AWAY:
-            if self.moving_bytes + beside_bytes + self.need[position] > self.budget_bytes:
+            if not self.mapped and self.moving_bytes + beside_bytes + self.need[position] > self.budget_bytes:
                 return False
             self._swap_in(map_id)
             self.moving_bytes += beside_bytes

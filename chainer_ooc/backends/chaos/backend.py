@@ -110,14 +110,17 @@ class ChaosBackend(Backend):
         return copy, transfer
 
     def swap_in(self, copy: FarCopy, into: ByteArray) -> Transfer:
-        self._check_usable('swap in')
-        if not isinstance(copy, ChaosCopy) or copy.released or not self._made(copy):
-            raise ValueError('cannot swap in a copy that is released or of another backend')
+        copy = self._own(copy, 'swap in')
         check_target(into, copy.nbytes)
         into[:] = POISON
         transfer = self._ask(Direction.IN, copy.swap_out.number, into, copy.swap_out)
         self._streams.put(transfer)
         return transfer
+
+    def map(self, copy: FarCopy) -> ByteArray:
+        copy = self._own(copy, 'map')
+        copy.swap_out.wait()
+        return self._far.map(copy.swap_out.number)
 
     def release(self, copy: FarCopy) -> None:
         if isinstance(copy, ChaosCopy):
@@ -155,8 +158,11 @@ class ChaosBackend(Backend):
         if self._closed:
             raise SpillError(f'cannot {act}: the chaos backend is closed; chainer_ooc.reset() makes a new one')
 
-    def _made(self, copy: ChaosCopy) -> bool:
-        return copy.unwanted is self._far.unwanted
+    def _own(self, copy: FarCopy, act: str) -> ChaosCopy:
+        self._check_usable(act)
+        if not isinstance(copy, ChaosCopy) or copy.released or copy.unwanted is not self._far.unwanted:
+            raise ValueError(f'cannot {act} a copy that is released or of another backend')
+        return copy
 
     def _ask(self, direction: Direction, number: int, near: ByteArray, after: ChaosTransfer | None) -> ChaosTransfer:
         """Makes a transfer; `_streams.put` is left to the caller, once nothing else can fail."""

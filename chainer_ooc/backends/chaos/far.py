@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import collections
 import errno
-import mmap
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.chaos.memory import POISON, Borrowed
+from chainer_ooc.backends.host.block import Block
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 
@@ -34,6 +36,7 @@ class FarMemory:
         self.unwanted: collections.deque[int] = collections.deque()
         self._nbytes = nbytes
         self._contents: dict[int, ByteArray] = {}
+        self._mapped: dict[int, list[weakref.ref[Any]]] = {}
 
     def free_bytes(self) -> int:
         """Returns what it can hold beside what it holds."""
@@ -62,20 +65,31 @@ class FarMemory:
         """Fills the target; False if that was freed."""
         return target.fill_from(self._contents[number])
 
+    def map(self, number: int) -> ByteArray:
+        """Returns another array over the bytes themselves."""
+        content = self._contents[number]
+        mapped: ByteArray = np.ndarray(content.nbytes, np.uint8, buffer=content.base)
+        self._mapped.setdefault(number, []).append(weakref.ref(mapped))
+        return mapped
+
+    def _is_mapped(self, number: int) -> bool:
+        return any(ref() is not None for ref in self._mapped.get(number, ()))
+
     def is_unwanted(self, number: int) -> bool:
         """Whether a copy was released and its bytes are not taken back yet."""
         return number in self.unwanted
 
     def take_back(self, in_use: Callable[[int], bool]) -> list[int]:
-        """Frees what was released, but for what a transfer still needs; returns the numbers of what was freed."""
+        """Frees what was released and neither a transfer nor a mapping needs; returns the numbers of what was freed."""
         taken = []
         for _ in range(len(self.unwanted)):
             number = self.unwanted[0]
-            if in_use(number):
+            if in_use(number) or self._is_mapped(number):
                 self.unwanted.rotate(-1)
                 continue
             if number in self._contents:
                 self._contents.pop(number).fill(POISON)
+                self._mapped.pop(number, None)
                 taken.append(number)
             self.unwanted.popleft()  # only now, in case of an interrupt
         return taken
@@ -84,9 +98,10 @@ class FarMemory:
         """Frees everything."""
         self.unwanted.clear()
         self._contents.clear()
+        self._mapped.clear()
 
 
 def _poisoned_mapping(nbytes: int) -> ByteArray:
-    content = np.frombuffer(mmap.mmap(-1, max(nbytes, 1)), np.uint8, nbytes)
+    content: ByteArray = np.ndarray(nbytes, np.uint8, buffer=Block(-1, max(nbytes, 1)))
     content.fill(POISON)
     return content

@@ -3,7 +3,8 @@ r"""The host backend: NumPy arrays swapped to a spill file by two threads.
 Who owns what is what keeps it free of locks. The extents belong to the swap-out thread alone: it places each copy just
 before it writes it, and first takes back the spaces that were released, which arrive on a deque from any thread. So a
 KeyboardInterrupt, which Python raises in the main thread only, can never find the list of extents half changed, and a
-release from the garbage collector has nothing to wait for.
+release from the garbage collector has nothing to wait for. A space that is mapped is taken back when its mappings are
+gone.
 
     caller ------ tasks -----> swap-out thread (owns extents)  --write--> spill file
        |  \------ tasks -----> swap-in thread                  <--read---
@@ -20,9 +21,12 @@ import threading
 import weakref
 from typing import Any
 
+import numpy as np
+
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
 from chainer_ooc.backends.host import block, filesystem, heap, limits, machine, measure
 from chainer_ooc.backends.host.extents import Extents
+from chainer_ooc.backends.host.mapping import Mapping
 from chainer_ooc.backends.host.spill_file import SpillFile, no_room
 from chainer_ooc.backends.host.swap_thread import SwapThread, Task
 from chainer_ooc.backends.host.transfer import HostCopy, HostTransfer, Space, forked
@@ -58,6 +62,7 @@ class HostBackend(Backend):
         self._answered_bytes = 0  # of those: placed, failed or no longer wanted
         self._swap_out = SwapThread('chainer_ooc-swap-out', self._write, self._write_ended)
         self._swap_in = SwapThread('chainer_ooc-swap-in', self._read, self._read_ended)
+        self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory(mapped_bytes)
         _watch_forks(self)
@@ -95,18 +100,26 @@ class HostBackend(Backend):
         return copy, copy.space.swap_out
 
     def swap_in(self, copy: FarCopy, into: ByteArray) -> Transfer:
-        self._check_usable('swap in')
-        if not isinstance(copy, HostCopy) or copy.space.unwanted:
-            raise ValueError('cannot swap in a copy that is released or of another backend')
+        space = self._space_of(copy, 'swap in')
         check_target(into, copy.nbytes)
         transfer = HostTransfer(copy.nbytes)
-        copy.space.reads_started += 1  # before the thread can end it
+        space.reads_started += 1  # before the thread can end it
         try:
-            self._swap_in.submit(Task(copy.space, into, transfer, copy.space.swap_out))
+            self._swap_in.submit(Task(space, into, transfer, space.swap_out))
         except SpillError:
-            copy.space.reads_started -= 1
+            space.reads_started -= 1
             raise
         return transfer
+
+    def map(self, copy: FarCopy) -> ByteArray:
+        space = self._space_of(copy, 'map')
+        space.swap_out.wait()
+        if not space.nbytes:
+            return np.empty(0, np.uint8)
+        assert space.start is not None, 'a copy that was written has no place'
+        mapping = self._file.map(space.start, space.nbytes, space.mapped)
+        self._mappings.add(mapping)
+        return np.asarray(mapping)
 
     def release(self, copy: FarCopy) -> None:
         if isinstance(copy, HostCopy):
@@ -142,6 +155,8 @@ class HostBackend(Backend):
         if os.getpid() == self._owner:
             self._swap_out.stop()
             self._swap_in.stop()
+        else:
+            self._file.part_from(list(self._mappings))
         self._file.close()
 
     def _check_usable(self, act: str) -> None:
@@ -150,9 +165,16 @@ class HostBackend(Backend):
         if self._closed:
             raise SpillError(f'cannot {act}: the host backend is closed; chainer_ooc.reset() makes a new one')
 
+    def _space_of(self, copy: FarCopy, act: str) -> Space:
+        self._check_usable(act)
+        if not isinstance(copy, HostCopy) or copy.space.unwanted:
+            raise ValueError(f'cannot {act} a copy that is released or of another backend')
+        return copy.space
+
     def _far_free_bytes(self) -> int:
         """What the file can still take: room to grow, free extents, and released ones that wait to be taken back."""
-        waiting = sum(space.nbytes for space in self._unwanted.copy() if space.start is not None)
+        waiting = sum(space.nbytes for space in self._unwanted.copy()
+                      if space.start is not None and not space.mapped)
         return self._file.free_bytes(self._extents.end_bytes) + self._extents.free_bytes + waiting
 
     # What follows runs in the swap threads.
@@ -191,7 +213,6 @@ class HostBackend(Backend):
             elif space.start is not None:
                 self._extents.give(space.start, space.nbytes)
                 space.start = None
-
 
 
 def _watch_forks(backend: HostBackend) -> None:

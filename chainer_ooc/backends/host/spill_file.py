@@ -18,7 +18,7 @@ file grows, which costs microseconds, makes the first write faster and tells of 
 mapping kept for good would be a little faster still, but its pages count as resident memory of this process, and a
 full disk or a failing one would end the process by SIGBUS. ``O_DIRECT`` (a third of the speed) and dropping the page
 cache after each write (a quarter) keep the page cache small, and it is the first thing the kernel takes back
-under pressure anyway: neither is done.
+under pressure anyway: neither is done. What the policy ``unified`` maps, it maps to read (see ``mapping``).
 
 Calls move at most ``PIECE_BYTES`` at a time: the interpreter's lock is free meanwhile, and a copy that nobody wants
 any more stops soon. Calls that a signal interrupts are repeated by Python itself (PEP 475).
@@ -31,9 +31,10 @@ import os
 import resource
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from chainer_ooc.backends.host import filesystem
+from chainer_ooc.backends.host.mapping import Mapping
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 
@@ -104,6 +105,23 @@ class SpillFile:
             SpillError: A read failed, or the file is shorter than it should be. The view is partly filled.
         """
         self._move(os.preadv, view, start, 'reading from the spill file', bool)
+
+    def map(self, start: int, nbytes: int, mapped: set[object]) -> Mapping:
+        """Maps an extent that was written; see ``Mapping``.
+
+        Raises:
+            SpillError: The file system has no mappings.
+            MemoryError: The system gives no addresses.
+        """
+        try:
+            return Mapping(self._descriptor, start, nbytes, mapped)
+        except OSError as error:
+            raise self._failure(error, 'mapping the spill file', nbytes) from error
+
+    def part_from(self, mappings: Iterable[Mapping]) -> None:
+        """In a forked child: what it writes to mappings stays its own."""
+        for mapping in mappings if self._descriptor >= 0 else ():
+            mapping.make_private(self._descriptor)
 
     def __del__(self) -> None:
         # An interrupt may end whoever made this file before anybody knows of it.

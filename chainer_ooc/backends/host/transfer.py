@@ -8,6 +8,7 @@ which the interpreter keeps:
     Space.reads_started         the caller
     Space.reads_ended           the swap-in thread
     Space.unwanted              whoever releases (only ever from False to True)
+    Space.mapped                the caller adds, whoever drops a mapping discards: single calls of C
     HostTransfer, all fields    the thread that copies; ``done`` is the last to change
 
 A lock would have to be taken in ``release``, which the garbage collector may call at any instruction, also while the
@@ -80,9 +81,10 @@ class Space:
         unwanted: Whether the copy is released.
         reads_started: Number of swap-ins asked for.
         reads_ended: Number of those that have ended.
+        mapped: Tokens of the mappings that are alive.
     """
 
-    __slots__ = ('nbytes', 'reads_ended', 'reads_started', 'start', 'swap_out', 'unwanted')
+    __slots__ = ('mapped', 'nbytes', 'reads_ended', 'reads_started', 'start', 'swap_out', 'unwanted')
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -91,10 +93,11 @@ class Space:
         self.unwanted = False
         self.reads_started = 0
         self.reads_ended = 0
+        self.mapped: set[object] = set()
 
     def useless(self) -> bool:
         """Whether nobody will read the bytes any more."""
-        return self.unwanted and self.reads_started == self.reads_ended
+        return self.unwanted and self.reads_started == self.reads_ended and not self.mapped
 
 
 class HostCopy(FarCopy):

@@ -15,6 +15,7 @@ from chainer_ooc.classify.policies import (
     swap_all_naive,
     swap_opt,
     tensor_cache,
+    unified,
     vdnn_all,
     vdnn_conv,
     vdnn_pp,
@@ -38,6 +39,7 @@ POLICIES: dict[str, Policy] = {
         capacity.POLICY,
         lms.POLICY,
         window.POLICY,
+        unified.POLICY,
     )}
 
 __all__ = ['POLICIES', 'Policy']

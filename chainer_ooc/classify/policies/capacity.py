@@ -13,6 +13,8 @@ says what fits, with what each computation allocates. Where the paper is silent:
 last the younger stays first, and what backward never reads always leaves.
 """
 
+from collections.abc import Callable
+
 from chainer_ooc.classify.decision import EARLY, Decision
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.verdict import Verdict, everything
@@ -23,27 +25,36 @@ from chainer_ooc.trace import FeatureMap
 
 def decide(problem: Problem) -> Decision:
     """Keeps as many maps, counted from the output, as the budget holds."""
+    return keep_what_fits(problem, lambda verdicts: Decision(verdicts, EARLY))
+
+
+def keep_what_fits(problem: Problem, decision_of: Callable[[tuple[Verdict, ...]], Decision]) -> Decision:
+    """Finds the decision that keeps most maps of those that fit; with no map kept if none does.
+
+    Args:
+        problem: what is decided about.
+        decision_of: makes a decision of verdicts. One more map that stays must never make it need less.
+    """
     swapped = everything(problem.trace, problem.min_bytes)
     latest_first = sorted((each for each in problem.trace.maps
                            if swapped[each.id] is Verdict.SWAP and each.backward_uses), key=_age)
     fitting, too_many = 0, len(latest_first) + 1
-    while too_many - fitting > 1:  # one more that stays never needs less
+    while too_many - fitting > 1:
         middle = (fitting + too_many) // 2
-        if evaluate(problem, _keeping(latest_first[:middle], swapped)).fits:
+        if evaluate(problem, decision_of(_keeping(latest_first[:middle], swapped))).fits:
             fitting = middle
         else:
             too_many = middle
-    return _keeping(latest_first[:fitting], swapped)
+    return decision_of(_keeping(latest_first[:fitting], swapped))
 
 
 def _age(feature_map: FeatureMap) -> tuple[int, int]:
     return -feature_map.last_forward_use, -feature_map.id
 
 
-def _keeping(kept: list[FeatureMap], swapped: tuple[Verdict, ...]) -> Decision:
+def _keeping(kept: list[FeatureMap], swapped: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     stays = {each.id for each in kept}
-    return Decision(
-        tuple(Verdict.KEEP if map_id in stays else verdict for map_id, verdict in enumerate(swapped)), EARLY)
+    return tuple(Verdict.KEEP if map_id in stays else verdict for map_id, verdict in enumerate(swapped))
 
 
 POLICY = Policy('capacity', 'what fits stays, from the output backwards; the rest comes in as memory allows', decide)

@@ -76,7 +76,7 @@ def events_of(problem: Problem, course: Course, timeline: Timeline) -> tuple[Eve
 class _Writer:
     def __init__(self, problem: Problem, course: Course, timeline: Timeline):
         self.trace, self.standing, self.tasks = problem.trace, problem.standing, timeline.tasks
-        self.chains, self.synchronous = course.chains, course.synchronous
+        self.chains, self.synchronous, self.mapped = course.chains, course.synchronous, course.mapped
         self.events: list[Event] = []
         self.live: dict[int, Event] = {}  # by block
         self.block_of: dict[int, int] = {}  # of each map that has one
@@ -91,7 +91,8 @@ class _Writer:
         self.over_after: dict[int, list[int]] = defaultdict(list)
         for each, verdict in zip(self.trace.maps, course.verdicts, strict=True):
             self.made_by[each.producer].append(each.id)
-            stays = residency(self.trace, each, verdict, problem.min_bytes, course.chains, course.leaves[each.id])
+            stays = residency(self.trace, each, verdict, problem.min_bytes, course.chains, course.leaves[each.id],
+                              course.mapped)
             # The end of a swapped map's first stay is a copy's, which the timeline has.
             for _, last in stays[1:] if verdict is Verdict.SWAP else stays:
                 self.over_after[last].append(each.id)
@@ -165,7 +166,9 @@ class _Writer:
             self._free_map(heapq.heappop(self.leaving)[1])
 
     def _come(self, task: Task) -> None:
-        """A swap-in is issued, which takes memory before its copy begins."""
+        """A swap-in is issued, which takes memory before its copy begins, unless the map is read where it is."""
+        if self.mapped:
+            return
         # With its use a swap-in may have waited for room; at an edge it is issued before anything is noticed.
         has_waited = self.synchronous or self.chains.uses[task.subject][0] == self.position
         self._notice(task.start_seconds if has_waited else self.whole_at[task.subject])

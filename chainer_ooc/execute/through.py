@@ -1,0 +1,52 @@
+"""Maps that are read where they are: through a mapping of far memory, which the system pages.
+
+    RESIDENT --swap_out--> LEAVING --reap--> AWAY --read or prefetched--> RESIDENT, on the mapping --drop--> AWAY
+                              '--read: waits until it is gone
+
+The mapping is the far copy, so that it never has to be written back, whatever the user writes to it, and letting go of
+it loses nothing. It is none of the budget: the system decides what of it is in memory. That is why a map that is wanted
+while it is still leaving does not stay, as elsewhere: its plan has counted no memory for it.
+
+Source: OOC-Paleo 4.3 (UM-Chainer), see the policy `unified`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.execute.storage import State, Storage
+
+if TYPE_CHECKING:
+    from chainer_ooc.execute.residency import Residency
+
+
+def show(residency: Residency, storage: Storage) -> ByteArray:
+    """Lays a storage that is away over a mapping of its far copy.
+
+    Returns:
+        The block. It lives no longer than this reference and the places that took arrays on it.
+
+    Raises:
+        SpillError, MemoryError: as `Backend.map`; the storage is still away.
+    """
+    assert storage.copy is not None and storage.state is State.AWAY
+    block = residency.backend.map(storage.copy)
+    storage.mapped = True
+    residency.count(block, storage, metered=False)
+    residency.put(block, storage)
+    storage.state = State.RESIDENT
+    storage.fill_places(block, variables=storage.exposed)
+    return block
+
+
+def see_off(residency: Residency, storage: Storage) -> None:
+    """Waits until a storage that is leaving is away; if its copy fails it stays, and `reap` reports that."""
+    assert storage.transfer is not None
+    try:
+        storage.transfer.wait()
+    except OSError:
+        return
+    residency.finish_leaving(storage)
+    if storage.state is State.RESIDENT and not storage.exposed:  # it was recalled, or is pinned: it can be had there
+        residency.let_go(storage)
