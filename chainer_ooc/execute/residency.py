@@ -24,7 +24,7 @@ from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.revival import forget, release, revive
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import Tally
-from chainer_ooc.execute.through import see_off, show
+from chainer_ooc.execute.through import come_back, see_off, show
 
 
 class Residency(Account):
@@ -152,9 +152,9 @@ class Residency(Account):
         Returns:
             False if there is no near memory for it now; it can be tried again.
         """
+        storage.recalled = True
         if self.maps_far_memory and storage.state is State.LEAVING:
             return True
-        storage.recalled = True
         found = self._near_block(storage)
         if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
             storage.fill_places(found, variables=storage.exposed)
@@ -270,8 +270,7 @@ class Residency(Account):
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
         """Whether a storage may come now and leave room for so many bytes more."""
-        return (storage.state is not State.AWAY or self.maps_far_memory
-                or self.has_room(storage.nbytes + beside_bytes))
+        return storage.state is not State.AWAY or self.maps_far_memory or self.has_room(storage.nbytes + beside_bytes)
 
     def make_room(self, nbytes: int) -> bool:
         """Waits for swap-outs, then evicts what is used last, until there is room; False if the budget has none."""
@@ -323,7 +322,9 @@ class Residency(Account):
         self.tally.written_bytes += storage.nbytes
         self.tally.write_seconds += storage.transfer.seconds
         self._stay(storage)
-        if not storage.recalled and not storage.exposed and storage not in self.pinned:
+        if storage.recalled and self.maps_far_memory:
+            come_back(self, storage)
+        elif not storage.recalled and not storage.exposed and storage not in self.pinned:
             self.let_go(storage)
 
     def _stay(self, storage: Storage) -> None:

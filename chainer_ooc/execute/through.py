@@ -1,7 +1,7 @@
 """Maps that are read where they are: through a mapping of far memory, which the system pages.
 
     RESIDENT --swap_out--> LEAVING --reap--> AWAY --read or prefetched--> RESIDENT, on the mapping --drop--> AWAY
-                              '--read: waits until it is gone
+                              '--read or prefetched: exchanged as soon as it can
 
 The mapping is the far copy, so that it never has to be written back, whatever the user writes to it, and letting go of
 it loses nothing. It is none of the budget: the system decides what of it is in memory. That is why a map that is wanted
@@ -12,6 +12,7 @@ Source: OOC-Paleo 4.3 (UM-Chainer), see the policy `unified`.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from chainer_ooc.backends.base import ByteArray
@@ -48,5 +49,18 @@ def see_off(residency: Residency, storage: Storage) -> None:
     except OSError:
         return
     residency.finish_leaving(storage)
-    if storage.state is State.RESIDENT and not storage.exposed:  # it was recalled, or is pinned: it can be had there
+    if storage.state is State.RESIDENT and not storage.exposed and not storage.mapped:  # it is pinned
         residency.let_go(storage)
+
+
+def come_back(residency: Residency, storage: Storage) -> None:
+    """Exchanges the block of a storage that was wanted while it was leaving, now that its copy is whole.
+
+    What a user holds he keeps; it is then taken up again when it is read. What nobody can ask for has no copy.
+    """
+    if storage.exposed or storage.copy is None:
+        return
+    residency.let_go(storage)
+    if storage.root() is None:
+        with contextlib.suppress(MemoryError):  # the read itself tries again
+            show(residency, storage)

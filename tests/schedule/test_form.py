@@ -28,13 +28,13 @@ def plans(draw):
         policy=draw(st.text(max_size=9)), budget_bytes=draw(NUMBERS), verdicts=verdicts, leaves=leaves,
         swap_ins=draw(st.lists(st.builds(SwapIn, NUMBERS, NUMBERS, NUMBERS), max_size=3).map(tuple)),
         chains=Chains(calls_at, uses, restored, draw(SHARED)), synchronous=draw(st.booleans()),
-        peak_bytes=draw(NUMBERS), seconds=draw(TIMES))
+        mapped=draw(st.booleans()), peak_bytes=draw(NUMBERS), seconds=draw(TIMES))
 
 
 SMALL = Plan(
     policy='pooch', budget_bytes=100, verdicts=(Verdict.KEEP, Verdict.SWAP, Verdict.RECOMPUTE), leaves=(0, 1, 2),
     swap_ins=(SwapIn(1, 3, 4),), chains=Chains({4: (1, 2)}, ((5,), (4,), (4, 5)), (-1, -1, 4), False),
-    synchronous=True, peak_bytes=90, seconds=1.5)
+    synchronous=True, mapped=False, peak_bytes=90, seconds=1.5)
 
 
 @given(plans())
