@@ -72,7 +72,9 @@ class Departures:
         hesitant, self._hesitant = self._hesitant, []
         for ref in hesitant:
             storage = ref()
-            if storage is not None and not storage.recalled and storage.state is State.RESIDENT:
+            if storage is None or storage.state is not State.RESIDENT:
+                continue
+            if not storage.recalled or self._residency.maps_far_memory:  # then its memory is not planned for
                 self.swap_out(storage)
 
     def stop_watching(self) -> None:

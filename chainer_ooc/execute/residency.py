@@ -99,7 +99,7 @@ class Residency(Account):
         self._discard_copy(storage)
         storage.copy, storage.transfer = self.backend.swap_out(block)
         self.tally.swapped_out_bytes += storage.nbytes
-        storage.exposed = storage.recalled = False
+        storage.exposed, storage.recalled = False, storage.recalled and self.maps_far_memory
         storage.block, storage.state = block, State.LEAVING
         self._leaving.append(storage)
         storage.empty_places()

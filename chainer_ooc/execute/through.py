@@ -5,7 +5,7 @@
 
 The mapping is the far copy, so that it never has to be written back, whatever the user writes to it, and letting go of
 it loses nothing. It is none of the budget: the system decides what of it is in memory. That is why a map that is wanted
-while it is still leaving does not stay, as elsewhere: its plan has counted no memory for it.
+while it is still leaving, or has yet to leave, does not stay, as elsewhere: its plan has counted no memory for it.
 
 Source: OOC-Paleo 4.3 (UM-Chainer), see the policy `unified`.
 """

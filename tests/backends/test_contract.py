@@ -1,4 +1,4 @@
-"""One suite for all backends: the guarantees C1 to C9 of `chainer_ooc.backends.base`.
+"""One suite for all backends: the guarantees C1 to C10 of `chainer_ooc.backends.base`.
 
 A backend joins by a line in BACKENDS; what only one of them promises is tested beside this file.
 """
@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chainer_ooc.backends.base import Bandwidth, FarCopy
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.base import Backend, Bandwidth, FarCopy
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import SpillError
@@ -184,6 +185,73 @@ def test_a_copy_released_in_flight_ends_without_an_error(backend):
     assert np.array_equal(back(backend, out(backend, array)), array)
 
 
+@pytest.mark.parametrize('nbytes', [0, 1, 4097, 20 * MB + 3])
+def test_a_mapping_has_the_bytes_of_its_copy(backend, nbytes):
+    array = filled(backend, nbytes)
+    mapped = backend.map(out(backend, array))
+    assert (mapped.dtype, mapped.shape) == (np.uint8, (nbytes,))
+    assert mapped.flags.c_contiguous and mapped.flags.writeable
+    assert np.array_equal(mapped, array)
+
+
+def test_mapping_waits_for_the_swap_out(backend):
+    array = filled(backend, 24 * MB)
+    copy, transfer = backend.swap_out(array)
+    assert np.array_equal(backend.map(copy), array)
+    assert transfer.done
+
+
+def test_what_is_written_to_a_mapping_is_the_content_of_its_copy(backend):
+    copy = out(backend, filled(backend, MB))
+    mapped = backend.map(copy)
+    mapped[:] = 7
+    assert (back(backend, copy) == 7).all()
+    assert (backend.map(copy) == 7).all()
+
+
+def test_the_memory_of_a_mapping_can_be_found(backend):
+    mapped = backend.map(out(backend, filled(backend, 4 * MB)))
+    part = mapped[64:1064].view(np.float32).reshape(10, 25).T
+    assert arrays.root_of(part) is mapped
+    assert np.shares_memory(arrays.view(mapped, arrays.layout_of(part, mapped)), part)
+
+
+def test_a_mapping_survives_release_and_new_copies(backend):
+    # caller     out(a)  map(a) release(a)  out(b) out(c)         b and c must not take a's space
+    array = filled(backend, 24 * MB, 1)
+    copy = out(backend, array)
+    part = backend.map(copy)[5:]  # a view is enough
+    backend.release(copy)
+    del copy
+    others = [filled(backend, 24 * MB, seed) for seed in (2, 3)]
+    copies = [out(backend, other) for other in others]
+    assert np.array_equal(part, array[5:])
+    part[:] = 0
+    for far, other in zip(copies, others, strict=True):
+        assert np.array_equal(back(backend, far), other)
+
+
+def test_a_mapping_survives_close(backend):
+    array = filled(backend, MB)
+    mapped = backend.map(out(backend, array))
+    backend.close()
+    assert np.array_equal(mapped, array)
+    mapped[:] = 1
+
+
+def test_a_mapping_of_nothing_is_refused(backend):
+    copy = out(backend, filled(backend, MB))
+    backend.release(copy)
+    for nothing in (copy, FarCopy(8)):
+        with pytest.raises(ValueError, match='cannot map a copy that is released or of another backend'):
+            backend.map(nothing)
+
+
+def test_a_backend_without_mappings_says_so(backend):
+    with pytest.raises(SpillError, match="the .* backend cannot map far memory; set chainer.config.ooc to .*'capacity'"):
+        Backend.map(backend, FarCopy(8))
+
+
 def test_release_may_be_repeated_and_refuses_later_swap_ins(backend):
     copy = out(backend, filled(backend, MB))
     backend.release(copy)
@@ -290,7 +358,8 @@ def test_a_closed_backend_says_so(backend):
     array = filled(backend, 8)
     copy = out(backend, array)
     backend.close()
-    for call in (lambda: backend.swap_out(array), lambda: backend.swap_in(copy, array), lambda: backend.reserve(1)):
+    for call in (lambda: backend.swap_out(array), lambda: backend.swap_in(copy, array), lambda: backend.map(copy),
+                 lambda: backend.reserve(1)):
         with pytest.raises(SpillError, match='closed'):
             call()
     backend.release(copy)
@@ -314,7 +383,8 @@ def test_a_forked_child_can_use_nothing_and_ends(backend):
 
 def _refusals_in_child(backend, copy, transfer):
     array = np.zeros(copy.nbytes, np.uint8)
-    calls = [lambda: backend.swap_out(array), lambda: backend.swap_in(copy, array), lambda: backend.reserve(1)]
+    calls = [lambda: backend.swap_out(array), lambda: backend.swap_in(copy, array), lambda: backend.map(copy),
+             lambda: backend.reserve(1)]
     if not transfer.done:
         calls.append(transfer.wait)
     for call in calls:

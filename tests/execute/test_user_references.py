@@ -59,8 +59,8 @@ def steps(model, count, after=lambda name, variable: None):
     return losses
 
 
-@pytest.fixture(params=POLICIES)
-def policy(request):
+@pytest.fixture(params=[*POLICIES, 'map-all'])
+def policy(request, verdict_mixes):
     return request.param
 
 

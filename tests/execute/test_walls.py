@@ -46,13 +46,14 @@ def run(policy, megabytes, budget=''):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_training_goes_through_behind_a_wall_at_which_keeping_dies():
+@pytest.mark.parametrize('policy', ['swap-all', 'unified'])
+def test_training_goes_through_behind_a_wall_at_which_keeping_dies(policy):
     megabytes = 144
     kept = run('keep', megabytes)
     assert kept.returncode and ('MemoryError' in kept.stderr or 'InfeasibleBudgetError' in kept.stderr), kept.stderr
-    free = run('swap-all', 4096)
+    free = run(policy, 4096)
     for budget in ('', '8 GB'):  # which is far beyond the wall
-        swapped = run('swap-all', megabytes, budget)
+        swapped = run(policy, megabytes, budget)
         assert (swapped.returncode, swapped.stdout) == (0, free.stdout), swapped.stderr
 
 

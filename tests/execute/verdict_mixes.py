@@ -1,15 +1,17 @@
-"""Policies for tests: recompute whatever can be, or any mix of verdicts that is allowed.
+"""Policies for tests: recompute whatever can be, map it, or any mix of verdicts that is allowed.
 
-`recompute-all` and `mix-0` to `mix-7` are put into the table while a test has the fixture `verdict_mixes`.
+`recompute-all`, `map-all`, `mix-0` to `mix-7` and `map-mix-0` to `map-mix-3` are put into the table while a test has the fixture `verdict_mixes`.
 """
+import dataclasses
 import random
 
-from chainer_ooc.classify.decision import Decision
+from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.policies import Policy
-from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
+from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute, everything
 
 SEEDS = range(8)
 MIXES = ('recompute-all', *(f'mix-{seed}' for seed in SEEDS))
+MAPPED = ('map-all', *(f'map-mix-{seed}' for seed in range(4)))
 
 
 def recompute_all(problem):
@@ -25,6 +27,16 @@ def mix(seed):
     return decide
 
 
+def map_all(problem):
+    """Everything that can leave is read where it is."""
+    return Decision(everything(problem.trace, problem.min_bytes), Starts(ahead=2, checks_memory=False), mapped=True)
+
+
+def mapped(decide):
+    """The same verdicts; what is swapped is read where it is."""
+    return lambda problem: dataclasses.replace(decide(problem), mapped=True)
+
+
 def allowed(trace, min_bytes):
     """The verdicts that each map may have."""
     for feature_map, recomputable in zip(trace.maps, can_recompute(trace, min_bytes), strict=True):
@@ -33,4 +45,6 @@ def allowed(trace, min_bytes):
 
 
 POLICIES = {'recompute-all': Policy('recompute-all', 'for tests', recompute_all)} | {
-    f'mix-{seed}': Policy(f'mix-{seed}', 'for tests', mix(seed)) for seed in SEEDS}
+    f'mix-{seed}': Policy(f'mix-{seed}', 'for tests', mix(seed)) for seed in SEEDS} | {
+    'map-all': Policy('map-all', 'for tests', map_all)} | {
+    f'map-mix-{seed}': Policy(f'map-mix-{seed}', 'for tests', mapped(mix(seed))) for seed in range(4)}
