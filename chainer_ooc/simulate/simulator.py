@@ -10,8 +10,8 @@ It does what execution does, at the same moments:
   computation needs. If it is not there the next edge tries again, and the use itself brings the map in at the latest.
 - A map that is wanted back while it is still leaving stays. It counts once, and if its last use passes before its copy
   is whole, its memory is free only then.
-- A map that is read where it is takes no memory any more: its swap-in needs no room. One that is read while it is still
-  leaving is waited for, and then swapped in.
+- Where maps are read where they are, a swap-in needs no memory. A map that is wanted while it is still leaving does not
+  stay: it is swapped in when it is noticed that it has left, and a computation that reads it waits for that.
 - Where copies are waited for at the end of a computation, these are its swap-outs and the swap-ins that began with it.
 - What runs again runs before the step that needs it.
 
@@ -82,6 +82,7 @@ class _Run:
         self.state = [_HOME] * len(trace.maps)
         self.arrival = [0.0] * len(trace.maps)
         self.leaving: deque[tuple[float, int]] = deque()
+        self.recalled: set[int] = set()  # of mapped ones: wanted while they were leaving
         self.is_copied = [True] * len(trace.maps)  # no swap-out of it is under way
         self.latest_swap_in = -1
         self.next_swap_in = 0
@@ -130,6 +131,9 @@ class _Run:
         if self.state[map_id] == _LEAVING:
             self.state[map_id] = _AWAY
             self.moving_bytes -= self.trace.maps[map_id].nbytes
+            if map_id in self.recalled:
+                self._swap_in(map_id)
+                self.state[map_id] = _COMING
 
     def _make_room(self, position: int) -> None:
         need = self.need[position]
@@ -201,6 +205,7 @@ class _Run:
         map_id, nbytes = swap_in.map, self.trace.maps[swap_in.map].nbytes
         beside_bytes = 0 if swap_in.use == position or self.mapped else nbytes  # `need` has it at its use
         if self.mapped and self.state[map_id] == _LEAVING:
+            self.recalled.add(map_id)
             return True
         if self.state[map_id] == _AWAY:
             if not self.mapped and self.moving_bytes + beside_bytes + self.need[position] > self.budget_bytes:

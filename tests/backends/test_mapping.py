@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_mapped_is_told_and_its_copy_can_still_be_read(bac
         raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
     with monkeypatch.context() as patch:
         patch.setattr(mapping, '_map', refuse)
-        with pytest.raises(SpillError, match='mapping the spill file in .* failed: No such device') as caught:
+        with pytest.raises(SpillError, match=r'mapping the spill file in .* failed: No such device') as caught:
             backend.map(copy)
     assert caught.value.errno == errno.ENODEV
     assert not copy.space.mapped

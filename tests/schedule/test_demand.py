@@ -11,9 +11,9 @@ NOTHING = Standing(0, 0)
 @pytest.fixture
 def lives(trace_of):
     """Residency of a single map of 10 bytes in an iteration of three calls and three steps."""
-    def lives(producer, last, uses, verdict, min_bytes=1, **attributes):
+    def lives(producer, last, uses, verdict, min_bytes=1, mapped=False, **attributes):
         trace = trace_of([0] * 3, [0] * 3, [(10, producer, last, uses, attributes)])
-        return residency(trace, trace.maps[0], verdict, min_bytes)
+        return residency(trace, trace.maps[0], verdict, min_bytes, mapped=mapped)
     return lives
 
 
@@ -34,6 +34,12 @@ def test_a_kept_map_lives_from_the_position_after_its_call_to_its_last_backward_
 def test_a_swapped_map_is_away_between_its_last_forward_and_its_first_backward_use(lives):
     #                         012 345
     assert drawn(lives(0, 1, [4, 5], SWAP)) == '.#.|.##'
+
+
+def test_a_map_that_is_read_where_it_is_never_comes_back(lives):
+    #                                      012 345
+    assert drawn(lives(0, 1, [4, 5], SWAP, mapped=True)) == '.#.|...'
+    assert drawn(lives(0, 1, [4, 5], KEEP, mapped=True)) == '.##|###'
 
 
 def test_a_swapped_map_stays_between_its_backward_uses(lives):

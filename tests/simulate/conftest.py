@@ -14,7 +14,7 @@ from literal_iterations import Shown, make_problem, run_problem  # noqa: E402, f
 def run():
     """Simulates a literal iteration; arguments of `make_problem` and of `run_problem`."""
     def run(forward, backward, maps, keep='', again='', begin=None, leaves=None, synchronous=False,
-            shares_chains=None, **machine):
+            shares_chains=None, mapped=False, **machine):
         problem = make_problem(forward, backward, maps, **machine)
-        return Shown(run_problem(problem, keep, again, begin, leaves, synchronous, shares_chains))
+        return Shown(run_problem(problem, keep, again, begin, leaves, synchronous, shares_chains, mapped))
     return run

@@ -63,7 +63,8 @@ def _map(number, nbytes, producer, last, uses, attributes=None):
     return dataclasses.replace(usual, **(attributes or {}))
 
 
-def run_problem(problem, keep='', again='', begin=None, leaves=None, synchronous=False, shares_chains=None):
+def run_problem(problem, keep='', again='', begin=None, leaves=None, synchronous=False, shares_chains=None,
+                mapped=False):
     """Simulates a literal decision.
 
     Args:
@@ -73,7 +74,7 @@ def run_problem(problem, keep='', again='', begin=None, leaves=None, synchronous
         begin: by letter, the position with which a swap-in may start; else as early as the demand allows.
         leaves: by letter, the position after which a map leaves.
         synchronous: see `Decision`.
-        shares_chains: see `Decision`.
+        shares_chains, mapped: see `Decision`.
     """
     verdicts = tuple(
         Verdict.RECOMPUTE if LETTERS[each.id] in again
@@ -81,7 +82,7 @@ def run_problem(problem, keep='', again='', begin=None, leaves=None, synchronous
         for each in problem.trace.maps)
     course = lay_out(problem, Decision(
         verdicts, EARLY, {LETTERS.index(each): position for each, position in (leaves or {}).items()}, synchronous,
-        shares_chains))
+        shares_chains, mapped))
     swap_ins = tuple(dataclasses.replace(each, start=(begin or {}).get(LETTERS[each.map], each.start))
                      for each in course.swap_ins)
     return simulate(problem, dataclasses.replace(course, swap_ins=swap_ins))
