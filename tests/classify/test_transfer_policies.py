@@ -19,7 +19,7 @@ from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP
-OURS = ['vdnn-all', 'vdnn-conv', 'vdnn++', 'capacity', 'lms', 'window']
+OURS = ['vdnn-all', 'vdnn-conv', 'vdnn++', 'capacity', 'lms', 'window', 'unified']
 
 
 def problem(calls, steps, maps, budget_bytes=10**9, min_bytes=1, standing=(0, 0), rate=10.0):
@@ -127,7 +127,7 @@ def test_a_plan_keeps_within_the_budget_or_the_refusal_names_a_floor_that_works(
     assert 20 < refused < 280
 
 
-@pytest.mark.parametrize('name', ['vdnn-all', 'vdnn++', 'capacity', 'window'])
+@pytest.mark.parametrize('name', ['vdnn-all', 'vdnn++', 'capacity', 'window', 'unified'])
 def test_what_swap_all_can_train_they_can(name):
     feasible = 0
     for seed in range(300):
@@ -252,6 +252,40 @@ def test_capacity_tries_one_map_more_or_less_at_a_time_only_at_the_end(monkeypat
     found = chain([10] * 300, 1500)
     assert kept('capacity', found) == set(range(150, 300))
     assert len(tried) <= 10
+
+
+# --- unified ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(('budget_bytes', 'stay'), [(20, {2, 3}), (29, {2, 3}), (30, {1, 2, 3}), (40, {0, 1, 2, 3})])
+def test_unified_keeps_what_capacity_keeps_and_has_the_rest_mapped(budget_bytes, stay):
+    found = chain([10] * 4, budget_bytes)
+    assert kept('unified', found) == kept('capacity', found) == stay
+    assert decide('unified', found).mapped and not decide('capacity', found).mapped
+
+
+def test_unified_keeps_more_than_capacity_where_backward_is_short_of_memory():
+    # position   0  1  2 | 3  4  5
+    # computing  0  0  0   5 30  5       budget 30: with map 0 or map 1 in it, step 4 does not fit
+    # map 0         =           u
+    # map 1            =     u
+    # map 2               u
+    found = problem([(1, 0)] * 3, [(1, 5), (1, 30), (1, 5)], [(10, 0, 0, [5]), (10, 1, 1, [4]), (10, 2, 2, [3])], 30)
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        make_plan(POLICIES['capacity'], found)
+    assert refused.value.floor_bytes == 40
+    assert kept('unified', found) == {2}
+    plan = make_plan(POLICIES['unified'], found)
+    assert (plan.mapped, plan.peak_bytes) == (True, 30)
+
+
+def test_unified_has_the_system_told_some_steps_ahead_whatever_memory_there_is():
+    # position   0 .. 7 | 8  9 10 11 12 13 14 15
+    # map 0      =                   [= == == == u
+    # map 3        =      [= == == == u
+    found = chain([10] * 8, 20)
+    assert kept('unified', found) == {6, 7}
+    assert starts('unified', found) == {5: 8, 4: 8, 3: 8, 2: 9, 1: 10, 0: 11}
 
 
 # --- LMS -------------------------------------------------------------------------------------------------------------

@@ -67,7 +67,8 @@ def decisions(draw, trace):
     leaves = {each.id: draw(st.integers(each.last_forward_use, len(trace.calls) - 1))
               for each, verdict in zip(trace.maps, verdicts, strict=True)
               if verdict is Verdict.SWAP and draw(st.integers(0, 3)) == 0}
-    return Decision(verdicts, starts, leaves, draw(st.booleans()), draw(st.sampled_from([None, True, False])))
+    return Decision(verdicts, starts, leaves, draw(st.booleans()), draw(st.sampled_from([None, True, False])),
+                    draw(st.integers(0, 3)) == 0)
 
 
 @st.composite

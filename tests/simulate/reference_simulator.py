@@ -18,6 +18,7 @@ class At(enum.Enum):
     NEAR = 1
     FAR = 2
     DEAD = 3
+    PAGED = 4
 
 
 class Copy:
@@ -114,6 +115,9 @@ class Reference:
             yield 0.0  # whatever ends now has ended
             self.notice()
             for map_id in self.first_read(position):
+                while self.course.mapped and self.is_leaving(map_id):
+                    yield from self.wait(self.unnoticed[0], position, Cause.SWAP_OUT)
+                    self.notice(1)
                 if self.place[map_id] is At.FAR:
                     yield from self.wait_for_room(position)
                     self.swap_in(map_id)
@@ -169,21 +173,22 @@ class Reference:
         return [each for each in self.swapped if self.course.chains.uses[each][:1] == (position,)]
 
     def begin_swap_ins(self, position):
-        self.wanted.update(each for each in self.first_read(position) if self.is_leaving(each))
+        if not self.course.mapped:
+            self.wanted.update(each for each in self.first_read(position) if self.is_leaving(each))
         while self.pending and self.pending[0].start <= position:
             map_id, use = self.pending[0].map, self.pending[0].use
             if use >= position:
                 if self.is_leaving(map_id):
                     self.wanted.add(map_id)
                 elif self.place[map_id] is At.FAR:
-                    if self.bytes_at(position, map_id) > self.problem.budget_bytes:
+                    if not self.course.mapped and self.bytes_at(position, map_id) > self.problem.budget_bytes:
                         return
                     self.swap_in(map_id)
             self.pending.popleft()
 
     def swap_in(self, map_id):
         copy = Copy(Stream.COPY_IN, map_id, self.problem.costs.read_seconds(self.trace.maps[map_id].nbytes))
-        self.coming[map_id], self.place[map_id] = copy, At.NEAR
+        self.coming[map_id], self.place[map_id] = copy, At.PAGED if self.course.mapped else At.NEAR
         self.issued.append(copy)
         self.back.submit(copy)
 
@@ -196,7 +201,11 @@ class Reference:
         while self.unnoticed and self.unnoticed[0].end_seconds is not None and at_most != 0:
             map_id = self.unnoticed.popleft().map
             at_most = None if at_most is None else at_most - 1
-            if map_id not in self.wanted:
+            if self.course.mapped:
+                self.place[map_id] = At.FAR
+                if map_id in self.wanted:
+                    self.swap_in(map_id)
+            elif map_id not in self.wanted:
                 self.place[map_id] = At.FAR
 
     def bytes_at(self, position, also=None):
@@ -209,7 +218,8 @@ class Reference:
             step = trace.steps[position - start]
             total = self.problem.standing.backward_bytes + step.other_bytes + max(
                 step.peak_bytes, chain_peak_bytes(trace, self.course.chains, position))
-        there = {each for each in self.swapped if self.place[each] is At.NEAR} | {also} | set(self.first_read(position))
+        there = {each for each in self.swapped if self.place[each] is At.NEAR} | {also}
+        there |= set() if self.course.mapped else set(self.first_read(position))
         return total + sum(row.nbytes for row in trace.maps
                            if (row.id in there if row.id in self.place else self.is_there(row, position)))
 

@@ -150,11 +150,11 @@ def test_copies_that_take_no_time_are_never_waited_for(given):
 
 
 @given(problems())
-def test_without_a_limit_nothing_waits_for_memory_and_only_synchronous_copies_out_are_waited_for(given):
+def test_without_a_limit_nothing_waits_for_memory_and_only_synchronous_or_mapped_copies_out_are_waited_for(given):
     problem, course = given
     timeline = simulate(dataclasses.replace(problem, budget_bytes=10**9), course)
     causes = {stall.cause for stall in timeline.stalls}
-    assert causes <= ({Cause.SWAP_IN, Cause.SWAP_OUT} if course.synchronous else {Cause.SWAP_IN})
+    assert causes <= ({Cause.SWAP_IN, Cause.SWAP_OUT} if course.synchronous or course.mapped else {Cause.SWAP_IN})
 
 
 @given(problems_of_one_map())

@@ -133,7 +133,8 @@ def simulated(draw, recomputes=False):
     costs = Costs(seconds, draw(st.sampled_from([0.0, 1.0, 30.0])), draw(st.sampled_from([0.0, 1.0, 30.0])))
     problem = Problem(trace, costs, Standing(draw(BYTES), draw(BYTES)), 10**9, 1)
     decision = Decision(verdicts, Starts(ahead=draw(st.none() | st.integers(1, 3))),
-                        synchronous=draw(st.booleans()), shares_chains=draw(st.booleans()))
+                        synchronous=draw(st.booleans()), shares_chains=draw(st.booleans()),
+                        mapped=draw(st.booleans()))
     floor_bytes = lay_out(problem, decision).floor_bytes
     problem = dataclasses.replace(problem, budget_bytes=floor_bytes + draw(BYTES))
     course = lay_out(problem, decision)
