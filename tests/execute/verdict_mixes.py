@@ -1,7 +1,7 @@
 """Policies for tests: recompute whatever can be, map it, or any mix of verdicts that is allowed.
 
-`recompute-all`, `map-all`, `mix-0` to `mix-7` and `map-mix-0` to `map-mix-3` are put into the table while a test has the
-fixture `verdict_mixes`.
+`recompute-all`, `map-all`, `mix-0` to `mix-7` and `map-mix-0` to `map-mix-3` are put into the table while a test has
+the fixture `verdict_mixes`.
 """
 import dataclasses
 import random

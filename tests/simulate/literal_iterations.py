@@ -74,7 +74,8 @@ def run_problem(problem, keep='', again='', begin=None, leaves=None, synchronous
         begin: by letter, the position with which a swap-in may start; else as early as the demand allows.
         leaves: by letter, the position after which a map leaves.
         synchronous: see `Decision`.
-        shares_chains, mapped: see `Decision`.
+        shares_chains: see `Decision`.
+        mapped: see `Decision`.
     """
     verdicts = tuple(
         Verdict.RECOMPUTE if LETTERS[each.id] in again
