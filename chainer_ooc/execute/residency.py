@@ -153,8 +153,6 @@ class Residency(Account):
             False if there is no near memory for it now; it can be tried again.
         """
         storage.recalled = True
-        if self.maps_far_memory and storage.state is State.LEAVING:
-            return True
         found = self._near_block(storage)
         if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
             storage.fill_places(found, variables=storage.exposed)

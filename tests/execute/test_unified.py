@@ -14,6 +14,7 @@ from ooc_networks import NETWORKS
 from ooc_training import Training, assert_same_bits, floor_of, live_storages, ooc, plain, spill_bytes, train
 from ooc_training import train_at_the_floor as at_the_floor
 from test_faults import Patched, interrupt, interrupted_after, train_with_a_fault
+from test_user_references import batch, make, steps
 from verdict_mixes import MAPPED
 
 import chainer_ooc
@@ -86,6 +87,7 @@ def test_a_map_that_is_read_while_it_leaves_is_exchanged_for_its_mapping(network
 
 
 def storages(*states):
+    gc.collect()  # what other tests left
     return [each for each in gc.get_objects() if type(each) is Storage and each.state in states]
 
 
@@ -100,6 +102,31 @@ def test_maps_go_from_far_memory_to_a_mapping_and_back_with_their_last_use(promp
         loss.backward()
         assert {(each.state, each.mapped, each.root()) for each in away} == {(State.AWAY, True, None)}
     del loss, away
+
+
+def test_a_map_that_the_user_wrote_to_goes_back_to_far_memory_with_what_he_wrote(prompt_swap_outs):
+    def written(count):
+        model = make()
+        steps(model, count)
+        loss = model(*batch(count))
+        for variable in model.h.values():
+            variable.array[...] *= 1.5
+        model.cleargrads()
+        loss.backward()
+        return model
+
+    expected = {name: variable.array.copy() for name, variable in written(2).h.items()}
+    with ooc('map-all'):
+        model = written(2)
+        mapped = [each for each in storages(*State) if each.mapped]
+        assert sum(each.state is State.AWAY and each.root() is None for each in mapped) == len(mapped) > 2
+        assert {name for name, array in expected.items() if not np.array_equal(model.h[name].array, array)} == set()
+
+
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception'])
+def test_maps_are_asked_for_in_time_where_the_budget_is_full(network, prompt_swap_outs):
+    training, _ = at_the_floor(network, 'map-all')
+    assert [each.faults for each in training.outcome.stats[2:]] == [0, 0]
 
 
 def refuse(original, *arguments):
