@@ -1,4 +1,6 @@
 """What searches share."""
+import subprocess
+import sys
 import threading
 
 import tqdm
@@ -11,3 +13,13 @@ def test_a_progress_bar_starts_no_thread():
     assert list(Bar(range(3), disable=None)) == [0, 1, 2]
     assert list(Bar(range(3), disable=False, leave=False)) == [0, 1, 2]
     assert not any('monitor' in type(each).__name__.lower() for each in threading.enumerate())
+
+
+def test_a_progress_bar_maps_no_memory_that_stays():
+    body = """
+import sys
+from chainer_ooc.classify.progress import Bar
+list(Bar(range(3), disable=None)), list(Bar(range(3), disable=False, leave=False))
+print(any(' rw-s ' in line for line in open('/proc/self/maps')))"""
+    done = subprocess.run([sys.executable, '-c', body], capture_output=True, text=True, check=True)
+    assert done.stdout == 'False\n'
