@@ -18,6 +18,9 @@ from chainer_ooc.simulate.evaluate import Evaluation, evaluate
 
 Verdicts = tuple[Verdict, ...]
 
+#: With more swapped maps than this, copies that cost nothing on paper are not spared one by one.
+SPARED_MAPS = 512
+
 
 class Search:
     """A walk over verdicts.
@@ -57,6 +60,23 @@ class Search:
         if found.fits and found.seconds < self.found.seconds:
             self.best, self.found = decision, found
         return found
+
+    def spare_copies(self) -> None:
+        """Keeps swapped maps, from the output backwards, where there is memory for it and nothing becomes slower.
+
+        The simulator takes a copy that is hidden behind computations to be free. On a host it takes their processors'
+        time, on any machine power and bandwidth; and a map that is there is never late. Left out above
+        `SPARED_MAPS`, where a try for each map takes too long.
+        """
+        maps = self.problem.trace.maps
+        swapped = [each for each, verdict in enumerate(self.best.verdicts) if verdict is Verdict.SWAP]
+        if not self.found.fits or len(swapped) > SPARED_MAPS:
+            return
+        for map_id in self.watched(sorted(swapped, key=lambda each: (-maps[each].last_forward_use, -each)), 'spare'):
+            decision = replace(self.best, verdicts=self.changed(self.best.verdicts, [map_id], Verdict.KEEP))
+            found = evaluate(self.problem, decision)
+            if found.fits and found.seconds <= self.found.seconds:
+                self.best, self.found = decision, found
 
     @staticmethod
     def changed(verdicts: Verdicts, maps: Iterable[int], verdict: Verdict) -> Verdicts:

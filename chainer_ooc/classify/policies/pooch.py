@@ -56,6 +56,7 @@ def decide(problem: Problem) -> Decision:
         recompute(found)
     found.try_decision(without_keeps.best)
     found.try_decision(swap_all.decide(problem))  # which may have taken later swap-ins
+    found.spare_copies()
     return found.best
 
 

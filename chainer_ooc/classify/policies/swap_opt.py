@@ -13,6 +13,8 @@ leaves, and where nearly every swap-in is waited for, that is out of reach. So i
 fits: from the output (its memory is needed for the shortest time), from the smallest and the largest, and from the
 longest wait. Then each map of both sets changes sides once if that is faster.
 
+In the end more maps are kept if there is memory for them and nothing becomes slower, as no copy is quite free.
+
 A graph of thousands of maps takes steps of several maps at once: `STEPS` of them lead through all maps, each is halved
 where it does not fit, and the walk ends after `MISFITS` single maps in a row that do not.
 
@@ -48,6 +50,7 @@ def decide(problem: Problem) -> Decision:
     """Keeps what makes the iteration faster, as far as memory allows."""
     found = search(problem)
     found.try_decision(swap_all.decide(problem))  # which may have taken later swap-ins
+    found.spare_copies()
     return found.best
 
 
