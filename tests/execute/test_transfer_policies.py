@@ -54,7 +54,7 @@ def test_a_larger_budget_moves_less(policy):
     chainer_ooc.reset()
     with ooc(policy, budget=1):
         training.iterate()  # the one recording from which all plans are made
-    for budget in (low, (low + high) // 2, 2 * high):
+    for budget in (low, low + low // 8, 2 * max(low, high)):  # in-core may need less than the noise above the floor
         with ooc(policy, budget=budget):
             training.iterate(2)
         moved.append(training.outcome.stats[-1].swap)
