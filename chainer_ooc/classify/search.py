@@ -8,11 +8,11 @@ than those that the search began with.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.classify.verdict import Verdict, changed, from_the_output
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.simulate.evaluate import Evaluation, evaluate
 
@@ -20,6 +20,23 @@ Verdicts = tuple[Verdict, ...]
 
 #: With more swapped maps than this, copies that cost nothing on paper are not spared one by one.
 SPARED_MAPS = 512
+
+
+def largest_fitting(fitting: int, too_large: int, fits: Callable[[int], bool]) -> int:
+    """Bisects for the largest number that fits.
+
+    Args:
+        fitting: known to fit, or below all that may; it is the answer if nothing above it fits.
+        too_large: known not to fit, or above all that may.
+        fits: if it holds of a number, it holds of the smaller ones.
+    """
+    while too_large - fitting > 1:
+        middle = (fitting + too_large) // 2
+        if fits(middle):
+            fitting = middle
+        else:
+            too_large = middle
+    return fitting
 
 
 class Search:
@@ -58,7 +75,7 @@ class Search:
         """Evaluates a decision; it becomes the best if it is faster."""
         found = evaluate(self.problem, decision)
         if found.fits and found.seconds < self.found.seconds:
-            self.best, self.found = decision, found
+            self._take(decision, found)
         return found
 
     def spare_copies(self) -> None:
@@ -68,23 +85,17 @@ class Search:
         time, on any machine power and bandwidth; and a map that is there is never late. Left out above
         `SPARED_MAPS`, where a try for each map takes too long.
         """
-        maps = self.problem.trace.maps
         swapped = [each for each, verdict in enumerate(self.best.verdicts) if verdict is Verdict.SWAP]
         if not self.found.fits or len(swapped) > SPARED_MAPS:
             return
-        for map_id in self.watched(sorted(swapped, key=lambda each: (-maps[each].last_forward_use, -each)), 'spare'):
-            decision = replace(self.best, verdicts=self.changed(self.best.verdicts, [map_id], Verdict.KEEP))
+        for map_id in self.watched(from_the_output(self.problem.trace, swapped), 'spare'):
+            decision = replace(self.best, verdicts=changed(self.best.verdicts, [map_id], Verdict.KEEP))
             found = evaluate(self.problem, decision)
             if found.fits and found.seconds <= self.found.seconds:
-                self.best, self.found = decision, found
+                self._take(decision, found)
 
-    @staticmethod
-    def changed(verdicts: Verdicts, maps: Iterable[int], verdict: Verdict) -> Verdicts:
-        """Returns verdicts in which some maps have another one."""
-        new = list(verdicts)
-        for each in maps:
-            new[each] = verdict
-        return tuple(new)
+    def _take(self, decision: Decision, found: Evaluation) -> None:
+        self.best, self.found = decision, found
 
     def watched(self, items: Sequence[int], what: str) -> Iterator[int]:
         """Passes over items until the time is up, with a progress bar on a terminal if it takes more than a second."""

@@ -33,6 +33,19 @@ def everything(trace: Trace, min_bytes: int) -> tuple[Verdict, ...]:
     return tuple(Verdict.SWAP if can_leave(each, min_bytes) else Verdict.KEEP for each in trace.maps)
 
 
+def changed(verdicts: tuple[Verdict, ...], maps: Iterable[int], verdict: Verdict) -> tuple[Verdict, ...]:
+    """Returns verdicts in which some maps have another one."""
+    new = list(verdicts)
+    for each in maps:
+        new[each] = verdict
+    return tuple(new)
+
+
+def from_the_output(trace: Trace, maps: Iterable[int]) -> list[int]:
+    """Puts maps in order: those that forward uses last first, of one call the younger first."""
+    return sorted(maps, key=lambda each: (-trace.maps[each].last_forward_use, -each))
+
+
 def can_recompute(trace: Trace, min_bytes: int) -> tuple[bool, ...]:
     """Which maps can be recomputed, whatever the verdicts on the others: one bool for each.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
+from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute, changed
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import problem_of, read_trace
@@ -114,14 +114,12 @@ class _Explainer:
         return [Verdict.KEEP, Verdict.SWAP, *recompute]
 
     def _with(self, map_id: int, verdict: Verdict) -> tuple[Verdict, ...]:
-        own = self.decision.verdicts
-        return (*own[:map_id], verdict, *own[map_id + 1:])
+        return changed(self.decision.verdicts, [map_id], verdict)
 
     def _alternative(self, map_id: int, verdict: Verdict) -> Alternative:
         course = lay_out(self.problem, replace(self.decision, verdicts=self._with(map_id, verdict)))
-        needed_bytes = max(course.floor_bytes, course.scheduled_bytes)
         fits = course.fits(self.problem.budget_bytes)
-        return Alternative(verdict.value, run_on_paper(self.problem, course)[0] if fits else None, needed_bytes)
+        return Alternative(verdict.value, run_on_paper(self.problem, course)[0] if fits else None, course.needed_bytes)
 
     def _recompute_seconds(self, map_id: int) -> float:
         """What runs again because this map is recomputed and not swapped, the other verdicts being as they are."""

@@ -39,9 +39,14 @@ class Course:
     floor_at: int
     scheduled_bytes: int
 
+    @property
+    def needed_bytes(self) -> int:
+        """The smallest budget within which every position keeps, early swap-ins included."""
+        return max(self.floor_bytes, self.scheduled_bytes)
+
     def fits(self, budget_bytes: int) -> bool:
         """Whether no position needs more than the budget."""
-        return max(self.floor_bytes, self.scheduled_bytes) <= budget_bytes
+        return self.needed_bytes <= budget_bytes
 
 
 def lay_out(problem: Problem, decision: Decision) -> Course:

@@ -83,7 +83,7 @@ def _refusal(policy: Policy, problem: Problem, course: Course) -> InfeasibleBudg
     This ends: each decision needs more than the one before, and there are not more of them than classifications.
     """
     while True:
-        floor_bytes = max(course.floor_bytes, course.scheduled_bytes)
+        floor_bytes = course.needed_bytes
         where = problem.trace.name_of(course.floor_at)
         larger = replace(problem, budget_bytes=floor_bytes)
         course = lay_out(larger, policy.decide(larger))

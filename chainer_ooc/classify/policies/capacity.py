@@ -17,10 +17,10 @@ from collections.abc import Callable
 
 from chainer_ooc.classify.decision import EARLY, Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, everything
+from chainer_ooc.classify.search import largest_fitting
+from chainer_ooc.classify.verdict import Verdict, changed, everything, from_the_output
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.simulate.evaluate import evaluate
-from chainer_ooc.trace import FeatureMap
 
 
 def decide(problem: Problem) -> Decision:
@@ -36,25 +36,13 @@ def keep_what_fits(problem: Problem, decision_of: Callable[[tuple[Verdict, ...]]
         decision_of: makes a decision of verdicts. One more map that stays must never make it need less.
     """
     swapped = everything(problem.trace, problem.min_bytes)
-    latest_first = sorted((each for each in problem.trace.maps
-                           if swapped[each.id] is Verdict.SWAP and each.backward_uses), key=_age)
-    fitting, too_many = 0, len(latest_first) + 1
-    while too_many - fitting > 1:
-        middle = (fitting + too_many) // 2
-        if evaluate(problem, decision_of(_keeping(latest_first[:middle], swapped))).fits:
-            fitting = middle
-        else:
-            too_many = middle
-    return decision_of(_keeping(latest_first[:fitting], swapped))
+    latest_first = from_the_output(problem.trace, (
+        each.id for each in problem.trace.maps if swapped[each.id] is Verdict.SWAP and each.backward_uses))
 
+    def keeping(count: int) -> Decision:
+        return decision_of(changed(swapped, latest_first[:count], Verdict.KEEP))
 
-def _age(feature_map: FeatureMap) -> tuple[int, int]:
-    return -feature_map.last_forward_use, -feature_map.id
-
-
-def _keeping(kept: list[FeatureMap], swapped: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
-    stays = {each.id for each in kept}
-    return tuple(Verdict.KEEP if map_id in stays else verdict for map_id, verdict in enumerate(swapped))
+    return keeping(largest_fitting(0, len(latest_first) + 1, lambda count: evaluate(problem, keeping(count)).fits))
 
 
 POLICY = Policy('capacity', 'what fits stays, from the output backwards; the rest comes in as memory allows', decide)

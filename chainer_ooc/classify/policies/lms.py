@@ -23,6 +23,7 @@ import math
 
 from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.classify.verdict import Verdict, can_leave
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.simulate.evaluate import evaluate
@@ -102,15 +103,8 @@ class _Tuning:
         return self._tried.get(pair, False)
 
     def _highest_below(self, too_high: int, ahead: int) -> int:
-        """Bisects: what fits with one threshold fits with each that swaps more; -1 if none does."""
-        fitting = -1
-        while too_high - fitting > 1:
-            middle = (fitting + too_high) // 2
-            if self.fits(middle, ahead):
-                fitting = middle
-            else:
-                too_high = middle
-        return fitting
+        """What fits with one threshold fits with each that swaps more; -1 if none does."""
+        return largest_fitting(-1, too_high, lambda number: self.fits(number, ahead))
 
 
 def _distance(trace: Trace, feature_map: FeatureMap) -> int:

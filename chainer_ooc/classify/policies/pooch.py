@@ -32,7 +32,7 @@ from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import keep, swap_all, swap_opt
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
-from chainer_ooc.classify.verdict import Verdict, can_recompute, everything
+from chainer_ooc.classify.verdict import Verdict, can_recompute, changed, everything
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.simulate.evaluate import Evaluation, evaluate
 from chainer_ooc.trace import Trace
@@ -46,8 +46,9 @@ GROUPS = 64
 
 def decide(problem: Problem) -> Decision:
     """Step 1, then step 2 of PoocH; or step 2 alone, in groups, where that is faster."""
-    if evaluate(problem, keep.decide(problem)).fits:
-        return keep.decide(problem)
+    kept = keep.decide(problem)
+    if evaluate(problem, kept).fits:
+        return kept
     without_keeps = Search(problem, Decision(everything(problem.trace, problem.min_bytes)))
     if without_keeps.found.fits:
         _recompute_in_groups(without_keeps, _left(without_keeps))
@@ -83,7 +84,7 @@ def _recompute_one_by_one(found: Search, left: list[int]) -> None:
         chosen = min(front, key=lambda each: (ratios.get(each, 1.0), each))
         if ratios.get(chosen, 1.0) < 1:
             left.remove(chosen)
-            found.try_verdicts(found.changed(found.best.verdicts, [chosen], Verdict.RECOMPUTE))
+            found.try_verdicts(changed(found.best.verdicts, [chosen], Verdict.RECOMPUTE))
         elif len(front) == len(left):
             return
         else:
@@ -96,7 +97,7 @@ def _recompute_in_groups(found: Search, left: list[int]) -> None:
         ratios = estimated_ratios(found.problem, found.found, left)
         left.sort(key=lambda each: (ratios[each], each))
         before = found.found.seconds
-        found.try_verdicts(found.changed(found.best.verdicts, left[:size], Verdict.RECOMPUTE))
+        found.try_verdicts(changed(found.best.verdicts, left[:size], Verdict.RECOMPUTE))
         if found.found.seconds < before:
             left, size = left[size:], min(2 * size, stride)
         elif size > 1:
@@ -138,7 +139,7 @@ def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float,
         swapped_seconds: its time.
         map_id: X.
     """
-    again = replace(decision, verdicts=Search.changed(decision.verdicts, [map_id], Verdict.RECOMPUTE))
+    again = replace(decision, verdicts=changed(decision.verdicts, [map_id], Verdict.RECOMPUTE))
     recomputed_seconds = evaluate(problem, again).seconds
     if recomputed_seconds >= swapped_seconds:
         return float('inf')

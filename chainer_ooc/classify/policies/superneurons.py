@@ -17,7 +17,8 @@ from __future__ import annotations
 from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.kinds import calls_of, is_convolution, made_by, steps_of
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
+from chainer_ooc.classify.search import largest_fitting
+from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute, changed
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.simulate.evaluate import evaluate
 
@@ -31,17 +32,11 @@ def decide(problem: Problem) -> Decision:
                      key=lambda each: (-1 if each.producer is None else each.producer, each.id))
 
     def keeping(count: int) -> Decision:
-        verdicts = list(rest)
-        for each in movable[len(movable) - count:]:
-            verdicts[each.id] = Verdict.KEEP
-        return Decision(tuple(verdicts), starts)
+        last = (each.id for each in movable[len(movable) - count:])
+        return Decision(changed(rest, last, Verdict.KEEP), starts)
 
-    fitting, too_many = 0, len(movable) + 1
-    while too_many - fitting > 1:
-        count = (fitting + too_many) // 2
-        fits = evaluate(problem, keeping(count)).course.floor_bytes <= problem.budget_bytes
-        fitting, too_many = (count, too_many) if fits else (fitting, count)
-    return keeping(fitting)
+    return keeping(largest_fitting(0, len(movable) + 1, lambda count: (
+        evaluate(problem, keeping(count)).course.floor_bytes <= problem.budget_bytes)))
 
 
 def _verdicts_of_the_rest(problem: Problem) -> tuple[Verdict, ...]:

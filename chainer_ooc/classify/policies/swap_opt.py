@@ -33,7 +33,7 @@ from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search, Verdicts
-from chainer_ooc.classify.verdict import Verdict, everything
+from chainer_ooc.classify.verdict import Verdict, changed, everything, from_the_output
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Cause, Stream, Timeline
@@ -64,13 +64,13 @@ def search(problem: Problem) -> Search:
     if found.found.fits:
         timeline = simulate(problem, found.found.course)
         out_waits, in_waits = unhidden_swap_outs(problem, timeline), unhidden_swap_ins(timeline)
-        rest = _from_the_output(problem, out_waits - in_waits.keys())
+        rest = from_the_output(problem.trace, out_waits - in_waits.keys())
         if len(in_waits) <= TREE_DEPTH:
             _search_tree(found, swapped, sorted(in_waits), rest)
         else:
             for order in _orders(problem, in_waits):
                 _keep_along(found, swapped, [*order, *rest])
-        _change_sides(found, _from_the_output(problem, out_waits | in_waits.keys()))
+        _change_sides(found, from_the_output(problem.trace, out_waits | in_waits.keys()))
     return found
 
 
@@ -92,12 +92,8 @@ def unhidden_swap_ins(timeline: Timeline) -> dict[int, float]:
     return waits
 
 
-def _from_the_output(problem: Problem, maps: set[int]) -> list[int]:
-    return sorted(maps, key=lambda each: (-problem.trace.maps[each].last_forward_use, -each))
-
-
 def _orders(problem: Problem, waits: dict[int, float]) -> Iterator[list[int]]:
-    yield _from_the_output(problem, set(waits))
+    yield from_the_output(problem.trace, set(waits))
     yield sorted(waits, key=lambda each: (problem.trace.maps[each].nbytes, -each))
     yield sorted(waits, key=lambda each: (-problem.trace.maps[each].nbytes, -each))
     yield sorted(waits, key=lambda each: (-waits[each] / problem.trace.maps[each].nbytes, -each))
@@ -106,7 +102,7 @@ def _orders(problem: Problem, waits: dict[int, float]) -> Iterator[list[int]]:
 def _search_tree(found: Search, swapped: Verdicts, branches: list[int], rest: list[int]) -> None:
     leaves = list(itertools.product((False, True), repeat=len(branches)))
     for number in found.watched(range(len(leaves)), 'keep or swap'):
-        leaf = found.changed(swapped, itertools.compress(branches, leaves[number]), Verdict.KEEP)
+        leaf = changed(swapped, itertools.compress(branches, leaves[number]), Verdict.KEEP)
         if found.try_verdicts(leaf).fits:
             _keep_along(found, leaf, rest)
 
@@ -117,7 +113,7 @@ def _keep_along(found: Search, verdicts: Verdicts, order: Sequence[int]) -> None
     size = stride
     while waiting and misfits < MISFITS and not found.is_over:
         several = list(itertools.islice(waiting, size))
-        kept = found.changed(verdicts, several, Verdict.KEEP)
+        kept = changed(verdicts, several, Verdict.KEEP)
         fits = found.try_verdicts(kept).fits
         if fits or size == 1:
             verdicts, misfits = (kept, 0) if fits else (verdicts, misfits + 1)
@@ -132,7 +128,7 @@ def _change_sides(found: Search, maps: Sequence[int]) -> None:
         several = maps[first:first + stride]
         verdicts = found.best.verdicts
         other = Verdict.KEEP if verdicts[several[0]] is Verdict.SWAP else Verdict.SWAP
-        found.try_verdicts(found.changed(verdicts, several, other))
+        found.try_verdicts(changed(verdicts, several, other))
 
 
 POLICY = Policy('swap-opt', 'keeps the maps whose transfers nothing hides, as far as memory allows', decide)
