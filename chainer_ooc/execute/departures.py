@@ -7,7 +7,6 @@ when backward begins, or with the iteration.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 
 from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.residency import Residency
@@ -36,11 +35,6 @@ class Departures:
         """Swaps a map out when the next call begins."""
         if storage is not None:
             self._hesitant.append(weakref.ref(storage))
-
-    def swap_out_each(self, storages: Iterable[Storage | None]) -> None:
-        """Swaps maps out in this order."""
-        for storage in storages:
-            self.swap_out(storage)
 
     def hold(self, storage: Storage, recipe: Recipe) -> None:
         """Watches over a map that will be given up, until it is."""

@@ -281,7 +281,8 @@ class Iteration:
                 self._liveness.drop(storage, may_lose=False)
         inputs = self.recorder.calls[call].inputs if call >= 0 else ()
         self._liveness.step_over(inputs, self.following.freed_after(position))
-        self._departures.swap_out_each(map(self._storage, self.following.leaving_after(position)))
+        for map_id in self.following.leaving_after(position):
+            self._departures.swap_out(self._storage(map_id))
         for storage in needed:
             self._residency.guard(storage)
         self._residency.pinned = frozenset()
