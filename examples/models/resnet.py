@@ -1,10 +1,13 @@
-"""Residual networks of any depth, from the blocks of `resnet50`.
+"""Residual networks of any depth, in the form of their authors' Caffe model.
 
 A network has four stages, and so many bottleneck units in each; ``ResNet((3, 4, 6, 3))`` is ResNet50. `units_of` gives
 deeper ones by formula, as their authors did: the first and the last stage stay as they are, the third takes what is
 left, where images are small. `width` thins a network out, for those who want its depth without its size.
 
-Source: He et al., "Deep Residual Learning for Image Recognition", 2015, table 1. Ours: `units_of` beyond 50 units.
+As in Chainer's own `ResNet50Layers` a stage halves the image in the first 1x1 convolution of its first block.
+
+Source: He et al., "Deep Residual Learning for Image Recognition", 2015, table 1 and figure 5 (right). Ours: `units_of`
+beyond 50 units.
 """
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ import chainer.functions as F
 import chainer.links as L
 
 from models.reported_loss import reported
-from models.resnet50 import NormalizedConvolution, stage
 
 FEWEST_UNITS = 16
 
@@ -28,6 +30,48 @@ def units_of(count):
         raise ValueError(f'a residual network of {count} units is not in the table; ask for {FEWEST_UNITS} or more')
     second = 8 if count >= 50 else 4
     return 3, second, count - 3 - second - 3, 3
+
+
+class NormalizedConvolution(chainer.Chain):
+    """A convolution and the batch normalisation behind it."""
+
+    def __init__(self, in_channels, out_channels, ksize, stride=1, pad=0, nobias=True):
+        super().__init__()
+        with self.init_scope():
+            self.convolution = L.Convolution2D(
+                in_channels, out_channels, ksize, stride, pad, nobias=nobias, initialW=chainer.initializers.HeNormal())
+            self.normalization = L.BatchNormalization(out_channels)
+
+    def forward(self, x):
+        return self.normalization(self.convolution(x))
+
+
+class Bottleneck(chainer.Chain):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut; the shortcut is a convolution where the shape changes."""
+
+    def __init__(self, in_channels, inner_channels, out_channels, stride=1):
+        super().__init__()
+        with self.init_scope():
+            self.narrow = NormalizedConvolution(in_channels, inner_channels, 1, stride)
+            self.spatial = NormalizedConvolution(inner_channels, inner_channels, 3, pad=1)
+            self.widen = NormalizedConvolution(inner_channels, out_channels, 1)
+            if in_channels != out_channels:
+                self.shortcut = NormalizedConvolution(in_channels, out_channels, 1, stride)
+            else:
+                self.shortcut = None
+
+    def forward(self, x):
+        h = F.relu(self.narrow(x))
+        h = F.relu(self.spatial(h))
+        h = self.widen(h)
+        return F.relu(h + (x if self.shortcut is None else self.shortcut(x)))
+
+
+def stage(blocks, in_channels, inner_channels, out_channels, stride):
+    """Makes the blocks that work at one image size; the first one changes size and channels."""
+    first = Bottleneck(in_channels, inner_channels, out_channels, stride)
+    others = [Bottleneck(out_channels, inner_channels, out_channels) for _ in range(blocks - 1)]
+    return chainer.Sequential(first, *others)
 
 
 class ResNet(chainer.Chain):
