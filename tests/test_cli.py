@@ -1,5 +1,4 @@
 """The command line as its users meet it: what it prints, its exit status, and errors in one line."""
-import json
 import os
 import subprocess
 import sys
@@ -14,8 +13,8 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
+from command_line import run, run_json
 
-from chainer_ooc import cli
 from chainer_ooc.cli import model as cli_model
 from chainer_ooc.cli.totals import totals
 from chainer_ooc.trace import Trace
@@ -50,21 +49,6 @@ def networks(monkeypatch):
     module.Scores, module.Loss, module.number, module.Linear = Scores, Loss, 7, L.Linear
     monkeypatch.setitem(sys.modules, 'networks', module)
     monkeypatch.setattr(sys, 'path', list(sys.path))
-
-
-def run(capsys, *arguments):
-    """Exit status, stdout and stderr of a command."""
-    try:
-        status = cli.main(arguments)
-    except SystemExit as exit_:
-        status = exit_.code
-    return status, *capsys.readouterr()
-
-
-def run_json(capsys, *arguments):
-    status, out, err = run(capsys, *arguments, '--json')
-    assert (status, err) == (0, '')
-    return json.loads(out)
 
 
 def test_policies_lists_each_with_a_line(capsys):

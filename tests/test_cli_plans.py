@@ -19,8 +19,8 @@ import chainer_ooc  # noqa: F401  before chainer
 # isort: split
 import chainer
 import pytest
+from command_line import run, run_json
 
-from chainer_ooc import cli
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments
 from chainer_ooc.schedule.plan_file import read_plans
@@ -58,21 +58,6 @@ TRACE = Trace(
 def file(tmp_path):
     (tmp_path / 'trace.json').write_text(TRACE.to_json())
     return str(tmp_path / 'trace.json')
-
-
-def run(capsys, *arguments):
-    """Exit status, stdout and stderr of a command."""
-    try:
-        status = cli.main(arguments)
-    except SystemExit as exit_:
-        status = exit_.code
-    return status, *capsys.readouterr()
-
-
-def run_json(capsys, *arguments):
-    status, out, err = run(capsys, *arguments, '--json')
-    assert (status, err) == (0, '')
-    return json.loads(out)
 
 
 def simulate(capsys, file, policy, budget, *more):
