@@ -155,6 +155,7 @@ def test_a_file_that_may_not_grow(policy):
 @pytest.mark.parametrize('failure', [end_of_file, input_output_error])
 @pytest.mark.parametrize('at', [0, 1, 2])
 @pytest.mark.parametrize('policy', SWAPPING)
+@pytest.mark.usefixtures('prompt_swap_outs')
 def test_short_or_failed_read_in_a_swap_in(policy, at, failure):
     error = train_with_a_fault('residual', policy, at, Patched(os, 'preadv', failure, after=1), SpillError)
     assert error.errno == errno.EIO
