@@ -70,6 +70,7 @@ class Graph:
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
         is_loaded: its plan is in the file that it came from.
+        plan: the one that was asked for last; it stays while the next one is not made yet.
     """
 
     trace: Trace
@@ -79,6 +80,7 @@ class Graph:
     is_metered: bool = True
     is_estimate: bool = False
     is_loaded: bool = False
+    plan: Plan | None = None
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _reused: set[int] = field(default_factory=set)
     _held: set[int] = field(default_factory=set)
@@ -105,8 +107,9 @@ class Graph:
             reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                         if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
+        self.plan = self.orders[key].plan
         if saved is not None and not self.is_estimate:
-            saved.keep(self.trace, self.orders[key].plan, settings.min_bytes, self.is_metered)
+            saved.keep(self.trace, self.plan, settings.min_bytes, self.is_metered)
         return self.orders[key]
 
     def record_again(self, trace: Trace, metered: bool) -> None:

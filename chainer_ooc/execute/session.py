@@ -122,8 +122,7 @@ class Session:
     def plan(self) -> Plan | None:
         """The plan of the latest graph."""
         graph = self._graphs.latest()
-        orders = list(graph.orders.values()) if graph is not None else []
-        return orders[-1].plan if orders else None
+        return None if graph is None else graph.plan
 
     def trace(self) -> Trace | None:
         """The recording of the latest graph."""

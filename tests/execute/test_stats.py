@@ -8,6 +8,7 @@ from ooc_training import POLICIES, SWAPPING, Training, ooc, train
 import chainer_ooc
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import TraceFormatError
+from chainer_ooc.execute.times import Times
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.model import VERSION
 
@@ -69,6 +70,28 @@ def test_plan_trace_and_stats_count_the_same_maps(network, policy):
     assert starts == sorted(starts)
     assert all(trace.backward_start <= each.start <= each.use < trace.positions for each in plan.swap_ins)
     assert last.swapped_out_bytes <= sum(each.nbytes for each in swapped)
+
+
+def test_the_plan_is_that_of_the_latest_iteration(monkeypatch):
+    monkeypatch.setattr(Times, 'note', lambda self, timing: False)  # no plan is made anew
+    training = Training('residual')
+    policies = ['swap-all', 'keep', 'swap-all', 'swap-all-naive', 'keep']
+    found = []
+    for policy in policies:
+        with ooc(policy, budget=10**7):
+            training.iterate(2)
+            found.append(chainer_ooc.plan().policy)
+    assert found == policies
+
+
+def test_a_plan_is_there_until_the_next_one_is_made(monkeypatch):
+    monkeypatch.setattr(Times, 'note', lambda self, timing: True)  # each iteration has the next one planned anew
+    training = Training('residual')
+    with ooc('swap-all'):
+        for number in range(4):
+            training.iterate()
+            chainer_ooc.trace()  # ends the iteration
+            assert (chainer_ooc.plan() is None) == (number == 0)
 
 
 @pytest.mark.parametrize('network', NETWORKS)
