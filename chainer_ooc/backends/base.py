@@ -56,11 +56,13 @@ class Bandwidth:
         write_bytes_per_second: Near to far (swap-out).
         read_bytes_per_second: Far to near (swap-in).
         latency_seconds: What a copy of nearly nothing takes, from the call to ``done``.
+        drag: A computation takes 1 + drag times as long while copies run; 0 where they leave it alone.
     """
 
     write_bytes_per_second: float
     read_bytes_per_second: float
     latency_seconds: float
+    drag: float = 0.0
 
 
 class FarCopy:

@@ -136,7 +136,8 @@ def _show_device(facts: Mapping[str, Any]) -> dict[str, object]:
         'spill folder': f'{facts["spill_folder"]} ({facts["spill_filesystem"]}), '
                         f'{format_bytes(facts["spill_free_bytes"])} free',
         'spill speed': f'{write / 1e9:.1f} GB/s out, {read / 1e9:.1f} GB/s in, '
-                       f'{facts["latency_seconds"] * 1e6:.0f} µs latency',
+                       f'{facts["latency_seconds"] * 1e6:.0f} µs latency; '
+                       f'computations beside it take {1 + facts["drag"]:.2f} times as long',
     }
 
 

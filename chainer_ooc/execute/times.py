@@ -38,7 +38,8 @@ class Timing:
         seconds: of each position's computation.
         total_seconds: of the whole iteration.
         predicted_seconds: what the plan had expected.
-        waited_seconds: stalls, and calls that ran again.
+        waited_seconds: for copies.
+        recomputed_seconds: of calls that ran again.
         written_bytes, write_seconds: swap-outs that ended, and the time of the copies themselves.
         read_bytes, read_seconds: the same of swap-ins.
     """
@@ -47,18 +48,23 @@ class Timing:
     total_seconds: float
     predicted_seconds: float
     waited_seconds: float
+    recomputed_seconds: float
     written_bytes: int
     write_seconds: float
     read_bytes: int
     read_seconds: float
 
+    @property
+    def copying_seconds(self) -> float:
+        """How long copies ran beside computations."""
+        return max(0.0, self.write_seconds + self.read_seconds - self.waited_seconds)
+
 
 def timing_of(computations: Sequence[Call | Step], tally: Tally, predicted_seconds: float) -> Timing:
     """Sums up an iteration that has ended."""
     return Timing(
-        tuple(each.seconds for each in computations), tally.seconds, predicted_seconds,
-        tally.stall_seconds + tally.recomputed_seconds, tally.written_bytes, tally.write_seconds, tally.read_bytes,
-        tally.read_seconds)
+        tuple(each.seconds for each in computations), tally.seconds, predicted_seconds, tally.stall_seconds,
+        tally.recomputed_seconds, tally.written_bytes, tally.write_seconds, tally.read_bytes, tally.read_seconds)
 
 
 class Times:
@@ -91,15 +97,30 @@ class Times:
 
 
 def _costs_of(timings: list[Timing], before: Costs) -> Costs:
-    """Medians by position; what lies between the computations is spread over them evenly."""
+    """Medians by position; what lies between the computations is spread over them evenly.
+
+    The simulator will add what copies cost computations. What they cost these ones is taken off all alike, as it is not
+    known which copy ran beside which computation.
+    """
     positions = max(1, len(timings[0].seconds))
     between = statistics.median(
-        max(0.0, each.total_seconds - each.waited_seconds - sum(each.seconds)) for each in timings) / positions
+        max(0.0, each.total_seconds - each.waited_seconds - each.recomputed_seconds - sum(each.seconds))
+        for each in timings) / positions
+    alone = statistics.median(_share_alone(each, before.drag) for each in timings)
     return Costs(
-        tuple(statistics.median(column) + between for column in zip(*(each.seconds for each in timings), strict=True)),
+        tuple(alone * statistics.median(column) + between
+              for column in zip(*(each.seconds for each in timings), strict=True)),
         _speed([(each.written_bytes, each.write_seconds) for each in timings], before.write_bytes_per_second),
         _speed([(each.read_bytes, each.read_seconds) for each in timings], before.read_bytes_per_second),
-        before.latency_seconds)
+        before.latency_seconds, before.drag)
+
+
+def _share_alone(timing: Timing, drag: float) -> float:
+    """What the computations would have taken without copies beside them, as a share of what they took."""
+    computed_seconds = sum(timing.seconds) + timing.recomputed_seconds
+    if not computed_seconds:
+        return 1.0
+    return 1 - min(timing.copying_seconds / computed_seconds, 1.0) * drag / (1 + drag)
 
 
 def _speed(copies: list[tuple[int, float]], before: float) -> float:

@@ -128,4 +128,4 @@ class Recorder:
         return Trace(
             device=device, calls=tuple(self.calls), steps=tuple(self.steps), maps=maps, events=tuple(self.events),
             seconds=seconds, write_bytes_per_second=bandwidth.write_bytes_per_second,
-            read_bytes_per_second=bandwidth.read_bytes_per_second, versions=versions())
+            read_bytes_per_second=bandwidth.read_bytes_per_second, copy_drag=bandwidth.drag, versions=versions())

@@ -14,13 +14,14 @@ It does what execution does, at the same moments:
   stay: it is swapped in when it is noticed that it has left, and a computation that reads it waits for that.
 - Where copies are waited for at the end of a computation, these are its swap-outs and the swap-ins that began with it.
 - What runs again runs before the step that needs it.
+- A computation is slower by a factor while copies run beside it, where they take the same cores.
 
 Each stream is first-in, first-out, so that no queue of events is needed: the time of every event is known when it is
-issued, and one pass over the positions finds them all. Cost: proportional to positions + maps; no state is shared, and
-equal input gives equal output.
+issued (a stream is busy from now until the end of its last copy), and one pass over the positions finds them all. Cost:
+proportional to positions + maps; no state is shared, and equal input gives equal output.
 
-Source: PoocH 4.1.2 (simulated timeline); simpy (stable order of events). Left out: a copy that slows down the
-computation beside it, except by `Costs.seconds` as they were measured.
+Source: PoocH 4.1.2 (simulated timeline); simpy (stable order of events). The slower computation is ours: a GPU's copy
+engines leave it alone. Left out: that two copies at once slow it down more than one does.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class _Run:
                     self.first_use.setdefault(chains.uses[map_id][0], []).append(map_id)
                     if not trace.maps[map_id].held:
                         self.last_use.setdefault(chains.uses[map_id][-1], []).append(map_id)
+        self.drag = problem.costs.drag
         self.again_seconds = {position: sum(problem.costs.seconds[call] for call in calls)
                               for position, calls in chains.calls_at.items()}
         self.now = self.out_free = self.in_free = 0.0
@@ -150,12 +152,19 @@ class _Run:
 
     def _compute(self, position: int, seconds: float) -> None:
         again_seconds = self.again_seconds.get(position, 0.0)
-        began, self.now = self.now, self.now + again_seconds + seconds
+        began, self.now = self.now, self.now + self._beside_copies(again_seconds + seconds)
         near_bytes = self.moving_bytes + self.need[position]
         self.peak_bytes = max(self.peak_bytes, near_bytes)
         if self.log is not None:
             self.log.tasks.append(Task(Stream.COMPUTE, position, began, self.now, again_seconds))
             self.log.near_bytes.append(near_bytes)
+
+    def _beside_copies(self, seconds: float) -> float:
+        """What a computation of so many seconds takes if it begins now."""
+        copying_seconds = max(self.out_free, self.in_free) - self.now
+        if copying_seconds <= 0 or not self.drag:
+            return seconds
+        return min(seconds * (1 + self.drag), seconds + copying_seconds * (self.drag / (1 + self.drag)))
 
     def _swap_out(self, map_id: int) -> None:
         nbytes = self.trace.maps[map_id].nbytes

@@ -104,7 +104,8 @@ def _frozen(draw, net):
 def problems(draw, most_calls=24):
     """Problems with a budget between what swap-all needs and what keep needs."""
     trace = draw(traces(most_calls))
-    costs = dataclasses.replace(measured(trace), latency_seconds=draw(st.sampled_from([0.0, 0.5])))
+    costs = dataclasses.replace(
+        measured(trace), latency_seconds=draw(st.sampled_from([0.0, 0.5])), drag=draw(st.sampled_from([0.0, 0.0, 0.7])))
     problem = Problem(trace, costs, Standing(draw(st.integers(0, 20)), draw(st.integers(0, 20))), AMPLE, 1)
     least, most = (evaluate(problem, POLICIES[name].decide(problem)).course.floor_bytes
                    for name in ('swap-all', 'keep'))

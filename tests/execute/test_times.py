@@ -12,8 +12,8 @@ from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.times import PART_FACTOR, Times, Timing
 
 COSTS = Costs((1.0, 2.0), 10.0, 20.0, 0.5)
-TIMING = Timing(seconds=(1.0, 2.0), total_seconds=3.0, predicted_seconds=3.0, waited_seconds=0.0, written_bytes=0,
-                write_seconds=0.0, read_bytes=0, read_seconds=0.0)
+TIMING = Timing(seconds=(1.0, 2.0), total_seconds=3.0, predicted_seconds=3.0, waited_seconds=0.0,
+                recomputed_seconds=0.0, written_bytes=0, write_seconds=0.0, read_bytes=0, read_seconds=0.0)
 
 
 def timing(**changes):
@@ -52,11 +52,32 @@ def test_the_new_costs_are_medians_by_position():
 
 
 def test_what_lies_between_computations_is_spread_evenly_and_stalls_are_not():
-    # computations 1 + 2, stalled 4, total 9: 2 seconds lie between
+    # computations 1 + 2, waited 3, recomputed 1, total 9: 2 seconds lie between
     times = Times(COSTS)
     for _ in range(2):
-        times.note(timing(total_seconds=9.0, waited_seconds=4.0))
+        times.note(timing(total_seconds=9.0, waited_seconds=3.0, recomputed_seconds=1.0))
     assert times.costs.seconds == (2.0, 3.0)
+
+
+@pytest.mark.parametrize(('waited', 'total', 'expected'), [
+    (0.0, 3.0, (0.75, 1.5)),  # 1.5 of 3 s of computation were beside copies, which doubled them
+    (0.5, 3.5, (5 / 6, 5 / 3)),  # 1 s was
+    (1.5, 4.5, (1.0, 2.0)),  # none: all copies were waited for
+])
+def test_what_copies_cost_computations_is_taken_off(waited, total, expected):
+    times = Times(dataclasses.replace(COSTS, drag=1.0))
+    for _ in range(2):
+        times.note(timing(total_seconds=total, waited_seconds=waited, predicted_seconds=99.0, written_bytes=30,
+                          write_seconds=1.0, read_bytes=30, read_seconds=0.5))
+    assert times.costs.seconds == pytest.approx(expected)
+    assert times.costs.drag == 1.0
+
+
+def test_computations_lose_no_more_to_copies_than_copies_can_take():
+    times = Times(dataclasses.replace(COSTS, drag=1.0))
+    for _ in range(2):
+        times.note(timing(predicted_seconds=99.0, written_bytes=30, write_seconds=1000.0))
+    assert times.costs.seconds == (0.5, 1.0)
 
 
 def test_copies_give_the_bandwidths_and_without_copies_those_before_stay():

@@ -15,6 +15,8 @@ BYTES = st.integers(0, 50)
 WORKSPACE = st.integers(0, 15)
 ROOM = st.integers(0, 15) | st.integers(0, 100)
 SECONDS = st.integers(0, 40).map(lambda quarters: quarters / 4)
+#: Factors 1 + drag are powers of two.
+DRAG = st.sampled_from([0.0, 0.0, 1.0, 3.0])
 BANDWIDTH = st.sampled_from([0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0])
 
 
@@ -51,7 +53,7 @@ def _map(draw, map_id, producer, last, calls, steps):
 @st.composite
 def costs_of(draw, trace):
     return Costs(tuple(draw(SECONDS) for _ in range(trace.positions)), draw(BANDWIDTH), draw(BANDWIDTH),
-                 draw(st.sampled_from([0.0, 0.0, 0.25, 3.0])))
+                 draw(st.sampled_from([0.0, 0.0, 0.25, 3.0])), draw(DRAG))
 
 
 @st.composite

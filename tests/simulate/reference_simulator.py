@@ -21,6 +21,13 @@ class At(enum.Enum):
     PAGED = 4
 
 
+class Work:
+    """A computation that is asked for."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+
 class Copy:
     def __init__(self, stream, map_id, seconds):
         self.stream, self.map, self.seconds = stream, map_id, seconds
@@ -75,7 +82,7 @@ class Reference:
         self.unnoticed = deque()   # swap-outs, oldest first
         self.coming = {}           # the swap-in of each map that has one
         self.pending = deque(course.swap_ins)
-        self.waits_for = None
+        self.waits_for = self.work = None
 
     def timeline(self):
         self.computation = self.compute()
@@ -100,10 +107,30 @@ class Reference:
         if isinstance(request, Copy):
             self.waits_for = request
             self.look()
+        elif isinstance(request, Work):
+            self.work = request
+            self.go_on()
         else:
             self.clock.at(self.clock.now + request, 1, self.resume)
 
+    def is_copying(self):
+        return any(server.running is not None for server in (self.out, self.back))
+
+    def go_on(self):
+        """Works at the speed of this moment, until the work is done or a copy ends; none begins meanwhile."""
+        self.began, self.factor = self.clock.now, 1 + self.problem.costs.drag * self.is_copying()
+        work = self.work
+        self.clock.at(self.clock.now + work.seconds * self.factor, 1, lambda: self.done(work))
+
+    def done(self, work):
+        if work is self.work:
+            self.work = None
+            self.resume()
+
     def look(self):
+        if self.work is not None:
+            self.work = Work(self.work.seconds - (self.clock.now - self.began) / self.factor)
+            self.go_on()
         if self.waits_for is not None and self.waits_for.end_seconds is not None:
             self.waits_for = None
             self.clock.at(self.clock.now, 1, self.resume)
@@ -128,8 +155,10 @@ class Reference:
             again = float(sum(self.problem.costs.seconds[call]
                               for call in self.course.chains.calls_at.get(position, ())))
             self.near.append(self.bytes_at(position))
-            self.issued.append(Task(Stream.COMPUTE, position, self.clock.now, self.clock.now + again + seconds, again))
-            yield again + seconds
+            number, began = len(self.issued), self.clock.now
+            self.issued.append(None)
+            yield Work(again + seconds)
+            self.issued[number] = Task(Stream.COMPUTE, position, began, self.clock.now, again)
             self.end(position)
             if self.course.synchronous and position + 1 < self.trace.positions:
                 if self.unnoticed:

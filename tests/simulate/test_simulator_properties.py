@@ -49,7 +49,8 @@ def test_tasks_are_exactly_the_work(given):
     timeline = simulate(problem, course)
     computations, maps = of(timeline, Stream.COMPUTE), problem.trace.maps
     assert [task.subject for task in computations] == list(range(problem.trace.positions))
-    assert [task.end_seconds - task.start_seconds for task in computations] == computing_seconds(problem, course)
+    for task, seconds in zip(computations, computing_seconds(problem, course), strict=True):
+        assert seconds <= task.end_seconds - task.start_seconds <= seconds * (1 + problem.costs.drag)
     swapped = [each for each, verdict in enumerate(course.verdicts) if verdict is Verdict.SWAP]
     assert sorted(task.subject for task in of(timeline, Stream.COPY_OUT)) == swapped
     came = [task.subject for task in of(timeline, Stream.COPY_IN)]
@@ -62,10 +63,30 @@ def test_tasks_are_exactly_the_work(given):
 
 
 @given(problems())
+def test_computations_take_longer_beside_copies_and_not_elsewhere(given):
+    problem, course = given
+    timeline, drag = simulate(problem, course), problem.costs.drag
+    for task, alone in zip(of(timeline, Stream.COMPUTE), computing_seconds(problem, course), strict=True):
+        copying = _union_seconds([
+            (max(task.start_seconds, copy.start_seconds), min(task.end_seconds, copy.end_seconds))
+            for copy in (*of(timeline, Stream.COPY_OUT), *of(timeline, Stream.COPY_IN))])
+        assert task.end_seconds - task.start_seconds == alone + copying * drag / (1 + drag)
+
+
+def _union_seconds(spans):
+    seconds, reached = 0.0, 0.0
+    for start, end in sorted(spans):
+        seconds += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return seconds
+
+
+@given(problems())
 def test_the_time_is_that_of_all_computations_and_all_stalls(given):
     problem, course = given
     timeline = simulate(problem, course)
-    assert timeline.seconds == sum(computing_seconds(problem, course)) + timeline.stall_seconds
+    computed = sum(task.end_seconds - task.start_seconds for task in of(timeline, Stream.COMPUTE))
+    assert timeline.seconds == computed + timeline.stall_seconds
     assert timeline.seconds == max((task.end_seconds for task in of(timeline, Stream.COMPUTE)), default=0.0)
     assert all(stall.seconds > 0 for stall in timeline.stalls)
     ends = [0.0, *(task.end_seconds for task in of(timeline, Stream.COMPUTE))]

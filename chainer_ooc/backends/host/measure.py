@@ -1,21 +1,30 @@
-"""How fast the spill file is, measured through the very path that swaps take.
+"""How fast the spill file is and what its use costs computations, measured through the very path that swaps take.
 
 As in training, a swap-in goes to memory that has just been allocated, whose pages the kernel has yet to make. The first
 pass is thrown away: it writes fresh pages of the file, while training writes the same extents again and again. What is
 measured is therefore the page cache, which training uses as well as long as the file fits it; a set of maps that is
 much larger than the machine's memory runs at the speed of the disk, which a short measurement cannot show.
+
+Copies are done by the cores that compute as well. A matrix product, which has all cores, waits for the one that copies;
+what one core does alone, such as a ReLU, does not notice. Training is a mixture, and so is what is timed here beside
+copies: both, for as long each.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 
-from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray
+import numpy as np
+
+from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer
 
 SAMPLE_BYTES = 16 << 20
 _PASSES = 4
 _TINY_BYTES = 4096
+_SIDE = 384
+_ROUND_SECONDS = 0.02
 
 
 def bandwidth(backend: Backend) -> Bandwidth:
@@ -31,7 +40,8 @@ def bandwidth(backend: Backend) -> Bandwidth:
     return Bandwidth(
         write_bytes_per_second=SAMPLE_BYTES / statistics.median(write for write, _ in passes),
         read_bytes_per_second=SAMPLE_BYTES / statistics.median(read for _, read in passes),
-        latency_seconds=statistics.median(_latency(backend, tiny) for _ in range(_PASSES)))
+        latency_seconds=statistics.median(_latency(backend, tiny) for _ in range(_PASSES)),
+        drag=_drag(backend, sample))
 
 
 def _round_trip(backend: Backend, sample: ByteArray) -> tuple[float, float]:
@@ -54,3 +64,79 @@ def _latency(backend: Backend, tiny: ByteArray) -> float:
     seconds = time.perf_counter() - started
     backend.release(copy)
     return seconds
+
+
+class _Computation:
+    """A matrix product, then element-wise passes for about as long."""
+
+    def __init__(self) -> None:
+        self._matrix = np.full((_SIDE, _SIDE), 0.5, np.float32)
+        self._product = np.empty_like(self._matrix)
+        self._multiply()
+        started = time.perf_counter()
+        self._multiply()
+        multiplied = time.perf_counter()
+        self._pass_over()
+        self._passes = max(1, round((multiplied - started) / (time.perf_counter() - multiplied)))
+        self._rounds = max(1, round(_ROUND_SECONDS / (2 * (multiplied - started))))
+
+    def _multiply(self) -> None:
+        np.matmul(self._matrix, self._matrix, out=self._product)
+
+    def _pass_over(self) -> None:
+        np.maximum(self._matrix, 0.0, out=self._product)
+
+    def seconds(self, between: Callable[[], None]) -> float:
+        """Computes for a while and calls `between` again and again."""
+        started = time.perf_counter()
+        for _ in range(self._rounds):
+            self._multiply()
+            between()
+            for _ in range(self._passes):
+                self._pass_over()
+            between()
+        return time.perf_counter() - started
+
+
+class _Copying:
+    """Swap-outs of a sample, two under way at a time."""
+
+    def __init__(self, backend: Backend, sample: ByteArray):
+        self.seconds = 0.0
+        self._backend, self._sample = backend, sample
+        self._under_way: list[tuple[FarCopy, Transfer]] = []
+
+    def go_on(self) -> None:
+        while self._under_way and self._under_way[0][1].done:
+            self._end()
+        while len(self._under_way) < 2:
+            self._under_way.append(self._backend.swap_out(self._sample))
+
+    def end(self) -> None:
+        while self._under_way:
+            self._end()
+
+    def _end(self) -> None:
+        copy, out = self._under_way.pop(0)
+        try:
+            out.wait()
+            self.seconds += out.seconds
+        finally:
+            self._backend.release(copy)
+
+
+def _drag(backend: Backend, sample: ByteArray) -> float:
+    """By how much longer a computation takes while copies run, as a share of its time."""
+    computation = _Computation()
+    return max(0.0, statistics.median(_drag_once(computation, backend, sample) for _ in range(_PASSES)))
+
+
+def _drag_once(computation: _Computation, backend: Backend, sample: ByteArray) -> float:
+    alone_seconds = computation.seconds(lambda: None)
+    copying = _Copying(backend, sample)
+    try:
+        seconds = computation.seconds(copying.go_on)
+        copied_seconds = copying.seconds
+    finally:
+        copying.end()
+    return (seconds / alone_seconds - 1) / max(copied_seconds / seconds, 0.1)
