@@ -168,8 +168,14 @@ class Backend(abc.ABC):
         """Whether the device would give ``nbytes`` more now; asked before each computation, so it must be quick."""
         return nbytes <= self.free_bytes()
 
+    def keep_at_most(self, nbytes: int) -> None:  # noqa: B027 - nothing to do is a right answer
+        """Gives back to the device what is free but kept for the next arrays of ``allocate``, beyond ``nbytes``.
+
+        Called with what the budget leaves, before each computation and each swap-in, so it must be quick.
+        """
+
     def trim(self) -> None:  # noqa: B027 - nothing to do is a right answer
-        """Gives near memory that is free but kept for the next array back to the device.
+        """Gives all near memory that is free but kept for the next array back to the device.
 
         For the moments when memory is short: keeping some is faster. What is live does not move.
         """

@@ -147,11 +147,7 @@ class Residency(Account):
                 log.logger.info('a swap-out failed after its iteration had ended: %s', error)
 
     def prefetch(self, storage: Storage) -> bool:
-        """Starts the swap-in of a storage that is away, and keeps one that is leaving.
-
-        Returns:
-            False if there is no near memory for it now; it can be tried again.
-        """
+        """Starts the swap-in of a storage that is away, keeps one that is leaving; False if there is no room now."""
         storage.recalled = True
         found = self._near_block(storage)
         if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
@@ -168,6 +164,7 @@ class Residency(Account):
             return False
         on_heap, storage.mapped = block.base is None, False
         self.count(block, storage, self.metering and on_heap)
+        self._limit_kept(0)
         storage.block, storage.state = block, State.ARRIVING
         try:
             storage.transfer = self._arrivals.begin(self.backend, storage.copy, block)
@@ -273,15 +270,20 @@ class Residency(Account):
     def make_room(self, nbytes: int) -> bool:
         """Waits for swap-outs, then evicts what is used last, until there is room; False if the budget has none."""
         self.reap()
-        if self.has_room(nbytes):
-            return True
-        with self.tally.stalled():
-            if self.fits(nbytes):
-                self.backend.trim()
-            stuck: set[int] = set()
-            while not self.has_room(nbytes) and self._free_something(stuck):
-                pass
+        if not self.has_room(nbytes):
+            with self.tally.stalled():
+                if self.fits(nbytes):
+                    self.backend.trim()
+                stuck: set[int] = set()
+                while not self.has_room(nbytes) and self._free_something(stuck):
+                    pass
+        self._limit_kept(nbytes)
         return self.fits(nbytes)
+
+    def _limit_kept(self, nbytes: int) -> None:
+        """What the device keeps for later, with what is near and so many bytes more, is within the budget."""
+        if self.budget_bytes is not None:
+            self.backend.keep_at_most(max(0, self.budget_bytes - self.near_bytes() - nbytes))
 
     def _free_something(self, stuck: set[int]) -> bool:
         """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""

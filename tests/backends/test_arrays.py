@@ -155,8 +155,8 @@ def test_a_mapped_file_has_no_root(tmp_path):
     gc.collect()
 
 
-def test_a_block_of_a_swap_in_is_a_root():
-    flat = block.allocate(block.LEAST_MAPPED_BYTES)
+def test_a_block_of_a_swap_in_is_a_root(residency):
+    flat = residency.backend.allocate(block.LEAST_MAPPED_BYTES)
     assert root_of(flat) is flat
     array = view(flat, Layout(np.dtype('f4'), (8, 4), (16, 4), 64, True))
     assert root_of(array[::-1]) is flat

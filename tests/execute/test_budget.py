@@ -8,7 +8,10 @@ import pytest
 from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, floor_of, in_core_peak, ooc, plain, train
 
 import chainer_ooc
+from chainer_ooc.backends.host import block
+from chainer_ooc.backends.host.kept_blocks import KeptBlocks
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
+from chainer_ooc.execute.residency import Residency
 
 #: The meter counts Python's objects too: recordings differ by some of them.
 NOISE_BYTES = 16_384
@@ -35,6 +38,58 @@ def test_budget_below_the_floor_is_refused_when_planning(network, policy):
     with ooc(policy, budget=error.floor_bytes):
         training.iterate()
     assert chainer_ooc.stats().peak_bytes <= error.floor_bytes
+
+
+class Kept:
+    """Watches what the backend keeps for the next blocks, whose sizes are those of real maps here."""
+
+    def __init__(self, monkeypatch):
+        self.made, self.most_bytes, self.over_bytes = 0, 0, 0
+        make, make_room, kept_bytes = block.make, Residency.make_room, KeptBlocks.nbytes
+
+        def counted(nbytes):
+            self.made += 1
+            return make(nbytes)
+
+        def measured(residency, nbytes):
+            fits = make_room(residency, nbytes)
+            kept = kept_bytes(residency.backend._blocks)
+            self.most_bytes = max(self.most_bytes, kept)
+            if fits and residency.budget_bytes is not None:
+                self.over_bytes = max(self.over_bytes, residency.near_bytes() + nbytes + kept - residency.budget_bytes)
+            return fits
+
+        monkeypatch.setattr(block, 'LEAST_MAPPED_BYTES', 1)
+        monkeypatch.setattr(block, 'make', counted)
+        monkeypatch.setattr(Residency, 'make_room', measured)
+
+
+@pytest.mark.host
+@pytest.mark.parametrize('policy', SWAPPING)
+@pytest.mark.parametrize('network', ['residual', 'views', 'hidden'])
+def test_blocks_are_used_again_where_the_budget_has_room_to_keep_them(network, policy, prompt_swap_outs, monkeypatch):
+    kept = Kept(monkeypatch)
+    training = Training(network)
+    with ooc(policy):
+        training.iterate(4)
+        made = kept.made
+        training.iterate(4)
+    assert made > 0 == kept.made - made
+    assert kept.most_bytes > 0
+    assert_same_bits(training.finish(), plain(network, 8))
+
+
+@pytest.mark.host
+@pytest.mark.parametrize('policy', SWAPPING)
+@pytest.mark.parametrize('network', ['residual', 'views', 'hidden'])
+def test_what_is_kept_for_the_next_blocks_is_within_the_budget(network, policy, prompt_swap_outs, monkeypatch):
+    floor_bytes = floor_of(network, policy)
+    kept = Kept(monkeypatch)
+    training = Training(network)
+    with ooc(policy, budget=floor_bytes + NOISE_BYTES):
+        training.iterate(8)
+    assert kept.most_bytes > 0 >= kept.over_bytes
+    assert_same_bits(training.finish(), plain(network, 8))
 
 
 def test_refusal_survives_a_pickle():

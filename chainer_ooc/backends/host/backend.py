@@ -26,6 +26,7 @@ import numpy as np
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
 from chainer_ooc.backends.host import block, filesystem, heap, limits, machine, measure
 from chainer_ooc.backends.host.extents import Extents
+from chainer_ooc.backends.host.kept_blocks import KeptBlocks
 from chainer_ooc.backends.host.mapping import Mapping
 from chainer_ooc.backends.host.spill_file import SpillFile, no_room
 from chainer_ooc.backends.host.swap_thread import SwapThread, Task
@@ -56,6 +57,7 @@ class HostBackend(Backend):
         self._file = SpillFile(spill_dir)
         self._owner = os.getpid()
         self._closed = False
+        self._blocks = KeptBlocks()
         self._extents = Extents()
         self._unwanted: collections.deque[Space] = collections.deque()
         self._asked_bytes = 0  # ever given to swap_out
@@ -69,18 +71,22 @@ class HostBackend(Backend):
 
     def allocate(self, nbytes: int) -> ByteArray:
         try:
-            return block.allocate(nbytes)
+            return self._blocks.allocate(nbytes)
         except MemoryError:
             self.trim()
-            return block.allocate(nbytes)
+            return self._blocks.allocate(nbytes)
 
     def free_bytes(self) -> int:
-        return limits.free_bytes()
+        return limits.free_bytes() + self._blocks.nbytes()
 
     def has_room(self, nbytes: int) -> bool:
-        return block.is_available(nbytes)
+        return block.is_available(nbytes) or (self._blocks.keep_at_most(0) and block.is_available(nbytes))
+
+    def keep_at_most(self, nbytes: int) -> None:
+        self._blocks.keep_at_most(nbytes)
 
     def trim(self) -> None:
+        self._blocks.keep_at_most(0)
         heap.trim()
 
     def reserve(self, nbytes: int) -> None:
@@ -158,6 +164,7 @@ class HostBackend(Backend):
         else:
             self._file.part_from(list(self._mappings))
         self._file.close()
+        self._blocks.close()
 
     def _check_usable(self, act: str) -> None:
         if os.getpid() != self._owner:

@@ -2,8 +2,8 @@
 
 A block that arrives early lives long, between arrays that live for one call. In the heap it would keep the places of
 its short-lived neighbours from growing together again: with ResNet50 the resident memory was 40 % above what was in
-use. A mapping goes back to the system the moment the last view of it dies. Its pages are made and cleared while the
-swap-in thread reads into them, beside the computation.
+use. A mapping goes back to the system whole. Its pages are made and cleared while the swap-in thread reads into them,
+beside the computation.
 
 Those pages are dear when they are small: a block of 6 MB takes 1.0 ms of a processor to read into where its place is
 left to chance, 0.26 ms where it starts at a huge page. Linux (6.7 and later) puts a mapping there if its length
@@ -18,9 +18,7 @@ from __future__ import annotations
 
 import mmap
 
-import numpy as np
-
-from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.host import limits
 
 #: Smaller blocks are worth no mapping; they come from the heap.
 LEAST_MAPPED_BYTES = 1 << 18
@@ -33,14 +31,12 @@ class Block(mmap.mmap):
     """A mapping that owns a block of near memory; `arrays.root_of` knows it by its type."""
 
 
-def allocate(nbytes: int) -> ByteArray:
-    """Returns `nbytes` of uninitialised near memory.
+def make(nbytes: int) -> Block:
+    """Maps `nbytes` of near memory.
 
     Raises:
         MemoryError: the system refuses.
     """
-    if nbytes < LEAST_MAPPED_BYTES:
-        return np.empty(nbytes, np.uint8)
     whole_bytes = nbytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
     mapped_bytes = nbytes if whole_bytes in (0, nbytes) else whole_bytes + _HUGE_PAGE_BYTES
     try:
@@ -51,11 +47,16 @@ def allocate(nbytes: int) -> ByteArray:
         raise MemoryError(f'no {nbytes} bytes of near memory: {error.strerror}') from None
     if whole_bytes and hasattr(mmap, 'MADV_HUGEPAGE'):
         _ask_for_huge_pages(block, whole_bytes)
-    return np.ndarray(nbytes, np.uint8, buffer=block)
+    return block
 
 
 def is_available(nbytes: int) -> bool:
-    """Whether the system would map so many bytes now, by RLIMIT_DATA, RLIMIT_AS and its own judgement (4 us)."""
+    """Whether the system would map so many bytes now, by RLIMIT_DATA, RLIMIT_AS and its own judgement.
+
+    Where a limit is in force it is tried: 4 us, and 200 us beside a swap-in, whose page faults hold the same lock.
+    """
+    if not limits.is_limited():
+        return nbytes <= limits.PHYSICAL_BYTES
     try:
         mmap.mmap(-1, max(1, nbytes), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
     except OSError:

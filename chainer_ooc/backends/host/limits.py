@@ -15,12 +15,17 @@ holds free in its heap, which is available on top.
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import sys
 from collections.abc import Iterator
 
 _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number of pages near 2**63
+_STRICT = '2'  # of vm.overcommit_memory: the system promises no more than it has
+
+#: Memory of the machine.
+PHYSICAL_BYTES = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
 
 def free_bytes() -> int:
@@ -44,6 +49,18 @@ def limits_bytes() -> dict[str, int]:
     if cgroup:
         left['cgroup'] = min(cgroup)
     return left
+
+
+def is_limited() -> bool:
+    """Whether a mapping may be refused that is no larger than the machine's memory (1 us)."""
+    unlimited = all(resource.getrlimit(number)[0] == resource.RLIM_INFINITY
+                    for number in (resource.RLIMIT_DATA, resource.RLIMIT_AS))
+    return not unlimited or _overcommit() == _STRICT
+
+
+@functools.cache
+def _overcommit() -> str:
+    return ''.join(lines('/proc/sys/vm/overcommit_memory'))
 
 
 def kilobyte_fields(path: str) -> dict[str, int]:
