@@ -1,17 +1,19 @@
 """Prediction: the step time and the peak that plans expect, beside those that are measured.
 
     python benchmarks/prediction.py --workspace 32MB
-    python benchmarks/prediction.py --networks resnet50 --batchsize 8 --workspace 32MB
+    python benchmarks/prediction.py --networks resnet50 googlenet --batchsize 8 --workspace 32MB
 
 Each network is recorded once, in-core. Then, at three budgets from the smallest that works up to in-core's own peak, it
-trains under each policy. The first prediction is made from what was measured before, under other plans; where it is off
-by more than `PART_FACTOR` (`execute/times.py`), the plan is made again, which `settle` iterations give it time for. The
-last prediction is held against the iterations after those.
+trains under each policy, in turns with `keep`. The first prediction is made from what was measured before, under other
+plans; where it is off by more than `PART_FACTOR` (`execute/times.py`), the plan is made again, which `settle` pairs
+give it time for. Each pair after those is held against what its plans had expected, in two ways: the policy's time, and
+its time beside keep's, which a machine that is faster in one minute than in the next leaves alone.
 """
 from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Callable
 from typing import Any
 
 from surroundings import add_networks, config_entries, make_parser, positive, publish
@@ -34,6 +36,8 @@ COLUMNS = (
     Column('overhead', 'beside keep', percent, right=True),
     Column('predicted_seconds', 'predicted', seconds, right=True),
     Column('seconds_off', 'off by', percent, right=True),
+    Column('predicted_overhead', 'predicted beside keep', percent, right=True),
+    Column('beside_off', 'off by', percent, right=True),
     Column('first_off', 'first prediction', percent, right=True),
     Column('peak_bytes', 'peak', megabytes, right=True),
     Column('predicted_peak_bytes', 'predicted', megabytes, right=True),
@@ -46,8 +50,8 @@ def main() -> None:
     parser = make_parser(__doc__)
     add_networks(parser, ['resnet50', 'alexnet', 'googlenet'])
     parser.add_argument('--policies', nargs='+', default=list(POLICIES), metavar='NAME', help=' '.join(POLICIES))
-    parser.add_argument('--settle', type=positive, default=3, metavar='N', help='iterations before (%(default)s)')
-    parser.add_argument('--iterations', type=positive, default=5, metavar='N', help='measured ones (%(default)s)')
+    parser.add_argument('--settle', type=positive, default=3, metavar='N', help='pairs before (%(default)s)')
+    parser.add_argument('--iterations', type=positive, default=5, metavar='N', help='measured pairs (%(default)s)')
     arguments = parser.parse_args()
     rows = [row for name in arguments.networks for row in measure(name, arguments)]
     publish(Table(COLUMNS, rows, summary(rows)), arguments)
@@ -56,20 +60,28 @@ def main() -> None:
 def measure(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Trains one network under each policy at three budgets."""
     chainer_ooc.reset()
-    entries = {**config_entries(arguments), 'ooc': 'keep'}
-    entries.pop('ooc_budget', None)
-    training = Training(network, arguments.batchsize, arguments.crop, entries)
-    keep = run(training, entries, arguments)
-    floor_bytes = floor(training, entries)
+    keep = {**config_entries(arguments), 'ooc': 'keep'}
+    keep.pop('ooc_budget', None)
+    training = Training(network, arguments.batchsize, arguments.crop, keep)
+    in_core_bytes = max(iterate(training, keep).peak_bytes for _ in range(3))
+    floor_bytes = floor(training, keep)
     rows = []
-    for budget_bytes in (keep['peak_bytes'], (keep['peak_bytes'] + floor_bytes) // 2, int(1.03 * floor_bytes)):
+    for budget_bytes in (in_core_bytes, (in_core_bytes + floor_bytes) // 2, int(1.03 * floor_bytes)):
         for policy in arguments.policies:
-            found = run(training, {**entries, 'ooc': policy, 'ooc_budget': budget_bytes}, arguments)
-            rows.append({'network': network, 'policy': policy, 'budget_bytes': budget_bytes, **found,
-                         'overhead': found['seconds'] / keep['seconds'] - 1})
+            entries = {**keep, 'ooc': policy, 'ooc_budget': budget_bytes}
+            found = run(training, keep, entries, arguments)
+            rows.append({'network': network, 'batchsize': training.batchsize, 'policy': policy,
+                         'budget_bytes': budget_bytes, **found})
             print('{network} {policy}: {seconds:.3f} s, predicted {predicted_seconds:.3f} s'.format(**rows[-1]),
                   flush=True)
     return rows
+
+
+def iterate(training: Training, entries: dict[str, Any]) -> chainer_ooc.IterationStats:
+    """One iteration, and what is known of it."""
+    training.entries = entries
+    training.iterate()
+    return chainer_ooc.stats()
 
 
 def floor(training: Training, entries: dict[str, Any]) -> int:
@@ -82,33 +94,42 @@ def floor(training: Training, entries: dict[str, Any]) -> int:
     raise AssertionError('a budget of one byte was enough')
 
 
-def run(training: Training, entries: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Some iterations under a policy; medians, and what the last plan had expected."""
-    training.entries = entries
-    found, predicted = [], []
-    for _ in range(arguments.settle + arguments.iterations):
-        training.iterate()
-        found.append(chainer_ooc.stats())
-        predicted.append(found[-1].predicted_seconds)
-    measured = found[-arguments.iterations:]
-    median_seconds = statistics.median(each.seconds for each in measured)
-    first = next(each for each in predicted if each is not None)
-    last = measured[-1]
-    peak_bytes = max(each.peak_bytes for each in measured)
+def run(training: Training, keep: dict[str, Any], entries: dict[str, Any],
+        arguments: argparse.Namespace) -> dict[str, Any]:
+    """Iterations under a policy in turns with `keep`, and what their plans had expected: medians over the pairs."""
+    pairs = [(iterate(training, keep), iterate(training, entries))
+             for _ in range(arguments.settle + arguments.iterations)]
+    first = next(policy.predicted_seconds / policy.seconds for _, policy in pairs if policy.predicted_seconds)
+    measured = pairs[-arguments.iterations:]
+    last = measured[-1][1]
+    peak_bytes = max(policy.peak_bytes for _, policy in measured)
+
+    def median(value: Callable[[Any, Any], float]) -> float:
+        return statistics.median(value(*pair) for pair in measured)
+
     return {
-        'seconds': median_seconds, 'predicted_seconds': last.predicted_seconds,
-        'seconds_off': last.predicted_seconds / median_seconds - 1, 'first_off': first / median_seconds - 1,
-        'peak_bytes': peak_bytes, 'predicted_peak_bytes': last.predicted_peak_bytes,
+        'seconds': median(lambda keep, policy: policy.seconds),
+        'overhead': median(lambda keep, policy: policy.seconds / keep.seconds) - 1,
+        'predicted_seconds': median(lambda keep, policy: policy.predicted_seconds),
+        'seconds_off': median(lambda keep, policy: policy.predicted_seconds / policy.seconds) - 1,
+        'predicted_overhead': median(lambda keep, policy: policy.predicted_seconds / keep.predicted_seconds) - 1,
+        'beside_off': median(lambda keep, policy: (
+            policy.predicted_seconds / keep.predicted_seconds * keep.seconds / policy.seconds)) - 1,
+        'first_off': first - 1, 'peak_bytes': peak_bytes, 'predicted_peak_bytes': last.predicted_peak_bytes,
         'peak_off': last.predicted_peak_bytes / peak_bytes - 1, 'verdicts': f'{last.keep}/{last.swap}/{last.recompute}',
-        'plans': len(set(predicted) - {None}), 'all_seconds': [each.seconds for each in found],
+        'plans': len({policy.predicted_seconds for _, policy in pairs} - {None}),
+        'all_keep_seconds': [keep.seconds for keep, _ in pairs],
+        'all_seconds': [policy.seconds for _, policy in pairs],
+        'all_predicted_seconds': [policy.predicted_seconds for _, policy in pairs],
     }
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
     """One line about all rows."""
-    off = {key: [abs(row[key]) for row in rows] for key in ('seconds_off', 'first_off', 'peak_off')}
-    return 'Predicted beside measured; off by, median and worst: time {}, first prediction {}, peak {}'.format(*(
-        f'{percent(statistics.median(each))} and {percent(max(each))}' for each in off.values()))
+    off = {key: [abs(row[key]) for row in rows] for key in ('seconds_off', 'beside_off', 'first_off', 'peak_off')}
+    return ('Predicted beside measured; off by, median and worst: time {}, beside keep {}, first prediction {}, '
+            'peak {}').format(*(
+                f'{percent(statistics.median(each))} and {percent(max(each))}' for each in off.values()))
 
 
 if __name__ == '__main__':

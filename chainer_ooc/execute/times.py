@@ -87,7 +87,7 @@ class Times:
         if self._since_plan < self._wait:
             return False
         recent = list(self._latest)[-self._wait:]
-        ratio = timing.predicted_seconds / max(statistics.median(each.total_seconds for each in recent), 1e-9)
+        ratio = statistics.median(each.predicted_seconds / max(each.total_seconds, 1e-9) for each in recent)
         if 1 / PART_FACTOR <= ratio <= PART_FACTOR:
             return False
         self.costs = _costs_of(recent, self.costs)

@@ -38,6 +38,13 @@ def test_one_odd_iteration_among_others_is_not_enough():
     assert not times.note(timing(total_seconds=3.2))
 
 
+def test_iterations_under_several_plans_are_each_held_against_their_own():
+    times = Times(COSTS)
+    fast, slow = timing(total_seconds=3.0, predicted_seconds=3.0), timing(total_seconds=9.0, predicted_seconds=9.0)
+    assert not any(times.note(each) for each in (fast, slow) * 8)
+    assert times.costs == COSTS
+
+
 def test_the_next_time_is_after_twice_as_many():
     times = Times(COSTS)
     slow = timing(total_seconds=9.0)
