@@ -1,13 +1,16 @@
-"""Prediction: the step time and the peak that plans expect, beside those that are measured.
+r"""Prediction: the step time and the peak that plans expect, beside those that are measured.
 
     python benchmarks/prediction.py --workspace 32MB
     python benchmarks/prediction.py --networks resnet50 googlenet --batchsize 8 --workspace 32MB
+    python benchmarks/prediction.py --networks resnet50 --batchsize 32 --workspace 32MB --shares 0.5 0.35 \
+        --policies swap-all superneurons pooch
 
-Each network is recorded once, in-core. Then, at three budgets from the smallest that works up to in-core's own peak, it
-trains under each policy, in turns with `keep`. The first prediction is made from what was measured before, under other
-plans; where it is off by more than `PART_FACTOR` (`execute/times.py`), the plan is made again, which `settle` pairs
-give it time for. Each pair after those is held against what its plans had expected, in two ways: the policy's time, and
-its time beside keep's, which a machine that is faster in one minute than in the next leaves alone.
+Each network is recorded once, in-core. Then, at three budgets from the smallest that works up to in-core's own peak, or
+at budgets that are shares of that peak, it trains under each policy, in turns with `keep`. The first prediction is made
+from what was measured before, under other plans; where it is off by more than `PART_FACTOR` (`execute/times.py`), the
+plan is made again, which `settle` pairs give it time for. Each pair after those is held against what its plans had
+expected, in two ways: the policy's time, and its time beside keep's, which a machine that is faster in one minute than
+in the next leaves alone.
 """
 from __future__ import annotations
 
@@ -52,6 +55,8 @@ def main() -> None:
     parser.add_argument('--policies', nargs='+', default=list(POLICIES), metavar='NAME', help=' '.join(POLICIES))
     parser.add_argument('--settle', type=positive, default=3, metavar='N', help='pairs before (%(default)s)')
     parser.add_argument('--iterations', type=positive, default=5, metavar='N', help='measured pairs (%(default)s)')
+    parser.add_argument('--shares', nargs='+', type=float, default=[], metavar='SHARE',
+                        help="budgets as shares of in-core's peak")
     arguments = parser.parse_args()
     rows = [row for name in arguments.networks for row in measure(name, arguments)]
     publish(Table(COLUMNS, rows, summary(rows)), arguments)
@@ -65,15 +70,19 @@ def measure(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
     training = Training(network, arguments.batchsize, arguments.crop, keep)
     in_core_bytes = max(iterate(training, keep).peak_bytes for _ in range(3))
     floor_bytes = floor(training, keep)
+    budgets = [int(share * in_core_bytes) for share in arguments.shares] or [
+        in_core_bytes, (in_core_bytes + floor_bytes) // 2, int(1.03 * floor_bytes)]
     rows = []
-    for budget_bytes in (in_core_bytes, (in_core_bytes + floor_bytes) // 2, int(1.03 * floor_bytes)):
+    for budget_bytes in budgets:
         for policy in arguments.policies:
             entries = {**keep, 'ooc': policy, 'ooc_budget': budget_bytes}
-            found = run(training, keep, entries, arguments)
-            rows.append({'network': network, 'batchsize': training.batchsize, 'policy': policy,
-                         'budget_bytes': budget_bytes, **found})
-            print('{network} {policy}: {seconds:.3f} s, predicted {predicted_seconds:.3f} s'.format(**rows[-1]),
-                  flush=True)
+            try:
+                found = run(training, keep, entries, arguments)
+            except InfeasibleBudgetError as error:
+                found = {'verdicts': f'refused, needs {megabytes(error.floor_bytes)}'}
+            rows.append({'network': network, 'batchsize': training.batchsize, 'in_core_bytes': in_core_bytes,
+                         'policy': policy, 'budget_bytes': budget_bytes, **found})
+            print(network, policy, found['verdicts'], found.get('seconds'), flush=True)
     return rows
 
 
@@ -126,7 +135,10 @@ def run(training: Training, keep: dict[str, Any], entries: dict[str, Any],
 
 def summary(rows: list[dict[str, Any]]) -> str:
     """One line about all rows."""
-    off = {key: [abs(row[key]) for row in rows] for key in ('seconds_off', 'beside_off', 'first_off', 'peak_off')}
+    off = {key: [abs(row[key]) for row in rows if key in row]
+           for key in ('seconds_off', 'beside_off', 'first_off', 'peak_off')}
+    if not any(off.values()):
+        return 'Every budget was refused'
     return ('Predicted beside measured; off by, median and worst: time {}, beside keep {}, first prediction {}, '
             'peak {}').format(*(
                 f'{percent(statistics.median(each))} and {percent(max(each))}' for each in off.values()))
