@@ -11,7 +11,7 @@ from pathlib import Path
 import chainer
 import pytest
 from ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train, train_at_the_floor
-from verdict_mixes import MIXES
+from verdict_mixes import MAPPED, MIXES
 
 import chainer_ooc
 from chainer_ooc import cli
@@ -61,6 +61,16 @@ def test_a_loaded_plan_recomputes_with_the_same_bits(file, verdict_mixes, policy
     assert phases(outcome) == ['run'] * 4
     assert outcome.stats[0].recompute > 0
     assert_same_bits(outcome, plain('hidden'))
+
+
+@pytest.mark.parametrize('policy', MAPPED)
+def test_a_loaded_plan_maps_with_the_same_bits(file, verdict_mixes, policy):
+    save(file, 'residual', policy)
+    assert read_plans(str(file))[0].plan.mapped
+    outcome = train('residual', policy, plan=file, budget=BUDGET)
+    assert phases(outcome) == ['run'] * 4
+    assert outcome.stats[0].swapped_out_bytes > 0 == outcome.stats[0].swapped_in_bytes
+    assert_same_bits(outcome, plain('residual'))
 
 
 def test_nothing_is_recorded_and_nothing_written_under_a_loaded_plan(file, monkeypatch):
