@@ -82,6 +82,7 @@ class Graph:
     is_loaded: bool = False
     plan: Plan | None = None
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
+    _followed: list[Plan] = field(default_factory=list)
     _reused: set[int] = field(default_factory=set)
     _held: set[int] = field(default_factory=set)
     _estimates: dict[int, Graph] = field(default_factory=dict)
@@ -119,13 +120,19 @@ class Graph:
         self.times = Times(measured(trace))
         self._plan_anew(trace)
 
-    def note_timing(self, timing: Timing) -> None:
+    def note_timing(self, timing: Timing, plan: Plan) -> None:
         """An iteration has followed its plan: the next ones get another if it took longer or shorter than expected.
 
-        A plan from a file stays as it is.
+        The first one under a plan tells nothing: its memory is new, and far memory grows. A plan from a file stays.
         """
-        if not self.is_loaded and self.times.note(timing):
-            self.orders.clear()
+        if not any(plan is each for each in self._followed):
+            self._followed.append(plan)
+        elif not self.is_loaded and self.times.note(timing):
+            self._forget_orders()
+
+    def _forget_orders(self) -> None:
+        self.orders.clear()
+        self._followed.clear()
 
     def note_reuse(self, maps: Iterable[int]) -> None:
         """A later backward pass reads these maps: from the next iteration on no plan loses them."""
@@ -148,7 +155,7 @@ class Graph:
             for each in trace.maps)
         self.trace = replace(trace, maps=maps)
         self.is_loaded = False
-        self.orders.clear()
+        self._forget_orders()
         self._estimates.clear()
 
     def load(self) -> None:

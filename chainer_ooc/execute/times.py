@@ -6,8 +6,8 @@ its copies follow no plan. So each later iteration is timed too, and where predi
 
     recorded --plan--> run, run  (predicted / measured = 1.2) --plan--> run, run, ...  (1.02)
 
-Plans are made again after 2 iterations, then after 4, 8, 16 ..., so that a noisy machine does not plan for ever and one
-that changes is followed all the same.
+The first iteration under a plan does not count: its memory is new again. Plans are made again after 2 others, then
+after 4, 8, 16 ..., so that a noisy machine does not plan for ever and one that changes is followed all the same.
 
 Source: PoocH 4.2 profiles "several" iterations once; looking again is ours.
 """

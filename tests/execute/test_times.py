@@ -96,18 +96,18 @@ def test_copies_give_the_bandwidths_and_without_copies_those_before_stay():
 
 
 def test_training_plans_again_when_its_times_were_wrong(monkeypatch):
-    """The recorded times are made ten times as long as they are; the third iteration after has a plan that knows."""
+    """The recorded times are made ten times as long as they are; after two iterations that count a plan knows."""
     monkeypatch.setattr(plans, 'measured', lambda trace: dataclasses.replace(
         measured(trace), seconds=tuple(10 * each for each in measured(trace).seconds)))
     with ooc('pooch'):
         training = Training('residual')
         predicted = []
-        for _ in range(5):
+        for _ in range(6):
             training.iterate()
             predicted.append(chainer_ooc.stats().predicted_seconds)
         training.finish()
     assert predicted[0] is None
-    assert predicted[1] == predicted[2] > 3 * predicted[3]
+    assert predicted[1] == predicted[2] == predicted[3] > 3 * predicted[4]
 
 
 def test_recomputed_calls_do_not_count_as_stalls(verdict_mixes, monkeypatch):
