@@ -9,6 +9,7 @@ BENCHMARKS = pathlib.Path(__file__).parents[2] / 'benchmarks'
 
 if str(BENCHMARKS) not in sys.path:
     sys.path.insert(0, str(BENCHMARKS))
+import devices  # noqa: E402
 import planning  # noqa: E402
 
 from chainer_ooc.classify.policies import POLICIES  # noqa: E402
@@ -73,3 +74,13 @@ def test_resnext101_has_the_parameters_of_the_published_network():
     chain = ResNeXt3D()
     assert sum(np.prod(each.shape) for each in chain.params()) == pytest.approx(48e6, rel=0.02)
     assert sum('spatial' in name and name.endswith('W') for name, _ in chain.namedparams()) == 33
+
+
+def test_superneurons_fails_on_16_gb_where_the_paper_says():
+    """PoocH 5.2: ResNet50 on 16 GB works at batch 512 and fails at 640, as swap-ins do not look at memory."""
+    trace, device_bytes = devices.recorded(), 16 << 30
+    problem = devices.problem_of(trace, 512, 13_500_000_000)
+    assert devices.device_of(problem, 'superneurons') <= device_bytes
+    assert devices.smallest_device(trace, 640, 'superneurons', device_bytes)['device_bytes'] > device_bytes
+    problem = devices.problem_of(trace, 640, 7_000_000_000)
+    assert devices.device_of(problem, 'swap-all') <= device_bytes
