@@ -61,6 +61,8 @@ class Session:
     def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Runs a forward call."""
         if self._depth or not _is_managed(inputs):
+            if not self._depth:  # an evaluation allocates without asking
+                self._residency.backend.keep_at_most(0)
             with self._inside():
                 outputs: tuple[Any, ...] = function._apply(inputs)
             return outputs

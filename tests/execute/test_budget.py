@@ -80,6 +80,20 @@ def test_blocks_are_used_again_where_the_budget_has_room_to_keep_them(network, p
 
 
 @pytest.mark.host
+def test_an_evaluation_has_the_memory_that_was_kept(prompt_swap_outs, monkeypatch):
+    kept = Kept(monkeypatch)
+    training = Training('residual')
+    with ooc('swap-all'):
+        training.iterate(3)
+        with chainer.no_backprop_mode(), chainer.using_config('train', False):
+            kept.made = 0
+            training.forward()
+        training.iterate(3)
+    assert kept.made > 0  # all was given back
+    assert kept.most_bytes > 0
+
+
+@pytest.mark.host
 @pytest.mark.parametrize('policy', SWAPPING)
 @pytest.mark.parametrize('network', ['residual', 'views', 'hidden'])
 def test_what_is_kept_for_the_next_blocks_is_within_the_budget(network, policy, prompt_swap_outs, monkeypatch):
