@@ -10,7 +10,8 @@ at budgets that are shares of that peak, it trains under each policy, in turns w
 from what was measured before, under other plans; where it is off by more than `PART_FACTOR` (`execute/times.py`), the
 plan is made again, which `settle` pairs give it time for. Each pair after those is held against what its plans had
 expected, in two ways: the policy's time, and its time beside keep's, which a machine that is faster in one minute than
-in the next leaves alone.
+in the next leaves alone. Each turn is two iterations, of which the second is timed: the first finds memory that the
+other way of training had no use for, which a virtual machine may have given back to its host meanwhile.
 """
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ def main() -> None:
     parser = make_parser(__doc__)
     add_networks(parser, ['resnet50', 'alexnet', 'googlenet'])
     parser.add_argument('--policies', nargs='+', default=list(POLICIES), metavar='NAME', help=' '.join(POLICIES))
-    parser.add_argument('--settle', type=positive, default=3, metavar='N', help='pairs before (%(default)s)')
-    parser.add_argument('--iterations', type=positive, default=5, metavar='N', help='measured pairs (%(default)s)')
+    parser.add_argument('--settle', type=positive, default=2, metavar='N', help='pairs before (%(default)s)')
+    parser.add_argument('--iterations', type=positive, default=4, metavar='N', help='measured pairs (%(default)s)')
     parser.add_argument('--shares', nargs='+', type=float, default=[], metavar='SHARE',
                         help="budgets as shares of in-core's peak")
     arguments = parser.parse_args()
@@ -68,7 +69,7 @@ def measure(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
     keep = {**config_entries(arguments), 'ooc': 'keep'}
     keep.pop('ooc_budget', None)
     training = Training(network, arguments.batchsize, arguments.crop, keep)
-    in_core_bytes = max(iterate(training, keep).peak_bytes for _ in range(3))
+    in_core_bytes = max(turn(training, keep).peak_bytes for _ in range(2))
     floor_bytes = floor(training, keep)
     budgets = [int(share * in_core_bytes) for share in arguments.shares] or [
         in_core_bytes, (in_core_bytes + floor_bytes) // 2, int(1.03 * floor_bytes)]
@@ -86,9 +87,10 @@ def measure(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
     return rows
 
 
-def iterate(training: Training, entries: dict[str, Any]) -> chainer_ooc.IterationStats:
-    """One iteration, and what is known of it."""
+def turn(training: Training, entries: dict[str, Any]) -> chainer_ooc.IterationStats:
+    """Two iterations, and what is known of the second."""
     training.entries = entries
+    training.iterate()
     training.iterate()
     return chainer_ooc.stats()
 
@@ -106,7 +108,7 @@ def floor(training: Training, entries: dict[str, Any]) -> int:
 def run(training: Training, keep: dict[str, Any], entries: dict[str, Any],
         arguments: argparse.Namespace) -> dict[str, Any]:
     """Iterations under a policy in turns with `keep`, and what their plans had expected: medians over the pairs."""
-    pairs = [(iterate(training, keep), iterate(training, entries))
+    pairs = [(turn(training, keep), turn(training, entries))
              for _ in range(arguments.settle + arguments.iterations)]
     first = next(policy.predicted_seconds / policy.seconds for _, policy in pairs if policy.predicted_seconds)
     measured = pairs[-arguments.iterations:]
