@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.policies import keep, swap_all, swap_opt
+from chainer_ooc.classify.policies import keep, swap_opt
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
 from chainer_ooc.classify.verdict import Verdict, can_recompute, changed, everything
@@ -53,11 +53,12 @@ def decide(problem: Problem) -> Decision:
     if without_keeps.found.fits:
         _recompute_in_groups(without_keeps, _left(without_keeps))
     found = swap_opt.search(replace(problem, limit_seconds=without_keeps.left_seconds))
+    without_recomputation = Search(found.problem, found.best)
     if found.found.fits:
         recompute(found)
     found.try_decision(without_keeps.best)
-    found.try_decision(swap_all.decide(problem))  # which may have taken later swap-ins
-    found.spare_copies()
+    swap_opt.finish(found)
+    found.try_decision(swap_opt.finish(without_recomputation))  # where spared copies may have saved more
     return found.best
 
 

@@ -48,8 +48,12 @@ MISFITS = 128
 
 def decide(problem: Problem) -> Decision:
     """Keeps what makes the iteration faster, as far as memory allows."""
-    found = search(problem)
-    found.try_decision(swap_all.decide(problem))  # which may have taken later swap-ins
+    return finish(search(problem))
+
+
+def finish(found: Search) -> Decision:
+    """What comes after step 1: the schedule of swap-all, which may have taken later swap-ins, and spared copies."""
+    found.try_decision(swap_all.decide(found.problem))
     found.spare_copies()
     return found.best
 

@@ -141,18 +141,18 @@ class _Writer:
         self._begin_edge()
 
     def _begin_edge(self) -> None:
-        """What comes before a position, beside copies."""
+        """What goes before a position, beside copies."""
+        if self.position == self.trace.backward_start and self.trace.steps and self.old_gradients is not None:
+            self._free(self.old_gradients)
+
+    def _end_edge(self) -> None:
+        """What comes before a position, when the copies that are whole have gone."""
         late_bytes, self.late_growth_bytes = self.late_growth_bytes, 0
         self._grow(late_bytes)
         if self.position == self.trace.backward_start and self.trace.steps:
-            self._begin_backward()
-
-    def _begin_backward(self) -> None:
-        if self.old_gradients is not None:
-            self._free(self.old_gradients)
-        if self.trace.calls and self.standing.backward_bytes > self.standing.forward_bytes:
-            self._malloc(self.standing.backward_bytes - self.standing.forward_bytes, 'standing')
-        self._grow(self.trace.steps[0].other_bytes)
+            if self.trace.calls and self.standing.backward_bytes > self.standing.forward_bytes:
+                self._malloc(self.standing.backward_bytes - self.standing.forward_bytes, 'standing')
+            self._grow(self.trace.steps[0].other_bytes)
 
     def _leave(self, task: Task) -> None:
         """A copy begins. A map that is wanted before it is whole never comes back, since it stays."""
@@ -176,6 +176,7 @@ class _Writer:
 
     def _compute(self, task: Task) -> None:
         self._notice(task.start_seconds)
+        self._end_edge()
         self.at_edge = False
         if self.position < self.trace.backward_start:
             self._call()
