@@ -14,6 +14,7 @@ smallest budget is what the policy needs if no byte were lost to fragmentation.
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 from planning import MIN_BYTES, link_bound_costs, record, without_scratch
@@ -79,13 +80,14 @@ def problem_of(trace: Trace, batchsize: int, budget_bytes: int) -> Problem:
 
 def smallest_device(trace: Trace, batchsize: int, policy: str, largest_bytes: int) -> dict[str, Any]:
     """The least budget of a policy, and the device that the best of its budgets needs, as far as there is one."""
+    problem = problem_of(trace, batchsize, 1)
     try:
-        make_plan(POLICIES[policy], problem_of(trace, batchsize, 1))
+        make_plan(POLICIES[policy], problem)
     except InfeasibleBudgetError as error:
         least_bytes = error.floor_bytes
     found: dict[str, Any] = {'least_budget_bytes': least_bytes}
     for budget_bytes in range(-(-least_bytes // STEP_BYTES) * STEP_BYTES, largest_bytes + 1, STEP_BYTES):
-        device_bytes = device_of(problem_of(trace, batchsize, budget_bytes), policy)
+        device_bytes = device_of(replace(problem, budget_bytes=budget_bytes), policy)
         if device_bytes is not None and device_bytes < found.get('device_bytes', device_bytes + 1):
             found.update(device_bytes=device_bytes, budget_bytes=budget_bytes)
     return found

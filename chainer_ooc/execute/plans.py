@@ -120,13 +120,13 @@ class Graph:
         self.times = Times(measured(trace))
         self._plan_anew(trace)
 
-    def note_timing(self, timing: Timing, plan: Plan) -> None:
+    def note_timing(self, timing: Timing) -> None:
         """An iteration has followed its plan: the next ones get another if it took longer or shorter than expected.
 
         The first one under a plan tells nothing: its memory is new, and far memory grows. A plan from a file stays.
         """
-        if not any(plan is each for each in self._followed):
-            self._followed.append(plan)
+        if self.plan is not None and not any(self.plan is each for each in self._followed):
+            self._followed.append(self.plan)
         elif not self.is_loaded and self.times.note(timing):
             self._forget_orders()
 

@@ -163,9 +163,9 @@ class Session:
         elif iteration.following.graph is not None:
             iteration.graph = iteration.following.graph
             self._graphs.use(iteration.graph)
-            timing, plan = iteration.timing(), iteration.following.plan
-            if timing is not None and plan is not None:
-                iteration.graph.note_timing(timing, plan)
+            timing = iteration.timing()
+            if timing is not None:
+                iteration.graph.note_timing(timing)
 
     def _known(self) -> bool:
         graph = self._graphs.latest()

@@ -75,7 +75,6 @@ class _Run:
                     self.first_use.setdefault(chains.uses[map_id][0], []).append(map_id)
                     if not trace.maps[map_id].held:
                         self.last_use.setdefault(chains.uses[map_id][-1], []).append(map_id)
-        self.drag = problem.costs.drag
         self.again_seconds = {position: sum(problem.costs.seconds[call] for call in calls)
                               for position, calls in chains.calls_at.items()}
         self.now = self.out_free = self.in_free = 0.0
@@ -161,10 +160,10 @@ class _Run:
 
     def _beside_copies(self, seconds: float) -> float:
         """What a computation of so many seconds takes if it begins now."""
-        copying_seconds = max(self.out_free, self.in_free) - self.now
-        if copying_seconds <= 0 or not self.drag:
+        copying_seconds, drag = max(self.out_free, self.in_free) - self.now, self.costs.drag
+        if copying_seconds <= 0 or not drag:
             return seconds
-        return min(seconds * (1 + self.drag), seconds + copying_seconds * (self.drag / (1 + self.drag)))
+        return min(seconds * (1 + drag), seconds + copying_seconds * (drag / (1 + drag)))
 
     def _swap_out(self, map_id: int) -> None:
         nbytes = self.trace.maps[map_id].nbytes
