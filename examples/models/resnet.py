@@ -46,7 +46,17 @@ class NormalizedConvolution(chainer.Chain):
         return self.normalization(self.convolution(x))
 
 
-class Bottleneck(chainer.Chain):
+class ResidualUnit(chainer.Chain):
+    """Three convolutions, which a subclass makes, beside a shortcut; None is the input itself."""
+
+    def forward(self, x):
+        h = F.relu(self.narrow(x))
+        h = F.relu(self.spatial(h))
+        h = self.widen(h)
+        return F.relu(h + (x if self.shortcut is None else self.shortcut(x)))
+
+
+class Bottleneck(ResidualUnit):
     """1x1, 3x3 and 1x1 convolutions beside a shortcut; the shortcut is a convolution where the shape changes."""
 
     def __init__(self, in_channels, inner_channels, out_channels, stride=1):
@@ -59,12 +69,6 @@ class Bottleneck(chainer.Chain):
                 self.shortcut = NormalizedConvolution(in_channels, out_channels, 1, stride)
             else:
                 self.shortcut = None
-
-    def forward(self, x):
-        h = F.relu(self.narrow(x))
-        h = F.relu(self.spatial(h))
-        h = self.widen(h)
-        return F.relu(h + (x if self.shortcut is None else self.shortcut(x)))
 
 
 def stage(blocks, in_channels, inner_channels, out_channels, stride):

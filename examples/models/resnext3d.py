@@ -11,6 +11,7 @@ import chainer.functions as F
 import chainer.links as L
 
 from models.reported_loss import reported
+from models.resnet import ResidualUnit
 
 
 class NormalizedConvolution3D(chainer.Chain):
@@ -28,7 +29,7 @@ class NormalizedConvolution3D(chainer.Chain):
         return self.normalization(self.convolution(x))
 
 
-class GroupedBottleneck(chainer.Chain):
+class GroupedBottleneck(ResidualUnit):
     """A unit: its inner channels are convolved in groups that do not see each other."""
 
     def __init__(self, in_channels, inner_channels, out_channels, stride, groups):
@@ -41,12 +42,6 @@ class GroupedBottleneck(chainer.Chain):
                 self.shortcut = NormalizedConvolution3D(in_channels, out_channels, 1, stride)
             else:
                 self.shortcut = None
-
-    def forward(self, x):
-        h = F.relu(self.narrow(x))
-        h = F.relu(self.spatial(h))
-        h = self.widen(h)
-        return F.relu(h + (x if self.shortcut is None else self.shortcut(x)))
 
 
 class ResNeXt3D(chainer.Chain):
