@@ -5,10 +5,11 @@
     python benchmarks/overhead.py --networks resnet50 --workspace 64MB --budget 700MB --beside keep
 
 Two trainings with the same seeds take turns in one process: one in plain Chainer, or under `--beside keep` with the
-same workspace, which shows what the swapping alone costs; the other under a policy. Both must give the same bits:
-losses, and after three iterations of momentum SGD every parameter, running statistic and array of the optimizer. With
-`--workspace` convolutions are split, which changes the order of sums: plain Chainer is then no measure, and a third
-training under `keep`, which splits them likewise, is.
+same workspace, which shows what the swapping alone costs; the other under a policy. A turn is two iterations, of which
+the second is timed (`iterations.py` says why). Both must give the same bits: losses, and after three iterations of
+momentum SGD every parameter, running statistic and array of the optimizer. With `--workspace` convolutions are split,
+which changes the order of sums: plain Chainer is then no measure, and a third training under `keep`, which splits them
+likewise, is.
 """
 from __future__ import annotations
 
@@ -62,9 +63,10 @@ def measure(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
     reference = Training(network, arguments.batchsize, arguments.crop,
                          keep_entries if arguments.beside == 'keep' else {})
     ooc = Training(network, arguments.batchsize, arguments.crop, entries)
+    turns = reference.iterate_twice, ooc.iterate_twice
     warm_up = max(arguments.warm_up, CHECKED - arguments.pairs)
-    in_turns(reference.iterate, ooc.iterate, warm_up, lambda number, *pair: show(network, 'warm-up', pair))
-    times = in_turns(reference.iterate, ooc.iterate, arguments.pairs, lambda number, *pair: show(network, number, pair))
+    in_turns(*turns, warm_up, lambda number, *pair: show(network, 'warm-up', pair))
+    times = in_turns(*turns, arguments.pairs, lambda number, *pair: show(network, number, pair))
     stats = chainer_ooc.stats()
     moved = {} if stats is None else {
         'swapped_out_bytes': stats.swapped_out_bytes, 'swapped_in_bytes': stats.swapped_in_bytes,

@@ -10,8 +10,7 @@ at budgets that are shares of that peak, it trains under each policy, in turns w
 from what was measured before, under other plans; where it is off by more than `PART_FACTOR` (`execute/times.py`), the
 plan is made again, which `settle` pairs give it time for. Each pair after those is held against what its plans had
 expected, in two ways: the policy's time, and its time beside keep's, which a machine that is faster in one minute than
-in the next leaves alone. Each turn is two iterations, of which the second is timed: the first finds memory that the
-other way of training had no use for, which a virtual machine may have given back to its host meanwhile.
+in the next leaves alone. Each turn is two iterations, of which the second is timed (`iterations.py` says why).
 """
 from __future__ import annotations
 
@@ -90,8 +89,7 @@ def measure(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
 def turn(training: Training, entries: dict[str, Any]) -> chainer_ooc.IterationStats:
     """Two iterations, and what is known of the second."""
     training.entries = entries
-    training.iterate()
-    training.iterate()
+    training.iterate_twice()
     return chainer_ooc.stats()
 
 
