@@ -27,6 +27,8 @@ class Problem:
         budget_bytes: what near memory may hold.
         min_bytes: smaller maps always stay.
         limit_seconds: a search that takes longer gives the best that it has found.
+        recalls: a map that is wanted back while it is still leaving stays, as our execution has it. Systems of the
+            papers copy it out to the end, and then in.
     """
 
     trace: Trace
@@ -35,3 +37,4 @@ class Problem:
     budget_bytes: int
     min_bytes: int
     limit_seconds: float = 60.0
+    recalls: bool = True

@@ -9,7 +9,8 @@ It does what execution does, at the same moments:
 - A swap-in is issued at the edge of a computation, when its plan says so and the memory is there beside all that the
   computation needs. If it is not there the next edge tries again, and the use itself brings the map in at the latest.
 - A map that is wanted back while it is still leaving stays. It counts once, and if its last use passes before its copy
-  is whole, its memory is free only then.
+  is whole, its memory is free only then. Where the problem says that maps are not recalled, it is copied in as soon as
+  it has been copied out, and its memory is not given up in between.
 - Where maps are read where they are, a swap-in needs no memory. A map that is wanted while it is still leaving does not
   stay: it is swapped in when it is noticed that it has left, and a computation that reads it waits for that.
 - Where copies are waited for at the end of a computation, these are its swap-outs and the swap-ins that began with it.
@@ -65,6 +66,7 @@ class _Run:
         self.trace, self.costs, self.budget_bytes = trace, problem.costs, problem.budget_bytes
         self.need: list[int] = course.need.tolist()
         self.swap_ins, self.mapped, self.log = course.swap_ins, course.mapped, log
+        self.recalls = problem.recalls
         self.leave_after: dict[int, list[int]] = {}
         self.first_use: dict[int, list[int]] = {}
         self.last_use: dict[int, list[int]] = {}
@@ -82,6 +84,7 @@ class _Run:
         self.moving_bytes = 0  # on their way out, or in before their use: beside `need`
         self.state = [_HOME] * len(trace.maps)
         self.arrival = [0.0] * len(trace.maps)
+        self.whole_at = [0.0] * len(trace.maps)  # the copy out
         self.leaving: deque[tuple[float, int]] = deque()
         self.recalled: set[int] = set()  # of mapped ones: wanted while they were leaving
         self.is_copied = [True] * len(trace.maps)  # no swap-out of it is under way
@@ -119,8 +122,11 @@ class _Run:
         for map_id in self.first_use.get(position, ()) if not self.mapped else ():
             if self.state[map_id] in (_LEAVING, _COMING):
                 self.moving_bytes -= self.trace.maps[map_id].nbytes
-                if self.state[map_id] == _LEAVING:
+                if self.state[map_id] == _LEAVING and self.recalls:
                     self.state[map_id] = _HOME
+                elif self.state[map_id] == _LEAVING:
+                    self._swap_in(map_id)
+                    self.state[map_id] = _COMING
 
     def _reap(self) -> None:
         leaving = self.leaving
@@ -169,6 +175,7 @@ class _Run:
         nbytes = self.trace.maps[map_id].nbytes
         began = max(self.now, self.out_free)
         self.out_free = began + self.costs.write_seconds(nbytes)
+        self.whole_at[map_id] = self.out_free
         self.leaving.append((self.out_free, map_id))
         self.state[map_id], self.is_copied[map_id] = _LEAVING, False
         self.moving_bytes += nbytes
@@ -196,7 +203,7 @@ class _Run:
         self.state[map_id] = _HOME
 
     def _swap_in(self, map_id: int) -> None:
-        began, self.latest_swap_in = max(self.now, self.in_free), map_id
+        began, self.latest_swap_in = max(self.now, self.in_free, self.whole_at[map_id]), map_id
         self.in_free = self.arrival[map_id] = began + self.costs.read_seconds(self.trace.maps[map_id].nbytes)
         if self.log is not None:
             self.log.tasks.append(Task(Stream.COPY_IN, map_id, began, self.in_free))
@@ -220,6 +227,8 @@ class _Run:
                 return False
             self._swap_in(map_id)
             self.moving_bytes += beside_bytes
+        elif self.state[map_id] == _LEAVING and not self.recalls:
+            self._swap_in(map_id)
         if self.state[map_id] != _HOME:
             self.state[map_id] = _COMING
         return True

@@ -25,7 +25,7 @@ AMPLE = 1000
 
 
 def make_problem(forward, backward, maps, budget=AMPLE, allocates=None, reads=None, out=1, back=1, latency=0,
-                 standing=(0, 0), drag=0.0):
+                 standing=(0, 0), drag=0.0, recalls=True):
     """A literal iteration, and the machine that it runs on.
 
     Args:
@@ -41,6 +41,7 @@ def make_problem(forward, backward, maps, budget=AMPLE, allocates=None, reads=No
         latency: seconds of each copy.
         standing: bytes in forward, in backward.
         drag: computations beside copies take 1 + drag times as long.
+        recalls: see `Problem`.
     """
     allocates, reads, made = allocates or {}, reads or {}, list(maps)
     assert made == list(LETTERS[:len(made)])
@@ -56,7 +57,7 @@ def make_problem(forward, backward, maps, budget=AMPLE, allocates=None, reads=No
     trace = Trace('host', calls, steps, tuple(_map(number, *maps[each]) for number, each in enumerate(made)), (), 0.0,
                   0.0, 0.0)
     costs = Costs(tuple(map(float, (*forward, *backward))), float(out), float(back), float(latency), drag)
-    return Problem(trace, costs, Standing(*standing), budget, 1)
+    return Problem(trace, costs, Standing(*standing), budget, 1, recalls=recalls)
 
 
 def _map(number, nbytes, producer, last, uses, attributes=None):
