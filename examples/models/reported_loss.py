@@ -1,4 +1,4 @@
-"""The end that all four networks share: loss and accuracy go to Chainer's reporter."""
+"""The end that networks which classify share: loss and accuracy go to Chainer's reporter."""
 from __future__ import annotations
 
 import chainer
@@ -11,8 +11,9 @@ def reported(chain, loss, scores, labels):
     Args:
         chain (chainer.Chain): The network; the reported names get its prefix (``main/loss``, ``main/accuracy``).
         loss (chainer.Variable): What is minimised, float32, shape ``()``.
-        scores (chainer.Variable): Unnormalised scores, float32, shape ``(batch, classes)``.
-        labels (numpy.ndarray): Right classes, int32, shape ``(batch,)``.
+        scores (chainer.Variable): Unnormalised scores, float32, shape ``(batch, classes)``, or
+            ``(batch, classes, height, width)`` where each pixel is classified.
+        labels (numpy.ndarray): Right classes, int32, shape ``(batch,)`` or ``(batch, height, width)``.
 
     Returns:
         chainer.Variable: The loss.

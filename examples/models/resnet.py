@@ -35,11 +35,12 @@ def units_of(count):
 class NormalizedConvolution(chainer.Chain):
     """A convolution and the batch normalisation behind it."""
 
-    def __init__(self, in_channels, out_channels, ksize, stride=1, pad=0, nobias=True):
+    def __init__(self, in_channels, out_channels, ksize, stride=1, pad=0, nobias=True, dilate=1):
         super().__init__()
         with self.init_scope():
             self.convolution = L.Convolution2D(
-                in_channels, out_channels, ksize, stride, pad, nobias=nobias, initialW=chainer.initializers.HeNormal())
+                in_channels, out_channels, ksize, stride, pad, nobias=nobias, dilate=dilate,
+                initialW=chainer.initializers.HeNormal())
             self.normalization = L.BatchNormalization(out_channels)
 
     def forward(self, x):
@@ -57,13 +58,16 @@ class ResidualUnit(chainer.Chain):
 
 
 class Bottleneck(ResidualUnit):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut; the shortcut is a convolution where the shape changes."""
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut; the shortcut is a convolution where the shape changes.
 
-    def __init__(self, in_channels, inner_channels, out_channels, stride=1):
+    `dilate` is the distance between the pixels that the 3x3 convolution sees.
+    """
+
+    def __init__(self, in_channels, inner_channels, out_channels, stride=1, dilate=1):
         super().__init__()
         with self.init_scope():
             self.narrow = NormalizedConvolution(in_channels, inner_channels, 1, stride)
-            self.spatial = NormalizedConvolution(inner_channels, inner_channels, 3, pad=1)
+            self.spatial = NormalizedConvolution(inner_channels, inner_channels, 3, pad=dilate, dilate=dilate)
             self.widen = NormalizedConvolution(inner_channels, out_channels, 1)
             if in_channels != out_channels:
                 self.shortcut = NormalizedConvolution(in_channels, out_channels, 1, stride)
