@@ -2,7 +2,8 @@
 
 They are written as any Chainer user writes a network: nothing in here knows that `chainer_ooc` exists, which is the
 point of the example. Each chain is called as ``chain(images, labels)`` and returns the loss to be minimised; loss and
-accuracy are reported to Chainer's reporter. Left out: pretrained weights, inference helpers, other depths.
+accuracy are reported to Chainer's reporter. `models.papers` has these and the other networks of the papers'
+experiments. Left out: pretrained weights, inference helpers.
 """
 from __future__ import annotations
 

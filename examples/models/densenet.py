@@ -2,7 +2,7 @@
 
 A block concatenates what its layers make, `growth` maps each; between two blocks a transition halves the number of maps
 and the size of the image. Concatenations are written out, so that each layer holds a copy of all maps before it: memory
-grows with the square of a block's layers, which is what out-of-core papers train this network for.
+grows with the square of a block's layers.
 
 Source: Huang et al., "Densely Connected Convolutional Networks", 2017, sections 3 and 4 and table 1: bottleneck layers
 of 4 * growth maps, compression by a half. Left out: the dropout of its networks for small images.

@@ -1,7 +1,7 @@
 """The networks of the papers' experiments by name, with the batches that they take there.
 
-The first four are those of `ARCHITECTURES`; here they stand beside the others in one form, so that a table of
-experiments can build any of them.
+Those of `ARCHITECTURES` are among them, in the same form as the others, so that a table of experiments can
+build any of them.
 """
 from __future__ import annotations
 
