@@ -1,0 +1,234 @@
+"""Runs the papers' experiments on paper: a network, a size, a machine and a policy give a time, or a refusal.
+
+    recordings at small sizes -> extrapolated -> as on a GPU -> roofline times -> plan -> simulated time
+                                                                              '-> allocations -> fits the device?
+
+A policy that has no plan within the device's memory is out of memory. Bytes are counted exactly unless an allocator is
+named. A pool loses memory to fragmentation, so that the plan's budget has to be below the device: it is the largest of
+`SHARES` of which what two iterations allocate fits.
+
+The papers' systems copy a map out to the end before they copy it in again, and so it is here (`Problem.recalls`); ours
+keeps one that is wanted while it is still leaving.
+
+Calibration: where a paper states how fast its in-core training was, all computations are drawn out to that. For
+networks of which it does not say so, they are drawn out as much as ResNet50's, whose throughput PoocH states: the same
+program on the same device is assumed to miss the roofline by as much.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.verdict import Verdict, can_leave
+from chainer_ooc.cost.analytic import analytic
+from chainer_ooc.cost.machine import Machine, read_machine
+from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.papers.on_cuda import on_cuda
+from chainer_ooc.schedule.course import Course, lay_out
+from chainer_ooc.simulate.allocators.allocator import Allocator
+from chainer_ooc.simulate.allocators.events import events_of
+from chainer_ooc.simulate.allocators.exact import ExactAllocator
+from chainer_ooc.simulate.allocators.pool import BestFitPool
+from chainer_ooc.simulate.allocators.replay import Replay, replay, smallest_capacity
+from chainer_ooc.simulate.allocators.virtual import VirtualAllocator
+from chainer_ooc.simulate.simulator import simulate
+from chainer_ooc.trace import Trace
+from chainer_ooc.trace.extrapolation import extrapolate
+
+Size = int | tuple[int, ...]
+
+#: Budgets that are tried, as shares of what a program can have of the device.
+SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
+#: Maps below this stay, as with chainer.config.ooc_min_bytes.
+MIN_BYTES = 1 << 20
+ALLOCATORS: dict[str, Callable[[int], Allocator]] = {
+    'exact': ExactAllocator, 'pool': BestFitPool, 'virtual': VirtualAllocator}
+#: The network and the images per second that the calibration of the others comes from: PoocH 5.2.
+REFERENCE = 'resnet50', 128, 316.0
+REFERENCE_MACHINES = 'v100-pcie3', 'v100-nvlink2'
+#: At which sizes networks are recorded: two for each size that varies.
+SMALL_BATCHES = ((2, 3),)
+SMALL_SIZES: dict[str, tuple[tuple[int, int], ...]] = {'resnext3d': ((32, 64), (32, 64), (16, 32))}
+_NO_LIMIT = 1 << 60
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one experiment gives.
+
+    Attributes:
+        network, size, machine, policy: what was run.
+        feasible: the policy has a plan, and its allocations fit the device.
+        seconds: of an iteration; None if it is not feasible.
+        in_core_seconds: of an iteration that neither waits nor computes anything twice.
+        budget_bytes: that the plan has.
+        peak_bytes: of near memory, by counting bytes.
+        device_bytes: what the allocator takes from the device for that; of in-core, the smallest device that is enough.
+        keep, swap, recompute: verdicts on the maps that can leave.
+        planning_seconds: for this budget.
+    """
+
+    network: str
+    size: Size
+    machine: str
+    policy: str
+    feasible: bool
+    seconds: float | None
+    in_core_seconds: float
+    budget_bytes: int
+    peak_bytes: int | None = None
+    device_bytes: int | None = None
+    keep: int = 0
+    swap: int = 0
+    recompute: int = 0
+    planning_seconds: float = 0.0
+
+    @property
+    def images_per_second(self) -> float | None:
+        """Images, or voxels where the size is a volume."""
+        return units_of(self.size) / self.seconds if self.seconds else None
+
+    @property
+    def in_core_images_per_second(self) -> float:
+        """The same if memory had no end."""
+        return units_of(self.size) / self.in_core_seconds
+
+    @property
+    def below(self) -> float | None:
+        """How much less it is than in-core: 0.1 is ten percent."""
+        return 1 - self.in_core_seconds / self.seconds if self.seconds else None
+
+
+class Laboratory:
+    """Everything that tables ask for; what was asked before is remembered.
+
+    Args:
+        record: gives the trace of a network at a small size, with even its smallest arrays.
+        limit_seconds: of one search for a plan.
+    """
+
+    def __init__(self, record: Callable[[str, Size], Trace], limit_seconds: float = 60.0):
+        self.record = cache(record)
+        self.limit_seconds = limit_seconds
+        self.trace = cache(self._trace)
+        self.stretch = cache(self._stretch)
+        self.planned = cache(self._planned)
+        self.in_core = cache(self._in_core)
+        self.run = cache(self._run)
+
+    def structure(self, network: str, size: Size) -> Trace:
+        """The iteration as the host would record it, from recordings at small sizes."""
+        wanted = size if isinstance(size, tuple) else (size,)
+        return self._between(network, wanted, (), SMALL_SIZES.get(network, SMALL_BATCHES))
+
+    def _between(self, network: str, wanted: tuple[int, ...], fixed: tuple[int, ...],
+                 small: tuple[tuple[int, int], ...]) -> Trace:
+        """Fixes one size after the other, and joins the recordings of the last one on the way back."""
+        if not small:
+            return self.record(network, fixed if len(fixed) > 1 else fixed[0])
+        (first, second), rest = small[0], small[1:]
+        return extrapolate(self._between(network, wanted, (*fixed, first), rest),
+                           self._between(network, wanted, (*fixed, second), rest), first, second, wanted[len(fixed)])
+
+    def _trace(self, network: str, size: Size) -> Trace:
+        """The iteration as it is on a GPU."""
+        return on_cuda(self.structure(network, size))
+
+    def _stretch(self, machine_name: str) -> float:
+        """By how much the reference misses the roofline: on a machine of which it is not stated, as on the x86 one."""
+        network, size, images_per_second = REFERENCE
+        machine = read_machine(machine_name if machine_name in REFERENCE_MACHINES else REFERENCE_MACHINES[0])
+        return size / images_per_second / sum(analytic(self.trace(network, size), machine).seconds)
+
+    def problem(self, network: str, size: Size, machine: Machine, images_per_second: float | None = None) -> Problem:
+        """The iteration with momentum SGD, within all of the machine's memory.
+
+        Args:
+            network: what runs.
+            size: its batch or volume.
+            machine: where.
+            images_per_second: in-core, if that is stated; else computations are drawn out as the reference's are.
+        """
+        trace = self.trace(network, size)
+        if images_per_second is not None:
+            in_core_seconds = units_of(size) / images_per_second
+        else:
+            in_core_seconds = sum(analytic(trace, machine).seconds) * self.stretch(machine.name)
+        parameter_bytes = trace.standing_backward_bytes
+        return Problem(trace, analytic(trace, machine, in_core_seconds),
+                       Standing(3 * parameter_bytes, 2 * parameter_bytes), machine.usable_bytes, MIN_BYTES,
+                       self.limit_seconds, recalls=False)
+
+    def _in_core(self, network: str, size: Size, machine: str, allocator: str = 'exact',
+                 images_per_second: float | None = None) -> Outcome:
+        """Policy keep, whatever memory it takes; it is feasible if the device holds it."""
+        described = read_machine(machine)
+        problem = replace(self.problem(network, size, described, images_per_second), budget_bytes=_NO_LIMIT)
+        course = lay_out(problem, POLICIES['keep'].decide(problem))
+        timeline = simulate(problem, course)
+        device_bytes = smallest_capacity(events_of(problem, course, timeline), ALLOCATORS[allocator], 2)
+        return Outcome(
+            network, size, machine, 'keep', device_bytes <= described.usable_bytes, timeline.seconds, timeline.seconds,
+            described.usable_bytes, timeline.peak_bytes, device_bytes, **_counts(problem, course))
+
+    def _run(self, network: str, size: Size, machine: str, policy: str, planned_for: str | None = None,
+             allocator: str = 'exact', images_per_second: float | None = None) -> Outcome:
+        """A policy on a machine; or, with `planned_for`, what was planned for another one."""
+        problem = self.problem(network, size, read_machine(machine), images_per_second)
+        in_core_seconds = sum(problem.costs.seconds)
+        plan = self.planned(network, size, planned_for or machine, policy, allocator, images_per_second)
+        if plan is None:
+            return Outcome(network, size, machine, policy, False, None, in_core_seconds, problem.budget_bytes)
+        here = replace(problem, budget_bytes=plan.budget_bytes)
+        timeline, found = simulate(here, plan.course), _replayed(here, plan.course, allocator, problem.budget_bytes)
+        fits = found.failed_at is None
+        return Outcome(
+            network, size, machine, policy, fits, timeline.seconds if fits else None, in_core_seconds,
+            plan.budget_bytes, timeline.peak_bytes, found.peak_reserved_bytes, **_counts(problem, plan.course),
+            planning_seconds=plan.seconds)
+
+    def _planned(self, network: str, size: Size, machine: str, policy: str, allocator: str,
+                 images_per_second: float | None) -> Planned | None:
+        """The plan within the largest of the budgets whose allocations the device holds; None if there is none."""
+        problem = self.problem(network, size, read_machine(machine), images_per_second)
+        for share in SHARES:
+            within = replace(problem, budget_bytes=math.floor(share * problem.budget_bytes))
+            began = time.perf_counter()
+            course = lay_out(within, POLICIES[policy].decide(within))
+            seconds = time.perf_counter() - began
+            if not course.fits(within.budget_bytes):
+                continue
+            if _replayed(within, course, allocator, problem.budget_bytes).failed_at is None:
+                return Planned(course, within.budget_bytes, seconds)
+        return None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan that fits a device: its course, its budget, and how long it took to find."""
+
+    course: Course
+    budget_bytes: int
+    seconds: float
+
+
+def units_of(size: Size) -> int:
+    """Images of a batch, or voxels of a volume."""
+    return math.prod(size) if isinstance(size, tuple) else size
+
+
+def _replayed(problem: Problem, course: Course, allocator: str, device_bytes: int) -> Replay:
+    """What becomes of the allocations of two iterations on a device."""
+    return replay(events_of(problem, course, simulate(problem, course)), ALLOCATORS[allocator](device_bytes), 2)
+
+
+def _counts(problem: Problem, course: Course) -> dict[str, int]:
+    """How many of the maps that can leave have which verdict."""
+    verdicts = [verdict for each, verdict in zip(problem.trace.maps, course.verdicts, strict=True)
+                if can_leave(each, problem.min_bytes)]
+    return {verdict.value: verdicts.count(verdict) for verdict in Verdict}
