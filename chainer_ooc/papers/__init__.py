@@ -1,0 +1,55 @@
+"""The papers' tables, ours beside theirs, in one explicit registry.
+
+`stated` is what the papers say, the modules named after papers run a `Laboratory` and put its figures beside that, and
+`comparison` says how far the two are apart. Nothing here measures a machine, and nothing is fitted to what is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from chainer_ooc.papers import pooch, pooch_2018, pooch_speeds, window_va
+from chainer_ooc.papers.comparison import PaperTable
+from chainer_ooc.papers.laboratory import Laboratory
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A table that can be made.
+
+    Attributes:
+        paper: short name of the paper.
+        figure: what is reproduced of it.
+        title: a line.
+        make: makes the table; may take minutes.
+    """
+
+    paper: str
+    figure: str
+    title: str
+    make: Callable[[Laboratory], PaperTable]
+
+
+TABLES: tuple[Entry, ...] = (
+    Entry('pooch', '3', 'memory of ResNet50', pooch.figure_3),
+    Entry('pooch', '4', 'memory of ResNeXt101 (3D)', pooch.figure_4),
+    Entry('pooch', '15', 'each optimisation on x86', pooch.figure_15),
+    Entry('pooch', '16', 'each optimisation on POWER9', pooch.figure_16),
+    Entry('pooch', '17', 'ResNet50 on x86', pooch_speeds.figure_17),
+    Entry('pooch', '18', 'ResNet50 on POWER9', pooch_speeds.figure_18),
+    Entry('pooch', 'table 3', 'verdicts on ResNet50', pooch_speeds.table_3),
+    Entry('pooch', '19', 'AlexNet on x86', pooch_speeds.figure_19),
+    Entry('pooch', '20', 'AlexNet on POWER9', pooch_speeds.figure_20),
+    Entry('pooch', '21', 'ResNeXt101 (3D) on x86', pooch_speeds.figure_21),
+    Entry('pooch', '22', 'ResNeXt101 (3D) on POWER9', pooch_speeds.figure_22),
+    Entry('pooch', 'text', 'maps, bytes, layers, planning time', pooch.text),
+    Entry('pooch-2018', '14', 'each optimisation', pooch_2018.figure_14),
+    Entry('pooch-2018', '15', 'ResNet50', pooch_2018.figure_15),
+    Entry('pooch-2018', '16', 'GoogLeNet', pooch_2018.figure_16),
+    Entry('pooch-2018', '17', 'AlexNet', pooch_2018.figure_17),
+    Entry('window-va', 'table 1', 'ResNet-50 over the batch size', window_va.table_1),
+    Entry('window-va', '3', 'fragmentation', window_va.figure_3),
+)
+
+__all__ = ['TABLES', 'Entry', 'PaperTable']

@@ -1,0 +1,170 @@
+"""PoocH beside superneurons and in-core: three networks on two machines.
+
+Source: PoocH section 5.2 (figures 17 to 22, table 3). The bars' heights were lost; the text states ranges and bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from chainer_ooc.papers import stated
+from chainer_ooc.papers.comparison import PaperTable, Row, claim
+from chainer_ooc.papers.laboratory import Laboratory, Outcome, Size
+from chainer_ooc.papers.pooch import (
+    ALEXNET,
+    ALEXNET_BATCHES,
+    RARELY_NOTE,
+    RESNET50,
+    RESNET50_BATCHES,
+    RESNET50_NOTE,
+    VIDEO,
+    VIDEOS,
+    recomputes_rarely,
+    video_name,
+)
+from chainer_ooc.papers.sweeps import (
+    MACHINES,
+    UNCALIBRATED,
+    Measure,
+    Setting,
+    are_no_slower,
+    below,
+    fails,
+    falls,
+    fits,
+    gain,
+    is_faster,
+    measured,
+    speed,
+    worst,
+)
+
+#: Of the batches of ResNet50: those beyond the memory, and those of them that superneurons runs too.
+_EXCEEDING, _SHARED = slice(1, None), slice(1, 4)
+Runs = dict[str, list[Outcome]]
+
+
+def voxels(outcome: Outcome) -> float | None:
+    """Voxels per millisecond, of one clip; None where it does not run."""
+    if isinstance(outcome.size, int) or not outcome.feasible or not outcome.seconds:
+        return None
+    height, width, frames = outcome.size
+    return height * width * frames / (outcome.seconds * 1e3)
+
+
+def three_ways(laboratory: Laboratory, setting: Setting, sizes: Sequence[Size], proposed: str = 'PoocH') -> Runs:
+    """In-core, superneurons and policy pooch over sizes."""
+    return {
+        'in-core': [setting.in_core(laboratory, size) for size in sizes],
+        'superneurons': [setting.run(laboratory, size, 'superneurons') for size in sizes],
+        proposed: [setting.run(laboratory, size, 'pooch') for size in sizes],
+    }
+
+
+def speed_rows(runs: Runs, unit: str = 'images/s', name: Callable[[Size], str] = 'batch {}'.format,
+               measure: Measure = speed) -> list[Row]:
+    """A row for each bar; their heights were lost."""
+    return [measured(f'{name(each.size)}, {series}', each, unit, series, group, measure)
+            for series, outcomes in runs.items() for each in outcomes
+            for group in [name(each.size).removeprefix('batch ')]]
+
+
+def figure_17(laboratory: Laboratory) -> PaperTable:
+    """ResNet50 on x86, with the plan that was made for POWER9."""
+    setting, moved_to = RESNET50['x86'], 'PoocH, planned for POWER9'
+    runs = three_ways(laboratory, setting, RESNET50_BATCHES)
+    runs[moved_to] = [setting.run(laboratory, batch, 'pooch', MACHINES['POWER9']) for batch in RESNET50_BATCHES]
+    pooch, superneurons, moved = runs['PoocH'], runs['superneurons'], runs[moved_to]
+    in_core = runs['in-core'][0].in_core_images_per_second
+    rows = [
+        stated.POOCH_IN_CORE.beside(in_core, is_input=True),
+        *speed_rows(runs),
+        *stated.POOCH_SPEED.ends_beside([speed(each) for each in pooch]),
+        *stated.POOCH_X86_BELOW.ends_beside([below(each) for each in pooch[_EXCEEDING]]),
+        *stated.POOCH_OVER_SUPERNEURONS.ends_beside(list(map(gain, pooch[_SHARED], superneurons[_SHARED]))),
+        *_faster('PoocH faster than superneurons', pooch, superneurons),
+        *_faster('PoocH faster than with the plan made for POWER9', pooch, moved),
+        fits('batch 640, PoocH runs', pooch[-1]),
+        fails('batch 640, superneurons runs out of memory', superneurons[-1]),
+        fails('batch 640, the plan made for POWER9 runs out of memory', moved[-1]),
+        claim('PoocH slows down as the batch grows', falls(pooch)),
+        claim('superneurons slows down as the batch grows', falls(superneurons)),
+    ]
+    return PaperTable('pooch', '17', 'ResNet50 on x86', tuple(rows), (RESNET50_NOTE,))
+
+
+def _faster(what: str, pooch: Sequence[Outcome], others: Sequence[Outcome]) -> list[Row]:
+    return [claim(f'batch {mine.size}, {what}', is_faster(mine, theirs))
+            for mine, theirs in zip(pooch[_SHARED], others[_SHARED], strict=True)]
+
+
+def figure_18(laboratory: Laboratory) -> PaperTable:
+    """ResNet50 on POWER9."""
+    runs = three_ways(laboratory, RESNET50['POWER9'], RESNET50_BATCHES)
+    rows = [
+        *speed_rows(runs),
+        *stated.POOCH_POWER9_BELOW.ends_beside([below(each) for each in runs['PoocH'][_EXCEEDING]]),
+        claim('PoocH no slower than superneurons', are_no_slower(runs['PoocH'], runs['superneurons'])),
+    ]
+    return PaperTable('pooch', '18', 'ResNet50 on POWER9', tuple(rows), (
+        RESNET50_NOTE, 'The in-core throughput of figure 17 is used on POWER9 too: it is the same GPU.'))
+
+
+def table_3(laboratory: Laboratory) -> PaperTable:
+    """Verdicts of two policies on two machines."""
+    verdicts = ('keep', 'swap', 'recompute')
+    found = {(policy, machine): RESNET50[machine].run(laboratory, 512, policy.lower())
+             for policy, machine in stated.POOCH_VERDICTS}
+    rows = [
+        figure.beside(getattr(found[key], verdict) if found[key].feasible else None, series=', '.join(key),
+                      group=verdict, out_of_memory=not found[key].feasible)
+        for key, figures in stated.POOCH_VERDICTS.items() for figure, verdict in zip(figures, verdicts, strict=True)]
+    theirs = [tuple(getattr(found['superneurons', machine], verdict) for verdict in verdicts) for machine in MACHINES]
+    rows += [
+        claim('PoocH recomputes more maps on x86 than on POWER9',
+              found['PoocH', 'x86'].recompute > found['PoocH', 'POWER9'].recompute),
+        claim('superneurons decides alike on both machines', theirs[0] == theirs[1]),
+    ]
+    return PaperTable('pooch', 'table 3', 'Maps kept, swapped and recomputed, ResNet50, batch 512', tuple(rows),
+                      (RESNET50_NOTE,))
+
+
+def figure_19(laboratory: Laboratory) -> PaperTable:
+    """AlexNet on x86."""
+    return _alexnet(laboratory, 'x86', '19')
+
+
+def figure_20(laboratory: Laboratory) -> PaperTable:
+    """AlexNet on POWER9."""
+    return _alexnet(laboratory, 'POWER9', '20')
+
+
+def _alexnet(laboratory: Laboratory, machine: str, figure: str) -> PaperTable:
+    runs = three_ways(laboratory, ALEXNET[machine], ALEXNET_BATCHES)
+    rows = (
+        *speed_rows(runs),
+        worst(stated.POOCH_ALEXNET_BELOW[machine], runs['PoocH']),
+        claim('PoocH no slower than superneurons', are_no_slower(runs['PoocH'], runs['superneurons'])),
+        claim('recomputation rarely chosen', all(map(recomputes_rarely, runs['PoocH']))),
+    )
+    return PaperTable('pooch', figure, f'AlexNet on {machine}', rows, (UNCALIBRATED, RARELY_NOTE))
+
+
+def figure_21(laboratory: Laboratory) -> PaperTable:
+    """The 3D network on x86."""
+    return _videos(laboratory, 'x86', '21')
+
+
+def figure_22(laboratory: Laboratory) -> PaperTable:
+    """The 3D network on POWER9."""
+    return _videos(laboratory, 'POWER9', '22')
+
+
+def _videos(laboratory: Laboratory, machine: str, figure: str) -> PaperTable:
+    runs = three_ways(laboratory, VIDEO[machine], VIDEOS)
+    rows = (
+        *speed_rows(runs, 'voxels/ms', lambda size: str(size) if isinstance(size, int) else video_name(size), voxels),
+        worst(stated.POOCH_VIDEO_BELOW[machine], runs['PoocH']),
+        claim('PoocH no slower than superneurons', are_no_slower(runs['PoocH'], runs['superneurons'])),
+    )
+    return PaperTable('pooch', figure, f'ResNeXt101 (3D) on {machine}, batch 1', rows, (UNCALIBRATED,))

@@ -1,0 +1,120 @@
+"""What the tables of several papers have in common: one network on one machine, over sizes and policies, and what is
+asked about the runs.
+
+A run that does not fit has no speed: its rows say so, quotients over it cannot be told, and where a paper has a figure
+for it the figure is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from chainer_ooc.papers.comparison import Bounds, Row, Stated, claim
+from chainer_ooc.papers.laboratory import Laboratory, Outcome, Size
+
+#: The machines by the names that the papers give them.
+MACHINES = {'x86': 'v100-pcie3', 'POWER9': 'v100-nvlink2'}
+
+CALIBRATED = 'The in-core throughput is put in ({:g} images/s, as stated); all other times follow from data sheets.'
+UNCALIBRATED = ("The text states no in-core throughput (its figure was lost): times are the data sheet's roofline, drawn "
+                'out as much as those of ResNet50. Shares and ratios are comparable; speeds have nothing beside them.')
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network on a machine.
+
+    Attributes:
+        network: its name, as the laboratory knows it.
+        machine: likewise.
+        images_per_second: the stated in-core throughput by which times are calibrated, or None.
+        allocator: 'pool' (best fit) or 'virtual' (chunks of 40 MB).
+    """
+
+    network: str
+    machine: str
+    images_per_second: float | None = None
+    allocator: str = 'pool'
+
+    def run(self, laboratory: Laboratory, size: Size, policy: str, planned_for: str | None = None) -> Outcome:
+        """Trains under a policy."""
+        return laboratory.run(self.network, size, self.machine, policy, planned_for, allocator=self.allocator,
+                              images_per_second=self.images_per_second)
+
+    def in_core(self, laboratory: Laboratory, size: Size) -> Outcome:
+        """Trains in unlimited memory."""
+        return laboratory.in_core(self.network, size, self.machine, allocator=self.allocator,
+                                  images_per_second=self.images_per_second)
+
+
+Measure = Callable[[Outcome], float | None]
+
+
+def speed(outcome: Outcome) -> float | None:
+    """Images per second; None where it does not run."""
+    return outcome.images_per_second if outcome.feasible else None
+
+
+def below(outcome: Outcome) -> float | None:
+    """Share of the in-core speed that is lost; None where it does not run."""
+    return outcome.below if outcome.feasible else None
+
+
+def gain(outcome: Outcome, over: Outcome) -> float | None:
+    """How many times as fast as another run of the same work; None where one of the two does not run."""
+    if not (outcome.feasible and over.feasible and outcome.seconds and over.seconds):
+        return None
+    return over.seconds / outcome.seconds
+
+
+def is_faster(outcome: Outcome, than: Outcome) -> bool | None:
+    """Whether a run is faster than another; None where only the other does not fit, false where this does not."""
+    found = gain(outcome, than)
+    return None if found is None and outcome.feasible else found is not None and found > 1
+
+
+def is_no_slower(outcome: Outcome, than: Outcome) -> bool | None:
+    """Whether a run is at least as fast as another; None and false as in `is_faster`."""
+    found = gain(outcome, than)
+    return None if found is None and outcome.feasible else found is not None and found >= 1
+
+
+def are_no_slower(outcomes: Iterable[Outcome], than: Iterable[Outcome]) -> bool | None:
+    """Whether each is at least as fast as its other, of those that can be told; None if none can."""
+    told = [each for each in map(is_no_slower, outcomes, than) if each is not None]
+    return all(told) if told else None
+
+
+def falls(outcomes: Sequence[Outcome]) -> bool | None:
+    """Whether the speed never rises from size to size, of those that run."""
+    found = [each for each in map(speed, outcomes) if each is not None]
+    return all(later <= earlier for earlier, later in pairwise(found)) if found else None
+
+
+def measured(what: str, outcome: Outcome, unit: str, series: str, group: str, measure: Measure = speed,
+             stated: Stated | Bounds | None = None, note: str = '') -> Row:
+    """A row with what was measured of a run, which says where it does not fit."""
+    bounds = stated.bounds if isinstance(stated, Stated) else stated
+    ours = measure(outcome)
+    return Row(what, bounds, ours, unit, note, series, group, out_of_memory=ours is None)
+
+
+def worst(stated: Stated, outcomes: Sequence[Outcome], measure: Measure = below) -> Row:
+    """The largest of what was measured beside a bound that is stated for all; missed where one of them does not run."""
+    found = [measure(each) for each in outcomes]
+    told = [each for each in found if each is not None]
+    does_not_run = len(told) < len(found)
+    return stated.beside(max(told) if told and not does_not_run else None, out_of_memory=does_not_run,
+                         note='one of the sizes does not fit here' if does_not_run else '')
+
+
+def fits(what: str, outcome: Outcome) -> Row:
+    """Claims that a run has memory enough."""
+    return claim(what, outcome.feasible)
+
+
+def fails(what: str, outcome: Outcome) -> Row:
+    """Claims that a run has not memory enough."""
+    return claim(what, not outcome.feasible)
