@@ -12,12 +12,12 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, simulate
+from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, simulate, tables
 from chainer_ooc.cli.answer import Answer, message
 from chainer_ooc.errors import OocError
 
 COMMANDS = {'doctor': doctor, 'profile': profile, 'simulate': simulate, 'plan': plan, 'compare': compare,
-            'explain': explain, 'policies': policies}
+            'explain': explain, 'tables': tables, 'policies': policies}
 
 __all__ = ['main']
 

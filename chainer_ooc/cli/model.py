@@ -88,13 +88,28 @@ def load_model(name: str) -> Model:
     return Model(name, chain, takes_labels=_required_arguments(chain) >= 2)
 
 
-def _example(name: str) -> Callable[[], object]:
+def example_module(module: str, name: str, otherwise: str = '') -> Any:
+    """Imports a module of the examples.
+
+    Args:
+        module: such as ``'models'``.
+        name: what is wanted of it, for messages.
+        otherwise: what else than running in a checkout helps, for messages.
+
+    Raises:
+        OocError: this is no checkout.
+    """
     if not (_EXAMPLES / 'models').is_dir():
         raise OocError(f'{name} is one of the examples, which a checkout has and an installed chainer_ooc has not '
-                       f'(looked in {_EXAMPLES}); run this in a checkout, or name a model as module:attribute')
+                       f'(looked in {_EXAMPLES}); run this in a checkout{otherwise}')
     if str(_EXAMPLES) not in sys.path:
         sys.path.insert(0, str(_EXAMPLES))
-    build: Callable[[], object] = importlib.import_module('models').ARCHITECTURES[name].build
+    return importlib.import_module(module)
+
+
+def _example(name: str) -> Callable[[], object]:
+    models = example_module('models', name, ', or name a model as module:attribute')
+    build: Callable[[], object] = models.ARCHITECTURES[name].build
     return build
 
 

@@ -1,0 +1,143 @@
+"""``chainer-ooc tables``: the papers' tables, ours beside theirs, without any GPU.
+
+The networks are those of ``examples/models`` in a checkout. Chainer runs each of them at two small sizes, once for all
+tables; everything else is computed from that on paper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from chainer_ooc.cli.answer import Answer, message
+from chainer_ooc.cli.model import example_module
+from chainer_ooc.errors import OocError
+from chainer_ooc.papers import TABLES, Entry, PaperTable
+from chainer_ooc.papers.laboratory import Laboratory, Size
+from chainer_ooc.report import paper_plot, paper_tables
+from chainer_ooc.trace import Trace
+
+HELP = "the papers' tables, ours beside theirs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds which tables, and where they are written to."""
+    parser.add_argument('--paper', metavar='PAPER', help=f'one of {", ".join(_distinct(TABLES))} (all)')
+    parser.add_argument('--figure', metavar='FIGURE', help='a figure such as 17, or "table 3", or text (all)')
+    parser.add_argument('--out', type=Path, metavar='FOLDER', help=(
+        'write text, Markdown, JSON and PNG files to this folder, named by paper and figure'))
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Makes the tables.
+
+    Raises:
+        OocError: there is no such table, the networks cannot be had, or the files cannot be written.
+    """
+    entries = _chosen(arguments.paper, arguments.figure)
+    if arguments.out is not None:
+        _prepare(arguments.out)
+    made = _make(entries, Laboratory(record))
+    for each in made if arguments.out is not None else ():
+        _write(arguments.out, each)
+    rows = [row for each in made for row in each.rows]
+    facts = {'tables': [paper_tables.values(each) for each in made],
+             **paper_tables.score_values(paper_tables.score(rows))}
+    return Answer(facts, [paper_tables.present(each) for each in made], _closing(made, arguments.out))
+
+
+def _chosen(paper: str | None, figure: str | None) -> list[Entry]:
+    of_paper = [each for each in TABLES if paper in (None, each.paper)]
+    if not of_paper:
+        raise OocError(f'there is no paper {paper!r}; there are: {", ".join(_distinct(TABLES))}')
+    wanted = figure.removeprefix('figure ') if figure is not None else None
+    chosen = [each for each in of_paper if wanted in (None, each.figure)]
+    if not chosen:
+        figures = ', '.join(dict.fromkeys(each.figure for each in of_paper))
+        raise OocError(f'there is no figure {figure!r}{f" of {paper}" if paper else ""}; there are: {figures}')
+    return chosen
+
+
+def _distinct(entries: Iterable[Entry]) -> list[str]:
+    return list(dict.fromkeys(each.paper for each in entries))
+
+
+def _make(entries: Sequence[Entry], laboratory: Laboratory) -> list[PaperTable]:
+    """Makes one after the other, with a progress bar on a terminal."""
+    from chainer_ooc.classify.progress import Bar  # here, as `doctor` has to run where nothing is installed
+
+    made = []
+    with Bar(entries, desc='tables', disable=None, leave=False, unit='table') as bar:
+        for each in bar:
+            bar.set_description(paper_tables.heading(each.paper, each.figure))
+            made.append(each.make(laboratory))
+    return made
+
+
+def record(network: str, size: Size) -> Trace:
+    """Runs a network until there is a trace, with even its smallest arrays.
+
+    Args:
+        network: a name of ``examples/models/papers.py``.
+        size: the batch size, or what else the network's `batch` takes.
+
+    Raises:
+        OocError: this is no checkout, or the network left no trace.
+    """
+    import chainer
+
+    import chainer_ooc
+
+    described = example_module('models.papers', network).PAPER_NETWORKS[network]
+    chain = described.build()
+    images, labels = described.batch(size)
+    try:
+        with chainer.using_config('ooc', 'keep'), chainer.using_config('ooc_min_bytes', 0):
+            for _ in range(chainer.config.ooc_profile_iterations + 1):  # the trace is there with the iteration after it
+                loss = chain(images, labels)
+                chain.cleargrads()
+                loss.backward()
+            trace = chainer_ooc.trace()
+    finally:
+        chainer_ooc.reset()
+    if trace is None:
+        raise OocError(f'{network} left no trace: its backward pass reached no function')
+    return trace
+
+
+def _prepare(folder: Path) -> None:
+    """Fails before the work, not after it."""
+    if importlib.util.find_spec('matplotlib') is None:
+        raise OocError('--out draws the tables, and matplotlib is not installed; run '
+                       "`pip install 'chainer-ooc[examples]'` or `pip install matplotlib`")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OocError(f'cannot make the folder {folder}: {message(error)}; name another one with --out') from None
+
+
+def _write(folder: Path, table: PaperTable) -> None:
+    stem = paper_tables.file_stem(table.paper, table.figure)
+    shown = paper_tables.present(table)
+    texts = {'txt': shown.to_text(), 'md': shown.to_markdown(),
+             'json': json.dumps(paper_tables.values(table), indent=2)}
+    try:
+        for suffix, content in texts.items():
+            (folder / f'{stem}.{suffix}').write_text(content + '\n', encoding='utf-8')
+        if paper_plot.drawable(table):
+            paper_plot.draw_paper_table(table, folder / f'{stem}.png')
+    except OSError as error:
+        raise OocError(f'cannot write {stem} to {folder}: {message(error)}; name another folder with --out') from None
+
+
+def _closing(made: Sequence[PaperTable], folder: Path | None) -> list[str]:
+    """A line for each paper, one for all, and where the files are."""
+    papers = dict.fromkeys(each.paper for each in made)
+    lines = [paper_tables.summary(paper_tables.score(row for each in made if each.paper == paper for row in each.rows),
+                                  paper) for paper in papers]
+    if len(papers) > 1:
+        lines.append(paper_tables.summary(paper_tables.score(row for each in made for row in each.rows), 'all'))
+    return [*lines, *([f'written to {folder}'] if folder is not None else [])]
