@@ -18,8 +18,8 @@ from chainer_ooc.papers.laboratory import Laboratory, Outcome, Size
 MACHINES = {'x86': 'v100-pcie3', 'POWER9': 'v100-nvlink2'}
 
 CALIBRATED = 'The in-core throughput is put in ({:g} images/s, as stated); all other times follow from data sheets.'
-UNCALIBRATED = ("The text states no in-core throughput (its figure was lost): times are the data sheet's roofline, drawn "
-                'out as much as those of ResNet50. Shares and ratios are comparable; speeds have nothing beside them.')
+UNCALIBRATED = ("The text states no in-core throughput (its figure was lost): times are the data sheet's roofline, "
+                'drawn out as much as those of ResNet50. Shares and ratios are comparable; speeds stand alone.')
 
 
 @dataclass(frozen=True)
