@@ -13,9 +13,9 @@ import pytest
 import chainer_ooc
 
 PACKAGE = Path(chainer_ooc.__file__).parent
-PURE = [room for room in ('trace', 'cost', 'simulate', 'classify', 'schedule') if (PACKAGE / room).is_dir()]
+PURE = [room for room in ('trace', 'cost', 'simulate', 'classify', 'schedule', 'papers') if (PACKAGE / room).is_dir()]
 
-# record -> trace -> cost -> simulate <-> classify -> schedule -> execute -> report
+# record -> trace -> cost -> simulate <-> classify -> schedule -> execute -> report, and schedule -> papers -> report
 MAY_IMPORT = {
     'trace': {'errors', 'quantities'},
     'cost': {'trace', 'errors', 'quantities'},
@@ -26,7 +26,8 @@ MAY_IMPORT = {
     'backends': {'config', 'errors', 'quantities'},
     'execute': {'record', 'trace', 'cost', 'simulate', 'classify', 'schedule', 'backends', 'config', 'errors',
                 'quantities'},
-    'report': {'trace', 'cost', 'simulate', 'classify', 'schedule', 'backends', 'errors', 'quantities'},
+    'papers': {'trace', 'cost', 'simulate', 'classify', 'schedule', 'errors', 'quantities'},
+    'report': {'trace', 'cost', 'simulate', 'classify', 'schedule', 'papers', 'backends', 'errors', 'quantities'},
 }
 
 BARE = """

@@ -30,13 +30,13 @@ class Setting:
         network: its name, as the laboratory knows it.
         machine: likewise.
         images_per_second: the stated in-core throughput by which times are calibrated, or None.
-        allocator: 'pool' (best fit) or 'virtual' (chunks of 40 MB).
+        allocator: 'exact', 'pool' (best fit) or 'virtual' (chunks of 40 MiB).
     """
 
     network: str
     machine: str
     images_per_second: float | None = None
-    allocator: str = 'pool'
+    allocator: str = 'exact'
 
     def run(self, laboratory: Laboratory, size: Size, policy: str, planned_for: str | None = None) -> Outcome:
         """Trains under a policy."""
