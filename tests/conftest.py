@@ -102,3 +102,16 @@ def leaves_no_trace():
     left = _left_behind(before)
     if left:
         pytest.fail('the test left something behind\n' + '\n'.join(left), pytrace=False)
+
+
+@pytest.fixture(scope='session')
+def matplotlib(tmp_path_factory):
+    """Lets matplotlib open its font files once: it keeps them open for as long as the process lives."""
+    pytest.importorskip('matplotlib')
+    from chainer_ooc.report import figure
+
+    first = figure.new_figure(1, 1)
+    axes = first.subplots()
+    axes.set_title('bold', fontweight='bold')
+    axes.set_xlabel('$10^3$ \u2211', style='italic')
+    figure.save(first, tmp_path_factory.mktemp('fonts') / 'first.png')

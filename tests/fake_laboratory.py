@@ -41,16 +41,16 @@ class FakeLaboratory:
                       for each, label in enumerate(labels))
         return Trace('cuda', calls, (), maps, (), 1.0, 1.0, 1.0)
 
-    def in_core(self, network, size, machine, allocator='pool', images_per_second=None):
+    def in_core(self, network, size, machine, allocator='exact', images_per_second=None):
         nbytes = self._bytes(network, size)
         seconds = self._in_core_seconds(size, images_per_second)
         return Outcome(network, size, machine, 'keep', nbytes <= CAPACITY_BYTES, seconds, seconds, 16 * 10**9,
                        int(nbytes), int(nbytes), 100, 0, 0)
 
-    def run(self, network, size, machine, policy, planned_for=None, allocator='pool', images_per_second=None):
+    def run(self, network, size, machine, policy, planned_for=None, allocator='exact', images_per_second=None):
         self.asked.append((network, size, machine, policy, planned_for, allocator, images_per_second))
         nbytes, in_core_seconds = self._bytes(network, size), self._in_core_seconds(size, images_per_second)
-        limit = LIMITS.get(policy, math.inf) if allocator == 'pool' else math.inf
+        limit = LIMITS.get(policy, math.inf) if allocator != 'virtual' else math.inf
         if planned_for not in (None, machine):
             limit = 50e9
         if nbytes > limit:
@@ -58,7 +58,7 @@ class FakeLaboratory:
         excess = max(0.0, 1 - CAPACITY_BYTES / nbytes)
         cost = self.costs[policy] * LINKS[machine] * excess * (1.2 if planned_for not in (None, machine) else 1.0)
         keep, swap, recompute = VERDICTS.get((policy, machine), (66, 21, 18)) if network == 'resnet50' else (90, 10, 5)
-        budget_bytes = 8 * 10**9 if allocator == 'pool' else 15 * 10**9
+        budget_bytes = 8 * 10**9 if allocator != 'virtual' else 15 * 10**9
         return Outcome(network, size, machine, policy, True, in_core_seconds * (1 + cost), in_core_seconds,
                        budget_bytes, budget_bytes, 16 * 10**9, keep, swap, recompute, 2.5)
 

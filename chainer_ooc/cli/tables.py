@@ -100,6 +100,7 @@ def record(network: str, size: Size) -> Trace:
                 loss = chain(images, labels)
                 chain.cleargrads()
                 loss.backward()
+                del loss  # or the iteration before holds its arrays while this one is recorded
             trace = chainer_ooc.trace()
     finally:
         chainer_ooc.reset()

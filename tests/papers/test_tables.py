@@ -66,7 +66,7 @@ def test_pooch_runs_where_superneurons_and_the_other_plan_do_not(laboratory):
     assert only(table, 'batch 640, superneurons').out_of_memory is True
     assert only(table, 'batch 640, PoocH').ours == pytest.approx(316 / (1 + 0.6 * (1 - 16 / 51.2)))
     assert only(table, 'batch 512, PoocH faster than with the plan made for POWER9').is_met() is True
-    assert ('resnet50', 512, 'v100-pcie3', 'pooch', 'v100-nvlink2', 'pool', 316) in laboratory.asked
+    assert ('resnet50', 512, 'v100-pcie3', 'pooch', 'v100-nvlink2', 'exact', 316) in laboratory.asked
 
 
 def test_in_core_has_a_speed_only_where_it_fits(laboratory):

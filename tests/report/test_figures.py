@@ -3,23 +3,13 @@ import sys
 
 import pytest
 
-from chainer_ooc.report import comparison_chart, figure, memory_plot, planning_plot
+from chainer_ooc.report import comparison_chart, memory_plot, planning_plot
 from chainer_ooc.report.values import Outcome
 
 ROWS = [
     {'name': 'AlexNet', 'plain_peak_bytes': 2e9, 'ooc_peak_bytes': 1e9, 'plain_seconds': 3.0, 'ooc_seconds': 3.1},
     {'name': 'VGG16', 'plain_peak_bytes': 8e9, 'ooc_peak_bytes': None, 'plain_seconds': 9.0},
 ]
-
-
-@pytest.fixture(scope='module')
-def matplotlib(tmp_path_factory):
-    """Lets matplotlib open its font files once: it keeps them open for as long as the process lives."""
-    pytest.importorskip('matplotlib')
-    first = figure.new_figure(1, 1)
-    axes = first.subplots()
-    axes.set_title('bold', fontweight='bold')
-    figure.save(first, tmp_path_factory.mktemp('fonts') / 'first.png')
 
 
 def assert_is_png(path):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from chainer_ooc.papers.comparison import PaperTable, Row, claim
-from chainer_ooc.report import figure, paper_plot
+from chainer_ooc.report import paper_plot
 from chainer_ooc.report.paper_tables import file_stem, heading, present, quantity, score, score_values, summary, values
 
 ROWS = (
@@ -19,14 +19,6 @@ ROWS = (
     claim('PoocH faster', True), claim('superneurons fails', False), claim('cannot be told', None),
 )
 TABLE = PaperTable('pooch', '17', 'ResNet50 on x86', ROWS, ('The in-core throughput is put in.',))
-
-
-@pytest.fixture(scope='module')
-def matplotlib(tmp_path_factory):
-    """Lets matplotlib open its font files once: it keeps them open for as long as the process lives."""
-    pytest.importorskip('matplotlib')
-    figure.save(figure.new_figure(1, 1), tmp_path_factory.mktemp('fonts') / 'first.png')
-    paper_plot.draw_paper_table(TABLE, tmp_path_factory.mktemp('fonts') / 'second.png')
 
 
 def test_text_shows_stated_beside_ours_and_numbers_the_notes():
