@@ -1,0 +1,256 @@
+"""What an iteration takes out of core, by the formulas of OOC-Paleo: vDNN-like, and capacity-based.
+
+The paper's symbols and ours::
+
+    T_proc(l), T_swap(l)       Pass.seconds[l], Pass.swap_seconds[l]
+    NMCa, Calayers, Tcatch     capacity, kept_layers, catch_seconds
+    ProcTh, ProcL, SwapinTh    as in `cost.littles_law`
+
+Backward is divided into *sections*. One begins when a layer begins, and ends when the layer after it may begin::
+
+    compute    [ layer l+1 ]..[ layer l ]...      . idle
+    copy-in    [ data of l   ][ data of l-1]
+               | section l+1  | section l
+
+The layers of a backward pass are counted here in the order in which it meets them, so that what the paper calls layer
+l-1 is the next one.
+
+The simulator is the judge of these formulas (tests/cost): they are exact where their assumptions hold, and bounds
+where not. What they leave out: computations run again, branches (a layer needs no data but its own), scratch memory,
+and that copies slow a computation down.
+
+Source: OOC-Paleo 3.4 (equations 7 to 9), 3.5 (10 to 12), 3.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from chainer_ooc.cost.costs import Costs
+from chainer_ooc.cost.littles_law import concurrency
+from chainer_ooc.trace import Trace
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One way through the layers, in the order of the pass.
+
+    Attributes:
+        seconds: T_proc(l), the computation of each layer: Num_buffer(l) / ProcTh(l).
+        swap_seconds: T_swap(l), the transfer of its data: Num_buffer(l) / SwapTh; 0 for a layer that stays. Forward
+            swaps out what a layer was the last to use, backward swaps in what it is the first to read.
+    """
+
+    seconds: tuple[float, ...]
+    swap_seconds: tuple[float, ...]
+
+    @property
+    def in_core_seconds(self) -> float:
+        """If no transfer is waited for."""
+        return sum(self.seconds)
+
+
+@dataclass(frozen=True)
+class Sections:
+    """A pass with its waits.
+
+    Attributes:
+        lead_seconds: the wait before the first section.
+        seconds: of each section.
+        work_seconds: of these, what the processing unit works.
+    """
+
+    lead_seconds: float
+    seconds: tuple[float, ...]
+    work_seconds: tuple[float, ...]
+
+    @property
+    def total_seconds(self) -> float:
+        """Of the whole pass."""
+        return self.lead_seconds + sum(self.seconds)
+
+    @property
+    def utilisations(self) -> tuple[float, ...]:
+        """Util of each section (equations 9 and 12); 1 for one that takes no time."""
+        return tuple(work / all_ if all_ else 1.0
+                     for work, all_ in zip(self.work_seconds, self.seconds, strict=True))
+
+
+def passes_of(trace: Trace, costs: Costs, swapped: Collection[int]) -> tuple[Pass, Pass]:
+    """Forward and backward of an iteration, a call or a step being a layer.
+
+    Args:
+        trace: the iteration.
+        costs: its times; T_swap has the latency of each transfer in it, which the paper lists and leaves out.
+        swapped: ids of the feature maps that leave.
+    """
+    swap_seconds = [0.0] * trace.positions
+    for each in swapped:
+        feature_map = trace.maps[each]
+        swap_seconds[feature_map.last_forward_use] += costs.write_seconds(feature_map.nbytes)
+        if feature_map.backward_uses:
+            swap_seconds[feature_map.backward_uses[0]] += costs.read_seconds(feature_map.nbytes)
+    start = trace.backward_start
+    return (Pass(costs.seconds[:start], tuple(swap_seconds[:start])),
+            Pass(costs.seconds[start:], tuple(swap_seconds[start:])))
+
+
+def section_seconds(work_seconds: float, next_swap_seconds: float) -> float:
+    """T = max(T_proc(l), T_swap(l-1)): a layer works while the next one's data comes, and both end (equation 7)."""
+    return max(work_seconds, next_swap_seconds)
+
+
+def section_concurrency(work_per_second: float, work_latency_seconds: float, work_seconds: float,
+                        next_swap_seconds: float) -> float:
+    """The average concurrency over a section, in buffers (equation 8)."""
+    return (concurrency(work_latency_seconds, work_per_second) * work_seconds
+            / section_seconds(work_seconds, next_swap_seconds))
+
+
+def section_utilisation(work_seconds: float, next_swap_seconds: float) -> float:
+    """Util = T_proc(l) / T of a section, 0 to 1 (equation 9)."""
+    return work_seconds / section_seconds(work_seconds, next_swap_seconds)
+
+
+def vdnn_backward(backward: Pass) -> Sections:
+    """Sections of equation 7, behind the wait for the first layer's data, beside which nothing runs (figure 3)."""
+    return Sections(backward.swap_seconds[0], _in_step(backward, 0), backward.seconds)
+
+
+def vdnn_forward(forward: Pass) -> Sections:
+    """Forward with a swap-out beside each layer, and a wait for both.
+
+    The paper has no formula for it. What it tells (2.1, 3.5) is the mirror of equation 7: a layer's swap-out begins
+    when the layer ends, all is waited for at the end of the next, and backward waits for the last layer's::
+
+        compute    [ layer 1 ][ layer 2 ]..[ layer 3 ]......| backward
+        copy-out              [ data of 1 ][ data of 2][ 3  ]
+    """
+    before = (0.0, *forward.swap_seconds)
+    seconds = [section_seconds(work, swap) for work, swap in zip(forward.seconds, before[:-1], strict=True)]
+    return Sections(0.0, (*seconds, before[-1]), (*forward.seconds, 0.0))
+
+
+def _in_step(backward: Pass, first: int) -> tuple[float, ...]:
+    """Sections from a layer on, if each layer's swap-in begins with the layer before it."""
+    swaps = (*backward.swap_seconds[first:], 0.0)
+    return tuple(section_seconds(work, swap) for work, (_, swap) in zip(
+        backward.seconds[first:], pairwise(swaps), strict=True))
+
+
+def kept_layers(layer_bytes: Sequence[int], capacity_bytes: int) -> int:
+    """Calayers: how many layers, in the order of backward, near memory holds when backward begins."""
+    return sum(held_bytes <= capacity_bytes for held_bytes in accumulate(layer_bytes))
+
+
+def catch_seconds(worked_buffers: float, capacity_buffers: float, swap_in_per_second: float) -> float:
+    """Tcatch, from the beginning of backward to the moment when processing catches up with swap-in (equation 11).
+
+    Equation 10 says what has been worked on by then: all that was in near memory and all that has come. The paper sums
+    it over Calayers, the layers that near memory holds. But these are no more than its capacity, and Tcatch would never
+    be above 0. The sum is meant over the layers up to the one that has to wait, which is how `catching_layer` finds it.
+
+    Args:
+        worked_buffers: the sum of ProcTh(i) x T_proc(i), which is the data of those layers.
+        capacity_buffers: NMCa, of which as much counts as whole layers fill, since no layer runs on a part of its data.
+        swap_in_per_second: SwapinTh, in the same unit a second.
+    """
+    return (worked_buffers - capacity_buffers) / swap_in_per_second
+
+
+def catching_layer(backward: Pass) -> int | None:
+    """The first layer that has to wait for its data if swap-in never pauses; None if Tcatch is not in this backward.
+
+    A layer's data is there at Tcatch, summed up to that layer; the layers before it have ended by the sum of T_proc.
+    """
+    ended = accumulate(backward.seconds, initial=0.0)
+    arrived = accumulate(backward.swap_seconds)
+    waits = (arrival > end for arrival, end in zip(arrived, ended, strict=False))
+    return next((layer for layer, waits_for_data in enumerate(waits) if waits_for_data), None)
+
+
+def capacity_backward(backward: Pass) -> Sections:
+    """Full utilisation until Tcatch, then as vDNN (equation 12).
+
+    The fluid of equation 10 knows no wait at Tcatch itself. Layers come whole: what the catching layer waits for
+    belongs to the section before it, or leads if it is the first.
+
+    Args:
+        backward: the layers; T_swap is 0 for those that are kept.
+    """
+    caught = catching_layer(backward)
+    if caught is None:
+        return Sections(0.0, backward.seconds, backward.seconds)
+    wait_seconds = sum(backward.swap_seconds[:caught + 1]) - sum(backward.seconds[:caught])
+    later = _in_step(backward, caught)
+    if not caught:
+        return Sections(wait_seconds, later, backward.seconds)
+    last_seconds = backward.seconds[caught - 1] + wait_seconds
+    return Sections(0.0, (*backward.seconds[:caught - 1], last_seconds, *later), backward.seconds)
+
+
+def capacity_forward_seconds(forward: Pass) -> float:
+    """What forward takes: it computes all layers, and what is not kept has left before the last of them begins.
+
+    The paper has no formula for it; its figure 4 draws a forward pass that never waits. By its own strategy near memory
+    is full at the end of forward, of layers that stay, so that the last one finds its place only when every swap-out
+    has ended. Swap-outs run one after the other, each when its layer has ended.
+
+    Args:
+        forward: the layers; T_swap is 0 for those that are kept.
+    """
+    ended_seconds = gone_seconds = 0.0
+    for seconds, swap_seconds in zip(forward.seconds, forward.swap_seconds, strict=True):
+        ended_seconds += seconds
+        if swap_seconds:
+            gone_seconds = max(gone_seconds, ended_seconds) + swap_seconds
+    return max(ended_seconds, gone_seconds + forward.seconds[-1] if gone_seconds else 0.0)
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What a strategy makes of an iteration (3.6).
+
+    Attributes:
+        forward_seconds, backward_seconds: with waits.
+        in_core_seconds: without.
+    """
+
+    forward_seconds: float
+    backward_seconds: float
+    in_core_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole iteration."""
+        return self.forward_seconds + self.backward_seconds
+
+    @property
+    def utilisation(self) -> float:
+        """The share of it in which the processing unit works."""
+        return self.in_core_seconds / self.seconds
+
+
+def vdnn_iteration(forward: Pass, backward: Pass) -> Iteration:
+    """An iteration of the vDNN-like strategy: everything leaves and comes back, in step with the layers."""
+    return _iteration(vdnn_forward(forward).total_seconds, vdnn_backward(backward), forward)
+
+
+def capacity_iteration(forward: Pass, backward: Pass) -> Iteration:
+    """An iteration of the capacity-based strategy: what near memory holds stays, and swap-in does not pause."""
+    return _iteration(capacity_forward_seconds(forward), capacity_backward(backward), forward)
+
+
+def on_demand_iteration(forward: Pass, backward: Pass) -> Iteration:
+    """As capacity-based, without prefetching (4.3): a section is T_swap(l) + T_proc(l).
+
+    A swap-in begins when its layer would, with nothing beside it. The paper measures this and has no formula for it.
+    """
+    seconds = tuple(map(sum, zip(backward.swap_seconds, backward.seconds, strict=True)))
+    return _iteration(capacity_forward_seconds(forward), Sections(0.0, seconds, backward.seconds), forward)
+
+
+def _iteration(forward_seconds: float, backward: Sections, forward: Pass) -> Iteration:
+    return Iteration(forward_seconds, backward.total_seconds, forward.in_core_seconds + sum(backward.work_seconds))
