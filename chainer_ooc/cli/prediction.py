@@ -7,7 +7,10 @@ from pathlib import Path
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.costs import measured
+from chainer_ooc.cost.machine import Machine
+from chainer_ooc.cost.on_cuda import on_cuda
 from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, TraceFormatError
 from chainer_ooc.schedule.plan import Plan, make_plan
@@ -55,6 +58,22 @@ def read_trace(file: Path) -> Trace:
     if not trace.calls or not trace.steps:
         raise OocError(f'the trace {file} has no calls or no backward pass; record a whole training iteration')
     return trace
+
+
+def on_machine(trace: Trace, machine: Machine) -> Trace:
+    """The trace as a machine that is described might have recorded it; the latency of copies is left out.
+
+    Raises:
+        OocError: the trace does not have what times can be worked out from.
+    """
+    there = on_cuda(trace)
+    costs = analytic(there, machine)
+    seconds = iter(costs.seconds)
+    return replace(
+        there, calls=tuple(replace(each, seconds=next(seconds)) for each in there.calls),
+        steps=tuple(replace(each, seconds=next(seconds)) for each in there.steps), seconds=sum(costs.seconds),
+        write_bytes_per_second=costs.write_bytes_per_second, read_bytes_per_second=costs.read_bytes_per_second,
+        copy_drag=0.0, machine=machine.title)
 
 
 def problem_of(trace: Trace, budget_bytes: int, min_bytes: int) -> Problem:

@@ -1,7 +1,7 @@
 """``chainer-ooc simulate TRACE``: how long an iteration would take under a policy and a budget, and what it would hold.
 
-Seconds and bytes are the simulator's, from the times that were recorded with the trace. A budget that no plan of the
-policy keeps within is an answer, not an error.
+Seconds and bytes are the simulator's, from the times that were recorded with the trace, or from a description of
+another machine. A budget that no plan of the policy keeps within is an answer, not an error.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ from chainer_ooc.cli.prediction import (
     at_batch,
     in_core,
     lower_bound_seconds,
+    on_machine,
     predict,
     problem_of,
     read_trace,
 )
+from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import percent, seconds
 
 HELP = 'simulate an iteration under a policy and a budget'
-MACHINES = ('measured',)
+MEASURED = 'measured'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the trace, policy, budget, machine and batch size."""
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
-    parser.add_argument('--machine', choices=MACHINES, default=MACHINES[0],
-                        help='whose times: those that were recorded with the trace (%(default)s)')
+    parser.add_argument('--machine', default=MEASURED, metavar='MACHINE', help=(
+        f'whose times: those that were recorded with the trace ({MEASURED}, by default), or the roofline of '
+        f'{", ".join(machine_names())}, or of a file like theirs in chainer_ooc/cost/machines'))
     parser.add_argument('--batch', type=common.positive, metavar='N', help=(
         "images per iteration, if not the trace's own: a larger batch scales its bytes and times"))
 
@@ -42,9 +45,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Simulates.
 
     Raises:
-        OocError: the trace cannot be read, or does not tell its batch size.
+        OocError: the trace cannot be read, or does not tell its batch size; there is no such machine.
     """
-    trace, batch = at_batch(read_trace(arguments.trace), arguments.batch)
+    trace = read_trace(arguments.trace)
+    if arguments.machine != MEASURED:
+        trace = on_machine(trace, read_machine(arguments.machine))
+    trace, batch = at_batch(trace, arguments.batch)
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
     plan = found.plan

@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
+from chainer_ooc.errors import OocError
 from chainer_ooc.trace import Call, Trace
 
 #: Functions whose gradient is the one that they get, or a view of it.
@@ -49,8 +50,16 @@ class Gradients:
 
 
 def arguments_of(call: Call) -> tuple[Array, ...]:
-    """The arrays that a call reads, parameters among them, in order."""
-    return _arrays(call.arguments)
+    """The arrays that a call reads, parameters among them, in order.
+
+    Raises:
+        OocError: the trace does not have them.
+    """
+    found = _arrays(call.arguments)
+    if len(found) != len(call.inputs):
+        raise OocError(f'the trace has {len(found)} shapes for the {len(call.inputs)} arrays that call {call.index} '
+                       f'({call.label}) reads, so that nothing can be worked out from them; record it again')
+    return found
 
 
 def results_of(call: Call) -> tuple[Array, ...]:

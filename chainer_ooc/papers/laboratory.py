@@ -27,8 +27,8 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict, can_leave
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine, read_machine
+from chainer_ooc.cost.on_cuda import on_cuda
 from chainer_ooc.cost.problem import Problem, Standing
-from chainer_ooc.papers.on_cuda import on_cuda
 from chainer_ooc.schedule.course import Course, lay_out
 from chainer_ooc.simulate.allocators.allocator import Allocator
 from chainer_ooc.simulate.allocators.events import events_of
