@@ -1,7 +1,8 @@
 """SuperNeurons' tables: what follows from the layers alone, and what does not.
 
-Memory peaks and counts of recomputations follow exactly. The largest batches and depths are upper bounds: the peak that
-the layers need at least, beside the parameters. Speeds need the authors' GPU and are shown as they are stated.
+Memory peaks and counts of recomputations follow exactly. The largest batches and depths are what the layers' peak
+leaves room for beside the parameters, with nothing else in memory. Speeds need the authors' GPU and are shown as they
+are stated.
 
 No figure here needs a trace, so that the laboratory that every table is given goes unused.
 
@@ -127,7 +128,7 @@ def peak_batches(laboratory: object) -> PaperTable:
     far: list[str] = []
     for name, each in stated.SUPERNEURONS_PEAK_BATCHES.items():
         network = _NETWORKS[name]()
-        rows.append(each.beside(largest_batch(network), group=name, note='an upper bound, see below'))
+        rows.append(each.beside(largest_batch(network), group=name, note='as far as the layers go, see below'))
         left = nbytes(_outputs_of(network, CHECKPOINTS), int(each.low or 0))
         far.append(f'{name} {left / 2 ** 30:.1f}')
     alex = alexnet()
@@ -139,8 +140,10 @@ def peak_batches(laboratory: object) -> PaperTable:
          'batches fall with depth: something else ends them. The outputs of checkpoints, which have to leave for the '
          f'host, take in GiB at the stated batch: {", ".join(far)}. For the residual networks and Inception v4 these '
          'are nearly equal: the likely end is the memory of the host, of which the paper says nothing.'),
-        (f'AlexNet: without recomputation the bound is {offloaded}. The rest is not explained by the layers; the '
-         'release gives convolutions workspaces.')))
+        (f'AlexNet: without recomputation ours is {offloaded}. The rest is not explained by the layers; the paper gives '
+         'convolutions workspaces.'),
+        ('VGG16: of the four tensors at its peak one is the output of conv1, from which relu1 is made again. To drop it '
+         'and to fetch it once more, which ours does not, gives room for more than the paper\'s batch.')))
 
 
 def depths(laboratory: object) -> PaperTable:
@@ -148,7 +151,7 @@ def depths(laboratory: object) -> PaperTable:
     at_16, at_1 = deepest(16), deepest(1)
     units = (int(stated.SUPERNEURONS_DEPTH.low or 0) - 2) // 3 - sum(_DEEP)
     far = nbytes(_outputs_of(resnet(*_deep(units)), CHECKPOINTS), 16) / 2 ** 30
-    rows = (stated.SUPERNEURONS_DEPTH.beside(_depth(at_16), group='16', note='an upper bound, see below'),
+    rows = (stated.SUPERNEURONS_DEPTH.beside(_depth(at_16), group='16', note='as far as the layers go, see below'),
             stated.SUPERNEURONS_UNITS.beside(sum(_deep(at_1)), group='1', note='layers are meant, see below'),
             Row('ResNet at batch 1, layers', None, _depth(at_1), 'layers', group='1'))
     return PaperTable('superneurons', 'table 4', 'Deepest residual network on 12 GB', rows, (
