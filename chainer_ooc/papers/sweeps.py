@@ -8,7 +8,7 @@ for it the figure is missed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from chainer_ooc.papers.comparison import Bounds, Row, Stated, claim
@@ -108,6 +108,12 @@ def worst(stated: Stated, outcomes: Sequence[Outcome], measure: Measure = below)
     does_not_run = len(told) < len(found)
     return stated.beside(max(told) if told and not does_not_run else None, out_of_memory=does_not_run,
                          note='one of the sizes does not fit here' if does_not_run else '')
+
+
+def speeds_from(stated: Stated, outcomes: Sequence[Outcome]) -> tuple[Row, Row]:
+    """The ends of a range of speeds whose upper end is in-core's: that one was put in, and proves nothing."""
+    low, high = stated.ends_beside([speed(each) for each in outcomes])
+    return low, replace(high, is_input=True, note='where all fits it is the speed of in-core, which was put in')
 
 
 def fits(what: str, outcome: Outcome) -> Row:

@@ -7,6 +7,7 @@ as do the table's own.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from chainer_ooc.report.table import Column, Table, percent
 
 #: Digits behind the point, by unit; others are shown with five digits.
 _DIGITS = {'images/s': 0, 'voxels/ms': 0, 'x': 2, 'GB': 2, 'MB': 3, 's': 1}
+_WIDTH = 120
+_SHARES = 'Shares deviate by percentage points, which is about what the speeds behind them deviate by.'
 _COLUMNS = (
     Column('what', 'figure'), Column('unit', 'unit'), Column('stated_text', 'stated', right=True),
     Column('ours_text', 'ours', right=True), Column('deviation_text', 'deviation', right=True),
@@ -29,7 +32,8 @@ class Noted(Table):
     notes: tuple[str, ...] = ()
 
     def to_text(self) -> str:
-        return '\n'.join([super().to_text(), *self.notes])
+        wrapped = (textwrap.fill(note, _WIDTH, subsequent_indent='  ') for note in self.notes)
+        return '\n'.join([super().to_text(), *wrapped])
 
     def to_markdown(self) -> str:
         return '\n'.join([super().to_markdown(), '', *(f'- {note}' for note in self.notes)])
@@ -80,7 +84,7 @@ def summary(found: Score, of: str = '') -> str:
     tolerance = f'{TOLERANCE:.0%}'.replace('%', ' %')
     text = (f'{found.within} of {found.within + found.outside} stated figures are within {tolerance}{share}, '
             f'{found.outside} are not; {found.holding} of {found.claims} orderings and failures hold; '
-            f'{found.incomparable} cannot be compared; {found.inputs} were put in')
+            f'cannot be compared: {found.incomparable}; put in: {found.inputs}')
     return f'{of}: {text}' if of else text
 
 
@@ -88,7 +92,9 @@ def present(table: PaperTable) -> Noted:
     """Makes the table that is shown."""
     marks = _marks(table.rows)
     rows = [{**row_values(each), 'mark': marks.get(each.note)} for each in table.rows]
-    notes = [*(f'{mark} {note}' for note, mark in marks.items()), *table.notes, summary(score(table.rows)) + '.']
+    has_shares = any(each.unit == 'share' and each.deviation is not None for each in table.rows)
+    notes = [*(f'{mark} {note}' for note, mark in marks.items()), *table.notes, *([_SHARES] if has_shares else []),
+             summary(score(table.rows))]
     return Noted(_COLUMNS, rows, f'{heading(table.paper, table.figure)}: {table.title}', tuple(notes))
 
 

@@ -74,6 +74,7 @@ def test_in_core_has_a_speed_only_where_it_fits(laboratory):
     assert only(table, 'batch 128, in-core').ours == 316
     assert only(table, 'batch 256, in-core').ours is None
     assert only(table, 'x86, ResNet50, in-core').is_input is True
+    assert only(table, 'x86, ResNet50, batch 128 to 640, PoocH, highest').is_met() is None  # it is in-core's
 
 
 def test_ends_are_compared_with_ends_over_what_exceeds_the_memory(laboratory):

@@ -32,13 +32,15 @@ def test_text_shows_stated_beside_ours_and_numbers_the_notes():
     assert '+1.1 points' in lines[6]
     assert 'at least 50' in lines[7]
     assert 'from 0' in lines[9]
-    assert lines[-4:-1] == ['[1] slower link', '[2] needs a GPU', 'The in-core throughput is put in.']
+    assert lines[15:18] == ['[1] slower link', '[2] needs a GPU', 'The in-core throughput is put in.']
+    assert 'percentage points' in lines[18]
+    assert max(map(len, lines)) <= 120
 
 
 def test_the_last_line_counts():
-    assert present(TABLE).to_text().splitlines()[-1] == (
+    assert present(TABLE).notes[-1] == (
         '4 of 6 stated figures are within 15 % (67 %), 2 are not; 1 of 2 orderings and failures hold; '
-        '2 cannot be compared; 1 were put in.')
+        'cannot be compared: 2; put in: 1')
 
 
 def test_a_score_counts_each_stated_row_once():
@@ -47,7 +49,7 @@ def test_a_score_counts_each_stated_row_once():
     assert score(()).share is None
     assert summary(score(()), 'all') == (
         'all: 0 of 0 stated figures are within 15 %, 0 are not; 0 of 0 orderings and failures hold; '
-        '0 cannot be compared; 0 were put in')
+        'cannot be compared: 0; put in: 0')
 
 
 def test_markdown_has_a_row_for_each_figure_and_the_notes_as_a_list():
