@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chainer_ooc.papers import pooch, pooch_2018, pooch_speeds, window_va
+from chainer_ooc.papers import ooc_paleo, pooch, pooch_2018, pooch_speeds, superneurons, window_va
 from chainer_ooc.papers.comparison import PaperTable
 from chainer_ooc.papers.laboratory import Laboratory
 
@@ -48,8 +48,16 @@ TABLES: tuple[Entry, ...] = (
     Entry('pooch-2018', '15', 'ResNet50', pooch_2018.figure_15),
     Entry('pooch-2018', '16', 'GoogLeNet', pooch_2018.figure_16),
     Entry('pooch-2018', '17', 'AlexNet', pooch_2018.figure_17),
+    Entry('superneurons', '10', "AlexNet's memory, one technique after the other", superneurons.peaks),
+    Entry('superneurons', 'table 1', 'recomputations', superneurons.recomputations),
+    Entry('superneurons', 'table 2', 'a pool of memory', superneurons.pool),
+    Entry('superneurons', 'table 3', 'traffic and the tensor cache', superneurons.traffic),
+    Entry('superneurons', 'table 4', 'the deepest network', superneurons.depths),
+    Entry('superneurons', 'table 5', 'the largest batch', superneurons.peak_batches),
     Entry('window-va', 'table 1', 'ResNet-50 over the batch size', window_va.table_1),
     Entry('window-va', '3', 'fragmentation', window_va.figure_3),
+    Entry('ooc-paleo', '5', 'utilisation over the batch size', ooc_paleo.utilisation),
+    Entry('ooc-paleo', '8', 'VGG16 over the throughput of the link', ooc_paleo.vgg16_sweep),
 )
 
 __all__ = ['TABLES', 'Entry', 'PaperTable']
