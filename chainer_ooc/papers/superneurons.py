@@ -140,10 +140,10 @@ def peak_batches(laboratory: object) -> PaperTable:
          'batches fall with depth: something else ends them. The outputs of checkpoints, which have to leave for the '
          f'host, take in GiB at the stated batch: {", ".join(far)}. For the residual networks and Inception v4 these '
          'are nearly equal: the likely end is the memory of the host, of which the paper says nothing.'),
-        (f'AlexNet: without recomputation ours is {offloaded}. The rest is not explained by the layers; the paper gives '
-         'convolutions workspaces.'),
-        ('VGG16: of the four tensors at its peak one is the output of conv1, from which relu1 is made again. To drop it '
-         'and to fetch it once more, which ours does not, gives room for more than the paper\'s batch.')))
+        (f'AlexNet: without recomputation ours is {offloaded}. The rest is not explained by the layers; the paper '
+         'gives convolutions workspaces.'),
+        ('VGG16: of the four tensors at its peak one is the output of conv1, from which relu1 is made again. To drop '
+         'it and to fetch it once more, which ours does not, gives room for more than the paper\'s batch.')))
 
 
 def depths(laboratory: object) -> PaperTable:
