@@ -127,7 +127,9 @@ class Stated:
         if missing:
             more['note'] = '; '.join(filter(None, (more.get('note', ''), f'{missing} of {len(ours)} do not run here')))
         more.setdefault('out_of_memory', not found)
-        return tuple(Row(f'{what or self.what}, {name}', (end, end), take(found) if found else None, self.unit, **more)
+        more.setdefault('series', what or self.what)
+        return tuple(Row(f'{what or self.what}, {name}', (end, end), take(found) if found else None, self.unit,
+                         group=name, **more)
                      for name, end, take in (('lowest', self.low, min), ('highest', self.high, max)))  # type: ignore
 
 

@@ -60,7 +60,7 @@ def figure_15(laboratory: Laboratory) -> PaperTable:
     rows = (
         stated.POOCH_2018_IN_CORE.beside(in_core[0].in_core_images_per_second, is_input=True),
         *speed_rows(runs),
-        *speeds_from(stated.POOCH_2018_SPEED, ours),
+        *speeds_from(stated.POOCH_2018_SPEED, ours, PROPOSED),
         *stated.POOCH_2018_BELOW.ends_beside([below(each) for each in ours[1:]]),
         *stated.POOCH_2018_OVER_SUPERNEURONS.ends_beside(_gains(ours[1:], theirs[1:])),
         stated.POOCH_2018_MEMORY.beside(None if peak_bytes is None else peak_bytes / 1e9),

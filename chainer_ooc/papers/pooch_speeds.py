@@ -82,7 +82,7 @@ def figure_17(laboratory: Laboratory) -> PaperTable:
     rows = [
         stated.POOCH_IN_CORE.beside(in_core, is_input=True),
         *speed_rows(runs),
-        *speeds_from(stated.POOCH_SPEED, pooch),
+        *speeds_from(stated.POOCH_SPEED, pooch, 'PoocH'),
         *stated.POOCH_X86_BELOW.ends_beside([below(each) for each in pooch[_EXCEEDING]]),
         *stated.POOCH_OVER_SUPERNEURONS.ends_beside(list(map(gain, pooch[_SHARED], superneurons[_SHARED]))),
         *_faster('PoocH faster than superneurons', pooch, superneurons),

@@ -107,12 +107,13 @@ def worst(stated: Stated, outcomes: Sequence[Outcome], measure: Measure = below)
     told = [each for each in found if each is not None]
     does_not_run = len(told) < len(found)
     return stated.beside(max(told) if told and not does_not_run else None, out_of_memory=does_not_run,
+                         series=stated.what, group='at worst',
                          note='one of the sizes does not fit here' if does_not_run else '')
 
 
-def speeds_from(stated: Stated, outcomes: Sequence[Outcome]) -> tuple[Row, Row]:
+def speeds_from(stated: Stated, outcomes: Sequence[Outcome], series: str) -> tuple[Row, Row]:
     """The ends of a range of speeds whose upper end is in-core's: that one was put in, and proves nothing."""
-    low, high = stated.ends_beside([speed(each) for each in outcomes])
+    low, high = stated.ends_beside([speed(each) for each in outcomes], series=series)
     return low, replace(high, is_input=True, note='where all fits it is the speed of in-core, which was put in')
 
 

@@ -1,8 +1,8 @@
 """A paper's table as bars: ours filled, what is stated hollow beside it.
 
 A stated range is a hollow bar to its middle with a mark from end to end; a bound is a bar to the bound with an arrow to
-the side on which ours should be. A run that does not fit is a cross on the axis. Each series has a colour and, for
-prints in grey, a hatch. A unit has a panel of its own.
+the side on which ours should be. A run that does not fit is a cross on the axis. A unit has a panel of its own, in
+which each series has a colour and, for prints in grey, a hatch.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ def draw_paper_table(table: PaperTable, path: str | os.PathLike[str]) -> None:
         raise ValueError(f'nothing to draw in {heading(table.paper, table.figure)}: no row has a series and a group; '
                          'show it as text')
     units = list(dict.fromkeys(each.unit for each in rows))
-    groups, series = _distinct(each.group for each in rows), _distinct(each.series for each in rows)
-    figure = new_figure(max(7.0, 1.5 + 0.3 * len(groups) * (len(series) + 1)), 0.8 + 3.4 * len(units))
-    for axes, unit in zip(figure.subplots(len(units), 1, squeeze=False)[:, 0], units, strict=True):
-        _draw_panel(axes, [each for each in rows if each.unit == unit], groups, series)
+    panels = [[each for each in rows if each.unit == unit] for unit in units]
+    bars = max(len(_distinct(each.group for each in panel)) * len(_distinct(each.series for each in panel))
+               for panel in panels)
+    figure = new_figure(min(14.0, max(8.0, 2.0 + 0.3 * bars)), 0.4 + sum(map(_height_inches, panels)))
+    grid = figure.subplots(len(units), 1, squeeze=False, height_ratios=[_height_inches(panel) for panel in panels])
+    for axes, unit, panel in zip(grid[:, 0], units, panels, strict=True):
+        _draw_panel(axes, panel)
         axes.set_ylabel(_LABELS.get(unit, unit))
-    _add_legend(figure, series, rows)
     figure.suptitle(f'{heading(table.paper, table.figure)}: {table.title}', fontsize=12)
     save(figure, path)
 
@@ -55,12 +57,19 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _draw_panel(axes: Any, rows: Sequence[Row], groups: Sequence[str], series: Sequence[str]) -> None:
+def _height_inches(rows: Sequence[Row]) -> float:
+    """A panel with its legend; one of few bars is lower."""
+    groups, series = len({each.group for each in rows}), len({each.series for each in rows})
+    return (3.0 if groups > 2 else 2.0) + 0.1 * series
+
+
+def _draw_panel(axes: Any, rows: Sequence[Row]) -> None:
     tidy(axes)
-    width = 0.8 / (2 * len(series))
+    groups, series = _distinct(each.group for each in rows), _distinct(each.series for each in rows)
+    width = 0.8 / (2 * max(2, len(series)))
     for row in rows:
         number = series.index(row.series)
-        left = groups.index(row.group) - 0.4 + 2 * number * width
+        left = groups.index(row.group) - len(series) * width + 2 * number * width
         _draw_ours(axes, row, left + width / 2, width, *_LOOKS[number % len(_LOOKS)])
         if row.is_stated:
             _draw_stated(axes, row, left + 1.5 * width, width, *_LOOKS[number % len(_LOOKS)])
@@ -68,6 +77,7 @@ def _draw_panel(axes: Any, rows: Sequence[Row], groups: Sequence[str], series: S
     axes.set_xlim(-0.6, len(groups) - 0.4)
     axes.set_ylim(bottom=0)
     axes.margins(y=0.08)
+    _add_legend(axes, series, rows)
 
 
 def _draw_ours(axes: Any, row: Row, middle: float, width: float, colour: str, hatch: str) -> None:
@@ -94,7 +104,7 @@ def _height(value: float, unit: str) -> float:
     return value * 100 if unit == 'share' else value
 
 
-def _add_legend(figure: Any, series: Sequence[str], rows: Sequence[Row]) -> None:
+def _add_legend(axes: Any, series: Sequence[str], rows: Sequence[Row]) -> None:
     """A patch for each series, and one for each way of drawing that occurs."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -107,4 +117,6 @@ def _add_legend(figure: Any, series: Sequence[str], rows: Sequence[Row]) -> None
         handles.append(Line2D([], [], color='black', marker='v', linestyle='', label='stated bound'))
     if any(each.ours is None and each.out_of_memory for each in rows):
         handles.append(Line2D([], [], color='black', marker='x', linestyle='', label='ours out of memory'))
-    figure.legend(handles=handles, loc='outside lower center', ncols=min(4, len(handles)), fontsize=9, frameon=False)
+    columns = 4 if max(map(len, series)) < 40 else 2
+    axes.legend(handles=handles, loc='lower left', bbox_to_anchor=(0.0, 1.0), ncols=columns, fontsize=8, frameon=False,
+                borderaxespad=0.2)

@@ -63,6 +63,7 @@ def test_the_ends_of_a_range_are_held_against_the_ends_of_ours():
     low, high = SPEED.ends_beside([316, 250, 180])
     assert (low.what, low.stated, low.ours) == ('PoocH, lowest', (195, 195), 180)
     assert (high.what, high.stated, high.ours) == ('PoocH, highest', (316, 316), 316)
+    assert [(each.series, each.group) for each in (low, high)] == [('PoocH', 'lowest'), ('PoocH', 'highest')]
 
 
 def test_runs_that_do_not_fit_are_left_out_of_the_ends_and_counted():
