@@ -41,13 +41,14 @@ class FakeLaboratory:
                       for each, label in enumerate(labels))
         return Trace('cuda', calls, (), maps, (), 1.0, 1.0, 1.0)
 
-    def in_core(self, network, size, machine, allocator='exact', images_per_second=None):
+    def in_core(self, network, size, machine, allocator='exact', images_per_second=None, framework='chainer'):
         nbytes = self._bytes(network, size)
         seconds = self._in_core_seconds(size, images_per_second)
         return Outcome(network, size, machine, 'keep', nbytes <= CAPACITY_BYTES, seconds, seconds, 16 * 10**9,
                        int(nbytes), int(nbytes), 100, 0, 0)
 
-    def run(self, network, size, machine, policy, planned_for=None, allocator='exact', images_per_second=None):
+    def run(self, network, size, machine, policy, planned_for=None, allocator='exact', images_per_second=None,
+            framework='chainer'):
         self.asked.append((network, size, machine, policy, planned_for, allocator, images_per_second))
         nbytes, in_core_seconds = self._bytes(network, size), self._in_core_seconds(size, images_per_second)
         limit = LIMITS.get(policy, math.inf) if allocator != 'virtual' else math.inf

@@ -73,14 +73,15 @@ def analytic(trace: Trace, machine: Machine, in_core_seconds: float | None = Non
                  machine.read_bytes_per_second, machine.latency_seconds, source=source)
 
 
-def with_memory(trace: Trace, workspace_bytes: int) -> Trace:
+def with_memory(trace: Trace, workspace_bytes: int, adds_in_place: bool = False) -> Trace:
     """Returns the iteration with what each computation allocates, worked out from the graph.
 
     Args:
         trace: its scratch memory and gradients, if it has any, are replaced.
         workspace_bytes: that a convolution takes beside its arrays.
+        adds_in_place: see `follow_gradients`.
     """
-    gradients = follow_gradients(trace)
+    gradients = follow_gradients(trace, adds_in_place)
 
     def scratch_bytes(call: Call) -> int:
         return workspace_bytes if is_convolution(call) else 0

@@ -7,6 +7,7 @@ made the array. A second part is added at once, into a new array::
     step of Add  the gradient of a is that of b, and so is the first part of x's: nothing is allocated
     step of f    allocates the second part of x's, and the sum; then that of b goes
 
+Other frameworks, such as Neural Network Libraries, have their kernels add a second part to the first where it lies.
 Gradients of parameters are made by the steps and stay. Source: `chainer._backprop_utils`. Left out: a parameter that
 two functions share gets two gradients here, of which Chainer keeps the sum.
 """
@@ -85,9 +86,14 @@ def needs_gradient(trace: Trace, map_id: int) -> bool:
     return map_id >= 0 and trace.maps[map_id].producer is not None and trace.maps[map_id].dtype.startswith('float')
 
 
-def follow_gradients(trace: Trace) -> Gradients:
-    """Passes over the steps of backward."""
-    walk = _Walk(trace)
+def follow_gradients(trace: Trace, adds_in_place: bool = False) -> Gradients:
+    """Passes over the steps of backward.
+
+    Args:
+        trace: the iteration.
+        adds_in_place: a second part of a gradient is added to the first where it lies, unless others share that.
+    """
+    walk = _Walk(trace, adds_in_place)
     for step in trace.steps:
         walk.begin()
         if step.call >= 0:
@@ -99,8 +105,8 @@ def follow_gradients(trace: Trace) -> Gradients:
 class _Walk:
     """The gradients that are alive. One block may be the gradient, or a part of it, of several maps."""
 
-    def __init__(self, trace: Trace):
-        self.trace = trace
+    def __init__(self, trace: Trace, adds_in_place: bool):
+        self.trace, self.adds_in_place = trace, adds_in_place
         self.live: list[int] = []
         self.made: list[int] = []
         self.moved: list[int] = []
@@ -126,7 +132,10 @@ class _Walk:
         if not passes:
             self.moved_bytes += sum(self.sizes[block] for block in incoming)
         for map_id in inputs:
-            self._give(map_id, incoming if passes and incoming else self._allocate(map_id))
+            if self.adds_in_place and map_id in self.blocks and not passes:
+                self._add(map_id)
+            else:
+                self._give(map_id, incoming if passes and incoming else self._allocate(map_id))
         gradient_bytes = parameter_bytes(call)
         self.made_bytes += gradient_bytes
         self.moved_bytes += gradient_bytes
@@ -140,6 +149,16 @@ class _Walk:
         self.made_bytes += nbytes
         self.moved_bytes += nbytes
         return frozenset({len(self.sizes) - 1})
+
+    def _add(self, map_id: int) -> None:
+        """A second part of a map's gradient, by a kernel that adds to the first."""
+        self.moved_bytes += 2 * self.trace.maps[map_id].nbytes
+        before = self.blocks[map_id]
+        if any(self.holders[block] > 1 for block in before):
+            self.moved_bytes -= self.trace.maps[map_id].nbytes
+            del self.blocks[map_id]
+            self._give(map_id, self._allocate(map_id))
+            self._release(before)
 
     def _give(self, map_id: int, blocks: frozenset[int]) -> None:
         """A part of a map's gradient; if there is one already, their sum takes the place of both."""

@@ -20,8 +20,14 @@ from chainer_ooc.trace import Call, Trace
 WORKSPACE_BYTES = 8 << 20
 
 
-def on_cuda(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES) -> Trace:
-    """Returns the iteration as a GPU has it; an array that it does not have keeps its number, with 0 bytes."""
+def on_cuda(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES, adds_in_place: bool = False) -> Trace:
+    """Returns the iteration as a GPU has it; an array that it does not have keeps its number, with 0 bytes.
+
+    Args:
+        trace: as the host recorded it.
+        workspace_bytes: of each convolution.
+        adds_in_place: gradients are added where they lie, as Chainer does not.
+    """
     absent: set[int] = set()
     more_uses: defaultdict[int, set[int]] = defaultdict(set)
     steps = []
@@ -42,7 +48,7 @@ def on_cuda(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES) -> Trace:
         for position in each.backward_uses:
             read[position].append(each.id)
     steps = [replace(step, maps=tuple(read[step.position])) for step in steps]
-    return with_memory(replace(trace, device='cuda', maps=maps, steps=tuple(steps)), workspace_bytes)
+    return with_memory(replace(trace, device='cuda', maps=maps, steps=tuple(steps)), workspace_bytes, adds_in_place)
 
 
 def _absent(call: Call) -> tuple[int, ...]:

@@ -4,8 +4,8 @@
                                                                               '-> allocations -> fits the device?
 
 A policy that has no plan within the device's memory is out of memory. Bytes are counted exactly unless an allocator is
-named. A pool loses memory to fragmentation, so that the plan's budget has to be below the device: it is the largest of
-`SHARES` of which what two iterations allocate fits.
+named. One that fragments serves less than the device, so that a plan's budget has to be below it: it is the largest of
+`PLANNED` of which what two iterations allocate succeeds.
 
 The papers' systems copy a map out to the end before they copy it in again, and so it is here (`Problem.recalls`); ours
 keeps one that is wanted while it is still leaving.
@@ -21,7 +21,9 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+
+import numpy as np
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict, can_leave
@@ -29,32 +31,41 @@ from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine, read_machine
 from chainer_ooc.cost.on_cuda import on_cuda
 from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.papers.published import PUBLISHED
 from chainer_ooc.schedule.course import Course, lay_out
 from chainer_ooc.simulate.allocators.allocator import Allocator
 from chainer_ooc.simulate.allocators.events import events_of
 from chainer_ooc.simulate.allocators.exact import ExactAllocator
 from chainer_ooc.simulate.allocators.pool import BestFitPool
-from chainer_ooc.simulate.allocators.replay import Replay, replay, smallest_capacity
+from chainer_ooc.simulate.allocators.replay import replay, smallest_capacity
 from chainer_ooc.simulate.allocators.virtual import VirtualAllocator
 from chainer_ooc.simulate.simulator import simulate
+from chainer_ooc.simulate.timeline import Timeline
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.extrapolation import extrapolate
 
 Size = int | tuple[int, ...]
 
-#: Budgets that are tried, as shares of what a program can have of the device.
-SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5)
+#: Budgets that are tried with an allocator that fragments, as shares of what a program can have of the device.
+PLANNED = tuple(number / 20 for number in range(20, 9, -1))
 #: Maps below this stay, as with chainer.config.ooc_min_bytes.
 MIN_BYTES = 1 << 20
+#: Arrays below this share chunks of virtual memory. Window+VA does not say what it does with small arrays; with a chunk
+#: of 40 MB for each, batch normalisation's statistics alone would fill its device.
+SMALL_BYTES = 1 << 20
 ALLOCATORS: dict[str, Callable[[int], Allocator]] = {
-    'exact': ExactAllocator, 'pool': BestFitPool, 'virtual': VirtualAllocator}
+    'exact': ExactAllocator, 'pool': BestFitPool, 'virtual': partial(VirtualAllocator, small_bytes=SMALL_BYTES)}
 #: The network and the images per second that the calibration of the others comes from: PoocH 5.2.
 REFERENCE = 'resnet50', 128, 316.0
 REFERENCE_MACHINES = 'v100-pcie3', 'v100-nvlink2'
+#: Frameworks. Plain Chainer holds all maps until backward has ended, and adds gradients into new arrays. The Neural
+#: Network Libraries of Window+VA free maps as they are used up, and add gradients where they lie.
+CHAINER, NNABLA = 'chainer', 'nnabla'
 #: At which sizes networks are recorded: two for each size that varies.
 SMALL_BATCHES = ((2, 3),)
 SMALL_SIZES: dict[str, tuple[tuple[int, int], ...]] = {'resnext3d': ((32, 64), (32, 64), (16, 32))}
 _NO_LIMIT = 1 << 60
+_POLICIES = {**POLICIES, **PUBLISHED}
 
 
 @dataclass(frozen=True)
@@ -135,9 +146,9 @@ class Laboratory:
         return extrapolate(self._between(network, wanted, (*fixed, first), rest),
                            self._between(network, wanted, (*fixed, second), rest), first, second, wanted[len(fixed)])
 
-    def _trace(self, network: str, size: Size) -> Trace:
+    def _trace(self, network: str, size: Size, framework: str = CHAINER) -> Trace:
         """The iteration as it is on a GPU."""
-        return on_cuda(self.structure(network, size))
+        return on_cuda(self.structure(network, size), adds_in_place=framework != CHAINER)
 
     def _stretch(self, machine_name: str) -> float:
         """By how much the reference misses the roofline: on a machine of which it is not stated, as on the x86 one."""
@@ -145,7 +156,8 @@ class Laboratory:
         machine = read_machine(machine_name if machine_name in REFERENCE_MACHINES else REFERENCE_MACHINES[0])
         return size / images_per_second / sum(analytic(self.trace(network, size), machine).seconds)
 
-    def problem(self, network: str, size: Size, machine: Machine, images_per_second: float | None = None) -> Problem:
+    def problem(self, network: str, size: Size, machine: Machine, images_per_second: float | None = None,
+                framework: str = CHAINER) -> Problem:
         """The iteration with momentum SGD, within all of the machine's memory.
 
         Args:
@@ -153,8 +165,9 @@ class Laboratory:
             size: its batch or volume.
             machine: where.
             images_per_second: in-core, if that is stated; else computations are drawn out as the reference's are.
+            framework: that runs it.
         """
-        trace = self.trace(network, size)
+        trace = self.trace(network, size, framework)
         if images_per_second is not None:
             in_core_seconds = units_of(size) / images_per_second
         else:
@@ -165,10 +178,12 @@ class Laboratory:
                        self.limit_seconds, recalls=False)
 
     def _in_core(self, network: str, size: Size, machine: str, allocator: str = 'exact',
-                 images_per_second: float | None = None) -> Outcome:
-        """Policy keep, whatever memory it takes; it is feasible if the device holds it."""
+                 images_per_second: float | None = None, framework: str = CHAINER) -> Outcome:
+        """The framework alone, whatever memory it takes; it is feasible if the device holds it."""
         described = read_machine(machine)
-        problem = replace(self.problem(network, size, described, images_per_second), budget_bytes=_NO_LIMIT)
+        problem = self.problem(network, size, described, images_per_second, framework)
+        maps = tuple(replace(each, reused=framework == CHAINER) for each in problem.trace.maps)
+        problem = replace(problem, trace=replace(problem.trace, maps=maps), budget_bytes=_NO_LIMIT)
         course = lay_out(problem, POLICIES['keep'].decide(problem))
         timeline = simulate(problem, course)
         device_bytes = smallest_capacity(events_of(problem, course, timeline), ALLOCATORS[allocator], 2)
@@ -177,34 +192,36 @@ class Laboratory:
             described.usable_bytes, timeline.peak_bytes, device_bytes, **_counts(problem, course))
 
     def _run(self, network: str, size: Size, machine: str, policy: str, planned_for: str | None = None,
-             allocator: str = 'exact', images_per_second: float | None = None) -> Outcome:
+             allocator: str = 'exact', images_per_second: float | None = None, framework: str = CHAINER) -> Outcome:
         """A policy on a machine; or, with `planned_for`, what was planned for another one."""
-        problem = self.problem(network, size, read_machine(machine), images_per_second)
+        problem = self.problem(network, size, read_machine(machine), images_per_second, framework)
         in_core_seconds = sum(problem.costs.seconds)
-        plan = self.planned(network, size, planned_for or machine, policy, allocator, images_per_second)
+        plan = self.planned(network, size, planned_for or machine, policy, allocator, images_per_second, framework)
         if plan is None:
             return Outcome(network, size, machine, policy, False, None, in_core_seconds, problem.budget_bytes)
-        here = replace(problem, budget_bytes=plan.budget_bytes)
-        timeline, found = simulate(here, plan.course), _replayed(here, plan.course, allocator, problem.budget_bytes)
-        fits = found.failed_at is None
+        run = _running(problem, plan.course, allocator)
+        if run is None:
+            return Outcome(network, size, machine, policy, False, None, in_core_seconds, plan.budget_bytes)
+        timeline, device_bytes = run
         return Outcome(
-            network, size, machine, policy, fits, timeline.seconds if fits else None, in_core_seconds,
-            plan.budget_bytes, timeline.peak_bytes, found.peak_reserved_bytes, **_counts(problem, plan.course),
-            planning_seconds=plan.seconds)
+            network, size, machine, policy, True, timeline.seconds, in_core_seconds, plan.budget_bytes,
+            timeline.peak_bytes, device_bytes, **_counts(problem, plan.course), planning_seconds=plan.seconds)
 
     def _planned(self, network: str, size: Size, machine: str, policy: str, allocator: str,
-                 images_per_second: float | None) -> Planned | None:
+                 images_per_second: float | None, framework: str) -> Planned | None:
         """The plan within the largest of the budgets whose allocations the device holds; None if there is none."""
-        problem = self.problem(network, size, read_machine(machine), images_per_second)
-        for share in SHARES:
+        problem = self.problem(network, size, read_machine(machine), images_per_second, framework)
+        for share in PLANNED:
             within = replace(problem, budget_bytes=math.floor(share * problem.budget_bytes))
             began = time.perf_counter()
-            course = lay_out(within, POLICIES[policy].decide(within))
+            decision = _POLICIES[policy].decide(within)
             seconds = time.perf_counter() - began
-            if not course.fits(within.budget_bytes):
-                continue
-            if _replayed(within, course, allocator, problem.budget_bytes).failed_at is None:
+            # who does not look at memory when swap-ins are due is not held to a budget below the device either
+            course = lay_out(within if decision.starts.checks_memory else problem, decision)
+            if course.fits(problem.budget_bytes) and _running(problem, course, allocator) is not None:
                 return Planned(course, within.budget_bytes, seconds)
+            if allocator == 'exact' and decision.starts.checks_memory:
+                return None  # a smaller budget only makes it harder
         return None
 
 
@@ -222,9 +239,22 @@ def units_of(size: Size) -> int:
     return math.prod(size) if isinstance(size, tuple) else size
 
 
-def _replayed(problem: Problem, course: Course, allocator: str, device_bytes: int) -> Replay:
-    """What becomes of the allocations of two iterations on a device."""
-    return replay(events_of(problem, course, simulate(problem, course)), ALLOCATORS[allocator](device_bytes), 2)
+def _running(problem: Problem, course: Course, allocator: str) -> tuple[Timeline, int] | None:
+    """The iteration on a device with an allocator, and what that takes of the device; None if it runs out of memory.
+
+    Where a malloc fails the computation waits for swap-outs until it succeeds. The simulator counts bytes and knows no
+    addresses, so that it is told what it cannot have there, a little more after each failure.
+    """
+    lost = np.zeros_like(course.need)
+    while True:
+        slower = replace(course, need=course.need + lost)
+        timeline = simulate(problem, slower)
+        found = replay(events_of(problem, slower, timeline), ALLOCATORS[allocator](problem.budget_bytes), 2)
+        if found.failed_at is None:
+            return timeline, found.peak_reserved_bytes
+        lost[found.failed_at] += problem.budget_bytes // 50
+        if found.failed_at < 0 or slower.need[found.failed_at] >= problem.budget_bytes:
+            return None
 
 
 def _counts(problem: Problem, course: Course) -> dict[str, int]:
