@@ -46,6 +46,23 @@ def test_a_sum_passes_its_gradient_on_and_a_second_part_is_added():
     assert found.moved_bytes == (64, 0, 64 + 32 + 64 + 32, 32)
 
 
+def test_a_second_part_may_be_added_in_place():
+    # as above; the block of 3's gradient, which is the first part of 1's, is B's alone to hand on by then
+    found = follow_gradients(graph(
+        ('A', (0,), (1,)), ('B', (1,), (2,)), ('Add', (1, 2), (3,)), ('C', (3,), (4,))), adds_in_place=True)
+    assert found.live_bytes == (0, 64, 64, 32)
+    assert found.made_bytes == (64, 0, 32, 0)  # what 2's step still reads is not written to
+
+
+def test_what_nobody_shares_is_added_to_where_it_lies():
+    # B and C both read 1
+    found = follow_gradients(graph(
+        ('A', (0,), (1,)), ('B', (1,), (2,)), ('C', (1,), (3,)), ('D', (2, 3), (4,))), adds_in_place=True)
+    assert found.live_bytes == (0, 48 + 64, 48 + 32, 32)
+    assert found.made_bytes == (48 + 64, 32, 0, 0)
+    assert found.moved_bytes[2] == 48 + 2 * 32  # the gradient of 2; reads and writes that of 1
+
+
 def test_two_readers_have_their_gradients_added():
     # B and C both read 1; 2 and 3 are joined by D
     found = follow_gradients(graph(('A', (0,), (1,)), ('B', (1,), (2,)), ('C', (1,), (3,)), ('D', (2, 3), (4,))))

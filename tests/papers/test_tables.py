@@ -6,6 +6,7 @@ from fake_laboratory import FakeLaboratory
 
 from chainer_ooc.papers import TABLES, pooch, stated
 from chainer_ooc.papers.comparison import PaperTable
+from chainer_ooc.papers.published import POOCH
 
 PAPERS = ('pooch', 'pooch-2018', 'window-va')
 ENTRIES = [each for each in TABLES if each.paper in PAPERS]
@@ -66,7 +67,7 @@ def test_pooch_runs_where_superneurons_and_the_other_plan_do_not(laboratory):
     assert only(table, 'batch 640, superneurons').out_of_memory is True
     assert only(table, 'batch 640, PoocH').ours == pytest.approx(316 / (1 + 0.6 * (1 - 16 / 51.2)))
     assert only(table, 'batch 512, PoocH faster than with the plan made for POWER9').is_met() is True
-    assert ('resnet50', 512, 'v100-pcie3', 'pooch', 'v100-nvlink2', 'exact', 316) in laboratory.asked
+    assert ('resnet50', 512, 'v100-pcie3', POOCH, 'v100-nvlink2', 'exact', 316) in laboratory.asked
 
 
 def test_in_core_has_a_speed_only_where_it_fits(laboratory):
@@ -95,7 +96,7 @@ def test_ends_are_compared_with_ends_over_what_exceeds_the_memory(laboratory):
 ])
 def test_an_ordering_that_does_not_hold_is_shown(laboratory, paper, figure, what):
     assert only(made(laboratory, paper, figure), what).is_met() is True
-    laboratory.costs['pooch'] = 5.0
+    laboratory.costs[POOCH] = 5.0
     assert only(made(laboratory, paper, figure), what).is_met() is False
 
 
