@@ -13,8 +13,9 @@ smallest ratios are worked out anew before a map is chosen, and all of them agai
 more than `SIMULATED_MAPS` maps r(X) is estimated as the time of the calls that have to run again over the time of the
 two copies, and several maps are taken at once, as long as the simulated iteration gets faster.
 
-Step 1 may spend the memory on keeps that save little, which step 2 cannot take back. So step 2 is done once more, in
-groups, from the iteration that swaps everything, and the faster of the two results is taken.
+Step 1 may spend the memory on keeps that save little, which step 2 cannot take back. So step 2 is done twice more: from
+the iteration that keeps what fits from the output backwards, and in groups from the one that swaps everything. The
+fastest of the three results is taken.
 
 Source: PoocH 4.4.3. Where it speaks of the overhead of swapping and recomputing, ours are differences of simulated
 times, which count what a change does to all other transfers and to memory. A map whose swap costs nothing is left.
@@ -29,7 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.policies import keep, swap_opt
+from chainer_ooc.classify.policies import capacity, keep, swap_opt
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
 from chainer_ooc.classify.verdict import Verdict, can_recompute, changed, everything
@@ -45,7 +46,7 @@ GROUPS = 64
 
 
 def decide(problem: Problem) -> Decision:
-    """Step 1, then step 2 of PoocH; or step 2 alone, in groups, where that is faster."""
+    """Step 1, then step 2 of PoocH; or step 2 from another beginning, where that is faster."""
     kept = keep.decide(problem)
     if evaluate(problem, kept).fits:
         return kept
@@ -57,8 +58,17 @@ def decide(problem: Problem) -> Decision:
     if found.found.fits:
         recompute(found)
     found.try_decision(without_keeps.best)
+    found.try_decision(_from_the_output(replace(problem, limit_seconds=found.left_seconds)))
     swap_opt.finish(found)
     found.try_decision(swap_opt.finish(without_recomputation))  # where spared copies may have saved more
+    return found.best
+
+
+def _from_the_output(problem: Problem) -> Decision:
+    """Step 2 behind what policy capacity keeps."""
+    found = Search(problem, capacity.decide(problem))
+    if found.found.fits:
+        recompute(found)
     return found.best
 
 
