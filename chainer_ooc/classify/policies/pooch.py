@@ -14,8 +14,8 @@ more than `SIMULATED_MAPS` maps r(X) is estimated as the time of the calls that 
 two copies, and several maps are taken at once, as long as the simulated iteration gets faster.
 
 Step 1 may spend the memory on keeps that save little, which step 2 cannot take back. So step 2 is done twice more: from
-the iteration that keeps what fits from the output backwards, and in groups from the one that swaps everything. The
-fastest of the three results is taken.
+the iteration that keeps what fits from the output backwards, if no more than `SIMULATED_MAPS` maps can be recomputed,
+and in groups from the one that swaps everything. The fastest of the three results is taken.
 
 Source: PoocH 4.4.3. Where it speaks of the overhead of swapping and recomputing, ours are differences of simulated
 times, which count what a change does to all other transfers and to memory. A map whose swap costs nothing is left.
@@ -51,14 +51,16 @@ def decide(problem: Problem) -> Decision:
     if evaluate(problem, kept).fits:
         return kept
     without_keeps = Search(problem, Decision(everything(problem.trace, problem.min_bytes)))
+    possible = _left(without_keeps)
     if without_keeps.found.fits:
-        _recompute_in_groups(without_keeps, _left(without_keeps))
+        _recompute_in_groups(without_keeps, list(possible))
     found = swap_opt.search(replace(problem, limit_seconds=without_keeps.left_seconds))
     without_recomputation = Search(found.problem, found.best)
     if found.found.fits:
         recompute(found)
     found.try_decision(without_keeps.best)
-    found.try_decision(_from_the_output(replace(problem, limit_seconds=found.left_seconds)))
+    if len(possible) <= SIMULATED_MAPS:
+        found.try_decision(_from_the_output(replace(problem, limit_seconds=found.left_seconds)))
     swap_opt.finish(found)
     found.try_decision(swap_opt.finish(without_recomputation))  # where spared copies may have saved more
     return found.best
