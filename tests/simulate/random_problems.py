@@ -78,7 +78,8 @@ def problems(draw):
     """A problem and the course of a decision on it, with room above the floor, or a little below it."""
     trace = draw(traces())
     decision = draw(decisions(trace))
-    ample = Problem(trace, draw(costs_of(trace)), Standing(draw(BYTES), draw(BYTES)), 10**9, MIN_BYTES)
+    ample = Problem(trace, draw(costs_of(trace)), Standing(draw(BYTES), draw(BYTES)), 10**9, MIN_BYTES,
+                    recalls=draw(st.integers(0, 3)) != 0)
     floor_bytes = lay_out(ample, decision).floor_bytes
     room_bytes = draw(ROOM | st.integers(-30, 0))
     problem = dataclasses.replace(ample, budget_bytes=max(0, floor_bytes + room_bytes))

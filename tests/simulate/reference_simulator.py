@@ -29,8 +29,10 @@ class Work:
 
 
 class Copy:
-    def __init__(self, stream, map_id, seconds):
-        self.stream, self.map, self.seconds = stream, map_id, seconds
+    """One that is asked for; it begins no earlier than another has ended, if it is behind one."""
+
+    def __init__(self, stream, map_id, seconds, behind=None):
+        self.stream, self.map, self.seconds, self.behind = stream, map_id, seconds, behind
         self.start_seconds = self.end_seconds = None
 
 
@@ -39,26 +41,30 @@ class Server:
 
     def __init__(self, clock):
         self.clock, self.waiting, self.running = clock, deque(), None
+        clock.servers.append(self)
 
     def submit(self, copy):
         self.waiting.append(copy)
         self._next()
 
     def _next(self):
-        if self.running is None and self.waiting:
+        behind = self.waiting[0].behind if self.waiting else None
+        if self.running is None and self.waiting and (behind is None or behind.end_seconds is not None):
             self.running = self.waiting.popleft()
             self.running.start_seconds = self.clock.now
             self.clock.at(self.clock.now + self.running.seconds, 0, self._end)
 
     def _end(self):
         self.running.end_seconds, self.running = self.clock.now, None
-        self._next()
+        for server in self.clock.servers:
+            server._next()
         self.clock.look()
 
 
 class Clock:
     def __init__(self):
         self.now, self.events, self.issued, self.look = 0.0, [], 0, lambda: None
+        self.servers = []
 
     def at(self, time, priority, act):
         self.issued += 1
@@ -203,20 +209,28 @@ class Reference:
 
     def begin_swap_ins(self, position):
         if not self.course.mapped:
-            self.wanted.update(each for each in self.first_read(position) if self.is_leaving(each))
+            for map_id in self.first_read(position):
+                if self.is_leaving(map_id):
+                    self.want(map_id)
         while self.pending and self.pending[0].start <= position:
             map_id, use = self.pending[0].map, self.pending[0].use
             if use >= position:
                 if self.is_leaving(map_id):
-                    self.wanted.add(map_id)
+                    self.want(map_id)
                 elif self.place[map_id] is At.FAR:
                     if not self.course.mapped and self.bytes_at(position, map_id) > self.problem.budget_bytes:
                         return
                     self.swap_in(map_id)
             self.pending.popleft()
 
-    def swap_in(self, map_id):
-        copy = Copy(Stream.COPY_IN, map_id, self.problem.costs.read_seconds(self.trace.maps[map_id].nbytes))
+    def want(self, map_id):
+        """A map that is leaving: it stays, or it comes back behind its own swap-out, and keeps its memory."""
+        self.wanted.add(map_id)
+        if not self.problem.recalls and not self.course.mapped and map_id not in self.coming:
+            self.swap_in(map_id, next(each for each in self.unnoticed if each.map == map_id))
+
+    def swap_in(self, map_id, behind=None):
+        copy = Copy(Stream.COPY_IN, map_id, self.problem.costs.read_seconds(self.trace.maps[map_id].nbytes), behind)
         self.coming[map_id], self.place[map_id] = copy, At.PAGED if self.course.mapped else At.NEAR
         self.issued.append(copy)
         self.back.submit(copy)

@@ -77,6 +77,7 @@ class _Writer:
     def __init__(self, problem: Problem, course: Course, timeline: Timeline):
         self.trace, self.standing, self.tasks = problem.trace, problem.standing, timeline.tasks
         self.chains, self.synchronous, self.mapped = course.chains, course.synchronous, course.mapped
+        self.recalls = problem.recalls
         self.events: list[Event] = []
         self.live: dict[int, Event] = {}  # by block
         self.block_of: dict[int, int] = {}  # of each map that has one
@@ -166,8 +167,15 @@ class _Writer:
             self._free_map(heapq.heappop(self.leaving)[1])
 
     def _come(self, task: Task) -> None:
-        """A swap-in is issued, which takes memory before its copy begins, unless the map is read where it is."""
+        """A swap-in is issued, which takes memory before its copy begins, unless the map is read where it is.
+
+        Where maps are not recalled, one that is still leaving keeps the memory that it has.
+        """
         if self.mapped:
+            return
+        if not self.recalls and task.subject in self.block_of:
+            self.leaving = [each for each in self.leaving if each[1] != task.subject]
+            heapq.heapify(self.leaving)
             return
         # With its use a swap-in may have waited for room; at an edge it is issued before anything is noticed.
         has_waited = self.synchronous or self.chains.uses[task.subject][0] == self.position

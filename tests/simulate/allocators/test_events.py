@@ -31,10 +31,10 @@ def shown(events):
     return [f'{position} {side} {"  ".join(words)}' for (position, side), words in lines.items()]
 
 
-def derive(trace, verdicts=None, standing=NOTHING, budget_bytes=10**6, **decision):
+def derive(trace, verdicts=None, standing=NOTHING, budget_bytes=10**6, recalls=True, **decision):
     """The lines of an iteration whose positions take 10 s each, and copies a second for each byte."""
     costs = Costs((10.0,) * trace.positions, 1.0, 1.0)
-    problem = Problem(trace, costs, standing, budget_bytes, 1)
+    problem = Problem(trace, costs, standing, budget_bytes, 1, recalls=recalls)
     course = lay_out(problem, Decision(verdicts or (KEEP,) * len(trace.maps), WITH_THE_STEP_BEFORE, **decision))
     return shown(events_of(problem, course, simulate(problem, course)))
 
@@ -109,6 +109,25 @@ def test_a_map_that_stayed_is_not_freed_before_its_copy_is_whole(trace_of):
     trace = trace_of([20], [3, 3, 3], [(15, 0, 0, [1])])
     assert derive(trace, (SWAP,)) == [
         '-1 < +s 0', '0 = +m0 15  +t 5  -t', '1 = +t 3  -t', '2 = +t 3  -t', '3 < -m0', '3 = +t 3  -t']
+
+
+def test_without_recall_a_map_that_is_still_leaving_keeps_its_memory_until_it_is_back(trace_of):
+    # compute   [F0     ][F1     ][B2     ]      [B3           wanted by 3, asked for with 2
+    # copy-out           [m0      ][m1      ]
+    # copy-in                               [m1      ]
+    trace = trace_of([9, 9], [3, 3, 3], [(9, 0, 0, [4]), (9, 1, 1, [3])])
+    assert derive(trace, (SWAP, SWAP), recalls=False) == [
+        '-1 < +s 0', '0 = +m0 9  +t 0  -t', '1 = +m1 9  +t 0  -t', '2 < -m0', '2 = +t 3  -t', '3 < +m0 9',
+        '3 = +t 3  -t  -m1', '4 = +t 3  -t  -m0']
+
+
+def test_without_recall_what_leaves_before_it_is_free_when_its_own_copy_is_whole(trace_of):
+    # compute   [F0     ][F1     ][B2     ]                    m0 leaves until 35, m1 after it; 2 asks for m1
+    # copy-out           [m0                      ][m1      ]
+    trace = trace_of([25, 9], [3, 3, 3], [(25, 0, 0, [4]), (9, 1, 1, [3])])
+    lines = derive(trace, (SWAP, SWAP), recalls=False)
+    assert '2 = +t 3  -t' in lines
+    assert not any(line.startswith('2 <') for line in lines)  # nothing is free yet when 2 computes, from 20 to 30
 
 
 def test_a_swapped_map_that_nobody_reads_again_goes_for_good(trace_of):

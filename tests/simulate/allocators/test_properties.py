@@ -131,7 +131,7 @@ def simulated(draw, recomputes=False):
                          for possible, verdict in zip(able, verdicts, strict=True))
     seconds = tuple(each.seconds for each in (*trace.calls, *trace.steps))
     costs = Costs(seconds, draw(st.sampled_from([0.0, 1.0, 30.0])), draw(st.sampled_from([0.0, 1.0, 30.0])))
-    problem = Problem(trace, costs, Standing(draw(BYTES), draw(BYTES)), 10**9, 1)
+    problem = Problem(trace, costs, Standing(draw(BYTES), draw(BYTES)), 10**9, 1, recalls=draw(st.booleans()))
     decision = Decision(verdicts, Starts(ahead=draw(st.none() | st.integers(1, 3))),
                         synchronous=draw(st.booleans()), shares_chains=draw(st.booleans()),
                         mapped=draw(st.booleans()))
