@@ -66,12 +66,12 @@ def test_files_are_named_by_paper_and_figure(capsys, tmp_path, matplotlib):
     folder = tmp_path / 'new' / 'tables'
     found = run_json(capsys, 'tables', '--paper', 'pooch', '--out', str(folder))
     names = {each.name for each in folder.iterdir()}
-    assert {f'pooch-figure-17.{suffix}' for suffix in ('txt', 'md', 'json', 'png')} <= names
+    assert {f'pooch-figure-17.{suffix}' for suffix in ('md', 'json', 'png')} <= names
     assert 'pooch-text.json' in names
     assert 'pooch-text.png' not in names  # it has nothing to draw
     assert json.loads((folder / 'pooch-figure-17.json').read_text()) == next(
         each for each in found['tables'] if each['figure'] == '17')
-    assert (folder / 'pooch-figure-17.txt').read_text().startswith('pooch figure 17: ResNet50 on x86\n')
+    assert (folder / 'pooch-figure-17.md').read_text().startswith('**pooch figure 17: ResNet50 on x86**\n')
 
 
 def test_without_matplotlib_out_fails_before_the_work(capsys, tmp_path, monkeypatch):

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--paper', metavar='PAPER', help=f'one of {", ".join(_distinct(TABLES))} (all)')
     parser.add_argument('--figure', metavar='FIGURE', help='a figure such as 17, or "table 3", or text (all)')
     parser.add_argument('--out', type=Path, metavar='FOLDER', help=(
-        'write text, Markdown, JSON and PNG files to this folder, named by paper and figure'))
+        'write Markdown, JSON and PNG files to this folder, named by paper and figure'))
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -123,8 +123,7 @@ def _prepare(folder: Path) -> None:
 def _write(folder: Path, table: PaperTable) -> None:
     stem = paper_tables.file_stem(table.paper, table.figure)
     shown = paper_tables.present(table)
-    texts = {'txt': shown.to_text(), 'md': shown.to_markdown(),
-             'json': json.dumps(paper_tables.values(table), indent=2)}
+    texts = {'md': shown.to_markdown(), 'json': json.dumps(paper_tables.values(table), indent=2)}
     try:
         for suffix, content in texts.items():
             (folder / f'{stem}.{suffix}').write_text(content + '\n', encoding='utf-8')
