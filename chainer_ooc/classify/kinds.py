@@ -11,8 +11,8 @@ convolution would have to run::
     Convolution2D -> retained -> BatchNormalization -> (nobody's) -> ReLU -> retained      here it is the ReLU's own
 
 A *segment* of cheap layers begins at a checkpoint, and also where two segments meet, such as the sum at the end of a
-residual block: from there a chain would reach back through every block before. SuperNeurons does not say so, but only so
-do its segments give the recomputations of its table 1, for all networks and strategies (`papers/superneurons.py`).
+residual block: from there a chain would reach back through every block before. SuperNeurons does not say so, but only
+so do its segments give the recomputations of its table 1, for all networks and strategies (`papers/superneurons.py`).
 
 Source: SuperNeurons 3.3.1 (which layers are worth a transfer), 3.4 and table 1 (which are cheap); PoocH 5.2, table 3.
 """
