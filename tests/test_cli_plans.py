@@ -111,6 +111,8 @@ def test_simulate_for_another_machine_takes_its_roofline(capsys, tmp_path):
     assert found['seconds'] == pytest.approx(forward + backward)
     larger = simulate(capsys, file, 'keep', '1GB', '--machine', 'v100-pcie3', '--batch', '16')
     assert larger['seconds'] == pytest.approx(2 * found['seconds'])
+    # maps double, and what stands beside them, a MB, does not
+    assert larger['peak_bytes'] - MB == 2 * (found['peak_bytes'] - MB)
 
 
 def test_simulate_names_the_machines_that_there_are(capsys, file):

@@ -60,18 +60,21 @@ def read_trace(file: Path) -> Trace:
     return trace
 
 
-def on_machine(trace: Trace, machine: Machine) -> Trace:
-    """The trace as a machine that is described might have recorded it; the latency of copies is left out.
+def on_machine(recorded: Trace, machine: Machine, factor: float) -> Trace:
+    """The trace as a machine that is described might have recorded it, with a batch so many times as large.
+
+    Feature maps and times grow with the batch; what parameters, their gradients and a workspace take does not. The
+    latency of copies is left out.
 
     Raises:
         OocError: the trace does not have what times can be worked out from.
     """
-    there = on_cuda(trace)
-    costs = analytic(there, machine)
-    seconds = iter(costs.seconds)
+    costs = analytic(on_cuda(recorded), machine)
+    there = on_cuda(recorded if factor == 1 else scale(recorded, factor))
+    seconds = iter([each * factor for each in costs.seconds])
     return replace(
         there, calls=tuple(replace(each, seconds=next(seconds)) for each in there.calls),
-        steps=tuple(replace(each, seconds=next(seconds)) for each in there.steps), seconds=sum(costs.seconds),
+        steps=tuple(replace(each, seconds=next(seconds)) for each in there.steps), seconds=sum(costs.seconds) * factor,
         write_bytes_per_second=costs.write_bytes_per_second, read_bytes_per_second=costs.read_bytes_per_second,
         copy_drag=0.0, machine=machine.title)
 

@@ -15,6 +15,7 @@ from chainer_ooc.cli.answer import Answer, listing
 from chainer_ooc.cli.prediction import (
     Prediction,
     at_batch,
+    batch_of,
     in_core,
     lower_bound_seconds,
     on_machine,
@@ -47,10 +48,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     Raises:
         OocError: the trace cannot be read, or does not tell its batch size; there is no such machine.
     """
-    trace = read_trace(arguments.trace)
+    recorded = read_trace(arguments.trace)
+    trace, batch = at_batch(recorded, arguments.batch)
     if arguments.machine != MEASURED:
-        trace = on_machine(trace, read_machine(arguments.machine))
-    trace, batch = at_batch(trace, arguments.batch)
+        trace = on_machine(recorded, read_machine(arguments.machine), batch / batch_of(recorded))
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
     plan = found.plan
