@@ -7,6 +7,7 @@ trace that planning sees. Left out: real data and the optimizer's step, which to
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -59,24 +60,38 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def record(name: str, batchsize: int, insize: int, policy: str) -> Trace:
-    """Runs as many iterations as it takes until there is a trace.
+    """Records a model on random images.
 
     Raises:
         OocError: the model cannot be found or run.
     """
     import chainer
 
+    model = load_model(name)
+    with chainer.using_config('ooc', policy):
+        return trace_of(name, lambda: model.iterate(batchsize, insize))
+
+
+def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
+    """Runs as many iterations as it takes until there is a trace, under the configuration that there is.
+
+    Args:
+        name: of what runs, for messages.
+        iterate: runs one iteration. It keeps nothing of it, or that is there still while the next one is recorded.
+
+    Raises:
+        OocError: nothing was recorded.
+    """
+    import chainer
+
     import chainer_ooc
 
-    model = load_model(name)
-    iterations = chainer.config.ooc_profile_iterations + 1  # the trace is there when the iteration after it begins
-    with chainer.using_config('ooc', policy):
-        try:
-            for _ in range(iterations):
-                model.iterate(batchsize, insize)
-            trace = chainer_ooc.trace()
-        finally:
-            chainer_ooc.reset()
+    try:
+        for _ in range(chainer.config.ooc_profile_iterations + 1):  # the trace is there when the one after it begins
+            iterate()
+        trace = chainer_ooc.trace()
+    finally:
+        chainer_ooc.reset()
     if trace is None:
         raise OocError(f'{name} left no trace: its backward pass reached no function')
     return trace

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from chainer_ooc.cli.answer import Answer, message
 from chainer_ooc.cli.model import example_module
+from chainer_ooc.cli.profile import trace_of
 from chainer_ooc.errors import OocError
 from chainer_ooc.papers import TABLES, Entry, PaperTable
 from chainer_ooc.papers.laboratory import Laboratory, Size
@@ -89,24 +90,17 @@ def record(network: str, size: Size) -> Trace:
     """
     import chainer
 
-    import chainer_ooc
-
     described = example_module('models.papers', network).PAPER_NETWORKS[network]
     chain = described.build()
     images, labels = described.batch(size)
-    try:
-        with chainer.using_config('ooc', 'keep'), chainer.using_config('ooc_min_bytes', 0):
-            for _ in range(chainer.config.ooc_profile_iterations + 1):  # the trace is there with the iteration after it
-                loss = chain(images, labels)
-                chain.cleargrads()
-                loss.backward()
-                del loss  # or the iteration before holds its arrays while this one is recorded
-            trace = chainer_ooc.trace()
-    finally:
-        chainer_ooc.reset()
-    if trace is None:
-        raise OocError(f'{network} left no trace: its backward pass reached no function')
-    return trace
+
+    def iterate() -> None:
+        loss = chain(images, labels)
+        chain.cleargrads()
+        loss.backward()
+
+    with chainer.using_config('ooc', 'keep'), chainer.using_config('ooc_min_bytes', 0):
+        return trace_of(network, iterate)
 
 
 def _prepare(folder: Path) -> None:
