@@ -12,12 +12,11 @@ Source: PoocH 4.4.2 and 4.4.3.
 
 from __future__ import annotations
 
-from chainer_ooc.classify.decision import EARLY, Decision
-from chainer_ooc.classify.policies import keep, pooch
-from chainer_ooc.classify.policies.capacity import keep_what_fits
+from chainer_ooc.classify.decision import Decision
+from chainer_ooc.classify.policies import capacity, keep, pooch
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
-from chainer_ooc.classify.verdict import Verdict, can_recompute, changed
+from chainer_ooc.classify.verdict import Verdict, changed
 from chainer_ooc.cost.problem import Problem
 from chainer_ooc.simulate.evaluate import evaluate
 
@@ -27,14 +26,13 @@ def decide_step_1(problem: Problem) -> Decision:
     kept = keep.decide(problem)
     if evaluate(problem, kept).fits:
         return kept
-    return keep_what_fits(problem, lambda verdicts: Decision(verdicts, EARLY))
+    return capacity.decide(problem)
 
 
 def decide(problem: Problem) -> Decision:
     """Steps 1 and 2."""
     search = Search(problem, decide_step_1(problem))
-    possible = can_recompute(problem.trace, problem.min_bytes)
-    left = [each for each, verdict in enumerate(search.best.verdicts) if verdict is Verdict.SWAP and possible[each]]
+    left = pooch.recomputable(search)
     while left and not search.is_over:
         seconds = search.found.seconds
         ratios = {each: pooch.overhead_ratio(problem, search.best, seconds, each)

@@ -51,7 +51,7 @@ def decide(problem: Problem) -> Decision:
     if evaluate(problem, kept).fits:
         return kept
     without_keeps = Search(problem, Decision(everything(problem.trace, problem.min_bytes)))
-    possible = _left(without_keeps)
+    possible = recomputable(without_keeps)
     if without_keeps.found.fits:
         _recompute_in_groups(without_keeps, list(possible))
     found = swap_opt.search(replace(problem, limit_seconds=without_keeps.left_seconds))
@@ -76,14 +76,15 @@ def _from_the_output(problem: Problem) -> Decision:
 
 def recompute(found: Search) -> None:
     """Step 2: recomputes swapped maps as long as that is faster."""
-    left = _left(found)
+    left = recomputable(found)
     if len(left) <= SIMULATED_MAPS:
         _recompute_one_by_one(found, left)
     else:
         _recompute_in_groups(found, left)
 
 
-def _left(found: Search) -> list[int]:
+def recomputable(found: Search) -> list[int]:
+    """The swapped maps of the best decision that can be made again."""
     possible = can_recompute(found.problem.trace, found.problem.min_bytes)
     return [each for each, verdict in enumerate(found.best.verdicts) if verdict is Verdict.SWAP and possible[each]]
 
