@@ -21,17 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from chainer_ooc.cost.analytic import is_convolution
 from chainer_ooc.trace import Trace
 
 #: Chainer's other functions whose work grows faster than the bytes that they make.
 _PRODUCTS = frozenset({
     'LinearFunction', 'BilinearFunction', 'MatMul', 'BatchMatMul', 'CooMatMul', 'TensorDot', 'EinSum', 'Inv',
     'BatchInv'})
-
-
-def is_convolution(name: str) -> bool:
-    """Whether a function is a convolution: of any number of dimensions, grouped, dilated, transposed or local."""
-    return 'convolution' in name.lower()
 
 
 def is_checkpoint(name: str) -> bool:

@@ -84,7 +84,7 @@ def with_memory(trace: Trace, workspace_bytes: int, adds_in_place: bool = False)
     gradients = follow_gradients(trace, adds_in_place)
 
     def scratch_bytes(call: Call) -> int:
-        return workspace_bytes if is_convolution(call) else 0
+        return workspace_bytes if is_convolution(call.label) else 0
 
     calls = tuple(replace(each, peak_bytes=_made_bytes(trace, each) + scratch_bytes(each)) for each in trace.calls)
     steps = tuple(replace(each, other_bytes=live, peak_bytes=made + (
@@ -93,9 +93,9 @@ def with_memory(trace: Trace, workspace_bytes: int, adds_in_place: bool = False)
     return replace(trace, calls=calls, steps=steps)
 
 
-def is_convolution(call: Call) -> bool:
-    """Whether a call is a convolution, of any kind."""
-    return 'convolution' in call.label.lower()
+def is_convolution(name: str) -> bool:
+    """Whether a function is a convolution: of any number of dimensions, grouped, dilated, transposed or local."""
+    return 'convolution' in name.lower()
 
 
 def _made_bytes(trace: Trace, call: Call) -> int:
@@ -105,7 +105,7 @@ def _made_bytes(trace: Trace, call: Call) -> int:
 
 def _products(call: Call) -> int:
     """Multiplications and additions of the call's product with its weights; 0 if it has none."""
-    weighted = is_convolution(call) or call.label == 'LinearFunction'
+    weighted = is_convolution(call.label) or call.label == 'LinearFunction'
     if not weighted:
         return 0
     x, weights, *_ = arguments_of(call)

@@ -30,14 +30,12 @@ def on_cuda(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES, adds_in_place:
     """
     absent: set[int] = set()
     more_uses: defaultdict[int, set[int]] = defaultdict(set)
-    steps = []
     for step in trace.steps:
-        call = trace.calls[step.call] if step.call >= 0 else None
-        if call is not None:
+        if step.call >= 0:
+            call = trace.calls[step.call]
             absent.update(_absent(call))
             for map_id in _kept_besides(call):
                 more_uses[map_id].add(step.position)
-        steps.append(step)
     maps = tuple(
         replace(each, nbytes=0, retained=False, backward_uses=()) if each.id in absent else
         replace(each, foreign=False, retained=each.retained or each.id in more_uses,
@@ -47,8 +45,8 @@ def on_cuda(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES, adds_in_place:
     for each in maps:
         for position in each.backward_uses:
             read[position].append(each.id)
-    steps = [replace(step, maps=tuple(read[step.position])) for step in steps]
-    return with_memory(replace(trace, device='cuda', maps=maps, steps=tuple(steps)), workspace_bytes, adds_in_place)
+    steps = tuple(replace(step, maps=tuple(read[step.position])) for step in trace.steps)
+    return with_memory(replace(trace, device='cuda', maps=maps, steps=steps), workspace_bytes, adds_in_place)
 
 
 def _absent(call: Call) -> tuple[int, ...]:

@@ -11,9 +11,10 @@ as in vdnn-all; a swap-in with no convolution before its use starts when backwar
 """
 
 from chainer_ooc.classify.decision import Decision, Starts
-from chainer_ooc.classify.kinds import is_convolution, steps_of
+from chainer_ooc.classify.kinds import steps_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.verdict import Verdict, can_leave
+from chainer_ooc.cost.analytic import is_convolution
 from chainer_ooc.cost.problem import Problem
 
 
