@@ -52,8 +52,7 @@ Runs = dict[str, list[Outcome]]
 _MOVED = (
     'The plan for POWER9 at batch 640: an allocation waits here for as many swap-outs as it takes, so that a plan '
     'whose bytes fit one machine fits the other, more slowly. In the paper it runs out of memory as mallocs and frees '
-    'come in another order, which counting bytes cannot see. Through a best-fit pool, with budgets in steps of 2 %, a '
-    'plan of policy pooch for POWER9 does run out of memory on x86 at this batch, where its plan for x86 runs.')
+    'come in another order, which counting bytes cannot see.')
 
 
 def voxels(outcome: Outcome) -> float | None:
