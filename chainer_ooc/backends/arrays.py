@@ -1,88 +1,95 @@
 """Arrays and the memory under them, for every array library that a device uses.
 
 Execution moves storage, not arrays (P4): several views may share one block of memory, and each has to come back with
-its own shape, strides and offset. A *root* is the array that owns the block; a `Layout` is how a view lies on it.
+its own shape, strides and offset. A *root* is what owns the block and dies with it, an array or another object that
+weak references can watch; a `Layout` is how a view lies on it.
 
-Left out: arrays whose block belongs to somebody else (a file that others mapped, shared memory, a foreign buffer),
-arrays of Python objects and subclasses of ndarray. `root_of` gives None for them, and they are never moved.
+Here an array's own type says which library it is; what is of no library that is known has no root, and never moves.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.host.block import Block
-from chainer_ooc.backends.host.mapping import Mapping
+from chainer_ooc.backends.host import arrays as _host
+from chainer_ooc.backends.layout import Layout
 
-#: NPY_ARRAY_WRITEABLE. Reading `flags.writeable` itself warns for what numpy.broadcast_arrays gave.
-_WRITEABLE = 0x400
+__all__ = ['Layout', 'checksum', 'flat_bytes', 'is_array', 'is_on_device', 'layout_of', 'links', 'root_of', 'view',
+           'zeros_like_block']
 
-
-@dataclass(frozen=True)
-class Layout:
-    """How an array lies on its root: dtype, shape, strides in bytes, offset in bytes, and whether it may be written."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset_bytes: int
-    writeable: bool
-
-    @property
-    def size(self) -> int:
-        """Number of elements, as of an array."""
-        return math.prod(self.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes, as of an array."""
-        return len(self.shape)
-
-    def writable(self) -> Layout:
-        """The same, for an array that may be written."""
-        return replace(self, writeable=True)
+_libraries: dict[type, ModuleType | None] = {np.ndarray: _host}
 
 
-def root_of(array: Any) -> np.ndarray[Any, Any] | None:
-    """Returns the array that owns the memory of `array`, or None if that memory cannot be moved."""
-    if type(array) is not np.ndarray or array.dtype.hasobject:
-        return None
-    while type(array.base) is np.ndarray:
-        array = array.base
-    owns = (array.base is None and array.flags.owndata) or type(array.base) in (Block, Mapping)
-    if not owns or not array.nbytes or array.dtype.hasobject:
-        return None
-    return array  # type: ignore[no-any-return]
+def is_array(value: Any) -> bool:
+    """Whether a value is an array whose memory may be moved."""
+    return _library(type(value)) is not None
 
 
-def layout_of(array: np.ndarray[Any, Any], root: np.ndarray[Any, Any]) -> Layout:
+def is_on_device(value: Any) -> bool:
+    """Whether a value is an array in the memory of a device other than the host."""
+    return _library(type(value)) not in (None, _host)
+
+
+def root_of(array: Any) -> Any:
+    """Returns what owns the memory of `array`, or None if that memory cannot be moved."""
+    library = _library(type(array))
+    return None if library is None else library.root_of(array)
+
+
+def layout_of(array: Any, root: Any) -> Layout:
     """Describes `array` as a view of `root`, which must be ``root_of(array)``."""
-    offset_bytes = array.ctypes.data - root.ctypes.data
-    return Layout(array.dtype, array.shape, array.strides, offset_bytes, bool(array.flags.num & _WRITEABLE))
+    layout: Layout = _of(array).layout_of(array, root)
+    return layout
 
 
-def flat_bytes(root: np.ndarray[Any, Any]) -> ByteArray | None:
-    """Returns the root's block as bytes without copying, or None if it is not one gapless block.
-
-    The axes are put in order of their strides first: NumPy gives results the layout of their operands, so an owner may
-    well be transposed.
-    """
-    order = sorted(range(root.ndim), key=lambda axis: -root.strides[axis])
-    gapless = root.transpose(order)
-    if not gapless.flags.c_contiguous:
-        return None
-    return gapless.reshape(-1).view(np.uint8)
+def flat_bytes(root: Any) -> ByteArray | None:
+    """Returns a root's block as bytes without copying, or None if it is not one gapless block."""
+    library = _library(type(root)) or _device_library()
+    flat: ByteArray | None = library.flat_bytes(root)
+    return flat
 
 
-def view(block: ByteArray, layout: Layout) -> np.ndarray[Any, Any]:
+def view(block: ByteArray, layout: Layout) -> Any:
     """Lays an array over a block of bytes."""
-    array: np.ndarray[Any, Any] = np.ndarray(
-        layout.shape, layout.dtype, buffer=block, offset=layout.offset_bytes, strides=layout.strides)
-    if not layout.writeable:
-        array.flags.writeable = False
-    return array
+    return _of(block).view(block, layout)
+
+
+def zeros_like_block(array: Any, nbytes: int) -> ByteArray:
+    """Returns a new block of zeros in the memory that `array` is in."""
+    block: ByteArray = _of(array).zeros(nbytes)
+    return block
+
+
+def links(holder: Any) -> tuple[Any, ...]:
+    """What an array, or something on the way from it to its root, refers to on that way."""
+    library = _library(type(holder)) or _device_library()
+    found: tuple[Any, ...] = library.links(holder)
+    return found
+
+
+def checksum(array: Any) -> int:
+    """A number that changes with an array's content."""
+    return int(_of(array).checksum(array))
+
+
+def _of(array: Any) -> ModuleType:
+    library = _library(type(array))
+    assert library is not None, type(array)
+    return library
+
+
+def _library(kind: type) -> ModuleType | None:
+    if kind not in _libraries:
+        is_cupy = kind.__name__ == 'ndarray' and kind.__module__.partition('.')[0] == 'cupy'
+        _libraries[kind] = _device_library() if is_cupy else None
+    return _libraries[kind]
+
+
+def _device_library() -> ModuleType:
+    from chainer_ooc.backends.cuda import arrays
+
+    return arrays

@@ -36,6 +36,8 @@ Source: the split into two tiers with a contract test follows zict's mappings; e
 from __future__ import annotations
 
 import abc
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +114,36 @@ class Transfer(abc.ABC):
         """
 
 
+class Meter(abc.ABC):
+    """How much near memory is allocated: what a computation takes at its highest, and what stays.
+
+    Attributes:
+        running: it counts.
+    """
+
+    running = False
+
+    @abc.abstractmethod
+    def start(self) -> bool:
+        """Begins to count, if it does not count already; False if it cannot."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Ends counting, and leaves everything as it was found."""
+
+    @abc.abstractmethod
+    def current_bytes(self) -> int:
+        """Bytes allocated since `start` that still live, or 0 when it does not count."""
+
+    @abc.abstractmethod
+    def mark(self) -> None:
+        """Begins a stretch whose peak `above_mark_bytes` gives."""
+
+    @abc.abstractmethod
+    def above_mark_bytes(self) -> int:
+        """The peak since `mark`, above what lived then; 0 when it does not count."""
+
+
 def check_array(array: ByteArray, what: str) -> None:
     """Refuses what no backend copies.
 
@@ -129,7 +161,8 @@ def check_target(into: ByteArray, nbytes: int) -> None:
         ValueError: it is of another kind or size, or read-only.
     """
     check_array(into, 'into')
-    if into.nbytes != nbytes or not into.flags.writeable:
+    # A device's arrays have no such flag: all of them can be written to.
+    if into.nbytes != nbytes or not getattr(into.flags, 'writeable', True):
         raise ValueError(f'cannot swap in {nbytes} bytes: the target must be writable and of that size (it has '
                          f'{into.nbytes} bytes)')
 
@@ -145,6 +178,34 @@ class Backend(abc.ABC):
     """
 
     name: str
+
+    #: Whether the device's random streams can be set back, so that a call that draws may run again.
+    repeats_random = True
+
+    def manages(self, root: Any) -> bool:
+        """Whether a block of memory, as `arrays.root_of` gives it, is this device's to move."""
+        return isinstance(root, np.ndarray)
+
+    @abc.abstractmethod
+    def meter(self) -> Meter:
+        """Returns what counts allocations of near memory."""
+
+    def moment(self) -> Any:
+        """Returns a moment in the order of computations, for `seconds_between`; it does not wait for them."""
+        return time.perf_counter()
+
+    def seconds_between(self, start: Any, end: Any) -> float:
+        """Returns the seconds from one moment to a later one, on the device; waits until both have passed."""
+        return float(end - start)
+
+    def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:  # noqa: B027 - a host has accounts
+        """Has near memory hold so many bytes at most from now on, where the device can enforce that.
+
+        Args:
+            nbytes: for all arrays; None lifts the limit.
+            relieve: called when an allocation does not fit, with the bytes that are missing; returns whether it has
+                freed any, and when it has not the allocation fails. It may raise InfeasibleBudgetError.
+        """
 
     @abc.abstractmethod
     def allocate(self, nbytes: int) -> ByteArray:

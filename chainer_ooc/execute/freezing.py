@@ -23,7 +23,7 @@ def freeze_trace(recorder: Recorder, residency: Residency, parameters: Parameter
         workspace_bytes: what one call had for scratch, or None.
     """
     steady_bytes, gradient_bytes = parameters.standing_bytes()
-    trace = recorder.trace(residency.backend.name, residency.tally.seconds, _bandwidth(residency.backend))
+    trace = recorder.trace(residency.backend, residency.tally.seconds, _bandwidth(residency.backend))
     return replace(
         trace, machine=residency.backend.machine(), workspace_bytes=workspace_bytes,
         standing_forward_bytes=steady_bytes + gradient_bytes, standing_backward_bytes=steady_bytes)

@@ -13,11 +13,12 @@ Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that ove
 from __future__ import annotations
 
 import contextlib
-import time
+import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -44,8 +45,7 @@ from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.synchrony import wait_for_copies
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
-from chainer_ooc.record.meter import MOST_STARTS, AllocationMeter
-from chainer_ooc.record.recorder import Recorder, forms
+from chainer_ooc.record.recorder import Recorder, Span, forms
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import fill_in
 
@@ -67,7 +67,7 @@ class Iteration:
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, residency: Residency, parameters: Parameters,
-                 graphs: Graphs, meter: AllocationMeter, recording: bool):
+                 graphs: Graphs, meter: Meter, recording: bool):
         self.settings = settings
         self.budget_bytes = budget_bytes
         self.recorder = Recorder()
@@ -83,7 +83,6 @@ class Iteration:
         self._retained: list[list[int]] = []
         self._liveness = Liveness(residency, self._storages)
         self._departures = Departures(residency)
-        self._began = time.perf_counter()
         self._steady_bytes, self._gradient_bytes = parameters.standing_bytes()
         residency.standing_bytes = 0
         steady_bytes = self._steady_bytes + residency.near_bytes()  # a user's last loss, and what hangs on it
@@ -102,10 +101,11 @@ class Iteration:
         wanted = self.recorded or self.graph is None
         self.recorded = wanted and self._meter.start()
         if wanted and not self.recorded:
-            log.logger.info('new graphs have no plans any more: up to Python 3.12 each recording loses memory, and %d '
-                            'have been made', MOST_STARTS)
+            log.logger.info('new graphs have no plans any more: up to Python 3.12 each recording loses memory, and '
+                            'too many have been made')
         residency = self._residency
-        residency.tally = Tally()
+        residency.tally = Tally(residency.backend)
+        residency.tally.begin()
         residency.budget_bytes = self.budget_bytes
         residency.min_bytes = self.settings.min_bytes
         residency.next_use = self._next_use
@@ -144,7 +144,7 @@ class Iteration:
                 return prepare(function)
         return None
 
-    def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], seconds: float) -> None:
+    def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
         """Records a forward call, and lets go of what it used last."""
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._meter.above_mark_bytes()
         if self.recorded:
@@ -153,7 +153,7 @@ class Iteration:
             self._residency, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
         self._keep_track(function, inputs, outputs, position)
         arrays = [array_of(each) for each in (*inputs, *outputs)]
-        call = recorder.call(name_of(function), ids, arrays, seconds, peak_bytes, self._repeatable)
+        call = recorder.call(name_of(function), ids, arrays, span, peak_bytes, self._repeatable)
         if self.recorded and may_write_inputs(function):
             self._note_written(call)
         del arrays
@@ -264,7 +264,7 @@ class Iteration:
         self._meter.mark()
         return needed
 
-    def after_step(self, function: Any, needed: list[Storage], seconds: float) -> None:
+    def after_step(self, function: Any, needed: list[Storage], span: Span) -> None:
         """Records a step, drops what is not needed any more, and starts the swap-ins that are due."""
         peak_bytes, position = self._meter.above_mark_bytes(), self.recorder.next_position
         if self.recorded:
@@ -272,7 +272,7 @@ class Iteration:
         self._note_reuse(needed)
         own = [each.map for each in needed if each.token is self]
         call = self._call_of.get(id(function), -1)
-        self.recorder.step(call, own, seconds, peak_bytes, self._other_at_start_bytes)
+        self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes)
         for storage in needed:
             storage.pending_uses -= 1
             if storage.pending_uses <= 0 and storage.token is not self:
@@ -313,16 +313,23 @@ class Iteration:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def end_backward(self) -> IterationStats:
-        """A backward pass ended; another one over the same graph may follow."""
+    def end_backward(self) -> Callable[[], IterationStats]:
+        """A backward pass ended; another one over the same graph may follow.
+
+        Returns:
+            What gives the statistics; it waits for the device.
+        """
         self.finished = True
         held = self._liveness.held()
         for map_id in held:
             self.recorder.maps[map_id].held = True
         if self.following.graph is not None:
             self.following.graph.note_held(held)
-        self._residency.tally.seconds = time.perf_counter() - self._began
-        return freeze(self._residency.tally, self.settings.policy, self.budget_bytes, self.following.plan)
+        tally = self._residency.tally
+        if tally.whole is not None:
+            tally.whole.end()
+        return functools.partial(
+            freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, self.following.plan)
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
@@ -351,7 +358,7 @@ class Iteration:
         graph, plan, recorder = self.following.graph, self.following.plan, self.recorder
         if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
             return None
-        return timing_of([*recorder.calls, *recorder.steps], self._residency.tally, plan.seconds)
+        return timing_of(recorder.seconds(self._residency.backend), self._residency.tally, plan.seconds)
 
     # --- shared ----------------------------------------------------------------------------------------------------
 

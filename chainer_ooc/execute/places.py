@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from chainer_ooc.backends.arrays import Layout, view
+from chainer_ooc.backends.arrays import Layout, is_array, view
 
 if TYPE_CHECKING:
     from chainer_ooc.execute.storage import Storage
@@ -51,7 +51,8 @@ class Away:
 
     def fetch(self) -> Array:
         """Brings the storage back, and with it every place's array; returns the one that this stands for."""
-        return view(self.storage.fetch(), self.layout)
+        array: Array = view(self.storage.fetch(), self.layout)
+        return array
 
 
 class Place(abc.ABC):
@@ -291,4 +292,4 @@ def hidden_places(function: Any) -> list[AttributePlace]:
         owners.append(old_style)
     return [AttributePlace(owner, name)
             for owner in owners for name, value in owner.__dict__.items()
-            if type(value) is np.ndarray and not hasattr(type(owner), name)]
+            if is_array(value) and not hasattr(type(owner), name)]

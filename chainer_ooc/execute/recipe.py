@@ -19,7 +19,6 @@ import copy
 import itertools
 import warnings
 import weakref
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -41,8 +40,6 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type,
 _SERIAL = itertools.count()
 #: NumPy's own random functions. One that is replaced, as tests do, draws from where no state of ours leads back to.
 _DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
-#: Columns of a checksum: a prime, so that rows of common lengths that change places are noticed.
-_COLUMNS = 4093
 
 
 class UnrepeatableError(Exception):
@@ -70,7 +67,7 @@ class Fixed:
         Raises:
             LostMapError: its content is not what it was at the first run.
         """
-        if self.checksum is not None and checksum(self.array) != self.checksum:
+        if self.checksum is not None and arrays.checksum(self.array) != self.checksum:
             raise LostMapError(
                 f'a feature map has to be recomputed from an array of {self.array.nbytes} bytes, shape '
                 f'{self.array.shape}, that has changed since, such as a parameter after an update; the next iteration '
@@ -219,23 +216,13 @@ def _given(residency: Residency, array: Any, will_stay: Callable[[Storage], bool
         return Moved(storage, arrays.layout_of(array, root))
     if array.nbytes <= COPIED_BYTES:
         return Fixed(array.copy(order='K'), None)
-    return Fixed(array, checksum(array))
+    return Fixed(array, arrays.checksum(array))
 
 
 def _same_random(before: Any, after: Any) -> bool:
     return bool(before['state'].keys() == after['state'].keys() and all(
         np.array_equal(before['state'][key], after['state'][key]) for key in before['state'])
         and before.get('gauss') == after.get('gauss') and before.get('has_gauss') == after.get('has_gauss'))
-
-
-def checksum(array: Any) -> int:
-    """A number that changes with the content; about as fast as memory can be read."""
-    flat = arrays.flat_bytes(array)
-    if flat is None:
-        return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    words = flat[:flat.size // (8 * _COLUMNS) * 8 * _COLUMNS].view(np.uint64).reshape(-1, _COLUMNS)
-    sums = np.add.reduce(words, axis=0)
-    return zlib.crc32(flat[words.nbytes:].data, zlib.crc32(sums.view(np.uint8).data))
 
 
 def _is_trusted(owner: Any) -> bool:
@@ -271,7 +258,7 @@ def _copied(value: Any) -> Any:
         return copy.deepcopy(value)
     if isinstance(value, _PLAIN):
         return value
-    if type(value) is np.ndarray and not value.dtype.hasobject and value.nbytes <= COPIED_BYTES:
+    if arrays.is_array(value) and not value.dtype.hasobject and value.nbytes <= COPIED_BYTES:
         return value.copy(order='K')
     if type(value) in (tuple, list, set, frozenset):
         return type(value)(map(_copied, value))

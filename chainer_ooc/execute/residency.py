@@ -53,7 +53,7 @@ class Residency(Account):
         self.pinned: frozenset[Storage] = frozenset()
         self.next_use: Callable[[Storage], float] = lambda storage: -storage.touched
         self.on_lost: Callable[[Storage], None] = lambda storage: None
-        self.tally = Tally()
+        self.tally = Tally(backend)
         self._leaving: deque[Storage] = deque()
         self._arrivals = Arrivals()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
@@ -65,7 +65,7 @@ class Residency(Account):
         """
         found = self.find(array)
         root = arrays.root_of(array)
-        if found is not None or root is None or arrays.flat_bytes(root) is None:
+        if found is not None or root is None or not self.backend.manages(root) or arrays.flat_bytes(root) is None:
             return found
         storage = Storage(self, root)
         storage.token, storage.map = token, map_id
@@ -163,7 +163,7 @@ class Residency(Account):
         except MemoryError:
             return False
         on_heap, storage.mapped = block.base is None, False
-        self.count(block, storage, self.metering and on_heap)
+        self.count(arrays.root_of(block), storage, self.metering and on_heap)
         self._limit_kept(0)
         storage.block, storage.state = block, State.ARRIVING
         try:
@@ -319,8 +319,7 @@ class Residency(Account):
             self._discard_copy(storage)
             self._leaving.popleft()
             raise
-        self.tally.written_bytes += storage.nbytes
-        self.tally.write_seconds += storage.transfer.seconds
+        self.tally.written.append(storage.transfer)
         self._stay(storage)
         if storage.recalled and self.maps_far_memory:
             come_back(self, storage)
@@ -377,10 +376,9 @@ class Residency(Account):
         block, state = storage.block, State.AWAY
         try:
             storage.transfer.wait()
-            self.tally.read_bytes += storage.nbytes
-            self.tally.read_seconds += storage.transfer.seconds
+            self.tally.read.append(storage.transfer)
             state = State.RESIDENT
-            self.put(block, storage)
+            self.put(arrays.root_of(block), storage)
         finally:
             if storage.transfer.done:
                 storage.block, storage.transfer, storage.state = None, None, state

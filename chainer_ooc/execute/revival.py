@@ -11,12 +11,9 @@ run; what functions still wait for stays if the plan shares chains, so that a pr
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
@@ -107,11 +104,10 @@ def revive(residency: Residency, wanted: Storage) -> ByteArray:
                     blocks[each] = residency.fetch(each, exposed=False)
             residency.pinned = pinned | blocks.keys()
             residency.make_room(recipe.peak_bytes)
-            started = time.perf_counter()
-            made = recipe.run([arrays.view(blocks[each.storage], each.layout) if isinstance(each, Moved)
-                               else each.unchanged() for each in recipe.inputs])
+            with residency.tally.recomputing():
+                made = recipe.run([arrays.view(blocks[each.storage], each.layout) if isinstance(each, Moved)
+                                   else each.unchanged() for each in recipe.inputs])
             residency.tally.recomputed_calls += 1
-            residency.tally.recomputed_seconds += time.perf_counter() - started
             for storage, parts in _by_storage(made):
                 if residency.is_lost(storage) and (
                         storage is wanted or readers[storage] or _stays(residency, storage)):
@@ -177,7 +173,8 @@ def _take_up(residency: Residency, storage: Storage, parts: list[tuple[Product, 
     same = root is not None and block is not None and block.nbytes == storage.nbytes and all(
         arrays.root_of(array) is root and _lies_as(array, root, product) for product, array in parts)
     if not same or root is None or block is None:
-        block = root = np.zeros(storage.nbytes, np.uint8)
+        block = arrays.zeros_like_block(parts[0][1], storage.nbytes)
+        root = arrays.root_of(block)
         for product, array in parts:
             arrays.view(block, product.layout.writable())[...] = array
     residency.restore(storage, root, block)

@@ -12,7 +12,7 @@ refuses in its own words, and those that a static graph records.
 from __future__ import annotations
 
 import contextlib
-import time
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +25,6 @@ from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import IterationStats
-from chainer_ooc.record.meter import AllocationMeter
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
 
@@ -39,17 +38,16 @@ class Session:
 
     Attributes:
         settings: those of the iteration in hand.
-        stats: of the last finished iteration.
     """
 
     def __init__(self, settings: config.Settings, backend: Backend):
         self.settings = settings
         log.set_level(settings.log_level)
-        self.stats: IterationStats | None = None
+        self._stats: IterationStats | Callable[[], IterationStats] | None = None
         self._residency = Residency(backend)
         self._parameters = Parameters()
         self._graphs = Graphs()
-        self._meter = AllocationMeter()
+        self._meter = backend.meter()
         self._iteration: Iteration | None = None
         self._depth = 0
         self._uncertain = True
@@ -72,11 +70,11 @@ class Session:
             iteration = self._iteration
             assert iteration is not None
             iteration.before_call(function, inputs)
-            started = time.perf_counter()
+            started = self._residency.backend.moment()
             outputs = function._apply(inputs)
-            seconds = time.perf_counter() - started
+            span = started, self._residency.backend.moment()
             if function.inputs is not None:
-                iteration.after_call(function, inputs, outputs, seconds)
+                iteration.after_call(function, inputs, outputs, span)
         return outputs
 
     def step(self, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -88,9 +86,9 @@ class Session:
         function = arguments[0]
         with self._guard(), self._inside():
             needed = iteration.before_step(function)
-            started = time.perf_counter()
+            started = self._residency.backend.moment()
             run(*arguments)
-            iteration.after_step(function, needed, time.perf_counter() - started)
+            iteration.after_step(function, needed, (started, self._residency.backend.moment()))
 
     def backward_pass(self, backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a backward pass, which consists of steps."""
@@ -100,8 +98,9 @@ class Session:
         with self._guard():
             iteration.begin_backward()
             result = backprop(*args, **kwargs)
-            self.stats = iteration.end_backward()
-            log.logger.info('%s', self.stats)
+            self._stats = iteration.end_backward()
+            if log.logger.isEnabledFor(logging.INFO):
+                log.logger.info('%s', self.stats)
         return result
 
     def bring_back(self, nodes: Sequence[Any]) -> None:
@@ -120,6 +119,13 @@ class Session:
         return True
 
     # --- what users ask --------------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> IterationStats | None:
+        """Of the last finished iteration; waits for the device to finish it."""
+        if callable(self._stats):
+            self._stats = self._stats()
+        return self._stats
 
     def plan(self) -> Plan | None:
         """The plan of the latest graph."""

@@ -187,18 +187,18 @@ class Storage:
                 place.fill_variable(array_for)
 
 
-def _add_chain(held: dict[int, list[Any]], array: Array, root: Array) -> None:
-    """Counts a holder of `array`, and each array's hold on its base up to the root, once."""
-    holder_of: Any = array
-    while True:
+def _add_chain(held: dict[int, list[Any]], array: Array, root: Any) -> None:
+    """Counts a holder of `array`, and the hold of each thing between it and the root on the next, once."""
+    waiting: list[Any] = [array]
+    while waiting:
+        holder_of = waiting.pop()
         entry = held.get(id(holder_of))
         if entry is not None:
             entry[1] += 1
-            return
+            continue
         held[id(holder_of)] = [holder_of, 1]
-        if holder_of is root or not isinstance(holder_of.base, np.ndarray):
-            return
-        holder_of = holder_of.base
+        if holder_of is not root:
+            waiting += arrays.links(holder_of)
 
 
 def _references(entry: list[Any]) -> int:

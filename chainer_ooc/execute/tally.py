@@ -3,48 +3,115 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from chainer_ooc.backends.base import Backend, Transfer
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.schedule.plan import Plan
+
+
+class Stretch:
+    """Some time of an iteration, between two moments of its device, and what within it counts elsewhere."""
+
+    __slots__ = ('_device', '_end', '_inner', '_start')
+
+    def __init__(self, device: Backend) -> None:
+        self._device = device
+        self._inner: list[Stretch] = []
+        self._start = self._end = device.moment()
+
+    def end(self) -> None:
+        """It ends now."""
+        self._end = self._device.moment()
+
+    def take_in(self, inner: Stretch) -> None:
+        """Another one was within it."""
+        self._inner.append(inner)
+
+    def seconds(self) -> float:
+        """Its duration, from the first moment to the last; waits for the device."""
+        return self._device.seconds_between(self._start, self._end)
+
+    def own_seconds(self) -> float:
+        """Its duration without what was within it."""
+        return self.seconds() - sum(each.seconds() for each in self._inner)
 
 
 @dataclass
 class Tally:
     """Running counts of one iteration; see `IterationStats` for their meaning.
 
+    A device may be behind the program, so that times are known later: stretches and transfers are kept, and asked when
+    somebody wants to know.
+
     Attributes:
-        written_bytes, write_seconds: copies to far memory that have ended, and their own durations.
-        read_bytes, read_seconds: the same of copies from there.
-        recomputed_seconds: duration of the calls that ran again.
+        device: says what a moment is.
+        whole: the iteration.
+        stalls: waits for copies.
+        recomputations: the calls that ran again.
+        written, read: copies to and from far memory that have ended.
     """
 
+    device: Backend
+    whole: Stretch | None = None
     swapped_out_bytes: int = 0
     swapped_in_bytes: int = 0
     faults: int = 0
     recomputed_calls: int = 0
     evictions: int = 0
-    stall_seconds: float = 0.0
-    seconds: float = 0.0
     peak_bytes: int = 0
-    written_bytes: int = 0
-    write_seconds: float = 0.0
-    read_bytes: int = 0
-    read_seconds: float = 0.0
-    recomputed_seconds: float = 0.0
+    stalls: list[Stretch] = field(default_factory=list)
+    recomputations: list[Stretch] = field(default_factory=list)
+    written: list[Transfer] = field(default_factory=list)
+    read: list[Transfer] = field(default_factory=list)
+    _open: Stretch | None = None
+
+    def begin(self) -> None:
+        """The iteration begins."""
+        self.whole = Stretch(self.device)
+
+    def stalled(self) -> contextlib.AbstractContextManager[None]:
+        """Counts the time within as stalled, except for what is counted inside already."""
+        return self._stretch(self.stalls)
+
+    def recomputing(self) -> contextlib.AbstractContextManager[None]:
+        """Counts the time within as that of a call that runs again."""
+        return self._stretch(self.recomputations)
 
     @contextlib.contextmanager
-    def stalled(self) -> Iterator[None]:
-        """Counts the time within as stalled, except for what is counted inside already."""
-        started, counted_seconds = time.perf_counter(), self.stall_seconds + self.recomputed_seconds
+    def _stretch(self, kind: list[Stretch]) -> Iterator[None]:
+        outer, stretch = self._open, Stretch(self.device)
+        self._open = stretch
         try:
             yield
         finally:
-            counted_seconds -= self.stall_seconds + self.recomputed_seconds
-            self.stall_seconds += time.perf_counter() - started + counted_seconds
+            stretch.end()
+            self._open = outer
+            if outer is not None:
+                outer.take_in(stretch)
+            kind.append(stretch)
+
+    def snapshot(self) -> Tally:
+        """What it holds now: a user who reads a map after the iteration changes that no more."""
+        return replace(self, stalls=self.stalls[:], recomputations=self.recomputations[:], written=self.written[:],
+                       read=self.read[:])
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the iteration."""
+        return 0.0 if self.whole is None else self.whole.seconds()
+
+    @property
+    def stall_seconds(self) -> float:
+        """How long the iteration waited for copies."""
+        return sum(each.own_seconds() for each in self.stalls)
+
+    @property
+    def recomputed_seconds(self) -> float:
+        """How long calls ran again."""
+        return sum(each.own_seconds() for each in self.recomputations)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.execute.storage import State, Storage
 
@@ -34,8 +35,9 @@ def show(residency: Residency, storage: Storage) -> ByteArray:
     assert storage.copy is not None and storage.state is State.AWAY
     block = residency.backend.map(storage.copy)
     storage.mapped = True
-    residency.count(block, storage, metered=False)
-    residency.put(block, storage)
+    root = arrays.root_of(block)
+    residency.count(root, storage, metered=False)
+    residency.put(root, storage)
     storage.state = State.RESIDENT
     storage.fill_places(block, variables=storage.exposed)
     return block

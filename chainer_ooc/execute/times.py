@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chainer_ooc.backends.base import Transfer
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.execute.tally import Tally
-from chainer_ooc.trace import Call, Step
 
 #: A plan is made again when its predicted time is off by more than this factor, either way.
 PART_FACTOR = 1.1
@@ -60,11 +60,16 @@ class Timing:
         return max(0.0, self.write_seconds + self.read_seconds - self.waited_seconds)
 
 
-def timing_of(computations: Sequence[Call | Step], tally: Tally, predicted_seconds: float) -> Timing:
-    """Sums up an iteration that has ended."""
-    return Timing(
-        tuple(each.seconds for each in computations), tally.seconds, predicted_seconds, tally.stall_seconds,
-        tally.recomputed_seconds, tally.written_bytes, tally.write_seconds, tally.read_bytes, tally.read_seconds)
+def timing_of(seconds: Sequence[float], tally: Tally, predicted_seconds: float) -> Timing:
+    """Sums up an iteration that has ended; `seconds` are those of its computations, in order."""
+    return Timing(tuple(seconds), tally.seconds, predicted_seconds, tally.stall_seconds, tally.recomputed_seconds,
+                  *_sums(tally.written), *_sums(tally.read))
+
+
+def _sums(transfers: Sequence[Transfer]) -> tuple[int, float]:
+    """Bytes and seconds of those whose duration is known."""
+    known = [(each.nbytes, each.seconds) for each in transfers if each.seconds > 0]
+    return sum(nbytes for nbytes, _ in known), sum(seconds for _, seconds in known)
 
 
 class Times:

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from chainer_ooc.backends.base import Bandwidth
+from chainer_ooc.backends.base import Backend, Bandwidth
 from chainer_ooc.trace import Call, FeatureMap, MemoryEvent, Step, Trace
+
+#: Two moments of a device, see `Backend.moment`.
+Span = tuple[Any, Any]
 
 
 @dataclass
@@ -58,9 +61,11 @@ class Recorder:
 
     Attributes:
         now: the position whose computation runs or ran last.
+        spans: of each computation's time, by position; a device may not have come that far.
     """
 
     def __init__(self) -> None:
+        self.spans: list[Span] = []
         self.calls: list[Call] = []
         self.steps: list[Step] = []
         self.maps: list[MapRow] = []
@@ -85,7 +90,7 @@ class Recorder:
         if kind == 'free':
             self.maps[map_id].last_alive = self.now
 
-    def call(self, label: str, ids: tuple[list[int], list[int], list[int]], arrays: Sequence[Any], seconds: float,
+    def call(self, label: str, ids: tuple[list[int], list[int], list[int]], arrays: Sequence[Any], span: Span,
              peak_bytes: int, repeatable: bool = False) -> Call:
         """Adds a forward call.
 
@@ -93,30 +98,39 @@ class Recorder:
             label: the function's.
             ids: of its inputs, outputs and hidden arrays.
             arrays: its inputs and outputs, for their shapes and dtypes.
-            seconds: its duration.
+            span: the moments before and after it.
             peak_bytes: what it allocated at its highest.
             repeatable: it can run again.
         """
         arguments = forms(arrays[:len(ids[0])])
         signature = f'{label} {ids[0]} {ids[1]} {ids[2]} {arguments} -> {forms(arrays[len(ids[0]):])}'
         seen = [tuple(each) for each in ids]
-        row = Call(len(self.calls), label, seen[0], seen[1], seen[2], signature, seconds, peak_bytes, arguments,
+        row = Call(len(self.calls), label, seen[0], seen[1], seen[2], signature, 0.0, peak_bytes, arguments,
                    repeatable)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)
+        self.spans.append(span)
         return row
 
-    def step(self, call: int, maps: Sequence[int], seconds: float, peak_bytes: int, other_bytes: int) -> Step:
+    def step(self, call: int, maps: Sequence[int], span: Span, peak_bytes: int, other_bytes: int) -> Step:
         """Adds a backward step, which reads `maps`."""
-        row = Step(self.next_position, call, tuple(maps), seconds, peak_bytes, other_bytes)
+        row = Step(self.next_position, call, tuple(maps), 0.0, peak_bytes, other_bytes)
         for map_id in set(row.maps):
             self.maps[map_id].backward_uses.append(row.position)
         self.steps.append(row)
+        self.spans.append(span)
         return row
 
-    def trace(self, device: str, seconds: float, bandwidth: Bandwidth) -> Trace:
-        """Freezes the rows."""
+    def seconds(self, backend: Backend) -> list[float]:
+        """Durations of the computations, by position; waits until the device has come to the last one."""
+        return [backend.seconds_between(*span) for span in self.spans]
+
+    def trace(self, backend: Backend, seconds: float, bandwidth: Bandwidth) -> Trace:
+        """Freezes the rows, with the times that the device has measured."""
+        durations = self.seconds(backend)
+        calls = tuple(replace(each, seconds=taken) for each, taken in zip(self.calls, durations, strict=False))
+        steps = tuple(replace(each, seconds=durations[each.position]) for each in self.steps)
         maps = tuple(
             FeatureMap(
                 id=map_id, nbytes=row.nbytes, producer=row.producer, hidden=row.hidden, retained=row.retained,
@@ -126,6 +140,6 @@ class Recorder:
                 shown=row.shown, written=row.written, held=row.held)
             for map_id, row in enumerate(self.maps))
         return Trace(
-            device=device, calls=tuple(self.calls), steps=tuple(self.steps), maps=maps, events=tuple(self.events),
+            device=backend.name, calls=calls, steps=steps, maps=maps, events=tuple(self.events),
             seconds=seconds, write_bytes_per_second=bandwidth.write_bytes_per_second,
             read_bytes_per_second=bandwidth.read_bytes_per_second, copy_drag=bandwidth.drag, versions=versions())

@@ -13,11 +13,10 @@ import pytest
 from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, live_storages, ooc, spill_bytes
 
 import chainer_ooc
-from chainer_ooc.backends.host import resident
+from chainer_ooc.backends.host import meter, resident
 from chainer_ooc.backends.host.measure import SAMPLE_BYTES
 from chainer_ooc.execute import manager, plans
 from chainer_ooc.execute.plans import Graph
-from chainer_ooc.record import meter
 
 
 @pytest.fixture(params=POLICIES)
@@ -64,8 +63,8 @@ def test_known_sizes_run_under_their_plans():
 @pytest.mark.parametrize('network', ['residual', 'inception', 'views'])
 def test_sizes_that_were_never_seen_run_under_estimates(policy, network, monkeypatch):
     starts = []
-    start = meter.AllocationMeter.start
-    monkeypatch.setattr(meter.AllocationMeter, 'start', lambda self: starts.append(self) or start(self))
+    start = meter.HostMeter.start
+    monkeypatch.setattr(meter.HostMeter, 'start', lambda self: starts.append(self) or start(self))
 
     def run(name):
         training = Training(network)

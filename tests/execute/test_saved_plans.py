@@ -15,10 +15,10 @@ from verdict_mixes import MAPPED, MIXES
 
 import chainer_ooc
 from chainer_ooc import cli
+from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.errors import PlanFormatError, PlanMismatchError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.record.meter import AllocationMeter
 from chainer_ooc.schedule.plan_file import read_plans
 
 BUDGET = 10**9
@@ -76,7 +76,7 @@ def test_a_loaded_plan_maps_with_the_same_bits(file, verdict_mixes, policy):
 def test_nothing_is_recorded_and_nothing_written_under_a_loaded_plan(file, monkeypatch):
     save(file)
     before = file.read_bytes(), os.stat(file).st_mtime_ns
-    monkeypatch.setattr(AllocationMeter, 'start', lambda self: pytest.fail('an iteration was recorded'))
+    monkeypatch.setattr(HostMeter, 'start', lambda self: pytest.fail('an iteration was recorded'))
     train('residual', 'swap-all', plan=file, budget=BUDGET)
     assert (file.read_bytes(), os.stat(file).st_mtime_ns) == before
 

@@ -6,7 +6,17 @@ from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.record.recorder import Recorder
 
 BANDWIDTH = Bandwidth(1e9, 2e9, 0.001)
+SPAN = 2.0, 2.25
 X, Y, Z = (np.zeros(shape, 'f4') for shape in ((8, 3), (8, 5), (8,)))
+
+
+class Device:
+    """What a recorder asks of a backend."""
+
+    name = 'host'
+
+    def seconds_between(self, start, end):
+        return end - start
 
 
 def linear_then_sum(recorder, x=X, y=Y, label='LinearFunction', seconds=0.5, peak_bytes=7, hidden=False):
@@ -16,21 +26,21 @@ def linear_then_sum(recorder, x=X, y=Y, label='LinearFunction', seconds=0.5, pea
     first = recorder.new_map(x, x.nbytes, None, False)
     second = recorder.new_map(y, y.nbytes, 0, False)
     mask = [recorder.new_map(y, y.nbytes, 0, True)] if hidden else []
-    recorder.call(label, ([first, -1], [second], mask), [x, None, y], seconds, peak_bytes)
+    recorder.call(label, ([first, -1], [second], mask), [x, None, y], (1.0, 1.0 + seconds), peak_bytes)
     recorder.now = 1
     third = recorder.new_map(Z, Z.nbytes, 1, False)
-    recorder.call('Sum', ([second], [third], []), [y, Z], seconds, peak_bytes)
+    recorder.call('Sum', ([second], [third], []), [y, Z], (1.0, 1.0 + seconds), peak_bytes)
     return recorder
 
 
 def trace(recorder):
-    return recorder.trace('host', 1.5, BANDWIDTH)
+    return recorder.trace(Device(), 1.5, BANDWIDTH)
 
 
 def test_calls_and_steps_count_on():
     recorder = linear_then_sum(Recorder())
-    recorder.step(1, [], 0.25, 11, 0)
-    recorder.step(0, [0, 1], 0.25, 12, 4)
+    recorder.step(1, [], SPAN, 11, 0)
+    recorder.step(0, [0, 1], SPAN, 12, 4)
     frozen = trace(recorder)
     assert [call.index for call in frozen.calls] == [0, 1]
     assert [(step.position, step.call, step.maps) for step in frozen.steps] == [(2, 1, ()), (3, 0, (0, 1))]
@@ -40,9 +50,9 @@ def test_calls_and_steps_count_on():
 
 def test_a_map_knows_its_producer_its_uses_and_its_first_view():
     recorder = linear_then_sum(Recorder(), hidden=True)
-    recorder.step(1, [], 0.25, 0, 0)
-    recorder.step(0, [0, 2, 2], 0.25, 0, 0)
-    recorder.step(0, [0], 0.25, 0, 0)
+    recorder.step(1, [], SPAN, 0, 0)
+    recorder.step(0, [0, 2, 2], SPAN, 0, 0)
+    recorder.step(0, [0], SPAN, 0, 0)
     x, y, mask, z = trace(recorder).maps
     assert [each.producer for each in (x, y, mask, z)] == [None, 0, 0, 1]
     assert [each.hidden for each in (x, y, mask, z)] == [False, False, True, False]
@@ -73,7 +83,7 @@ def test_a_trace_does_not_follow_the_recorder():
     recorder = linear_then_sum(Recorder())
     frozen = trace(recorder)
     before = frozen.to_json()
-    recorder.step(1, [0], 0.25, 0, 0)
+    recorder.step(1, [0], SPAN, 0, 0)
     recorder.event('free', 0, 96)
     assert frozen.to_json() == before
 

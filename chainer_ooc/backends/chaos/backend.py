@@ -42,6 +42,7 @@ from chainer_ooc.backends.chaos.transfer import (
     Direction,
     forked,
 )
+from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.errors import SpillError
 
 _BANDWIDTH = Bandwidth(BYTES_PER_SECOND, BYTES_PER_SECOND, LATENCY_SECONDS)
@@ -83,6 +84,9 @@ class ChaosBackend(Backend):
             count: how many of them.
         """
         self._doomed[{'swap_out': Direction.OUT, 'swap_in': Direction.IN}[act]] += count
+
+    def meter(self) -> HostMeter:
+        return HostMeter()
 
     def allocate(self, nbytes: int) -> ByteArray:
         if nbytes > self.free_bytes():

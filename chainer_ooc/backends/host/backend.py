@@ -28,6 +28,7 @@ from chainer_ooc.backends.host import block, filesystem, heap, limits, machine, 
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.kept_blocks import KeptBlocks
 from chainer_ooc.backends.host.mapping import Mapping
+from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.backends.host.spill_file import SpillFile, no_room
 from chainer_ooc.backends.host.swap_thread import SwapThread, Task
 from chainer_ooc.backends.host.transfer import HostCopy, HostTransfer, Space, forked
@@ -68,6 +69,9 @@ class HostBackend(Backend):
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory(mapped_bytes)
         _watch_forks(self)
+
+    def meter(self) -> HostMeter:
+        return HostMeter()
 
     def allocate(self, nbytes: int) -> ByteArray:
         try:

@@ -5,8 +5,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from chainer_ooc.record import meter as module
-from chainer_ooc.record.meter import AllocationMeter
+from chainer_ooc.backends.host import meter as module
+from chainer_ooc.backends.host.meter import HostMeter
 
 MB = 1_000_000
 SLACK_BYTES = 100_000  # objects of Python
@@ -14,7 +14,7 @@ SLACK_BYTES = 100_000  # objects of Python
 
 @pytest.fixture
 def meter():
-    meter = AllocationMeter()
+    meter = HostMeter()
     yield meter
     meter.stop()
 

@@ -15,14 +15,16 @@ import itertools
 import sys
 import tracemalloc
 
+from chainer_ooc.backends.base import Meter
+
 #: How often a process may start tracemalloc.
 MOST_STARTS = sys.maxsize if sys.version_info >= (3, 13) else 2_000
 
 _starts = itertools.count()
 
 
-class AllocationMeter:
-    """Current and peak bytes allocated since `start`."""
+class HostMeter(Meter):
+    """Counts by tracemalloc. `start` is False if the process has started it too often (`MOST_STARTS`)."""
 
     def __init__(self) -> None:
         self.running = False
@@ -30,7 +32,6 @@ class AllocationMeter:
         self._before_bytes = 0
 
     def start(self) -> bool:
-        """Begins to count, if it does not count already; False if the process has done so too often (`MOST_STARTS`)."""
         if self.running:
             return True
         ours = not tracemalloc.is_tracing()
@@ -44,21 +45,17 @@ class AllocationMeter:
         return True
 
     def stop(self) -> None:
-        """Ends counting, and leaves tracemalloc as it was found."""
         if self.running and self._ours:
             tracemalloc.stop()
         self.running = False
 
     def current_bytes(self) -> int:
-        """Bytes allocated since `start` that still live, or 0 when it does not count."""
         return tracemalloc.get_traced_memory()[0] - self._before_bytes if self.running else 0
 
     def mark(self) -> None:
-        """Begins a stretch whose peak `above_mark_bytes` gives."""
         if self.running:
             tracemalloc.reset_peak()
             self._mark_bytes = tracemalloc.get_traced_memory()[0]
 
     def above_mark_bytes(self) -> int:
-        """The peak since `mark`, above what lived then."""
         return tracemalloc.get_traced_memory()[1] - self._mark_bytes if self.running else 0

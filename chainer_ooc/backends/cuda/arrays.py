@@ -1,0 +1,79 @@
+"""CuPy's arrays and the memory under them; see `backends.arrays`.
+
+The root of an array is the `Owner` of its block, which our allocator made with it: CuPy's own memory objects take no
+weak references, and a view need not have its array as base.
+
+Left out: memory that did not come through our allocator, such as what was allocated before the first iteration.
+`root_of` gives None for it, and it is never moved.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.host.arrays import COLUMNS
+from chainer_ooc.backends.layout import Layout
+
+
+def root_of(array: Any) -> Owner | None:
+    """Returns the owner of an array's block, or None if that is not ours to move."""
+    owner = getattr(array.data.mem, '_owner', None)
+    return owner if type(owner) is Owner and array.nbytes else None
+
+
+def layout_of(array: Any, root: Owner) -> Layout:
+    """Describes `array` as a part of the block of `root`; CuPy knows no arrays that must not be written to."""
+    return Layout(array.dtype, array.shape, array.strides, array.data.ptr - root.pointer, True)
+
+
+def flat_bytes(root: Owner) -> ByteArray:
+    """Returns a block as bytes; a block of a device has no gaps."""
+    import cupy
+
+    pointer = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(root.pointer, root.nbytes, root, root.device_id), 0)
+    flat: ByteArray = cupy.ndarray((root.nbytes,), 'u1', pointer)
+    return flat
+
+
+def view(block: Any, layout: Layout) -> Any:
+    """Lays an array over a block of bytes."""
+    import cupy
+
+    return cupy.ndarray(layout.shape, layout.dtype, block.data + layout.offset_bytes, layout.strides)
+
+
+def zeros(nbytes: int) -> ByteArray:
+    """Returns a new block of bytes."""
+    import cupy
+
+    block: ByteArray = cupy.zeros(nbytes, 'u1')
+    return block
+
+
+def links(holder: Any) -> tuple[Any, ...]:
+    """What an array refers to: the one it is a view of, and its pointer; then on to the memory and its owner."""
+    if isinstance(holder, Owner):
+        return ()
+    if hasattr(holder, 'data'):
+        return (holder.data,) if holder.base is None else (holder.base, holder.data)
+    return (holder.mem,) if hasattr(holder, 'mem') else (holder._owner,)
+
+
+def checksum(array: Any) -> int:
+    """A number that changes with the content, as the host's; it waits for the device, some 0.1 ms.
+
+    What is checked are parameters that a recomputed call reads.
+    """
+    import cupy
+
+    words = cupy.ascontiguousarray(array).reshape(-1).view(_word(array.nbytes))
+    whole = words.size // COLUMNS * COLUMNS
+    sums = words[:whole].reshape(-1, COLUMNS).sum(axis=0, dtype='u8')
+    return zlib.crc32(words[whole:].get().data, zlib.crc32(sums.get().data))
+
+
+def _word(nbytes: int) -> str:
+    return next(word for word, size in (('u4', 4), ('u2', 2), ('u1', 1)) if nbytes % size == 0)

@@ -1,0 +1,86 @@
+"""NumPy's arrays and the memory under them; see `backends.arrays`.
+
+The root of an array is the array that owns its memory: each view has that as its base.
+
+Left out: arrays whose block belongs to somebody else (a file that others mapped, shared memory, a foreign buffer),
+arrays of Python objects and subclasses of ndarray. `root_of` gives None for them, and they are never moved.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.host.block import Block
+from chainer_ooc.backends.host.mapping import Mapping
+from chainer_ooc.backends.layout import Layout
+
+Array = np.ndarray[Any, Any]
+
+#: NPY_ARRAY_WRITEABLE. Reading `flags.writeable` itself warns for what numpy.broadcast_arrays gave.
+_WRITEABLE = 0x400
+#: Columns of a checksum: a prime, so that rows of common lengths that change places are noticed.
+COLUMNS = 4093
+
+
+def root_of(array: Any) -> Array | None:
+    """Returns the array that owns the memory of `array`, or None if that memory cannot be moved."""
+    if array.dtype.hasobject:
+        return None
+    while type(array.base) is np.ndarray:
+        array = array.base
+    owns = (array.base is None and array.flags.owndata) or type(array.base) in (Block, Mapping)
+    if not owns or not array.nbytes or array.dtype.hasobject:
+        return None
+    return array  # type: ignore[no-any-return]
+
+
+def layout_of(array: Array, root: Array) -> Layout:
+    """Describes `array` as a view of `root`."""
+    offset_bytes = array.ctypes.data - root.ctypes.data
+    return Layout(array.dtype, array.shape, array.strides, offset_bytes, bool(array.flags.num & _WRITEABLE))
+
+
+def flat_bytes(root: Array) -> ByteArray | None:
+    """Returns the root's block as bytes without copying, or None if it is not one gapless block.
+
+    The axes are put in order of their strides first: NumPy gives results the layout of their operands, so an owner may
+    well be transposed.
+    """
+    order = sorted(range(root.ndim), key=lambda axis: -root.strides[axis])
+    gapless = root.transpose(order)
+    if not gapless.flags.c_contiguous:
+        return None
+    return gapless.reshape(-1).view(np.uint8)
+
+
+def view(block: ByteArray, layout: Layout) -> Array:
+    """Lays an array over a block of bytes."""
+    array: Array = np.ndarray(
+        layout.shape, layout.dtype, buffer=block, offset=layout.offset_bytes, strides=layout.strides)
+    if not layout.writeable:
+        array.flags.writeable = False
+    return array
+
+
+def zeros(nbytes: int) -> ByteArray:
+    """Returns a new block of bytes."""
+    return np.zeros(nbytes, np.uint8)
+
+
+def links(holder: Any) -> tuple[Any, ...]:
+    """What an array refers to on the way to its root."""
+    return (holder.base,) if isinstance(holder.base, np.ndarray) else ()
+
+
+def checksum(array: Array) -> int:
+    """A number that changes with the content; about as fast as memory can be read."""
+    flat = flat_bytes(array)
+    if flat is None:
+        return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    words = flat[:flat.size // (8 * COLUMNS) * 8 * COLUMNS].view(np.uint64).reshape(-1, COLUMNS)
+    sums = np.add.reduce(words, axis=0)
+    return zlib.crc32(flat[words.nbytes:].data, zlib.crc32(sums.view(np.uint8).data))
