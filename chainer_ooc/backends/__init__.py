@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
+from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend
 
 #: Makes a backend; the argument is `chainer.config.ooc_spill_dir`.
@@ -13,15 +16,37 @@ Maker = Callable[[str | None], Backend]
 _makers: list[Maker] = []
 
 
-def choose(spill_dir: str | None) -> Backend:
-    """Returns the device that arrays are on: so far the host, whose far memory is a file in `spill_dir`.
+@dataclass(frozen=True)
+class Demand:
+    """What a backend is made for; a session goes on with the one it has while this stays the same.
+
+    Attributes:
+        spill_dir: folder of the spill file, or None.
+        host_limit_bytes: far memory before disk, or None (cuda only).
+        allocator: one of `config.ALLOCATORS` (cuda only).
+    """
+
+    spill_dir: str | None
+    host_limit_bytes: int | None = None
+    allocator: str = 'pool'
+
+
+def device_of(array: Any) -> str:
+    """Returns the name of the device that an array is on: 'host' or 'cuda'."""
+    return 'cuda' if arrays.is_on_device(array) else 'host'
+
+
+def choose(device: str, demand: Demand) -> Backend:
+    """Returns a backend for a device, as `device_of` names it.
 
     Raises:
-        SpillError: no spill file can be made there.
+        SpillError: no spill file can be made.
     """
+    if _makers:
+        return _makers[-1](demand.spill_dir)
     from chainer_ooc.backends.host.backend import HostBackend
 
-    return (_makers[-1] if _makers else HostBackend)(spill_dir)
+    return HostBackend(demand.spill_dir)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from chainer_ooc import fork
-from chainer_ooc.backends import choose
+from chainer_ooc.backends import Demand, choose
 from chainer_ooc.cli.answer import Answer, listing, message
 from chainer_ooc.cli.trial import try_training
 from chainer_ooc.errors import OocError
@@ -100,7 +100,7 @@ def device(spill_dir: str | None) -> dict[str, Any]:
     Raises:
         SpillError: the folder cannot be used, or a trial copy failed.
     """
-    backend = choose(spill_dir)
+    backend = choose('host', Demand(spill_dir))
     try:
         facts = backend.describe()
         limits = facts['near_limits_bytes']

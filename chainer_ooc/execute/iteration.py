@@ -24,6 +24,7 @@ from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.departures import Departures
+from chainer_ooc.execute.eviction import relief
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.freezing import freeze_trace
 from chainer_ooc.execute.liveness import Liveness
@@ -101,12 +102,12 @@ class Iteration:
         wanted = self.recorded or self.graph is None
         self.recorded = wanted and self._meter.start()
         if wanted and not self.recorded:
-            log.logger.info('new graphs have no plans any more: up to Python 3.12 each recording loses memory, and '
-                            'too many have been made')
+            log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         residency = self._residency
         residency.tally = Tally(residency.backend)
         residency.tally.begin()
         residency.budget_bytes = self.budget_bytes
+        residency.backend.limit(self.budget_bytes, relief(residency))
         residency.min_bytes = self.settings.min_bytes
         residency.next_use = self._next_use
         residency.on_event = self._event
@@ -134,14 +135,14 @@ class Iteration:
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in residency.pinned)
         self._room(need_bytes, self.following.is_certain and known is not None,
                    f'{name_of(function)}, forward of call {position}')
-        self._repeatable = self.recorded and is_repeatable(function)
+        self._repeatable = self.recorded and is_repeatable(function, residency.backend.repeats_random)
         self._prototype = self._prepared(function, position)
         self._meter.mark()
 
     def _prepared(self, function: Any, position: int) -> Prototype | None:
         if self.following.needs_recipe(position):
             with contextlib.suppress(UnrepeatableError):
-                return prepare(function)
+                return prepare(function, self._residency.backend.repeats_random)
         return None
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
@@ -236,11 +237,7 @@ class Iteration:
         self._start_swap_ins()
 
     def before_step(self, function: Any) -> list[Storage]:
-        """Makes resident what a function's backward reads, and room for what it allocates.
-
-        Returns:
-            The storages that it reads.
-        """
+        """Makes resident what a function's backward reads, which it gives, and room for what it allocates."""
         residency, recorder = self._residency, self.recorder
         self._look_around(recorder.next_position)
         needed = retained(residency, function)
@@ -314,11 +311,7 @@ class Iteration:
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def end_backward(self) -> Callable[[], IterationStats]:
-        """A backward pass ended; another one over the same graph may follow.
-
-        Returns:
-            What gives the statistics; it waits for the device.
-        """
+        """A backward pass ended; gives what will know the statistics, and waits for the device then."""
         self.finished = True
         held = self._liveness.held()
         for map_id in held:

@@ -1,4 +1,8 @@
-"""The functions that the seam patch calls: each thread has a session of its own, made when it is first needed."""
+"""The functions that the seam patch calls: each thread has a session of its own for each device that it trains on.
+
+A session is made when a thread first applies a function to arrays of its device. The thread's *current* session is the
+one that it used last; the steps of a backward pass belong to that.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,33 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from chainer_ooc import config
-from chainer_ooc.backends import choose
-from chainer_ooc.execute.session import Session
+from chainer_ooc.backends import choose, device_of
+from chainer_ooc.execute.places import array_in_place
+from chainer_ooc.execute.session import Session, demand_of
 
-_sessions: dict[threading.Thread, Session] = {}
+_Thread = threading.Thread
+_sessions: dict[_Thread, dict[str, Session]] = {}
+_latest: dict[_Thread, str] = {}
 
 
 def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """FunctionNode.apply while chainer.config.ooc is set."""
-    return _session().apply(function, inputs)
+    return _session(_device_of(inputs)).apply(function, inputs)
 
 
 def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     """One function's turn in a backward pass."""
-    _session().step(run, arguments)
+    session = _session_in_use()
+    if session is None:
+        run(*arguments)
+    else:
+        session.step(run, arguments)
 
 
 def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A backward pass as a whole."""
-    return _session().backward_pass(backprop, args, kwargs)
+    session = _session_in_use()
+    return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
 
 
 def bring_back(nodes: Sequence[Any]) -> None:
@@ -36,26 +48,56 @@ def bring_back(nodes: Sequence[Any]) -> None:
 
 
 def current() -> Session | None:
-    """The calling thread's session, if it has one."""
-    return _sessions.get(threading.current_thread())
+    """The session that the calling thread used last, if it has one."""
+    thread = threading.current_thread()
+    return _sessions.get(thread, {}).get(_latest.get(thread, ''))
 
 
 def reset() -> None:
-    """Closes every thread's session: profiles, plans, I/O threads and the spill file."""
+    """Closes every thread's sessions: profiles, plans, I/O threads and far memory."""
     for thread in list(_sessions):
-        _sessions[thread].close()
-        del _sessions[thread]
+        _close(thread)
 
 
-def _session() -> Session:
+def _close(thread: _Thread) -> None:
+    for device in list(_sessions[thread]):
+        _sessions[thread][device].close()
+        del _sessions[thread][device]
+    del _sessions[thread]
+    _latest.pop(thread, None)
+
+
+def _device_of(inputs: Sequence[Any]) -> str | None:
+    """The device of the first array, or None if all of them are away: only a session's own can be."""
+    for each in inputs:
+        array = array_in_place(each)
+        if array is not None:
+            return device_of(array)
+    return None
+
+
+def _session_in_use() -> Session | None:
+    """The current session under today's settings; None where nothing was applied yet, as with a graph made before."""
+    return None if current() is None else _session(None)
+
+
+def _session(device: str | None) -> Session:
     settings = config.current()
-    session = current()
-    if session is not None and session.adopt(settings):
-        return session
-    if session is not None:
-        session.close()
-    for thread in [each for each in _sessions if not each.is_alive()]:
-        _sessions.pop(thread).close()
-    session = Session(settings, choose(settings.spill_dir))
-    _sessions[threading.current_thread()] = session
+    thread = threading.current_thread()
+    device = device or _latest.get(thread, 'host')
+    session = _sessions.get(thread, {}).get(device)
+    if session is None or not session.adopt(settings):
+        session = _make(thread, device, settings)
+    _latest[thread] = device
+    return session
+
+
+def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
+    before = _sessions.get(thread, {}).pop(device, None)
+    if before is not None:
+        before.close()
+    for dead in [each for each in _sessions if not each.is_alive()]:
+        _close(dead)
+    session = Session(settings, choose(device, demand_of(settings)))
+    _sessions.setdefault(thread, {})[device] = session
     return session

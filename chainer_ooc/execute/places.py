@@ -284,6 +284,12 @@ def array_of(given: Any) -> Any:
     return given._data[0] if hasattr(given, '_data') else given
 
 
+def array_in_place(given: Any) -> Any:
+    """The same, or None if it is away: looking does not bring it back."""
+    data = getattr(given, '_data', None)
+    return given if data is None else list.__getitem__(data, 0)
+
+
 def hidden_places(function: Any) -> list[AttributePlace]:
     """Finds where a function, or the old-style function that it adapts, keeps arrays as attributes."""
     owners = [function]

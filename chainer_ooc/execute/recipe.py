@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
           np.random.RandomState, np.random.Generator)
 _SERIAL = itertools.count()
+#: Modules of Chainer's functions that draw random numbers where their inputs are; held to its sources by a test.
+_DRAWING_MODULES = frozenset(f'chainer.functions.{name}' for name in (
+    'activation.rrelu', 'loss.negative_sampling', 'noise.dropout', 'noise.gaussian', 'noise.simplified_dropconnect',
+    'noise.zoneout'))
 #: NumPy's own random functions. One that is replaced, as tests do, draws from where no state of ours leads back to.
 _DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
 
@@ -144,10 +148,10 @@ class Recipe:
         return made
 
 
-def is_repeatable(function: Any) -> bool:
-    """Whether a function that has not run yet may be run twice."""
+def is_repeatable(function: Any, repeats_random: bool = True) -> bool:
+    """Whether a function that has not run yet may be run twice, on a device that may or may not draw the same twice."""
     try:
-        _check_random()
+        _check_random(function, repeats_random)
         _attributes_of(function)
     except UnrepeatableError:
         return False
@@ -165,15 +169,19 @@ def owners_of(function: Any) -> list[Any]:
     return [function] if old_style is None else [function, old_style]
 
 
-def prepare(function: Any) -> Prototype:
+def prepare(function: Any, repeats_random: bool = True) -> Prototype:
     """Copies a function that is about to run.
+
+    Args:
+        function: the function.
+        repeats_random: see `Backend.repeats_random`.
 
     Raises:
         UnrepeatableError: it must not run twice, or cannot be copied.
     """
     import chainer
 
-    _check_random()
+    _check_random(function, repeats_random)
     attributes = _attributes_of(function)
     kinds = tuple(type(each) for each in owners_of(function))
     configuration = {**vars(chainer.global_config), **vars(chainer.config._local), 'ooc': None, 'in_recomputing': True}
@@ -230,7 +238,9 @@ def _is_trusted(owner: Any) -> bool:
     return bool(declared) if declared is not None else type(owner).__module__.startswith('chainer.')
 
 
-def _check_random() -> None:
+def _check_random(function: Any, repeats_random: bool) -> None:
+    if not repeats_random and any(type(each).__module__ in _DRAWING_MODULES for each in owners_of(function)):
+        raise UnrepeatableError(f'{type(function).__name__} draws from a stream that cannot be set back')
     present = vars(np.random)
     for name, value in _DRAWING.items():
         if present.get(name) is not value:

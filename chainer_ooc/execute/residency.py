@@ -20,8 +20,9 @@ from chainer_ooc.classify.decision import Shared
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import Account
 from chainer_ooc.execute.arrivals import Arrivals
+from chainer_ooc.execute.eviction import free_something
 from chainer_ooc.execute.places import Array
-from chainer_ooc.execute.revival import forget, release, revive
+from chainer_ooc.execute.revival import release, revive
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.execute.through import come_back, see_off, show
@@ -40,6 +41,7 @@ class Residency(Account):
         maps_far_memory: what is away is read where it is, see `through`.
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
+        leaving: what is being copied out, the oldest first.
     """
 
     def __init__(self, backend: Backend):
@@ -54,7 +56,7 @@ class Residency(Account):
         self.next_use: Callable[[Storage], float] = lambda storage: -storage.touched
         self.on_lost: Callable[[Storage], None] = lambda storage: None
         self.tally = Tally(backend)
-        self._leaving: deque[Storage] = deque()
+        self.leaving: deque[Storage] = deque()
         self._arrivals = Arrivals()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
 
@@ -75,6 +77,10 @@ class Residency(Account):
         self.count(root, storage, self.metering and not from_outside)
         self.put(root, storage)
         return storage
+
+    def known(self) -> list[Storage]:
+        """All storages, wherever they are."""
+        return list(self._all)
 
     # --- moving ----------------------------------------------------------------------------------------------------
 
@@ -101,7 +107,7 @@ class Residency(Account):
         self.tally.swapped_out_bytes += storage.nbytes
         storage.exposed, storage.recalled = False, storage.recalled and self.maps_far_memory
         storage.block, storage.state = block, State.LEAVING
-        self._leaving.append(storage)
+        self.leaving.append(storage)
         storage.empty_places()
         return True
 
@@ -112,19 +118,19 @@ class Residency(Account):
             SpillError: a swap-out failed; that storage is resident.
         """
         self._arrivals.forget_ended()
-        while self._leaving:
-            storage = self._leaving[0]
+        while self.leaving:
+            storage = self.leaving[0]
             transfer = storage.transfer
             if storage.state is State.LEAVING and transfer is not None:
                 if not transfer.done and not wait:
                     return
                 self.finish_leaving(storage)
                 wait = False
-            self._leaving.popleft()
+            self.leaving.popleft()
 
     def abandon_dead(self) -> None:
         """Ends the swap-outs of maps that nobody can ask for any more, such as those of a graph that is gone."""
-        for storage in self._leaving:
+        for storage in self.leaving:
             if storage.copy is not None and not any(place.is_alive() for place in storage.places.values()):
                 storage.recalled = True  # there is no copy to go to
                 self._discard_copy(storage)
@@ -135,12 +141,12 @@ class Residency(Account):
         Raises:
             SpillError: one failed.
         """
-        while self._leaving:
+        while self.leaving:
             self.reap(wait=True)
 
     def calm(self) -> None:
         """Waits for all swap-outs; what could not leave stays, and nobody has to hear of it any more."""
-        while self._leaving:
+        while self.leaving:
             try:
                 self.settle()
             except OSError as error:
@@ -214,7 +220,7 @@ class Residency(Account):
         is lost, where that is allowed and no Variable of the user's shows it.
         """
         if storage.state is State.ARRIVING:
-            self._turn_back(storage)
+            self.turn_back(storage)
         storage.recalled = False
         if storage.state is not State.RESIDENT:
             return
@@ -275,7 +281,7 @@ class Residency(Account):
                 if self.fits(nbytes):
                     self.backend.trim()
                 stuck: set[int] = set()
-                while not self.has_room(nbytes) and self._free_something(stuck):
+                while not self.has_room(nbytes) and free_something(self, stuck):
                     pass
         self._limit_kept(nbytes)
         return self.fits(nbytes)
@@ -284,28 +290,6 @@ class Residency(Account):
         """What the device keeps for later, with what is near and so many bytes more, is within the budget."""
         if self.budget_bytes is not None:
             self.backend.keep_at_most(max(0, self.budget_bytes - self.near_bytes() - nbytes))
-
-    def _free_something(self, stuck: set[int]) -> bool:
-        """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""
-        if self._leaving:
-            self.reap(wait=True)
-            return True
-        return self._evict(stuck)
-
-    def _evict(self, stuck: set[int]) -> bool:
-        candidates = [each for each in self._all
-                      if each.state in (State.RESIDENT, State.ARRIVING) and each not in self.pinned and not each.mapped
-                      and each.nbytes >= max(self.min_bytes, 1) and id(each) not in stuck]
-        if not candidates:
-            return False
-        victim = max(candidates, key=self.next_use)
-        stuck.add(id(victim))
-        if victim.state is State.ARRIVING:
-            self._turn_back(victim)
-        elif victim.is_retained() and ((victim.recipe is not None and forget(self, victim)) or self.swap_out(victim)):
-            self.tally.evictions += 1
-            self.settle()
-        return True
 
     # --- the small steps -------------------------------------------------------------------------------------------
 
@@ -317,7 +301,7 @@ class Residency(Account):
         except OSError:
             self._stay(storage)
             self._discard_copy(storage)
-            self._leaving.popleft()
+            self.leaving.popleft()
             raise
         self.tally.written.append(storage.transfer)
         self._stay(storage)
@@ -365,7 +349,7 @@ class Residency(Account):
             self.make_room(storage.nbytes)
             stuck: set[int] = set()
             while not self.prefetch(storage):
-                if not self._free_something(stuck):
+                if not free_something(self, stuck):
                     raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; '
                                       'lower chainer.config.ooc_budget, so that more of it stays free')
         return self._arrive(storage)
@@ -385,7 +369,7 @@ class Residency(Account):
                 self._arrivals.forget_ended()
         return block
 
-    def _turn_back(self, storage: Storage) -> None:
+    def turn_back(self, storage: Storage) -> None:
         """Ends a swap-in that nobody waits for: the far copy is still whole."""
         with contextlib.suppress(OSError):
             self._arrive(storage)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from chainer_ooc import config
+from chainer_ooc.backends import Demand
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.execute import log
 from chainer_ooc.execute.iteration import Iteration
@@ -112,7 +113,7 @@ class Session:
     def adopt(self, settings: config.Settings) -> bool:
         """Goes on under other settings, from the next iteration; False if they need another backend."""
         if settings is not self.settings:
-            if settings.spill_dir != self.settings.spill_dir:
+            if demand_of(settings) != demand_of(self.settings):
                 return False
             self.settings = settings
             log.set_level(settings.log_level)
@@ -216,6 +217,11 @@ class Session:
             self._uncertain = self._uncertain or not self._known()
         self._residency.calm()
         self._residency.recount()
+
+
+def demand_of(settings: config.Settings) -> Demand:
+    """What the settings ask of a backend."""
+    return Demand(settings.spill_dir, settings.host_limit_bytes, settings.allocator)
 
 
 def _is_managed(inputs: Sequence[Any]) -> bool:

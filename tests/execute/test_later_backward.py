@@ -39,6 +39,6 @@ def test_maps_that_a_later_backward_reads_are_known_by_the_trace():
     with ooc('keep'):
         for number in range(2):
             iterate(model, number)
-            graphs = chainer_ooc.execute.manager._session()._graphs._graphs.values()
+            graphs = chainer_ooc.execute.manager.current()._graphs._graphs.values()
             first = next(each for each in graphs if each.trace.calls[0].label == 'Convolution2DFunction')
             assert any(each.reused for each in first.trace.maps)

@@ -409,8 +409,8 @@ def test_a_second_run_on_other_random_numbers_is_found(monkeypatch):
     """Seen to fail: what the tests above would say if dropout drew again."""
     prepare = recipe.prepare
 
-    def forgetful(function):
-        prototype = prepare(function)
+    def forgetful(function, repeats_random):
+        prototype = prepare(function, repeats_random)
         prototype.random = np.random.RandomState(1).get_state(legacy=False)
         return prototype
 
