@@ -144,8 +144,8 @@ def test_settings_are_read_in_bytes_and_levels(tmp_path):
                ooc_min_bytes='2MB', ooc_profile_iterations=3, ooc_plan=tmp_path / 'plan.json', ooc_log='debug'):
         assert config.current() == config.Settings(
             policy='swap-all', budget_bytes=1500000000, spill_dir=str(tmp_path), host_limit_bytes=2**31,
-            workspace_bytes=4096, min_bytes=2000000, allocator='pool', profile_iterations=3, plan_file=str(tmp_path / 'plan.json'),
-            log_level=logging.DEBUG)
+            workspace_bytes=4096, min_bytes=2000000, allocator='pool', profile_iterations=3,
+            plan_file=str(tmp_path / 'plan.json'), log_level=logging.DEBUG)
 
 
 def test_settings_follow_the_configuration_back_and_forth():

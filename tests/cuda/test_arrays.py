@@ -1,0 +1,146 @@
+"""CuPy's arrays and their memory: real arrays of the installed CuPy, laid over host memory, so that no GPU is needed."""
+import ctypes
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.layout import Layout
+from chainer_ooc.execute.storage import Storage
+
+cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
+
+
+def block(nbytes, freed=None):
+    """A new array of bytes with an owner, as our allocator gives it."""
+    memory = np.zeros(nbytes, 'u1')
+    owner = Owner(memory.ctypes.data, nbytes, 0, lambda: [] if freed is None else freed.append(memory.nbytes))
+    return cupy.ndarray((nbytes,), 'u1', cupy.cuda.MemoryPointer(
+        cupy.cuda.UnownedMemory(owner.pointer, nbytes, owner, 0), 0))
+
+
+def made(shape, dtype='f4', freed=None):
+    nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    flat = block(nbytes, freed)
+    return arrays.view(flat, Layout(np.dtype(dtype), shape, np.empty(shape, dtype).strides, 0, True))
+
+
+def content(array):
+    """The numbers of a contiguous array, read where they are."""
+    return np.frombuffer((ctypes.c_uint8 * array.nbytes).from_address(array.data.ptr), array.dtype)
+
+
+VIEWS = [
+    lambda a: a, lambda a: a[1:], lambda a: a[:, ::-1], lambda a: a.T, lambda a: a.reshape(-1), lambda a: a.ravel(),
+    lambda a: a.view('u2'), lambda a: cupy.broadcast_to(a, (5, *a.shape)), lambda a: a[0], lambda a: a[..., None],
+    lambda a: cupy.rollaxis(a, 2), lambda a: a.transpose(1, 2, 0)[1:, :2],
+]
+
+
+@pytest.mark.parametrize('number', range(len(VIEWS)))
+def test_every_view_has_the_root_of_its_array_and_comes_back_as_it_lay(number):
+    array = made((4, 3, 2))
+    part = VIEWS[number](array)
+    root = arrays.root_of(array)
+    assert root is not None
+    assert arrays.root_of(part) is root
+    layout = arrays.layout_of(part, root)
+    again = arrays.view(arrays.flat_bytes(root), layout)
+    assert (again.shape, again.strides, again.dtype, again.data.ptr) == (
+        part.shape, part.strides, part.dtype, part.data.ptr)
+    assert arrays.root_of(again) is root
+
+
+def test_a_view_made_without_a_base_has_the_root_all_the_same():
+    array = made((4, 3, 2))
+    part = cupy.ndarray((2,), 'f4', array.data + 8)
+    assert part.base is None
+    assert arrays.root_of(part) is arrays.root_of(array)
+    assert arrays.layout_of(part, arrays.root_of(part)).offset_bytes == 8
+
+
+def test_memory_of_another_allocator_is_never_moved():
+    memory = np.zeros(64, 'u1')
+    array = cupy.ndarray((16,), 'f4', cupy.cuda.MemoryPointer(
+        cupy.cuda.UnownedMemory(memory.ctypes.data, 64, memory, 0), 0))
+    assert arrays.is_array(array)
+    assert arrays.is_on_device(array)
+    assert arrays.root_of(array) is None
+
+
+def test_an_array_of_nothing_has_no_root():
+    assert arrays.root_of(made((4, 3, 2))[:0]) is None
+
+
+def test_a_block_goes_back_with_the_last_array_on_it():
+    freed = []
+    array = made((4, 3, 2), freed=freed)
+    root = weakref.ref(arrays.root_of(array))
+    part = array.T[1:]
+    del array
+    gc.collect()
+    assert (root() is None, freed) == (False, [])
+    del part
+    assert (root() is None, freed) == (True, [96])
+
+
+def test_bytes_written_through_the_block_are_those_of_the_array():
+    array = made((4, 3, 2))
+    content(arrays.flat_bytes(arrays.root_of(array))).view('f4')[0] = 3.5
+    assert content(array)[0] == 3.5
+
+
+class Holder:
+    """A place that holds some arrays."""
+
+    key = (0, '')
+
+    def __init__(self, *held):
+        self.held = list(held)
+
+    def is_alive(self):
+        return True
+
+    def arrays(self):
+        yield from self.held
+
+
+def storage_of(*held):
+    storage = Storage(None, arrays.root_of(held[0]))
+    storage.places = {(0, ''): Holder(*held)}
+    return storage
+
+
+HOLDINGS = {
+    'nobody': lambda a: None,
+    'the array': lambda a: a,
+    'a view': lambda a: a[1:],
+    'a view of a view': lambda a: a.T[1:].view(),
+    'its pointer': lambda a: a.data,
+    'its memory': lambda a: a.data.mem,
+    'its owner': lambda a: arrays.root_of(a),
+    'an array without a base': lambda a: cupy.ndarray((2,), 'f4', a.data + 8),
+}
+
+
+@pytest.mark.parametrize('who', HOLDINGS)
+@pytest.mark.parametrize('views', [(), ('T',), ('T', 'T'), ('reshape', 'T')])
+def test_whoever_else_holds_the_block_is_noticed(who, views):
+    array = made((4, 3, 2))
+    parts = [array.T if each == 'T' else array.reshape(-1) for each in views]
+    other = HOLDINGS[who](array)
+    storage = storage_of(array, *parts)
+    del array, parts
+    assert storage.held_elsewhere() is (other is not None)
+    del other
+    assert not storage.held_elsewhere()
+
+
+def test_numpy_arrays_are_none_of_a_device():
+    array = np.zeros(4)
+    assert arrays.is_array(array)
+    assert not arrays.is_on_device(array)
+    assert not arrays.is_array([1])
