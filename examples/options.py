@@ -20,6 +20,7 @@ class Options:
 
     Attributes:
         arch: A name in `models.ARCHITECTURES`.
+        device: Where to train, as Chainer names it: '@numpy' is the host, '@cupy:0' the first GPU.
         policy: The value of `chainer.config.ooc`; None is plain Chainer.
         budget: The value of `chainer.config.ooc_budget`, or None.
         workspace: The value of `chainer.config.ooc_workspace`, or None.
@@ -38,6 +39,7 @@ class Options:
     """
 
     arch: str = 'resnet50'
+    device: str = '@numpy'
     policy: str | None = None
     budget: str | None = None
     workspace: str | None = None
@@ -100,6 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     usual = Options()
     training = parser.add_argument_group('training')
     training.add_argument('--arch', choices=sorted(ARCHITECTURES), default=usual.arch, help='network (%(default)s)')
+    training.add_argument('--device', default=usual.device, metavar='NAME',
+                          help='@numpy or a GPU, @cupy:0 (%(default)s)')
     training.add_argument('--batchsize', type=positive, metavar='N',
                           help='images per iteration (' + ', '.join(
                               f'{row.name} {row.batchsize}' for row in ARCHITECTURES.values()) + ')')

@@ -89,13 +89,15 @@ def train(options: Options, out: TextIO = sys.stdout) -> None:
 def make_trainer(options: Options, out: TextIO, journal: Journal | None = None) -> chainer.training.Trainer:
     """Puts together data, model, optimizer and extensions; goes on from a snapshot where one is given."""
     architecture = ARCHITECTURES[options.arch]
+    device = get_device(options.device)
     model = architecture.build()
+    model.to_device(device)
     optimizer = chainer.optimizers.MomentumSGD(lr=options.learning_rate or architecture.learning_rate)
     optimizer.setup(model)
     photographs = folder_photographs(options.images) if options.images else bundled_photographs()
     crops = RandomCrops(photographs, options.crop, EPOCH, options.seed)
     iterator = chainer.iterators.SerialIterator(crops, options.images_per_iteration, shuffle=False)
-    updater = chainer.training.StandardUpdater(iterator, optimizer)
+    updater = chainer.training.StandardUpdater(iterator, optimizer, device=device)
     trainer = chainer.training.Trainer(updater, (options.iterations, 'iteration'), str(options.out))
     if journal:
         trainer.extend(journal)
@@ -103,6 +105,22 @@ def make_trainer(options: Options, out: TextIO, journal: Journal | None = None) 
     if options.resume:
         chainer.serializers.load_npz(str(options.resume), trainer)
     return trainer
+
+
+def get_device(name: str) -> Any:
+    """Finds a device and makes it the current one.
+
+    Raises:
+        ValueError: There is none of this name here.
+    """
+    try:
+        device = chainer.get_device(name)
+        device.use()
+    except Exception as error:  # CuPy's errors have no class where CuPy is missing
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(f'--device {name} cannot be used: {why}; `python -m chainer_ooc doctor` tells what is missing '
+                         'for a GPU') from None
+    return device
 
 
 def add_reports(trainer: chainer.training.Trainer, options: Options, out: TextIO) -> None:

@@ -142,6 +142,7 @@ def test_profile_knows_the_example_networks(capsys):
     (['profile', 'builtins:dict'], 'builtins:dict returns a dict, not a chainer.Chain'),
     (['profile', 'networks:Loss', '--insize', '16', '--policy', 'pooch2'], "chainer.config.ooc = 'pooch2'"),
     (['profile', 'networks:Loss', '--insize', '16', '--out', '/nowhere/x'], 'cannot write the trace'),
+    (['profile', 'networks:Loss', '--device', '@cupy:99'], '--device @cupy:99 cannot be used'),
 ])
 def test_what_cannot_be_done_is_said_in_one_line(capsys, networks, arguments, message):
     status, out, err = run(capsys, *arguments)

@@ -36,6 +36,22 @@ class Model:
     chain: Any
     takes_labels: bool
 
+    def to_device(self, name: str) -> None:
+        """Moves the chain, and the images of later iterations, to a device that Chainer knows by this name.
+
+        Raises:
+            OocError: there is none here.
+        """
+        import chainer
+
+        try:
+            device = chainer.get_device(name)
+            device.use()
+            self.chain.to_device(device)
+        except Exception as error:  # CuPy's errors have no class where CuPy is missing
+            raise OocError(f'--device {name} cannot be used: {message(error)}; `python -m chainer_ooc doctor` tells '
+                           'what is missing for a GPU') from None
+
     def iterate(self, batchsize: int, insize: int) -> None:
         """One forward and backward pass over random images, float32, ``(batchsize, 3, insize, insize)``.
 
@@ -48,7 +64,7 @@ class Model:
         images = np.random.default_rng(0).standard_normal((batchsize, 3, insize, insize), dtype=np.float32)
         labels = np.zeros(batchsize, np.int32)
         try:
-            loss = self._loss(images, labels)
+            loss = self._loss(*map(self.chain.device.send, (images, labels)))
             self.chain.cleargrads()
             loss.backward()
         except OocError:

@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help='images per iteration (%(default)s)')
     parser.add_argument('--insize', type=positive, default=224, metavar='PIXELS',
                         help='side of the square images (%(default)s)')
+    parser.add_argument('--device', default='@numpy', metavar='NAME', help='@numpy or a GPU, @cupy:0 (%(default)s)')
     parser.add_argument('--policy', default='keep', help='chainer.config.ooc of the run (%(default)s)')
     parser.add_argument('--top', type=positive, default=10, metavar='N', help='feature maps to show (%(default)s)')
     parser.add_argument('--save', '--out', type=Path, metavar='FILE', help=(
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     Raises:
         OocError: the model cannot be found or run, or the file cannot be written.
     """
-    trace = record(arguments.model, arguments.batchsize, arguments.insize, arguments.policy)
+    trace = record(arguments.model, arguments.batchsize, arguments.insize, arguments.policy, arguments.device)
     if arguments.save is not None:
         _write(arguments.save, trace.to_json())
     found = totals(trace, arguments.batchsize, _min_bytes())
@@ -59,8 +60,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     return Answer(facts, [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found)], closing)
 
 
-def record(name: str, batchsize: int, insize: int, policy: str) -> Trace:
-    """Records a model on random images.
+def record(name: str, batchsize: int, insize: int, policy: str, device: str = '@numpy') -> Trace:
+    """Records a model on random images, on a device as Chainer names it.
 
     Raises:
         OocError: the model cannot be found or run.
@@ -68,6 +69,7 @@ def record(name: str, batchsize: int, insize: int, policy: str) -> Trace:
     import chainer
 
     model = load_model(name)
+    model.to_device(device)
     with chainer.using_config('ooc', policy):
         return trace_of(name, lambda: model.iterate(batchsize, insize))
 

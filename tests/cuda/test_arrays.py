@@ -1,4 +1,4 @@
-"""CuPy's arrays and their memory: real arrays of the installed CuPy, laid over host memory, so that no GPU is needed."""
+"""CuPy's arrays and their memory: real arrays of the installed CuPy, over host memory, so that no GPU is needed."""
 import ctypes
 import gc
 import weakref

@@ -121,7 +121,8 @@ def test_plain_chainer_dies_behind_a_wall_without_a_traceback():
 
 @pytest.mark.parametrize('arguments', [
     ('--crop', '8'), ('--wall', '12 bananas'), ('--wall', '0'), ('--images', '/nowhere/at/all'), ('--batchsize', '0'),
-    ('--policy', 'swop'), ('--compare', '--policy', 'swop'), ('--budget', '0'), ('--workspace', 'much')])
+    ('--policy', 'swop'), ('--compare', '--policy', 'swop'), ('--budget', '0'), ('--workspace', 'much'),
+    ('--iterations', '1', '--device', '@cupy:99')])
 def test_options_that_cannot_be_used_are_refused_in_one_line(arguments, capsys):
     import train_imagenet
 
