@@ -41,6 +41,21 @@ class InfeasibleBudgetError(OocError, ValueError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class DeviceMemoryError(OocError, MemoryError):
+    """A device has no room for an array, and nobody who makes some.
+
+    Attributes:
+        floor_bytes: what all arrays together would have held with it.
+    """
+
+    def __init__(self, message: str, floor_bytes: int):
+        self.floor_bytes = floor_bytes
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class SpillError(OocError, OSError):
     """A copy to or from the spill medium failed; the array is still whole in one of the two tiers."""
 

@@ -21,6 +21,7 @@ def relief(residency: Residency) -> Callable[[int], bool]:
 def _relieve(residency: Residency, nbytes: int) -> bool:
     stuck: set[int] = set()
     before_bytes = residency.near_bytes()
+    residency.tally.missing_bytes = max(residency.tally.missing_bytes, nbytes)
     with residency.tally.stalled():
         while residency.near_bytes() > before_bytes - nbytes and free_something(residency, stuck):
             pass

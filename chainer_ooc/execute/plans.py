@@ -7,6 +7,7 @@ that was never seen is estimated from another size of it.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
@@ -20,6 +21,7 @@ from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.saved_plans import SavedPlans
 from chainer_ooc.execute.times import Times, Timing
 from chainer_ooc.schedule.plan import Plan, make_plan
@@ -66,6 +68,7 @@ class Graph:
         signatures: of its calls.
         recordings: how many iterations of it were recorded.
         orders: by policy, budget and threshold.
+        slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
@@ -81,6 +84,7 @@ class Graph:
     is_estimate: bool = False
     is_loaded: bool = False
     plan: Plan | None = None
+    slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _followed: list[Plan] = field(default_factory=list)
     _reused: set[int] = field(default_factory=set)
@@ -103,8 +107,7 @@ class Graph:
         if key not in self.orders:
             plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
             if plan is None:
-                problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes)
-                plan = make_plan(POLICIES[settings.policy], problem)
+                plan = self._planned(settings, budget_bytes, standing)
             reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                         if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
@@ -112,6 +115,14 @@ class Graph:
         if saved is not None and not self.is_estimate:
             saved.keep(self.trace, self.plan, settings.min_bytes, self.is_metered)
         return self.orders[key]
+
+    def _planned(self, settings: Settings, budget_bytes: int, standing: Standing) -> Plan:
+        problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes)
+        if self.slack_bytes:
+            with contextlib.suppress(InfeasibleBudgetError):  # better short now and then than refused
+                return make_plan(POLICIES[settings.policy], replace(
+                    problem, budget_bytes=max(1, budget_bytes - self.slack_bytes)))
+        return make_plan(POLICIES[settings.policy], problem)
 
     def record_again(self, trace: Trace, metered: bool) -> None:
         """Takes a newer recording; plans are made anew."""
@@ -128,6 +139,17 @@ class Graph:
         if self.plan is not None and not any(self.plan is each for each in self._followed):
             self._followed.append(self.plan)
         elif not self.is_loaded and self.times.note(timing):
+            self._forget_orders()
+
+    def note_shortage(self, missing_bytes: int) -> None:
+        """Under its plan an allocation lacked so much, though all arrays together fit: memory lies scattered.
+
+        From the next iteration on plans leave that much more of the budget alone. The first iteration under a plan does
+        not count: the maps of the one before, which had another, still lie where they lay.
+        """
+        followed = self.plan is not None and any(self.plan is each for each in self._followed)
+        if missing_bytes and followed and not self.is_loaded:
+            self.slack_bytes += missing_bytes
             self._forget_orders()
 
     def _forget_orders(self) -> None:

@@ -19,11 +19,12 @@ from typing import Any
 from chainer_ooc import config
 from chainer_ooc.backends import Demand
 from chainer_ooc.backends.base import Backend
+from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.seen import Parameters
+from chainer_ooc.execute.seen import Parameters, name_of
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
@@ -65,7 +66,7 @@ class Session:
             with self._inside():
                 outputs: tuple[Any, ...] = function._apply(inputs)
             return outputs
-        with self._guard(), self._inside():
+        with self._guard(function, 'forward'), self._inside():
             if self._iteration is None or self._iteration.is_over():
                 self._begin()
             iteration = self._iteration
@@ -85,7 +86,7 @@ class Session:
             run(*arguments)
             return
         function = arguments[0]
-        with self._guard(), self._inside():
+        with self._guard(function, 'backward'), self._inside():
             needed = iteration.before_step(function)
             started = self._residency.backend.moment()
             run(*arguments)
@@ -172,6 +173,7 @@ class Session:
             self._graphs.use(iteration.graph)
             timing = iteration.timing()
             if timing is not None:
+                iteration.graph.note_shortage(self._residency.tally.missing_bytes)
                 iteration.graph.note_timing(timing)
 
     def _known(self) -> bool:
@@ -202,10 +204,18 @@ class Session:
             self._residency.inside = self._depth > 0
 
     @contextlib.contextmanager
-    def _guard(self) -> Iterator[None]:
+    def _guard(self, function: Any = None, way: str = '') -> Iterator[None]:
         """After an exception the iteration is over (P9): nothing of it is followed or learnt from."""
+        iteration = self._iteration
         try:
             yield
+        except DeviceMemoryError as error:
+            self._abandon()
+            budget_bytes = self._residency.budget_bytes
+            if function is None or iteration is None or budget_bytes is None or error.floor_bytes <= budget_bytes:
+                raise
+            where = f'{way} of {name_of(function)}'
+            raise InfeasibleBudgetError(self.settings.policy, budget_bytes, error.floor_bytes, where) from error
         except BaseException:
             self._abandon()
             raise

@@ -49,6 +49,7 @@ class Tally:
     Attributes:
         device: says what a moment is.
         whole: the iteration.
+        missing_bytes: the most that an allocation in the middle of a computation lacked.
         stalls: waits for copies.
         recomputations: the calls that ran again.
         written, read: copies to and from far memory that have ended.
@@ -61,6 +62,7 @@ class Tally:
     faults: int = 0
     recomputed_calls: int = 0
     evictions: int = 0
+    missing_bytes: int = 0
     peak_bytes: int = 0
     stalls: list[Stretch] = field(default_factory=list)
     recomputations: list[Stretch] = field(default_factory=list)

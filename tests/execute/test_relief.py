@@ -1,0 +1,158 @@
+"""Allocations in the middle of a computation, on a device that refuses what does not fit: who makes room, who fails.
+
+The device is the host with an allocator that is asked by the functions of these tests themselves: `Hungry` allocates as
+it runs, and finds so many bytes missing.
+"""
+import chainer
+import chainer.functions as F
+import numpy as np
+import pytest
+from ooc_training import ooc
+
+import chainer_ooc
+from chainer_ooc import backends
+from chainer_ooc.backends.host import HostBackend
+from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.storage import State
+
+MAP_BYTES = 64 * 1024
+
+
+class StrictBackend(HostBackend):
+    """A host whose allocator has a limit."""
+
+    relieve = None
+
+    def limit(self, nbytes, relieve):
+        self.limit_bytes, self.relieve = nbytes, relieve
+
+
+@pytest.fixture
+def device(tmp_path):
+    chainer_ooc.reset()
+    with backends.chosen(lambda spill_dir: StrictBackend(str(tmp_path))) as made:
+        yield lambda: made[-1]
+        chainer_ooc.reset()
+
+
+class Hungry(chainer.FunctionNode):
+    """Adds one, and allocates on the way."""
+
+    def __init__(self, device, missing_bytes, act=None):
+        self._device, self._missing_bytes, self._act = device, missing_bytes, act
+
+    def forward(self, inputs):
+        if self._missing_bytes:
+            self.answer = self._device().relieve(self._missing_bytes)
+        if self._act is not None:
+            self._act()
+        return inputs[0] + 1,
+
+    def backward(self, indexes, grads):
+        return grads
+
+
+def loss_of(device, missing_bytes=0, act=None):
+    """A chain of functions that retain their outputs, with the hungry one at its end."""
+    h = chainer.Parameter(np.full((128, 128), 0.1, 'f4')) * 2
+    for _ in range(4):
+        h = F.sigmoid(h)
+    return F.sum(Hungry(device, missing_bytes, act).apply((h,))[0])
+
+
+def states():
+    return [each.state for each in manager.current()._residency.known() if each.nbytes == MAP_BYTES]
+
+
+def gradient_bits(device, **hunger):
+    loss = loss_of(device, **hunger)
+    loss.backward()
+    return loss.array.tobytes()
+
+
+def test_what_is_missing_leaves_and_the_bits_stay(device):
+    with ooc('keep', budget=100 * MAP_BYTES):
+        plain = [gradient_bits(device) for _ in range(2)]
+        seen = []
+        assert gradient_bits(device, missing_bytes=2 * MAP_BYTES, act=lambda: seen.extend(states())) == plain[0]
+    assert sum(state in (State.AWAY, State.LOST) for state in seen) >= 2
+
+
+def test_an_input_of_the_running_function_never_leaves(device):
+    with ooc('keep', budget=100 * MAP_BYTES):
+        gradient_bits(device)
+        seen = []
+
+        def look():
+            seen.extend(each.state for each in manager.current()._residency.pinned)
+
+        gradient_bits(device, missing_bytes=1000 * MAP_BYTES, act=look)
+    assert seen == [State.RESIDENT]
+
+
+def test_nobody_makes_room_where_nothing_can_leave(device):
+    with ooc('keep', budget=100 * MAP_BYTES):
+        first = Hungry(device, 0)
+        F.sum(first.apply((np.zeros((128, 128), 'f4'),))[0])
+        hungry = Hungry(device, MAP_BYTES)
+        hungry.apply((np.zeros(4, 'f4'),))
+    assert hungry.answer is False
+
+
+def test_a_plan_leaves_alone_what_was_missing_under_it(device):
+    with ooc('swap-opt', budget=1):
+        gradient_bits(device)
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            gradient_bits(device)
+    budget = refused.value.floor_bytes + MAP_BYTES
+    with ooc('swap-opt', budget=budget):
+        for _ in range(3):
+            gradient_bits(device)
+        graph = manager.current()._graphs.latest()
+        assert (graph.slack_bytes, chainer_ooc.plan().peak_bytes > budget - MAP_BYTES // 2) == (0, True)
+        for _ in range(2):
+            gradient_bits(device, missing_bytes=MAP_BYTES // 2)
+        gradient_bits(device)
+        assert graph.slack_bytes == MAP_BYTES // 2
+        assert chainer_ooc.plan().peak_bytes <= budget - MAP_BYTES // 2
+
+
+def test_a_plan_that_cannot_leave_so_much_alone_is_made_all_the_same(device):
+    with ooc('swap-all', budget=100 * MAP_BYTES):
+        for _ in range(3):
+            gradient_bits(device)
+        for _ in range(2):
+            gradient_bits(device, missing_bytes=1000 * MAP_BYTES)
+        gradient_bits(device)
+        assert manager.current()._graphs.latest().slack_bytes == 1000 * MAP_BYTES
+        assert chainer_ooc.stats().phase == 'run'
+
+
+def test_the_first_iteration_under_a_plan_tells_nothing(device):
+    with ooc('swap-all', budget=100 * MAP_BYTES):
+        gradient_bits(device)
+        gradient_bits(device, missing_bytes=MAP_BYTES)
+        gradient_bits(device)
+        assert manager.current()._graphs.latest().slack_bytes == 0
+
+
+def refuse():
+    raise DeviceMemoryError('no room on the device', 101 * MAP_BYTES)
+
+
+def test_a_refusal_names_the_function_and_the_smallest_budget_and_the_next_iteration_works(device):
+    with ooc('swap-all', budget=100 * MAP_BYTES):
+        bits = gradient_bits(device)
+        with pytest.raises(InfeasibleBudgetError, match='set by forward of Hungry') as refused:
+            loss_of(device, act=refuse)
+        assert refused.value.floor_bytes == 101 * MAP_BYTES
+        assert isinstance(refused.value.__cause__, DeviceMemoryError)
+        assert gradient_bits(device) == bits
+
+
+def test_a_device_that_is_full_below_the_budget_says_so_itself(device):
+    with ooc('swap-all', budget=200 * MAP_BYTES):
+        gradient_bits(device)
+        with pytest.raises(DeviceMemoryError, match='no room on the device'):
+            loss_of(device, act=refuse)
