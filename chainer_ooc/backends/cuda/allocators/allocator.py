@@ -1,0 +1,86 @@
+"""What every allocator of the device can do, so that one budget can stand before each of them.
+
+An allocator gives `Memory`: an address, a size and a device, alive as long as the object is. Two sums differ by what it
+keeps for the next request and by what it cannot give back: *used* is what lives, *held* is what was taken from the
+driver. The limit is on *held*, because that is what another program, or the driver, sees::
+
+    limit   |--------------------------------------------|
+    held    |[####..][######      ][     ]|    .: rounding    blank: cached
+    used       ####    ######
+
+Left out: who is asked to make room when the limit is reached (`budget`), and devices other than one: memory is the
+current device's, and the figures are that one's.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Protocol
+
+
+class Memory(Protocol):
+    """Device memory that lives as long as this object, in CuPy's terms a `BaseMemory`.
+
+    Attributes:
+        ptr: its address, 0 if it has no bytes.
+        size: in bytes, rounded as its allocator rounds.
+        device_id: whose memory it is.
+    """
+
+    @property
+    def ptr(self) -> int:
+        """See the class."""
+
+    @property
+    def size(self) -> int:
+        """See the class."""
+
+    @property
+    def device_id(self) -> int:
+        """See the class."""
+
+
+class NoRoomError(MemoryError):
+    """The device, or the limit, refuses. `Budget` catches it and says what its caller can do."""
+
+
+class Allocator(abc.ABC):
+    """Takes memory from the driver and gives it in pieces.
+
+    Attributes:
+        name: as in `chainer.config.ooc_allocator`.
+        limit_bytes: `held_bytes` never passes it from now on; None: what the device has. Lowering it frees nothing by
+            itself.
+    """
+
+    name: str
+    limit_bytes: int | None = None
+
+    @abc.abstractmethod
+    def malloc(self, nbytes: int) -> Memory:
+        """Gives memory of at least `nbytes`, for work on CuPy's current stream.
+
+        Raises:
+            MemoryError: there is no room, not even when all that is cached is given back first.
+
+        If this fails: all live memory is where it was.
+        """
+
+    @abc.abstractmethod
+    def used_bytes(self) -> int:
+        """What lives, rounded as the allocator rounds."""
+
+    @abc.abstractmethod
+    def held_bytes(self) -> int:
+        """What was taken from the driver and not given back."""
+
+    @abc.abstractmethod
+    def trim(self, keep_bytes: int) -> None:
+        """Gives cached memory back to the driver if more than `keep_bytes` of it is cached; may wait for the device.
+
+        An allocator that cannot give back a part gives back all that it can.
+        """
+
+    def close(self) -> None:
+        """Gives all cached memory back. What lives stays its owner's; `trim` gives that back once it is freed."""
+        self.trim(0)

@@ -1,0 +1,75 @@
+"""'async': CUDA's own pool, in the order of a stream (`cudaMallocAsync`).
+
+The driver puts memory together from its pages as `virtual` does, and knows when each stream is done with it. CuPy's
+memory hooks never fire for it, so `Budget` counts by itself, as for every allocator.
+
+The driver has no limit for such a pool. What can be limited is what is asked of it, and since it takes from the device
+in steps of its own (32 MiB where that was seen), whether it passed the limit shows only afterwards: then what is free
+in it is given back, and if that does not help, the new block too.
+
+Left out: a pool of our own. The device's current one is taken, so that others in the process who allocate in the order
+of a stream share what is cached; their memory counts against the limit.
+"""
+
+from __future__ import annotations
+
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.quantities import format_bytes
+
+#: Sizes are rounded up to a multiple, as CuPy does.
+UNIT_BYTES = 512
+
+
+class AsyncAllocator(Allocator):
+    """See the module."""
+
+    name = 'async'
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._pool = calls.stream_ordered_pool()
+
+    def malloc(self, nbytes: int) -> Memory:
+        """See `Allocator.malloc`."""
+        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
+        memory = self._within_limit(size_bytes)
+        if memory is None:
+            self._pool.trim(0)
+            memory = self._within_limit(size_bytes)
+        if memory is None:
+            raise NoRoomError(f'no room for {format_bytes(size_bytes)} in the pool of the driver')
+        return memory
+
+    def used_bytes(self) -> int:
+        """See `Allocator.used_bytes`."""
+        return self._pool.used_bytes()
+
+    def held_bytes(self) -> int:
+        """See `Allocator.held_bytes`."""
+        return self._pool.held_bytes()
+
+    def trim(self, keep_bytes: int) -> None:
+        """See `Allocator.trim`."""
+        used_bytes = self._pool.used_bytes()
+        if self._pool.held_bytes() - used_bytes > keep_bytes:
+            self._pool.trim(used_bytes + keep_bytes)
+
+    def close(self) -> None:
+        """See `Allocator.close`; the driver's pool keeps as much as it did before."""
+        self.trim(0)
+        self._pool.restore()
+
+    def _within_limit(self, size_bytes: int) -> Memory | None:
+        limit_bytes = self.limit_bytes
+        if limit_bytes is not None and self._pool.used_bytes() + size_bytes > limit_bytes:
+            return None
+        try:
+            memory = self._calls.stream_ordered_memory(size_bytes)
+        except NoRoomError:
+            return None
+        if limit_bytes is not None and self._pool.held_bytes() > limit_bytes:
+            self._pool.trim(0)
+            if self._pool.held_bytes() > limit_bytes:
+                return None
+        return memory

@@ -1,0 +1,132 @@
+"""The allocators' calls through CuPy 13 and 14; nothing else in the folder knows CuPy, but for `pool_order`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from chainer_ooc.backends.cuda.allocators.allocator import Memory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.calls import CupyAllocator, Pool
+from chainer_ooc.quantities import format_bytes
+
+#: What `cudaMemPoolAttrReleaseThreshold` is set to, so that a pool gives nothing back by itself: the largest uint64.
+_KEEP_ALL_BYTES = 2**64 - 1
+
+
+class CupyCalls:
+    """See `calls.Calls`. Making it needs a driver and a device."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cuda = cupy.cuda
+        self._default_pool = cupy.get_default_memory_pool
+        self._memory = cupy.cuda.memory
+        self._runtime = cupy.cuda.runtime
+        self.device_id: int = self._runtime.getDevice()
+        # Managed memory cannot be prefetched where the host may not touch it while the device does.
+        self._prefetches = bool(self._runtime.deviceGetAttribute(
+            self._runtime.cudaDevAttrConcurrentManagedAccess, self.device_id))
+
+    def pool(self, grow: CupyAllocator) -> Pool:
+        """See `calls.Calls`."""
+        return cast(Pool, self._cuda.MemoryPool(grow))
+
+    def stream_ordered_pool(self) -> CupyStreamOrderedPool:
+        """See `calls.Calls`."""
+        return CupyStreamOrderedPool(self.device_id)
+
+    def device_memory(self, nbytes: int) -> Memory:
+        """See `calls.Calls`."""
+        return self._taken('cudaMalloc', nbytes, self._memory.Memory)
+
+    def stream_ordered_memory(self, nbytes: int) -> Memory:
+        """See `calls.Calls`."""
+        return self._taken('cudaMallocAsync', nbytes, lambda nbytes: self._memory.malloc_async(nbytes).mem)
+
+    def managed_memory(self, nbytes: int) -> Memory:
+        """See `calls.Calls`."""
+        memory: Any = self._taken('cudaMallocManaged', nbytes, self._memory.ManagedMemory)
+        if self._prefetches and nbytes:
+            memory.prefetch(self.stream())
+        return cast(Memory, memory)
+
+    def pointer(self, address: int, nbytes: int, owner: object) -> Any:
+        """See `calls.Calls`."""
+        # With the device given, CuPy asks the driver nothing.
+        return self._memory.MemoryPointer(self._memory.UnownedMemory(address, nbytes, owner, self.device_id), 0)
+
+    def free_bytes(self) -> int:
+        """See `calls.Calls`."""
+        return int(self._runtime.memGetInfo()[0])
+
+    def stream(self) -> Any:
+        """See `calls.Calls`."""
+        return self._cuda.get_current_stream()
+
+    def current_allocator(self) -> CupyAllocator:
+        """See `calls.Calls`."""
+        return cast(CupyAllocator, self._cuda.get_allocator())
+
+    def set_allocator(self, allocator: CupyAllocator) -> None:
+        """See `calls.Calls`."""
+        self._cuda.set_allocator(allocator)
+
+    def outside_bytes(self) -> int:
+        """See `calls.Calls`."""
+        return int(self._default_pool().total_bytes())
+
+    def trim_outside(self) -> None:
+        """See `calls.Calls`."""
+        self._default_pool().free_all_blocks()
+
+    def _taken(self, what: str, nbytes: int, take: Callable[[int], Memory]) -> Memory:
+        try:
+            return take(nbytes)
+        except self._runtime.CUDARuntimeError as error:
+            if error.status != self._runtime.errorMemoryAllocation:
+                raise
+        # Raised out here: an error that hangs on CuPy's would keep its frames, and what they hold, alive.
+        raise NoRoomError(f'{what} of {format_bytes(nbytes)} was refused by the device')
+
+
+class CupyStreamOrderedPool:
+    """The device's current memory pool of the driver; see `calls.StreamOrderedPool`.
+
+    It is the driver's, shared by all that call `cudaMallocAsync` in this process: its figures count theirs too.
+    """
+
+    def __init__(self, device_id: int) -> None:
+        import cupy
+
+        self._runtime = runtime = cupy.cuda.runtime
+        self._current_stream = cupy.cuda.get_current_stream
+        if not runtime.deviceGetAttribute(runtime.cudaDevAttrMemoryPoolsSupported, device_id):
+            raise RuntimeError(f'device {device_id} has no stream-ordered memory pools (cudaMallocAsync); set '
+                               "chainer.config.ooc_allocator to 'pool'")
+        self._pool = runtime.deviceGetMemPool(device_id)
+        self._kept_bytes = self._get(runtime.cudaMemPoolAttrReleaseThreshold)
+        self._keep(_KEEP_ALL_BYTES)
+
+    def used_bytes(self) -> int:
+        """See `calls.StreamOrderedPool`."""
+        return self._get(self._runtime.cudaMemPoolAttrUsedMemCurrent)
+
+    def held_bytes(self) -> int:
+        """See `calls.StreamOrderedPool`."""
+        return self._get(self._runtime.cudaMemPoolAttrReservedMemCurrent)
+
+    def trim(self, keep_bytes: int) -> None:
+        """See `calls.StreamOrderedPool`."""
+        self._current_stream().synchronize()  # what was freed in the stream's order is free only when it got there
+        self._runtime.memPoolTrimTo(self._pool, keep_bytes)
+
+    def restore(self) -> None:
+        """See `calls.StreamOrderedPool`."""
+        self._keep(self._kept_bytes)
+
+    def _get(self, attribute: int) -> int:
+        return int(self._runtime.memPoolGetAttribute(self._pool, attribute))
+
+    def _keep(self, nbytes: int) -> None:
+        self._runtime.memPoolSetAttribute(self._pool, self._runtime.cudaMemPoolAttrReleaseThreshold, nbytes)

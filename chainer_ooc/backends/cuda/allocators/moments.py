@@ -1,0 +1,63 @@
+"""Moments in a stream's order: events of the driver, shared by all that wait for the same one, and used again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+
+
+class Moment:
+    """All that a stream had been given when this was recorded.
+
+    Attributes:
+        event: of the driver.
+        users: how many ranges refer to it.
+    """
+
+    __slots__ = ('event', 'users')
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+        self.users = 0
+
+    def shared(self) -> Moment:
+        """Counts one more user; returns itself."""
+        self.users += 1
+        return self
+
+
+class Moments:
+    """Records and waits; an event whose moment nobody needs any more records the next one."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        self._mapping = mapping
+        self._spare: list[Any] = []
+
+    def record(self, stream: Any) -> Moment:
+        """The moment that a stream is at now."""
+        event = self._spare.pop() if self._spare else self._mapping.new_event()
+        try:
+            self._mapping.record(event, stream.ptr)
+        except BaseException:
+            self._spare.append(event)
+            raise
+        return Moment(event)
+
+    def wait(self, moment: Moment | None) -> None:
+        """Blocks until the moment has passed; at once if there is none."""
+        if moment is not None:
+            self._mapping.wait(moment.event)
+
+    def drop(self, moment: Moment | None) -> None:
+        """Counts one user less."""
+        if moment is not None:
+            moment.users -= 1
+            if not moment.users:
+                self._spare.append(moment.event)
+
+    def close(self) -> None:
+        """Destroys the events that nobody needs."""
+        while self._spare:
+            self._mapping.destroy_event(self._spare[-1])
+            self._spare.pop()

@@ -1,0 +1,340 @@
+"""The hard limit: what CuPy calls for memory while a budget is in force (P3).
+
+Each request goes to an allocator whose limit is what the budget leaves. If it has no room, not even after what it has
+cached went back to the driver, others are asked to make some, and the request is tried again each time::
+
+    request -> allocator: cached, or new from the driver within the limit, or after giving its cache back
+      no room -> what CuPy's default pool has cached goes back too
+        no room -> relieve(missing bytes): waits for a swap-out, or evicts      <- again while it returns True
+          no room -> the garbage collector, once                                (plain CuPy's last resort as well)
+            no room -> MemoryError with the figures and the next step
+
+Every block is given to CuPy as memory that an object of ours owns, so that its end is noticed wherever the last view
+dies, for all allocators alike (CuPy's memory hooks exist for one of them). The owner's finalizer only appends to a
+deque; see `allocators.ledger`.
+
+What was allocated before the budget was installed, parameters above all, lies in CuPy's default pool. It counts: the
+allocator may hold what the limit leaves beside that. Each allocator's budget is made once in a process and lives as long
+as it does, since arrays may outlive every session; installed is at most one.
+
+Left out: memory that nobody asks CuPy for (the context, libraries' own workspaces, other programs).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from chainer_ooc.backends.cuda.allocators import ALLOCATORS
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory
+from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
+from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Listener
+from chainer_ooc.backends.cuda.meter import DeviceMeter
+from chainer_ooc.quantities import format_bytes
+
+#: Makes room for so many bytes: waits for swap-outs or evicts, and returns whether it freed something.
+Relieve = Callable[[int], bool]
+
+
+class Block:
+    """Owns memory on behalf of the arrays that show it."""
+
+    __slots__ = ('_budget', '_ledgers', '_memory', '_size_bytes')
+
+    def __init__(self, memory: Memory, ledgers: tuple[Ledger, ...], budget: Budget) -> None:
+        self._memory: Memory | None = memory
+        self._size_bytes, self._ledgers, self._budget = memory.size, ledgers, budget
+
+    def __del__(self) -> None:
+        # First the memory goes, so that it is free when the books say so.
+        self._memory = None
+        for ledger in self._ledgers:
+            ledger.lower(self._size_bytes)
+        if self._budget.closed:
+            self._budget.close_if_empty()
+
+
+class Budget:
+    """Stands before an allocator; `cupy.cuda.set_allocator` takes it.
+
+    Args:
+        allocator: gives the memory, and keeps its own `held_bytes` within what is left for it.
+        calls: of CuPy.
+        others: the budgets before other allocators, whose memory counts too.
+
+    Attributes:
+        closed: nothing is allocated here any more.
+    """
+
+    def __init__(self, allocator: Allocator, calls: Calls, others: Callable[[], list[Budget]] = list) -> None:
+        self.closed = False
+        self._allocator, self._calls, self._others = allocator, calls, others
+        self._limit_bytes: int | None = None
+        self._relieve: Relieve | None = None
+        self._relieved_thread = 0
+        self._live = Ledger()
+        self._ledgers: tuple[Ledger, ...] = (self._live,)
+        self._thread = _Thread()
+        self._before: CupyAllocator | None = None
+        self._closing = threading.Lock()
+
+    def __call__(self, nbytes: int) -> Any:
+        """Gives memory.
+
+        Args:
+            nbytes: of the array.
+
+        Returns:
+            A `cupy.cuda.MemoryPointer`; the memory lives as long as anything refers to its `mem`.
+
+        Raises:
+            MemoryError: there is no room, and nobody who makes some. The message has the figures.
+            InfeasibleBudgetError: from `relieve`.
+
+        If this fails: live memory is as it was, but for what was evicted.
+        """
+        memory = self._take(nbytes)
+        ledgers = self._ledgers
+        for ledger in ledgers:
+            ledger.add(memory.size)
+        return self._calls.pointer(memory.ptr, nbytes, Block(memory, ledgers, self))
+
+    @property
+    def name(self) -> str:
+        """The allocator's."""
+        return self._allocator.name
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """What all arrays of the device may hold, cached memory included; None: what the device has."""
+        return self._limit_bytes
+
+    @limit_bytes.setter
+    def limit_bytes(self, nbytes: int | None) -> None:
+        self._limit_bytes = nbytes
+        self._share_limit()
+        share_bytes = self._allocator.limit_bytes
+        if share_bytes is not None and self.held_bytes() > share_bytes:
+            self.trim(max(0, share_bytes - self.used_bytes()))
+
+    @property
+    def relieve(self) -> Relieve | None:
+        """Who makes room; asked only on the thread that set it, since whoever evicts works in one thread."""
+        return self._relieve
+
+    @relieve.setter
+    def relieve(self, relieve: Relieve | None) -> None:
+        self._relieve, self._relieved_thread = relieve, threading.get_ident()
+
+    @contextlib.contextmanager
+    def no_relief(self) -> Iterator[None]:
+        """In this thread, what does not fit fails at once: nobody is asked to make room."""
+        before = self._thread.alone
+        self._thread.alone = True
+        try:
+            yield
+        finally:
+            self._thread.alone = before
+
+    def used_bytes(self) -> int:
+        """What lives of the memory that was given here, rounded as the allocator rounds."""
+        return self._live.total()
+
+    def held_bytes(self) -> int:
+        """What the allocator has taken from the driver."""
+        return self._allocator.held_bytes()
+
+    def outside_bytes(self) -> int:
+        """What counts against the limit and was not given here: CuPy's default pool, and other budgets' memory."""
+        return self._calls.outside_bytes() + sum(other.held_bytes() for other in self._others() if other is not self)
+
+    def free_bytes(self) -> int:
+        """What can still be had, in pieces: of the driver and of what is cached, within the limit."""
+        free_bytes = self._calls.free_bytes() + max(0, self.held_bytes() - self.used_bytes())
+        if self._limit_bytes is None:
+            return free_bytes
+        return max(0, min(free_bytes, self._limit_bytes - self.outside_bytes() - self.used_bytes()))
+
+    def trim(self, keep_bytes: int = 0) -> None:
+        """Gives cached memory back to the driver if more than `keep_bytes` is cached; may wait for the device."""
+        self._allocator.trim(keep_bytes)
+
+    def add_listener(self, listener: Listener) -> None:
+        """Has `listener` told of each malloc and free from now on: 'malloc' or 'free', and the rounded bytes.
+
+        A free is told before the next malloc, or when somebody asks for a figure; the order is the true one. It may be
+        called on any thread that allocates, and must not allocate.
+        """
+        self._live.listeners = (*self._live.listeners, listener)
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Ends that, after telling of what was freed so far; nothing if it is no listener."""
+        self._live.total()
+        self._live.listeners = tuple(each for each in self._live.listeners if each != listener)
+
+    def meter(self) -> DeviceMeter:
+        """A new meter of what is given here."""
+        return DeviceMeter(self)
+
+    def count_in(self, ledger: Ledger) -> int:
+        """Has `ledger` count, beside all others, what is given from now on, for as long as that lives.
+
+        Returns:
+            What lives now, in bytes: the beginning of the stretch whose peak `peak_bytes` gives.
+        """
+        self._ledgers = (*self._ledgers, ledger)
+        return self.mark()
+
+    def stop_counting(self, ledger: Ledger) -> None:
+        """Ends that; what `ledger` has counted is still subtracted when it is freed."""
+        self._ledgers = tuple(each for each in self._ledgers if each is not ledger)
+
+    def mark(self) -> int:
+        """Begins a stretch whose peak `peak_bytes` gives; returns what lives now."""
+        return self._live.mark()
+
+    def peak_bytes(self) -> int:
+        """The most that lived at once since `mark`."""
+        return self._live.peak_bytes
+
+    def install(self) -> None:
+        """Has CuPy ask here for memory; nothing if it does already.
+
+        `cupy.cuda.using_allocator` still puts another before it, in its thread.
+
+        Raises:
+            RuntimeError: called within `cupy.cuda.using_allocator`. Nothing has changed.
+        """
+        if self._before is not None:
+            return
+        before = self._calls.current_allocator()
+        self._set_allocator(self)
+        self.closed = False
+        self._before = before
+        self._calls.trim_outside()
+        self._share_limit()
+
+    def uninstall(self) -> None:
+        """Has CuPy ask whom it asked before; nothing if not installed, or if somebody has set another meanwhile.
+
+        Raises:
+            RuntimeError: called within `cupy.cuda.using_allocator`. Nothing has changed.
+        """
+        if self._before is None:
+            return
+        if self._calls.current_allocator() is self:
+            self._set_allocator(self._before)
+        self._before = None
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[Budget]:
+        """Installs it meanwhile, and restores whatever happens."""
+        self.install()
+        try:
+            yield self
+        finally:
+            self.uninstall()
+
+    def close(self) -> None:
+        """Uninstalls it, forgets limit, relief and listeners, and gives back what is cached.
+
+        Live memory stays its owners'; when the last of it is freed, it goes back too. `install` takes all this back.
+        """
+        self.uninstall()
+        self._limit_bytes = self._relieve = self._allocator.limit_bytes = None
+        self._live.listeners = ()
+        self._ledgers = (self._live,)
+        self._allocator.close()
+        self.closed = True
+
+    def close_if_empty(self) -> None:
+        """Gives all back if nothing lives. Finalizers call it: it never waits for a lock, and raises nothing."""
+        if self._closing.acquire(blocking=False):
+            try:
+                if not self._live.total():
+                    self._allocator.close()
+            except Exception:  # noqa: S110 - the driver may be gone already, at the end of the process
+                pass
+            finally:
+                self._closing.release()
+
+    def _take(self, nbytes: int) -> Memory:
+        memory = self._try(nbytes)
+        if memory is None:
+            self._calls.trim_outside()
+            self._share_limit()
+            memory = self._try(nbytes)
+        may_ask = self._may_ask()
+        while memory is None and may_ask and self._relieved(nbytes):
+            memory = self._try(nbytes)
+        if memory is None and not self._thread.alone:
+            gc.collect()
+            memory = self._try(nbytes)
+        if memory is None:
+            raise self._no_room(nbytes)
+        return memory
+
+    def _try(self, nbytes: int) -> Memory | None:
+        try:
+            return self._allocator.malloc(nbytes)
+        except MemoryError:
+            return None
+
+    def _may_ask(self) -> bool:
+        return (self._relieve is not None and not self._thread.alone
+                and self._relieved_thread == threading.get_ident())
+
+    def _relieved(self, nbytes: int) -> bool:
+        assert self._relieve is not None
+        with self.no_relief():
+            return self._relieve(self._missing_bytes(nbytes))
+
+    def _missing_bytes(self, nbytes: int) -> int:
+        """By how much the limit would be passed; all of it where the device refuses, which does not say."""
+        share_bytes = self._allocator.limit_bytes
+        over_bytes = 0 if share_bytes is None else self.held_bytes() + nbytes - share_bytes
+        return over_bytes if over_bytes > 0 else nbytes
+
+    def _share_limit(self) -> None:
+        limit_bytes = self._limit_bytes
+        self._allocator.limit_bytes = None if limit_bytes is None else max(0, limit_bytes - self.outside_bytes())
+
+    def _set_allocator(self, allocator: CupyAllocator) -> None:
+        try:
+            self._calls.set_allocator(allocator)
+        except ValueError as error:
+            raise RuntimeError('the allocator of CuPy cannot be changed within cupy.cuda.using_allocator; leave that '
+                               'block first') from error
+
+    def _no_room(self, nbytes: int) -> MemoryError:
+        limit = 'none' if self._limit_bytes is None else format_bytes(self._limit_bytes)
+        return MemoryError(
+            f'no room on the device for {format_bytes(nbytes)} (live {format_bytes(self.used_bytes())}, held '
+            f'{format_bytes(self.held_bytes())}, allocated elsewhere {format_bytes(self.outside_bytes())}, limit '
+            f'{limit}, allocator {self.name!r}); raise chainer.config.ooc_budget or lower the batch size')
+
+
+class _Thread(threading.local):
+    """What each thread has of its own: whether it goes without relief."""
+
+    alone = False
+
+
+_budgets: dict[str, Budget] = {}
+
+
+def budget_of(name: str) -> Budget:
+    """Returns this process's budget before the allocator of that name, made at the first call.
+
+    Raises:
+        RuntimeError: the device or the installation has no such allocator; the message names the remedy.
+    """
+    from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
+
+    if name not in _budgets:
+        calls = CupyCalls()
+        _budgets[name] = Budget(ALLOCATORS[name](calls), calls, lambda: [*_budgets.values()])
+    return _budgets[name]
