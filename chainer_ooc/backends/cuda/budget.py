@@ -14,8 +14,8 @@ dies, for all allocators alike (CuPy's memory hooks exist for one of them). The 
 deque; see `allocators.ledger`.
 
 What was allocated before the budget was installed, parameters above all, lies in CuPy's default pool. It counts: the
-allocator may hold what the limit leaves beside that. Each allocator's budget is made once in a process and lives as long
-as it does, since arrays may outlive every session; installed is at most one.
+allocator may hold what the limit leaves beside that. Each allocator's budget is made once in a process and
+lives as long as it does, since arrays may outlive every session; installed is at most one.
 
 Left out: memory that nobody asks CuPy for (the context, libraries' own workspaces, other programs).
 """
@@ -79,7 +79,7 @@ class Budget:
         self._ledgers: tuple[Ledger, ...] = (self._live,)
         self._thread = _Thread()
         self._before: CupyAllocator | None = None
-        self._closing = threading.Lock()
+        self._giving_back = threading.Lock()  # a finalizer must not give back in the midst of giving back
 
     def __call__(self, nbytes: int) -> Any:
         """Gives memory.
@@ -96,6 +96,8 @@ class Budget:
 
         If this fails: live memory is as it was, but for what was evicted.
         """
+        if not nbytes:
+            return self._calls.pointer(0, 0, None)
         memory = self._take(nbytes)
         ledgers = self._ledgers
         for ledger in ledgers:
@@ -160,7 +162,13 @@ class Budget:
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Gives cached memory back to the driver if more than `keep_bytes` is cached; may wait for the device."""
-        self._allocator.trim(keep_bytes)
+        with self._giving_back:
+            self._allocator.trim(keep_bytes)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether the limit leaves that much; the driver is not asked, so it is quick."""
+        return (self._limit_bytes is None
+                or self.outside_bytes() + self.used_bytes() + nbytes <= self._limit_bytes)
 
     def add_listener(self, listener: Listener) -> None:
         """Has `listener` told of each malloc and free from now on: 'malloc' or 'free', and the rounded bytes.
@@ -212,8 +220,9 @@ class Budget:
             return
         before = self._calls.current_allocator()
         self._set_allocator(self)
-        self.closed = False
         self._before = before
+        self.closed = False
+        self._allocator.open()
         self._calls.trim_outside()
         self._share_limit()
 
@@ -247,19 +256,20 @@ class Budget:
         self._limit_bytes = self._relieve = self._allocator.limit_bytes = None
         self._live.listeners = ()
         self._ledgers = (self._live,)
-        self._allocator.close()
         self.closed = True
+        with self._giving_back:
+            self._allocator.close()
 
     def close_if_empty(self) -> None:
-        """Gives all back if nothing lives. Finalizers call it: it never waits for a lock, and raises nothing."""
-        if self._closing.acquire(blocking=False):
+        """Gives all back if nothing lives. Finalizers call it: it raises nothing, and does not wait for a trim."""
+        if self._giving_back.acquire(blocking=False):
             try:
-                if not self._live.total():
-                    self._allocator.close()
-            except Exception:  # noqa: S110 - the driver may be gone already, at the end of the process
-                pass
+                # At the end of the process the driver may be gone already.
+                with contextlib.suppress(Exception):
+                    if not self._live.total():
+                        self._allocator.close()
             finally:
-                self._closing.release()
+                self._giving_back.release()
 
     def _take(self, nbytes: int) -> Memory:
         memory = self._try(nbytes)

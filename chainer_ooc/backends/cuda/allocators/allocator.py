@@ -81,6 +81,9 @@ class Allocator(abc.ABC):
         An allocator that cannot give back a part gives back all that it can.
         """
 
+    def open(self) -> None:  # noqa: B027 - nothing to do is a right answer
+        """Called before it is used, also after `close`."""
+
     def close(self) -> None:
-        """Gives all cached memory back. What lives stays its owner's; `trim` gives that back once it is freed."""
+        """Gives all cached memory back. What lives stays its owner's; another `close` gives that back once freed."""
         self.trim(0)

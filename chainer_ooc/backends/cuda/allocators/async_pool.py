@@ -30,6 +30,10 @@ class AsyncAllocator(Allocator):
         self._calls = calls
         self._pool = calls.stream_ordered_pool()
 
+    def open(self) -> None:
+        """See `Allocator.open`."""
+        self._pool.keep_freed()
+
     def malloc(self, nbytes: int) -> Memory:
         """See `Allocator.malloc`."""
         size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
@@ -38,6 +42,7 @@ class AsyncAllocator(Allocator):
             self._pool.trim(0)
             memory = self._within_limit(size_bytes)
         if memory is None:
+            self._pool.trim(0)  # what it took for the second try, too
             raise NoRoomError(f'no room for {format_bytes(size_bytes)} in the pool of the driver')
         return memory
 

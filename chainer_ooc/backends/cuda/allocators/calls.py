@@ -43,6 +43,9 @@ class StreamOrderedPool(Protocol):
     def trim(self, keep_bytes: int) -> None:
         """Waits for the current stream, then gives back all but `keep_bytes` or what lives."""
 
+    def keep_freed(self) -> None:
+        """Has the pool give back nothing by itself."""
+
     def restore(self) -> None:
         """Has the pool keep as much free memory as before this program changed that."""
 
@@ -60,7 +63,7 @@ class Calls(Protocol):
         """Makes a caching pool."""
 
     def stream_ordered_pool(self) -> StreamOrderedPool:
-        """Has the driver's pool keep what is freed.
+        """The driver's pool of the device.
 
         Raises:
             RuntimeError: the device has none.

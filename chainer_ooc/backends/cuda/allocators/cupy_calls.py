@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,6 +12,10 @@ from chainer_ooc.quantities import format_bytes
 
 #: What `cudaMemPoolAttrReleaseThreshold` is set to, so that a pool gives nothing back by itself: the largest uint64.
 _KEEP_ALL_BYTES = 2**64 - 1
+
+
+class _Thread(threading.local):
+    has_context = False
 
 
 class CupyCalls:
@@ -23,6 +28,7 @@ class CupyCalls:
         self._default_pool = cupy.get_default_memory_pool
         self._memory = cupy.cuda.memory
         self._runtime = cupy.cuda.runtime
+        self._thread = _Thread()
         self.device_id: int = self._runtime.getDevice()
         # Managed memory cannot be prefetched where the host may not touch it while the device does.
         self._prefetches = bool(self._runtime.deviceGetAttribute(
@@ -62,6 +68,9 @@ class CupyCalls:
 
     def stream(self) -> Any:
         """See `calls.Calls`."""
+        if not self._thread.has_context:
+            self._runtime.memGetInfo()  # the driver's own calls, unlike the runtime's, need a context in the thread
+            self._thread.has_context = True
         return self._cuda.get_current_stream()
 
     def current_allocator(self) -> CupyAllocator:
@@ -105,8 +114,7 @@ class CupyStreamOrderedPool:
             raise RuntimeError(f'device {device_id} has no stream-ordered memory pools (cudaMallocAsync); set '
                                "chainer.config.ooc_allocator to 'pool'")
         self._pool = runtime.deviceGetMemPool(device_id)
-        self._kept_bytes = self._get(runtime.cudaMemPoolAttrReleaseThreshold)
-        self._keep(_KEEP_ALL_BYTES)
+        self._kept_bytes: int | None = None
 
     def used_bytes(self) -> int:
         """See `calls.StreamOrderedPool`."""
@@ -121,12 +129,20 @@ class CupyStreamOrderedPool:
         self._current_stream().synchronize()  # what was freed in the stream's order is free only when it got there
         self._runtime.memPoolTrimTo(self._pool, keep_bytes)
 
+    def keep_freed(self) -> None:
+        """See `calls.StreamOrderedPool`."""
+        if self._kept_bytes is None:
+            self._kept_bytes = self._get(self._runtime.cudaMemPoolAttrReleaseThreshold)
+            self._set_kept(_KEEP_ALL_BYTES)
+
     def restore(self) -> None:
         """See `calls.StreamOrderedPool`."""
-        self._keep(self._kept_bytes)
+        if self._kept_bytes is not None:
+            self._set_kept(self._kept_bytes)
+            self._kept_bytes = None
 
     def _get(self, attribute: int) -> int:
         return int(self._runtime.memPoolGetAttribute(self._pool, attribute))
 
-    def _keep(self, nbytes: int) -> None:
+    def _set_kept(self, nbytes: int) -> None:
         self._runtime.memPoolSetAttribute(self._pool, self._runtime.cudaMemPoolAttrReleaseThreshold, nbytes)

@@ -197,15 +197,16 @@ class VirtualAllocator(Allocator):
         self._gather(count)
         size_bytes = count * self.chunk_bytes
         address = self._mapping.reserve(size_bytes)
-        handles: list[Any] = []
+        handles = [self._chunks.free.pop() for _ in range(count)]
+        mapped_bytes = 0
         try:
-            for index in range(count):
-                self._mapping.map(address + index * self.chunk_bytes, self.chunk_bytes, self._chunks.free[-1])
-                handles.append(self._chunks.free.pop())
+            for handle in handles:
+                self._mapping.map(address + mapped_bytes, self.chunk_bytes, handle)
+                mapped_bytes += self.chunk_bytes
             self._mapping.allow(address, size_bytes)
         except BaseException:
-            if handles:
-                self._mapping.unmap(address, len(handles) * self.chunk_bytes)
+            if mapped_bytes:
+                self._mapping.unmap(address, mapped_bytes)
             self._chunks.free.extend(reversed(handles))
             self._mapping.free_addresses(address, size_bytes)
             raise
@@ -232,8 +233,9 @@ class VirtualAllocator(Allocator):
             return False
         range_ = next(iter(self._idle))
         self._moments.wait(range_.moment)  # a failed wait leaves the range idle
-        self._mapping.unmap(range_.address, range_.size_bytes)
+        # Out of the idle ones first: should anything go wrong now, chunks are lost, and no unmapped range is given out.
         self._revive(range_)
+        self._mapping.unmap(range_.address, range_.size_bytes)
         self._chunks.free.extend(reversed(range_.handles))
         self._mapping.free_addresses(range_.address, range_.size_bytes)
         return True

@@ -1,0 +1,135 @@
+"""What all allocators promise, and what each does by itself."""
+import fake_device_memory as fake
+import pytest
+
+from chainer_ooc.backends.cuda.allocators import ALLOCATORS
+from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
+from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
+from chainer_ooc.backends.cuda.allocators.managed import ManagedAllocator
+from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator, paged
+from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
+
+MIB = fake.MIB
+
+
+@pytest.fixture()
+def calls():
+    return fake.FakeCalls(fake.FakeDevice(100 * MIB))
+
+
+@pytest.fixture(params=[*ALLOCATORS])
+def allocator(request, calls):
+    if request.param == 'virtual':
+        return VirtualAllocator(calls, Mapping(0, fake.FakeDriver(calls.device)))
+    return ALLOCATORS[request.param](calls)
+
+
+def test_each_has_the_name_it_is_found_by(calls):
+    assert [ALLOCATORS[name](calls).name for name in ALLOCATORS if name != 'virtual'] == ['pool', 'async', 'unified']
+    assert VirtualAllocator.name == 'virtual'
+
+
+def test_memory_is_large_enough_and_nobody_elses(allocator):
+    blocks = [allocator.malloc(nbytes) for nbytes in (1, 600, MIB, 3 * MIB, 8 * MIB, 8 * MIB)]
+    assert all(block.size >= nbytes for block, nbytes in zip(blocks, (1, 600, MIB, 3 * MIB, 8 * MIB), strict=False))
+    ordered = sorted(blocks, key=lambda block: block.ptr)
+    assert all(first.ptr + first.size <= second.ptr for first, second in zip(ordered, ordered[1:], strict=False))
+    assert allocator.used_bytes() == sum(block.size for block in blocks)
+    assert allocator.used_bytes() <= allocator.held_bytes()
+
+
+def test_what_is_freed_is_cached_and_trimmed(allocator, calls):
+    allocator.open()
+    del_me = allocator.malloc(20 * MIB)
+    held_bytes = allocator.held_bytes()
+    assert held_bytes == calls.device.taken_bytes >= del_me.size
+    del del_me
+    assert allocator.used_bytes() == 0
+    assert allocator.held_bytes() == held_bytes
+    allocator.trim(64 * MIB)
+    assert allocator.held_bytes() == held_bytes
+    allocator.trim(0)
+    assert allocator.held_bytes() == calls.device.taken_bytes == 0
+
+
+def test_the_limit_holds_and_what_is_cached_makes_way(allocator, calls):
+    allocator.limit_bytes = 32 * MIB
+    for nbytes in (20 * MIB, 30 * MIB, 10 * MIB, 32 * MIB):
+        block = allocator.malloc(nbytes)
+        assert allocator.held_bytes() <= 32 * MIB
+        with pytest.raises(MemoryError):
+            allocator.malloc(33 * MIB)
+        assert allocator.used_bytes() == block.size
+        del block
+    assert calls.device.most_bytes <= 64 * MIB  # the driver's own pool shows only afterwards what it took
+
+
+def test_the_device_may_refuse(allocator):
+    block = allocator.malloc(60 * MIB)
+    with pytest.raises(MemoryError):
+        allocator.malloc(60 * MIB)
+    assert allocator.used_bytes() == block.size
+    del block
+    assert allocator.malloc(60 * MIB)
+
+
+def test_close_leaves_what_lives_and_takes_the_rest_later(allocator, calls):
+    block = allocator.malloc(20 * MIB)
+    allocator.malloc(30 * MIB)
+    allocator.close()
+    assert calls.device.taken_bytes == allocator.held_bytes() < 50 * MIB
+    assert allocator.used_bytes() == block.size
+    del block
+    allocator.close()
+    allocator.close()
+    assert calls.device.taken_bytes == 0
+
+
+def test_regions_are_counted_in_pages():
+    assert [paged(nbytes) for nbytes in (512, MIB, MIB + 512, 2 * MIB, 3 * MIB)] == [
+        512, MIB, 2 * MIB, 2 * MIB, 4 * MIB]
+
+
+def test_a_region_that_the_device_refused_is_not_counted(calls):
+    allocator = PoolAllocator(calls)
+    with pytest.raises(NoRoomError):
+        allocator.malloc(101 * MIB)
+    assert allocator.held_bytes() == 0
+
+
+def test_managed_memory_is_prefetched_once(calls):
+    allocator = ManagedAllocator(calls)
+    allocator.malloc(4 * MIB)
+    assert allocator.malloc(4 * MIB).size == 4 * MIB
+    assert calls.prefetched == [4 * MIB]
+
+
+def test_managed_memory_never_asks_for_more_than_the_card_has_free(calls):
+    others = calls.device_memory(30 * MIB)
+    allocator = ManagedAllocator(calls)
+    calls.managed_memory = lambda nbytes: fake.FakeMemory(fake.FakeDevice(10**12), nbytes)  # the driver never refuses
+    kept = allocator.malloc(50 * MIB)
+    with pytest.raises(NoRoomError, match='the card'):
+        allocator.malloc(22 * MIB)
+    assert allocator.held_bytes() == kept.size
+    del others
+
+
+def test_the_drivers_pool_keeps_what_is_freed_only_while_it_is_used(calls):
+    allocator = AsyncAllocator(calls)
+    assert not calls.ordered.keeps
+    allocator.open()
+    assert calls.ordered.keeps
+    allocator.close()
+    assert not calls.ordered.keeps
+
+
+def test_what_the_drivers_pool_took_too_much_goes_back(calls):
+    allocator = AsyncAllocator(calls)
+    allocator.limit_bytes = 40 * MIB
+    kept = allocator.malloc(30 * MIB)
+    with pytest.raises(NoRoomError):  # the pool would hold 64 MiB for it
+        allocator.malloc(8 * MIB)
+    assert allocator.held_bytes() == 32 * MIB
+    assert kept.size == 30 * MIB

@@ -1,0 +1,359 @@
+"""The hard limit (P3): who is asked for room, in which order, and what is left when nobody has some."""
+import gc
+import threading
+
+import fake_device_memory as fake
+import pytest
+
+from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
+from chainer_ooc.backends.cuda.budget import Budget
+from chainer_ooc.errors import InfeasibleBudgetError
+
+MIB = fake.MIB
+
+
+@pytest.fixture()
+def calls():
+    return fake.FakeCalls(fake.FakeDevice(100 * MIB))
+
+
+@pytest.fixture()
+def budget(calls):
+    return Budget(PoolAllocator(calls), calls)
+
+
+def test_a_block_lives_as_long_as_its_memory(budget):
+    pointer = budget(3 * MIB)
+    memory = pointer.mem
+    del pointer
+    assert budget.used_bytes() == 3 * MIB
+    del memory
+    assert budget.used_bytes() == 0
+
+
+def test_sizes_are_rounded_as_the_allocator_rounds(budget):
+    pointer = budget(513)
+    assert pointer.mem.size == 513
+    assert budget.used_bytes() == 1024
+
+
+def test_nothing_needs_no_room(budget):
+    budget.limit_bytes = 0
+    assert budget(0).ptr == 0
+    assert budget.used_bytes() == budget.held_bytes() == 0
+
+
+def test_what_is_cached_serves_before_anybody_is_asked(budget):
+    budget.limit_bytes = 4 * MIB
+    budget.relieve = pytest.fail
+    del_me = budget(4 * MIB)
+    del del_me
+    kept = budget(4 * MIB)
+    assert budget.held_bytes() == kept.mem.size
+
+
+def test_the_cache_goes_back_before_anybody_is_asked(budget):
+    budget.limit_bytes = 4 * MIB
+    budget.relieve = pytest.fail
+    budget(2 * MIB)
+    kept = budget(4 * MIB)
+    assert budget.held_bytes() == kept.mem.size
+
+
+def test_relief_is_asked_as_long_as_it_helps(budget):
+    budget.limit_bytes = 8 * MIB
+    arrays, asked = [budget(2 * MIB) for _ in range(4)], []
+
+    def relieve(missing_bytes):
+        asked.append(missing_bytes)
+        arrays.pop()
+        return True
+
+    budget.relieve = relieve
+    kept = budget(4 * MIB)
+    assert asked == [4 * MIB, 2 * MIB]
+    assert len(arrays) == 2
+    assert budget.used_bytes() == 8 * MIB
+    del kept
+
+
+def test_relief_that_finds_nothing_ends_in_an_error_with_the_figures(budget):
+    budget.limit_bytes = 8 * MIB
+    kept = budget(6 * MIB)
+    asked = []
+    budget.relieve = lambda missing_bytes: bool(asked.append(missing_bytes))
+    with pytest.raises(MemoryError) as raised:
+        budget(4 * MIB)
+    assert str(raised.value) == (
+        "no room on the device for 4.0 MiB (live 6.0 MiB, held 6.0 MiB, allocated elsewhere 0 bytes, limit 8.0 MiB, "
+        "allocator 'pool'); raise chainer.config.ooc_budget or lower the batch size")
+    assert asked == [2 * MIB]
+    assert budget.used_bytes() == kept.mem.size
+
+
+def test_the_device_itself_may_refuse(calls, budget):
+    arrays = [budget(40 * MIB), budget(40 * MIB)]
+    asked = []
+
+    def relieve(missing_bytes):
+        asked.append(missing_bytes)
+        return bool(arrays and arrays.pop())
+
+    budget.relieve = relieve
+    kept = budget(50 * MIB)
+    assert asked == [50 * MIB]
+    assert calls.device.taken_bytes == 90 * MIB
+    del kept
+
+
+def test_an_allocation_within_relief_asks_nobody(budget):
+    budget.limit_bytes = 4 * MIB
+    array = budget(4 * MIB)
+    depth = []
+
+    def relieve(missing_bytes):
+        depth.append(missing_bytes)
+        with pytest.raises(MemoryError):
+            budget(MIB)
+        return False
+
+    budget.relieve = relieve
+    with pytest.raises(MemoryError):
+        budget(MIB)
+    assert depth == [MIB]
+    with pytest.raises(MemoryError):  # and it is asked again afterwards
+        budget(MIB)
+    assert depth == [MIB, MIB]
+    del array
+
+
+def test_without_relief_nobody_is_asked(budget):
+    budget.limit_bytes = 4 * MIB
+    budget.relieve = pytest.fail
+    array = budget(4 * MIB)
+    with budget.no_relief(), budget.no_relief(), pytest.raises(MemoryError):
+        budget(MIB)
+    del array
+
+
+def test_no_relief_ends_with_an_exception(budget):
+    with pytest.raises(KeyboardInterrupt), budget.no_relief():
+        raise KeyboardInterrupt
+    budget.limit_bytes = 4 * MIB
+    array = [budget(4 * MIB)]
+    budget.relieve = lambda missing_bytes: bool(array and array.pop())
+    assert budget(MIB)
+
+
+def test_other_threads_ask_nobody(budget):
+    budget.limit_bytes = 4 * MIB
+    budget.relieve = pytest.fail
+    array, raised = budget(4 * MIB), []
+
+    def work():
+        try:
+            budget(MIB)
+        except MemoryError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert len(raised) == 1
+    del array
+
+
+def test_what_relief_raises_passes_through_and_leaves_it_in_force(budget):
+    budget.limit_bytes = 4 * MIB
+    array = [budget(4 * MIB)]
+
+    def refuse(missing_bytes):
+        raise InfeasibleBudgetError('keep', 4 * MIB, 8 * MIB, 'call 3')
+
+    budget.relieve = refuse
+    for _ in range(2):
+        with pytest.raises(InfeasibleBudgetError):
+            budget(MIB)
+    budget.relieve = lambda missing_bytes: bool(array and array.pop())
+    assert budget(MIB)
+
+
+def test_cycles_are_collected_before_it_gives_up(budget):
+    class Cycle:
+        def __init__(self, pointer):
+            self.pointer, self.itself = pointer, self
+
+    budget.limit_bytes = 4 * MIB
+    gc.collect()
+    gc.disable()
+    try:
+        Cycle(budget(4 * MIB))
+        assert budget(3 * MIB)
+    finally:
+        gc.enable()
+
+
+def test_a_lower_limit_gives_back_what_is_cached(calls, budget):
+    kept = budget(4 * MIB)
+    budget(8 * MIB)
+    assert calls.device.taken_bytes == 12 * MIB
+    budget.limit_bytes = 6 * MIB
+    assert calls.device.taken_bytes == 4 * MIB
+    budget.limit_bytes = None
+    assert budget(8 * MIB)
+    del kept
+
+
+def test_pages_count_as_the_driver_counts_them(budget):
+    budget.limit_bytes = 7 * MIB
+    kept = budget(3 * MIB)
+    assert budget.held_bytes() == 4 * MIB
+    with pytest.raises(MemoryError):
+        budget(3 * MIB)
+    del kept
+
+
+def test_what_the_default_pool_holds_counts(calls, budget):
+    parameters = calls.allocator(3 * MIB)
+    calls.allocator(2 * MIB)  # cached there
+    budget.limit_bytes = 8 * MIB
+    with budget.installed():
+        assert budget.outside_bytes() == 3 * MIB
+        kept = calls.allocator(4 * MIB)
+        with pytest.raises(MemoryError, match=r'allocated elsewhere 3\.0 MiB'):
+            calls.allocator(2 * MIB)
+        del parameters
+        more = calls.allocator(4 * MIB)
+        assert budget.held_bytes() == kept.mem.size + more.mem.size == 8 * MIB
+
+
+def test_what_other_budgets_hold_counts(calls):
+    budgets = []
+    first, second = (Budget(PoolAllocator(calls), calls, lambda: budgets) for _ in range(2))
+    budgets += [first, second]
+    kept = first(6 * MIB)
+    second.limit_bytes = 8 * MIB
+    assert second.outside_bytes() == 6 * MIB
+    with pytest.raises(MemoryError):
+        second(4 * MIB)
+    del kept
+
+
+def test_free_bytes_are_the_tightest_limits(budget):
+    kept = budget(10 * MIB)
+    budget(6 * MIB)
+    assert budget.free_bytes() == 90 * MIB
+    budget.limit_bytes = 30 * MIB
+    assert budget.free_bytes() == 20 * MIB
+    assert budget.has_room(20 * MIB)
+    assert not budget.has_room(20 * MIB + 1)
+    del kept
+
+
+def test_installing_is_undone_whatever_happens(calls, budget):
+    before = calls.allocator
+    with pytest.raises(KeyboardInterrupt), budget.installed():
+        assert calls.current_allocator() is budget
+        raise KeyboardInterrupt
+    assert calls.allocator == before
+
+
+def test_installing_twice_is_once(calls, budget):
+    before = calls.allocator
+    budget.install()
+    budget.install()
+    budget.uninstall()
+    assert calls.allocator == before
+    budget.uninstall()
+    assert calls.allocator == before
+
+
+def test_an_allocator_that_somebody_set_since_stays(calls, budget):
+    def theirs(nbytes):
+        return None
+
+    budget.install()
+    calls.set_allocator(theirs)
+    budget.uninstall()
+    assert calls.allocator is theirs
+
+
+def test_within_using_allocator_it_is_neither_installed_nor_uninstalled(calls, budget):
+    with calls.using_allocator(lambda nbytes: None):
+        with pytest.raises(RuntimeError, match='using_allocator'):
+            budget.install()
+    budget.install()
+    with calls.using_allocator(budget), pytest.raises(RuntimeError, match='using_allocator'):
+        budget.uninstall()
+    assert calls.allocator is budget
+    budget.uninstall()
+    assert calls.allocator is not budget
+
+
+def test_close_gives_back_what_is_cached_and_the_rest_when_it_dies(calls, budget):
+    budget.install()
+    budget.limit_bytes = 50 * MIB
+    first, second = calls.allocator(4 * MIB), calls.allocator(4 * MIB)
+    budget(8 * MIB)
+    budget.close()
+    budget.close()
+    assert calls.device.taken_bytes == 8 * MIB
+    del first, second
+    assert calls.device.taken_bytes == 0
+
+
+def test_it_can_be_installed_again(calls, budget):
+    budget.install()
+    kept = calls.allocator(4 * MIB)
+    budget.close()
+    budget.install()
+    assert budget.limit_bytes is None
+    assert budget.used_bytes() == 4 * MIB
+    del kept
+    assert budget.held_bytes() == 4 * MIB  # cached: it is in use again
+    budget.close()
+    assert calls.device.taken_bytes == 0
+
+
+def test_a_block_that_dies_while_memory_is_given_back_does_not_give_back_too(calls):
+    class Trimming(PoolAllocator):
+        depth = 0
+
+        def trim(self, keep_bytes):
+            assert not self.depth
+            self.depth += 1
+            gc.collect()
+            super().trim(keep_bytes)
+            self.depth -= 1
+
+    class Cycle:
+        def __init__(self, pointer):
+            self.pointer, self.itself = pointer, self
+
+    budget = Budget(Trimming(calls), calls)
+    budget.close()
+    gc.collect()
+    gc.disable()
+    try:
+        Cycle(budget(4 * MIB))
+        budget.trim()
+    finally:
+        gc.enable()
+    assert calls.device.taken_bytes == 0
+
+
+def test_listeners_are_told_in_order_until_they_leave(budget):
+    events = []
+
+    def listener(kind, nbytes):
+        events.append((kind, nbytes))
+
+    budget.add_listener(listener)
+    first, second = budget(512), budget(1024)
+    del first
+    third = budget(2048)
+    del second, third
+    budget.remove_listener(listener)
+    budget(512)
+    assert events == [('malloc', 512), ('malloc', 1024), ('free', 512), ('malloc', 2048), ('free', 1024),
+                      ('free', 2048)]

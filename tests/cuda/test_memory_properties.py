@@ -1,0 +1,126 @@
+"""Any sequence of mallocs, frees, limits, streams and work: against a dictionary of what lives."""
+import fake_device_memory as fake
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from chainer_ooc.backends.cuda.allocators import ALLOCATORS
+from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
+from chainer_ooc.backends.cuda.budget import Budget
+
+MIB = fake.MIB
+SIZES = st.one_of(st.integers(0, 4096), st.integers(1, 12 * MIB), st.sampled_from([2 * MIB, 4 * MIB, 6 * MIB]))
+
+
+class Allocations(RuleBasedStateMachine):
+    """Arrays by number: what they hold, and who would evict them."""
+
+    NAME = 'pool'
+
+    def __init__(self):
+        super().__init__()
+        self.calls = fake.FakeCalls(fake.FakeDevice(64 * MIB))
+        self.driver = fake.FakeDriver(self.calls.device)
+        if self.NAME == 'virtual':
+            allocator = VirtualAllocator(self.calls, Mapping(0, self.driver))
+        else:
+            allocator = ALLOCATORS[self.NAME](self.calls)
+        self.budget = Budget(allocator, self.calls)
+        self.budget.install()
+        self.streams = [fake.FakeStream(0), fake.FakeStream(7)]
+        self.live = {}
+        self.events = []
+        self.numbers = iter(range(10**6))
+
+    @initialize()
+    def listen(self):
+        self.budget.add_listener(lambda kind, nbytes: self.events.append((kind, nbytes)))
+
+    @rule(nbytes=SIZES)
+    def malloc(self, nbytes):
+        before = dict(self.live)
+        try:
+            pointer = self.calls.allocator(nbytes)
+        except MemoryError:
+            assert before == self.live or self.budget.relieve
+            return
+        self.live[next(self.numbers)] = pointer, nbytes
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def free(self, data):
+        del self.live[data.draw(st.sampled_from(sorted(self.live)))]
+
+    @rule(nbytes=st.one_of(st.none(), st.integers(0, 64 * MIB)))
+    def limit(self, nbytes):
+        self.budget.limit_bytes = nbytes
+
+    @rule(evicts=st.booleans())
+    def relieve(self, evicts):
+        def evict(missing_bytes):
+            assert missing_bytes > 0
+            if not self.live:
+                return False
+            del self.live[min(self.live)]
+            return True
+
+        self.budget.relieve = evict if evicts else None
+
+    @rule(keep_bytes=st.integers(0, 64 * MIB))
+    def trim(self, keep_bytes):
+        self.budget.trim(keep_bytes)
+
+    @rule(number=st.integers(0, 1))
+    def use_stream(self, number):
+        if self.NAME == 'virtual' and not self.live:  # arrays stay on the stream that they were made on
+            self.calls.current_stream = self.streams[number]
+
+    @precondition(lambda self: self.NAME == 'virtual' and self.live)
+    @rule(data=st.data())
+    def work(self, data):
+        pointer, nbytes = self.live[data.draw(st.sampled_from(sorted(self.live)))]
+        if nbytes:
+            self.calls.current_stream.launch(self.driver, pointer, nbytes)
+
+    @invariant()
+    def live_bytes_are_right(self):
+        assert self.budget.used_bytes() >= sum(nbytes for _, nbytes in self.live.values())
+        told = sum(nbytes if kind == 'malloc' else -nbytes for kind, nbytes in self.events)
+        assert told == self.budget.used_bytes() <= self.budget.held_bytes()
+        if not any(nbytes for _, nbytes in self.live.values()):
+            assert self.budget.used_bytes() == 0
+
+    @invariant()
+    def live_ranges_do_not_overlap(self):
+        ranges = sorted((pointer.ptr, pointer.ptr + nbytes) for pointer, nbytes in self.live.values() if nbytes)
+        assert all(first[1] <= second[0] for first, second in zip(ranges, ranges[1:], strict=False))
+
+    @invariant()
+    def the_limit_is_not_passed_but_by_what_lived_before_it(self):
+        limit_bytes = self.budget.limit_bytes
+        held_bytes = self.budget.held_bytes()
+        passed = limit_bytes is not None and held_bytes > limit_bytes
+        assert not passed or held_bytes <= self.before_bytes
+        self.before_bytes = held_bytes
+
+    before_bytes = 0
+
+    def teardown(self):
+        self.live.clear()
+        self.budget.close()
+        for stream in self.streams:
+            stream.queue.clear()
+        self.budget.close()
+        assert self.budget.used_bytes() == self.calls.device.taken_bytes == 0
+        if self.NAME == 'virtual':
+            self.driver.check_empty()
+
+
+@pytest.mark.parametrize('name', [*ALLOCATORS])
+def test_any_sequence(name):
+    from hypothesis import settings
+    from hypothesis.stateful import run_state_machine_as_test
+
+    machine = type(f'Allocations_{name}', (Allocations,), {'NAME': name})
+    run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=40))

@@ -1,0 +1,277 @@
+"""Virtual addresses: what is mapped when, what is waited for, and that every rule of the driver is kept."""
+import threading
+
+import fake_device_memory as fake
+import pytest
+
+from chainer_ooc.backends.cuda.allocators import virtual
+from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
+from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
+
+MIB = fake.MIB
+CHUNK = 2 * MIB
+
+
+@pytest.fixture()
+def calls():
+    return fake.FakeCalls(fake.FakeDevice(20 * MIB))  # ten chunks
+
+
+@pytest.fixture()
+def driver(calls):
+    return fake.FakeDriver(calls.device)
+
+
+@pytest.fixture()
+def allocator(calls, driver):
+    allocator = VirtualAllocator(calls, Mapping(0, driver))
+    driver.calls.clear()
+    yield allocator
+    allocator.close()
+    driver.check_empty()
+
+
+def test_an_array_has_chunks_of_its_own(allocator, driver):
+    block = allocator.malloc(5 * MIB)
+    assert block.size == 3 * CHUNK
+    assert driver.calls == [*['cuMemCreate'] * 3, 'cuMemAddressReserve', *['cuMemMap'] * 3, 'cuMemSetAccess']
+
+
+def test_the_same_size_on_the_same_stream_calls_nothing_but_an_event(allocator, driver):
+    first = allocator.malloc(5 * MIB)
+    address = first.ptr
+    del first
+    driver.calls.clear()
+    second = allocator.malloc(6 * MIB)
+    assert second.ptr == address
+    assert driver.calls == ['cuEventCreate', 'cuEventRecord']
+    del second
+    driver.calls.clear()
+    assert allocator.malloc(5 * MIB).ptr == address
+    assert driver.calls == ['cuEventRecord']  # the same event again
+
+
+def test_one_event_serves_all_that_was_freed_together(allocator, driver):
+    blocks = [allocator.malloc(CHUNK) for _ in range(3)]
+    del blocks
+    driver.calls.clear()
+    kept = [allocator.malloc(CHUNK) for _ in range(3)]
+    assert driver.calls == ['cuEventCreate', 'cuEventRecord']
+    del kept
+
+
+def test_chunks_from_anywhere_make_one_range(allocator):
+    blocks = [allocator.malloc(CHUNK) for _ in range(10)]
+    del blocks[::2]  # five chunks, no two beside each other
+    assert allocator.malloc(5 * CHUNK).size == 5 * CHUNK
+    assert allocator.held_bytes() == 10 * CHUNK
+
+
+def test_idle_ranges_stay_mapped_until_chunks_are_short(allocator, driver):
+    for count in (3, 4):
+        allocator.malloc(count * CHUNK)
+    assert 'cuMemUnmap' not in driver.calls  # seven of ten chunks
+    allocator.malloc(5 * CHUNK)
+    assert driver.calls.count('cuMemUnmap') == 1  # the older one, of three
+
+
+def test_unmapping_waits_for_the_work_that_was_given_before_the_free(allocator, driver, calls):
+    stream, block = calls.current_stream, allocator.malloc(6 * CHUNK)
+    stream.launch(driver, block, 6 * CHUNK)
+    del block
+    other = allocator.malloc(CHUNK)  # here the free is noticed, and the event recorded
+    stream.launch(driver, other, CHUNK)
+    assert stream.done == 0
+    assert allocator.malloc(7 * CHUNK).size == 7 * CHUNK
+    assert stream.done == 1  # not for what came later
+
+
+def test_reuse_on_the_same_stream_waits_for_nothing(allocator, driver, calls):
+    stream, block = calls.current_stream, allocator.malloc(6 * CHUNK)
+    stream.launch(driver, block, 6 * CHUNK)
+    del block
+    block = allocator.malloc(6 * CHUNK)
+    stream.launch(driver, block, 6 * CHUNK)
+    assert stream.done == 0
+
+
+def test_a_range_of_another_stream_is_not_given_as_it_is(allocator, driver, calls):
+    first, second = fake.FakeStream(0), fake.FakeStream(7)
+    calls.current_stream = first
+    block = allocator.malloc(6 * CHUNK)
+    first.launch(driver, block, 6 * CHUNK)
+    del block
+    calls.current_stream = second
+    block = allocator.malloc(6 * CHUNK)  # not enough chunks for another one: it waits for the first stream
+    second.launch(driver, block, 6 * CHUNK)
+    assert first.done == 1
+
+
+def test_work_given_while_an_event_is_recorded_comes_after_it(allocator, driver, calls, monkeypatch):
+    """A block that dies on another thread, in the midst of settling, may be used by work behind the event."""
+    stream, blocks = calls.current_stream, [allocator.malloc(3 * CHUNK), allocator.malloc(3 * CHUNK)]
+    del blocks[0]
+    record = driver.cuEventRecord
+
+    def recorded_while_another_thread_works(event, of):
+        result = record(event, of)
+        if blocks:
+            stream.launch(driver, blocks[0], 3 * CHUNK)
+            blocks.clear()
+        return result
+
+    driver.streams[stream.ptr] = stream
+    monkeypatch.setattr(driver, 'cuEventRecord', recorded_while_another_thread_works)
+    allocator.malloc(CHUNK)
+    assert allocator.malloc(9 * CHUNK).size == 9 * CHUNK
+
+
+def test_small_arrays_share_chunks(allocator):
+    blocks = [allocator.malloc(nbytes) for nbytes in (512, 1, MIB, CHUNK // 4)]
+    assert allocator.held_bytes() == CHUNK
+    assert allocator.used_bytes() == 512 + 512 + MIB + CHUNK // 4
+    blocks.append(allocator.malloc(CHUNK - 100))
+    assert allocator.held_bytes() == 2 * CHUNK
+
+
+def test_chunks_of_small_arrays_come_back_when_they_are_needed(allocator):
+    for nbytes in (512, MIB):
+        allocator.malloc(nbytes)
+    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+
+
+def test_a_small_array_finds_no_chunk(allocator):
+    kept = allocator.malloc(10 * CHUNK)
+    with pytest.raises(NoRoomError):
+        allocator.malloc(512)
+    assert allocator.used_bytes() == kept.size
+
+
+def test_free_chunks_survive_a_request_that_is_too_large(allocator, driver):
+    kept = allocator.malloc(6 * CHUNK)
+    allocator.malloc(3 * CHUNK)
+    with pytest.raises(NoRoomError, match='chunks are needed'):
+        allocator.malloc(5 * CHUNK)
+    driver.calls.clear()
+    assert allocator.malloc(4 * CHUNK).size == 4 * CHUNK
+    assert 'cuMemCreate' not in driver.calls
+    del kept
+
+
+def test_trim_keeps_as_much_as_it_may(allocator):
+    for count in (2, 3):
+        allocator.malloc(count * CHUNK)
+    allocator.trim(5 * CHUNK)
+    assert allocator.held_bytes() == 5 * CHUNK
+    allocator.trim(3 * CHUNK)
+    assert allocator.held_bytes() == 3 * CHUNK
+    allocator.trim(CHUNK)
+    assert allocator.held_bytes() == CHUNK
+
+
+def test_larger_chunks_are_rounded_to_what_the_device_can_map(calls, driver):
+    allocator = VirtualAllocator(calls, Mapping(0, driver), 3 * MIB)
+    assert allocator.chunk_bytes == 4 * MIB
+    assert allocator.malloc(9 * MIB).size == 12 * MIB
+    allocator.close()
+    driver.check_empty()
+
+
+@pytest.mark.parametrize('name', ['cuMemAddressReserve', 'cuMemMap', 'cuMemSetAccess', 'cuMemCreate'])
+def test_a_failed_call_leaves_everything_as_it_was(allocator, driver, name):
+    driver.failing[name] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(RuntimeError, match=f'{name} of .* failed with CUDA_ERROR_INVALID_VALUE'):
+        allocator.malloc(3 * CHUNK)
+    assert allocator.used_bytes() == 0
+    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+
+
+def test_a_failure_midway_unmaps_what_was_mapped(allocator, driver, monkeypatch):
+    map_, count = driver.cuMemMap, []
+
+    def fail_at_the_third(*arguments):
+        count.append(arguments)
+        if len(count) == 3:
+            driver.failing['cuMemMap'] = fake.FakeResult.CUDA_ERROR_OUT_OF_MEMORY
+        return map_(*arguments)
+
+    fail_at_the_third.__name__ = 'cuMemMap'
+    monkeypatch.setattr(driver, 'cuMemMap', fail_at_the_third)
+    with pytest.raises(NoRoomError, match=r'cuMemMap of 2\.0 MiB was refused'):
+        allocator.malloc(4 * CHUNK)
+    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+
+
+@pytest.mark.parametrize('name', ['cuEventCreate', 'cuEventRecord'])
+def test_an_event_that_cannot_be_recorded_loses_no_range(allocator, driver, name):
+    allocator.malloc(10 * CHUNK)
+    driver.failing[name] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(RuntimeError, match=name):
+        allocator.malloc(CHUNK)
+    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+
+
+def test_blocks_may_die_in_any_thread(allocator):
+    blocks = [allocator.malloc(2 * CHUNK) for _ in range(5)]
+    thread = threading.Thread(target=blocks.clear)
+    thread.start()
+    thread.join()
+    assert allocator.used_bytes() == 0
+    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+
+
+def test_close_leaves_what_lives(calls, driver):
+    allocator = VirtualAllocator(calls, Mapping(0, driver))
+    block, small = allocator.malloc(3 * CHUNK), allocator.malloc(512)
+    allocator.close()
+    assert allocator.held_bytes() == 4 * CHUNK
+    calls.current_stream.launch(driver, block, 3 * CHUNK)
+    del block, small
+    allocator.close()
+    driver.check_empty()
+
+
+# Each of these plants a fault, and shows that the rules above would catch it.
+
+def test_a_missing_wait_is_caught(allocator, driver, calls, monkeypatch):
+    block = allocator.malloc(6 * CHUNK)
+    calls.current_stream.launch(driver, block, 6 * CHUNK)
+    del block
+    with monkeypatch.context() as patched:
+        patched.setattr(allocator._moments, 'wait', lambda moment: None)
+        with pytest.raises(fake.RuleBrokenError, match='unmaps what a kernel has yet to use'):
+            allocator.malloc(7 * CHUNK)
+    allocator._mapping._driver = driver
+    for each in driver.streams.values():
+        each.queue.clear()
+    _recover(allocator, driver)
+
+
+def test_a_range_that_crosses_streams_is_caught(allocator, driver, calls, monkeypatch):
+    monkeypatch.setattr(virtual.Range, 'key', property(lambda self: (7, self.size_bytes)))
+    first, second = fake.FakeStream(0), fake.FakeStream(7)
+    calls.current_stream = first
+    block = allocator.malloc(6 * CHUNK)
+    first.launch(driver, block, 6 * CHUNK)
+    del block
+    calls.current_stream = second
+    block = allocator.malloc(6 * CHUNK)
+    with pytest.raises(fake.RuleBrokenError, match='another stream'):
+        second.launch(driver, block, 6 * CHUNK)
+
+
+def test_missing_access_is_caught(allocator, driver, calls, monkeypatch):
+    monkeypatch.setattr(Mapping, 'allow', lambda *arguments: None)
+    block = allocator.malloc(CHUNK)
+    with pytest.raises(fake.RuleBrokenError, match='without access'):
+        calls.current_stream.launch(driver, block, CHUNK)
+
+
+def _recover(allocator, driver):
+    """The broken rule stopped the allocator midway; what it held is put back for the fixture's last check."""
+    driver.handles.clear()
+    driver.reservations.clear()
+    driver.device.taken_bytes = 0
+    allocator._chunks.free.clear()
+    allocator._chunks.held_bytes = 0
