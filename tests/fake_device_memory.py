@@ -78,29 +78,32 @@ class Unowned:
 
 
 class FakePool:
-    """`cupy.cuda.MemoryPool` for one stream: best fit, splits, merges within a region, keeps free regions.
+    """`cupy.cuda.MemoryPool`: best fit, splits, merges within a region, keeps free ones for their stream.
 
     Regions are lists of `[offset, size, free]` behind an owner that dies when the region is given back.
     """
 
     UNIT_BYTES = 512
 
-    def __init__(self, grow):
-        self._grow = grow
+    def __init__(self, grow, stream):
+        self._grow, self._stream = grow, stream
         self._regions = {}  # address -> (memory of the region, its pieces)
+        self._streams = {}  # address -> stream
 
     def malloc(self, size):
         size = -(-size // self.UNIT_BYTES) * self.UNIT_BYTES
         if not size:
             return FakePointer(Unowned(0, 0, None))
         found = [(piece[1], address, piece) for address, (_, pieces) in self._regions.items()
-                 for piece in pieces if piece[2] and piece[1] >= size]
+                 for piece in pieces
+                 if piece[2] and piece[1] >= size and self._streams[address] == self._stream().ptr]
         if found:
             _, address, piece = min(found, key=lambda each: each[:2])
         else:
             memory = self._grow(size).mem
             address, piece = memory.ptr, [0, size, True]
             self._regions[address] = memory, [piece]
+            self._streams[address] = self._stream().ptr
         pieces = self._regions[address][1]
         if piece[1] > size:
             pieces.insert(pieces.index(piece) + 1, [piece[0] + size, piece[1] - size, True])
@@ -196,7 +199,7 @@ class FakeCalls:
 
     def __init__(self, device):
         self.device, self.device_id = device, 0
-        self.default_pool = FakePool(lambda nbytes: FakePointer(FakeMemory(device, nbytes)))
+        self.default_pool = FakePool(lambda nbytes: FakePointer(FakeMemory(device, nbytes)), self.stream)
         self.allocator = self.default_pool.malloc
         self.within_using_allocator = None
         self.ordered = FakeStreamOrderedPool(device)
@@ -204,7 +207,7 @@ class FakeCalls:
         self.prefetched = []
 
     def pool(self, grow):
-        return FakePool(grow)
+        return FakePool(grow, self.stream)
 
     def stream_ordered_pool(self):
         return self.ordered
@@ -401,9 +404,10 @@ class FakeDriver:
 
     def cuEventCreate(self, Flags):  # noqa: N802, N803 - the driver's names
         check(Flags == 2, 'an event that nobody asks for its time needs none')
-        event = next(self._numbers)
-        self.events[event] = None
-        return self._result('cuEventCreate', event)
+        result = self._result('cuEventCreate', next(self._numbers))
+        if not result[0]:
+            self.events[result[1]] = None
+        return result
 
     def cuEventRecord(self, hEvent, hStream):  # noqa: N802, N803 - the driver's names
         check(hEvent in self.events, 'records what is no event')

@@ -1,4 +1,6 @@
 """What all allocators promise, and what each does by itself."""
+import itertools
+
 import fake_device_memory as fake
 import pytest
 
@@ -13,7 +15,7 @@ from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 MIB = fake.MIB
 
 
-@pytest.fixture()
+@pytest.fixture
 def calls():
     return fake.FakeCalls(fake.FakeDevice(100 * MIB))
 
@@ -34,7 +36,7 @@ def test_memory_is_large_enough_and_nobody_elses(allocator):
     blocks = [allocator.malloc(nbytes) for nbytes in (1, 600, MIB, 3 * MIB, 8 * MIB, 8 * MIB)]
     assert all(block.size >= nbytes for block, nbytes in zip(blocks, (1, 600, MIB, 3 * MIB, 8 * MIB), strict=False))
     ordered = sorted(blocks, key=lambda block: block.ptr)
-    assert all(first.ptr + first.size <= second.ptr for first, second in zip(ordered, ordered[1:], strict=False))
+    assert all(first.ptr + first.size <= second.ptr for first, second in itertools.pairwise(ordered))
     assert allocator.used_bytes() == sum(block.size for block in blocks)
     assert allocator.used_bytes() <= allocator.held_bytes()
 

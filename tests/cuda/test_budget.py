@@ -12,12 +12,12 @@ from chainer_ooc.errors import InfeasibleBudgetError
 MIB = fake.MIB
 
 
-@pytest.fixture()
+@pytest.fixture
 def calls():
     return fake.FakeCalls(fake.FakeDevice(100 * MIB))
 
 
-@pytest.fixture()
+@pytest.fixture
 def budget(calls):
     return Budget(PoolAllocator(calls), calls)
 
@@ -252,9 +252,16 @@ def test_free_bytes_are_the_tightest_limits(budget):
 
 def test_installing_is_undone_whatever_happens(calls, budget):
     before = calls.allocator
-    with pytest.raises(KeyboardInterrupt), budget.installed():
-        assert calls.current_allocator() is budget
-        raise KeyboardInterrupt
+    installed = []
+
+    def interrupted():
+        with budget.installed():
+            installed.append(calls.current_allocator())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert installed == [budget]
     assert calls.allocator == before
 
 
@@ -279,9 +286,8 @@ def test_an_allocator_that_somebody_set_since_stays(calls, budget):
 
 
 def test_within_using_allocator_it_is_neither_installed_nor_uninstalled(calls, budget):
-    with calls.using_allocator(lambda nbytes: None):
-        with pytest.raises(RuntimeError, match='using_allocator'):
-            budget.install()
+    with calls.using_allocator(lambda nbytes: None), pytest.raises(RuntimeError, match='using_allocator'):
+        budget.install()
     budget.install()
     with calls.using_allocator(budget), pytest.raises(RuntimeError, match='using_allocator'):
         budget.uninstall()

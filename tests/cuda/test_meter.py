@@ -6,7 +6,7 @@ from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.budget import Budget
 
 
-@pytest.fixture()
+@pytest.fixture
 def budget():
     calls = fake.FakeCalls(fake.FakeDevice(100 * fake.MIB))
     return Budget(PoolAllocator(calls), calls)
@@ -32,7 +32,7 @@ def test_it_counts_nothing_when_it_does_not_run(budget):
     meter.start()
     assert meter.running
     del kept
-    kept = budget(512)
+    budget(512)
     meter.stop()
     meter.stop()
     assert meter.current_bytes() == meter.above_mark_bytes() == 0

@@ -13,17 +13,17 @@ MIB = fake.MIB
 CHUNK = 2 * MIB
 
 
-@pytest.fixture()
+@pytest.fixture
 def calls():
     return fake.FakeCalls(fake.FakeDevice(20 * MIB))  # ten chunks
 
 
-@pytest.fixture()
+@pytest.fixture
 def driver(calls):
     return fake.FakeDriver(calls.device)
 
 
-@pytest.fixture()
+@pytest.fixture
 def allocator(calls, driver):
     allocator = VirtualAllocator(calls, Mapping(0, driver))
     driver.calls.clear()

@@ -10,6 +10,9 @@ from chainer_ooc.backends.cuda.allocators.allocator import Memory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import CupyAllocator, Pool
 from chainer_ooc.quantities import format_bytes
 
+#: `cudaErrorMemoryAllocation`, for which CuPy has no name.
+_MEMORY_ALLOCATION = 2
+
 #: What `cudaMemPoolAttrReleaseThreshold` is set to, so that a pool gives nothing back by itself: the largest uint64.
 _KEEP_ALL_BYTES = 2**64 - 1
 
@@ -93,7 +96,7 @@ class CupyCalls:
         try:
             return take(nbytes)
         except self._runtime.CUDARuntimeError as error:
-            if error.status != self._runtime.errorMemoryAllocation:
+            if error.status != _MEMORY_ALLOCATION:
                 raise
         # Raised out here: an error that hangs on CuPy's would keep its frames, and what they hold, alive.
         raise NoRoomError(f'{what} of {format_bytes(nbytes)} was refused by the device')
