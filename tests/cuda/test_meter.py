@@ -75,6 +75,16 @@ def test_the_peak_is_above_what_lived_at_the_mark(budget):
     assert meter.above_mark_bytes() == kept.mem.size
 
 
+def test_once_stopped_it_costs_nothing(budget):
+    meter = budget.meter()
+    meter.start()
+    ours = meter._ours
+    meter.stop()
+    kept = budget(512)
+    assert ours.total() == 0
+    assert budget.used_bytes() == kept.mem.size
+
+
 def test_two_meters_count_by_themselves(budget):
     first, second = budget.meter(), budget.meter()
     first.start()

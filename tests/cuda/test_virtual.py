@@ -96,8 +96,9 @@ def test_reuse_on_the_same_stream_waits_for_nothing(allocator, driver, calls):
     assert stream.done == 0
 
 
-def test_a_range_of_another_stream_is_not_given_as_it_is(allocator, driver, calls):
-    first, second = fake.FakeStream(0), fake.FakeStream(7)
+@pytest.mark.parametrize('addresses', [(0, 7), (7, 0)])
+def test_a_range_of_another_stream_is_not_given_as_it_is(allocator, driver, calls, addresses):
+    first, second = map(fake.FakeStream, addresses)
     calls.current_stream = first
     block = allocator.malloc(6 * CHUNK)
     first.launch(driver, block, 6 * CHUNK)

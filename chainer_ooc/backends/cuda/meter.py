@@ -38,19 +38,15 @@ class DeviceMeter(Meter):
         return True
 
     def stop(self) -> None:
-        """See `Meter.stop`."""
         self._budget.stop_counting(self._ours)
         self.running = False
 
     def current_bytes(self) -> int:
-        """See `Meter.current_bytes`."""
         return self._ours.total() if self.running else 0
 
     def mark(self) -> None:
-        """See `Meter.mark`."""
         if self.running:
             self._mark_bytes = self._budget.mark()
 
     def above_mark_bytes(self) -> int:
-        """See `Meter.above_mark_bytes`."""
         return self._budget.peak_bytes() - self._mark_bytes if self.running else 0

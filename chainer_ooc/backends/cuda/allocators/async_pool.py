@@ -31,11 +31,9 @@ class AsyncAllocator(Allocator):
         self._pool = calls.stream_ordered_pool()
 
     def open(self) -> None:
-        """See `Allocator.open`."""
         self._pool.keep_freed()
 
     def malloc(self, nbytes: int) -> Memory:
-        """See `Allocator.malloc`."""
         size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
         memory = self._within_limit(size_bytes)
         if memory is None:
@@ -47,15 +45,12 @@ class AsyncAllocator(Allocator):
         return memory
 
     def used_bytes(self) -> int:
-        """See `Allocator.used_bytes`."""
         return self._pool.used_bytes()
 
     def held_bytes(self) -> int:
-        """See `Allocator.held_bytes`."""
         return self._pool.held_bytes()
 
     def trim(self, keep_bytes: int) -> None:
-        """See `Allocator.trim`."""
         used_bytes = self._pool.used_bytes()
         if self._pool.held_bytes() - used_bytes > keep_bytes:
             self._pool.trim(used_bytes + keep_bytes)

@@ -38,58 +38,46 @@ class CupyCalls:
             self._runtime.cudaDevAttrConcurrentManagedAccess, self.device_id))
 
     def pool(self, grow: CupyAllocator) -> Pool:
-        """See `calls.Calls`."""
         return cast(Pool, self._cuda.MemoryPool(grow))
 
     def stream_ordered_pool(self) -> CupyStreamOrderedPool:
-        """See `calls.Calls`."""
         return CupyStreamOrderedPool(self.device_id)
 
     def device_memory(self, nbytes: int) -> Memory:
-        """See `calls.Calls`."""
         return self._taken('cudaMalloc', nbytes, self._memory.Memory)
 
     def stream_ordered_memory(self, nbytes: int) -> Memory:
-        """See `calls.Calls`."""
         return self._taken('cudaMallocAsync', nbytes, lambda nbytes: self._memory.malloc_async(nbytes).mem)
 
     def managed_memory(self, nbytes: int) -> Memory:
-        """See `calls.Calls`."""
         memory: Any = self._taken('cudaMallocManaged', nbytes, self._memory.ManagedMemory)
         if self._prefetches and nbytes:
             memory.prefetch(self.stream())
         return cast(Memory, memory)
 
     def pointer(self, address: int, nbytes: int, owner: object) -> Any:
-        """See `calls.Calls`."""
         # With the device given, CuPy asks the driver nothing.
         return self._memory.MemoryPointer(self._memory.UnownedMemory(address, nbytes, owner, self.device_id), 0)
 
     def free_bytes(self) -> int:
-        """See `calls.Calls`."""
         return int(self._runtime.memGetInfo()[0])
 
     def stream(self) -> Any:
-        """See `calls.Calls`."""
         if not self._thread.has_context:
             self._runtime.memGetInfo()  # the driver's own calls, unlike the runtime's, need a context in the thread
             self._thread.has_context = True
         return self._cuda.get_current_stream()
 
     def current_allocator(self) -> CupyAllocator:
-        """See `calls.Calls`."""
         return cast(CupyAllocator, self._cuda.get_allocator())
 
     def set_allocator(self, allocator: CupyAllocator) -> None:
-        """See `calls.Calls`."""
         self._cuda.set_allocator(allocator)
 
     def outside_bytes(self) -> int:
-        """See `calls.Calls`."""
         return int(self._default_pool().total_bytes())
 
     def trim_outside(self) -> None:
-        """See `calls.Calls`."""
         self._default_pool().free_all_blocks()
 
     def _taken(self, what: str, nbytes: int, take: Callable[[int], Memory]) -> Memory:
@@ -120,26 +108,21 @@ class CupyStreamOrderedPool:
         self._kept_bytes: int | None = None
 
     def used_bytes(self) -> int:
-        """See `calls.StreamOrderedPool`."""
         return self._get(self._runtime.cudaMemPoolAttrUsedMemCurrent)
 
     def held_bytes(self) -> int:
-        """See `calls.StreamOrderedPool`."""
         return self._get(self._runtime.cudaMemPoolAttrReservedMemCurrent)
 
     def trim(self, keep_bytes: int) -> None:
-        """See `calls.StreamOrderedPool`."""
         self._current_stream().synchronize()  # what was freed in the stream's order is free only when it got there
         self._runtime.memPoolTrimTo(self._pool, keep_bytes)
 
     def keep_freed(self) -> None:
-        """See `calls.StreamOrderedPool`."""
         if self._kept_bytes is None:
             self._kept_bytes = self._get(self._runtime.cudaMemPoolAttrReleaseThreshold)
             self._set_kept(_KEEP_ALL_BYTES)
 
     def restore(self) -> None:
-        """See `calls.StreamOrderedPool`."""
         if self._kept_bytes is not None:
             self._set_kept(self._kept_bytes)
             self._kept_bytes = None

@@ -45,7 +45,6 @@ class PoolAllocator(Allocator):
         self._pool = calls.pool(self._grow)
 
     def malloc(self, nbytes: int) -> Memory:
-        """See `Allocator.malloc`."""
         try:
             return self._pool.malloc(nbytes).mem  # type: ignore[no-any-return]
         except MemoryError:
@@ -54,15 +53,12 @@ class PoolAllocator(Allocator):
         return self._pool.malloc(nbytes).mem  # type: ignore[no-any-return]
 
     def used_bytes(self) -> int:
-        """See `Allocator.used_bytes`."""
         return self._pool.used_bytes()
 
     def held_bytes(self) -> int:
-        """See `Allocator.held_bytes`."""
         return self._held.total()
 
     def trim(self, keep_bytes: int) -> None:
-        """See `Allocator.trim`."""
         if self._pool.free_bytes() > keep_bytes:
             self._pool.free_all_blocks()
 

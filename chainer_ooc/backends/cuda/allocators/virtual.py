@@ -124,7 +124,6 @@ class VirtualAllocator(Allocator):
         return self._live.total() - self._small.free_bytes()
 
     def held_bytes(self) -> int:
-        """See `Allocator.held_bytes`."""
         return self._chunks.held_bytes
 
     def trim(self, keep_bytes: int) -> None:
@@ -138,7 +137,6 @@ class VirtualAllocator(Allocator):
                 self._chunks.release()
 
     def close(self) -> None:
-        """See `Allocator.close`."""
         with self._lock:
             self.trim(0)
             self._moments.close()
