@@ -14,17 +14,29 @@ from chainer_ooc.execute.storage import Storage
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 
 
-def block(nbytes, freed=None):
+class HostOwner(Owner):
+    """Owns memory of the host, and notes its end in a list."""
+
+    __slots__ = ('freed', 'memory')
+
+    def __init__(self, nbytes, freed):
+        self.memory, self.freed = np.zeros(nbytes, 'u1'), freed
+        super().__init__(self.memory.ctypes.data, nbytes, 0)
+
+    def __del__(self):
+        self.freed.append(self.nbytes)
+
+
+def block(nbytes, freed):
     """A new array of bytes with an owner, as our allocator gives it."""
-    memory = np.zeros(nbytes, 'u1')
-    owner = Owner(memory.ctypes.data, nbytes, 0, lambda: [] if freed is None else freed.append(memory.nbytes))
+    owner = HostOwner(nbytes, freed)
     return cupy.ndarray((nbytes,), 'u1', cupy.cuda.MemoryPointer(
         cupy.cuda.UnownedMemory(owner.pointer, nbytes, owner, 0), 0))
 
 
 def made(shape, dtype='f4', freed=None):
     nbytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    flat = block(nbytes, freed)
+    flat = block(nbytes, [] if freed is None else freed)
     return arrays.view(flat, Layout(np.dtype(dtype), shape, np.empty(shape, dtype).strides, 0, True))
 
 

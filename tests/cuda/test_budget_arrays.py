@@ -4,9 +4,10 @@ import threading
 import numpy as np
 import pytest
 
+from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
-from chainer_ooc.backends.cuda.budget import Budget
+from chainer_ooc.backends.cuda.budget import Block, Budget
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 
@@ -148,3 +149,11 @@ def test_counting_is_exact_for_views_of_a_meter(installed):
     assert meter.current_bytes() == 0
     assert meter.above_mark_bytes() == 2048
     meter.stop()
+
+
+def test_execution_knows_an_array_of_the_budget_by_its_block(installed):
+    array = cupy.empty((100, 3), np.float32)
+    root = arrays.root_of(array)
+    assert (type(root), root.pointer, root.nbytes) == (Block, array.data.ptr, array.nbytes)
+    assert arrays.root_of(array[3:].T) is root
+    assert arrays.flat_bytes(root).data.ptr == array.data.ptr

@@ -21,7 +21,7 @@ from chainer_ooc.backends.layout import Layout
 def root_of(array: Any) -> Owner | None:
     """Returns the owner of an array's block, or None if that is not ours to move."""
     owner = getattr(array.data.mem, '_owner', None)
-    return owner if type(owner) is Owner and array.nbytes else None
+    return owner if isinstance(owner, Owner) and array.nbytes else None
 
 
 def layout_of(array: Any, root: Owner) -> Layout:

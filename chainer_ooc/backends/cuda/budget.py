@@ -33,18 +33,22 @@ from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Listener
 from chainer_ooc.backends.cuda.meter import DeviceMeter
+from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.errors import DeviceMemoryError
 from chainer_ooc.quantities import format_bytes
 
 #: Makes room for so many bytes: waits for swap-outs or evicts, and returns whether it freed something.
 Relieve = Callable[[int], bool]
 
 
-class Block:
-    """Owns memory on behalf of the arrays that show it."""
+class Block(Owner):
+    """Owns memory on behalf of the arrays that show it; `nbytes` is what they asked for."""
 
     __slots__ = ('_budget', '_ledgers', '_memory', '_size_bytes')
 
-    def __init__(self, memory: Memory, ledgers: tuple[Ledger, ...], budget: Budget) -> None:
+    def __init__(self, memory: Memory, nbytes: int, device_id: int, ledgers: tuple[Ledger, ...],
+                 budget: Budget) -> None:
+        super().__init__(memory.ptr, nbytes, device_id)
         self._memory: Memory | None = memory
         self._size_bytes, self._ledgers, self._budget = memory.size, ledgers, budget
 
@@ -102,7 +106,8 @@ class Budget:
         ledgers = self._ledgers
         for ledger in ledgers:
             ledger.add(memory.size)
-        return self._calls.pointer(memory.ptr, nbytes, Block(memory, ledgers, self))
+        return self._calls.pointer(
+            memory.ptr, nbytes, Block(memory, nbytes, self._calls.device_id, ledgers, self))
 
     @property
     def name(self) -> str:
@@ -319,12 +324,13 @@ class Budget:
             raise RuntimeError('the allocator of CuPy cannot be changed within cupy.cuda.using_allocator; leave that '
                                'block first') from error
 
-    def _no_room(self, nbytes: int) -> MemoryError:
+    def _no_room(self, nbytes: int) -> DeviceMemoryError:
         limit = 'none' if self._limit_bytes is None else format_bytes(self._limit_bytes)
-        return MemoryError(
+        return DeviceMemoryError(
             f'no room on the device for {format_bytes(nbytes)} (live {format_bytes(self.used_bytes())}, held '
             f'{format_bytes(self.held_bytes())}, allocated elsewhere {format_bytes(self.outside_bytes())}, limit '
-            f'{limit}, allocator {self.name!r}); raise chainer.config.ooc_budget or lower the batch size')
+            f'{limit}, allocator {self.name!r}); raise chainer.config.ooc_budget or lower the batch size',
+            self.outside_bytes() + self.used_bytes() + nbytes)
 
 
 class _Thread(threading.local):
