@@ -7,7 +7,6 @@ Nothing that it looks at may be taken for granted, so every part is tried on its
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import platform
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 
 from chainer_ooc import fork
 from chainer_ooc.backends import Demand, choose
+from chainer_ooc.backends.cuda import presence
 from chainer_ooc.cli.answer import Answer, listing, message
 from chainer_ooc.cli.trial import try_training
 from chainer_ooc.errors import OocError
@@ -23,7 +23,6 @@ from chainer_ooc.fork import series
 from chainer_ooc.quantities import format_bytes
 
 HELP = 'say whether training can work here, and what is missing'
-_CUPY = ('cupy', 'cupy-cuda13x', 'cupy-cuda12x', 'cupy-cuda11x')
 
 
 @dataclass
@@ -62,10 +61,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     found = Findings()
     found.examine('versions', versions)
     found.examine('patches', patches)
+    found.examine('cuda', presence.examine)
     found.examine('device', lambda: device(arguments.spill_dir))
     if not found.problems:
         found.examine('training', lambda: asdict(try_training(arguments.spill_dir)))
-    found.warnings += found.facts.get('device', {}).pop('warnings', [])
+    for topic in ('cuda', 'device'):
+        found.warnings += found.facts.get(topic, {}).pop('warnings', [])
     can_train = not found.problems
     facts = {**found.facts, 'problems': found.problems, 'warnings': found.warnings, 'can_train': can_train}
     tables = [listing('', topic, show(found.facts[topic])) for topic, show in _SHOWN.items() if topic in found.facts]
@@ -76,9 +77,10 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def versions() -> dict[str, Any]:
     """Versions of what takes part; None for what is absent."""
-    cupy = filter(None, map(_version, _CUPY))
-    return {'python': platform.python_version(), 'chainer_ooc': _version('chainer-ooc'), 'numpy': _version('numpy'),
-            'chainer': _version('chainer'), 'cupy': next(cupy, None)}
+    version = presence.version
+    cupy = filter(None, map(version, presence.PACKAGES))
+    return {'python': platform.python_version(), 'chainer_ooc': version('chainer-ooc'), 'numpy': version('numpy'),
+            'chainer': version('chainer'), 'cupy': next(cupy, None)}
 
 
 def patches() -> dict[str, Any]:
@@ -110,15 +112,8 @@ def device(spill_dir: str | None) -> dict[str, Any]:
         backend.close()
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _show_versions(facts: Mapping[str, Any]) -> dict[str, object]:
-    absent = {'cupy': 'absent (needed for GPUs alone, which this release does not use)',
+    absent = {'cupy': 'absent (needed for GPUs alone)',
               'chainer_ooc': 'not installed (running from a checkout)'}
     return {name: version or absent.get(name, 'absent') for name, version in facts.items()}
 
@@ -126,6 +121,24 @@ def _show_versions(facts: Mapping[str, Any]) -> dict[str, object]:
 def _show_patches(facts: Mapping[str, Any]) -> dict[str, object]:
     return {'series': f'{facts["count"]} patches in {facts["folder"]}',
             'applies to': f'{facts["changed_files"]} files of {facts["chainer"]}, all as expected'}
+
+
+def _show_cuda(facts: Mapping[str, Any]) -> dict[str, object]:
+    if facts['cupy'] is None:
+        return {'CuPy': 'cannot be imported' if facts['packages'] else
+                        'absent; for GPUs: pip install "cupy-cuda13x[ctk]" nvidia-cudnn-frontend nvidia-cudnn-cu13'}
+    shown: dict[str, object] = {
+        'CuPy': f'{facts["cupy"]}, made for CUDA {facts["built_for"]}',
+        'driver': f'supports CUDA up to {facts["driver"]}' if facts['driver'] else 'absent',
+        'cuDNN': f'{facts["cudnn"] or "absent"}, nvidia-cudnn-frontend {facts["cudnn_frontend"] or "absent"}',
+        'cuda-bindings': facts['cuda_bindings'] or 'absent'}
+    return shown | {f'GPU {number}': _gpu(each) for number, each in enumerate(facts['gpus'])}
+
+
+def _gpu(facts: Mapping[str, Any]) -> str:
+    free = 'unknown' if facts['free_bytes'] is None else format_bytes(facts['free_bytes'])
+    return (f'{facts["name"]}, compute capability {facts["compute_capability"]}, {format_bytes(facts["total_bytes"])}, '
+            f'{free} free')
 
 
 def _show_device(facts: Mapping[str, Any]) -> dict[str, object]:
@@ -146,4 +159,5 @@ def _show_training(facts: Mapping[str, Any]) -> dict[str, object]:
 
 
 _SHOWN: dict[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {
-    'versions': _show_versions, 'patches': _show_patches, 'device': _show_device, 'training': _show_training}
+    'versions': _show_versions, 'patches': _show_patches, 'cuda': _show_cuda, 'device': _show_device,
+    'training': _show_training}

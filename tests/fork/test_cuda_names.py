@@ -1,4 +1,4 @@
-"""Every name that the patched Chainer uses from CuPy is in the installed wheel, and takes the keywords that it is given.
+"""Every name that the patched Chainer uses from CuPy is in the wheel, and takes the keywords that it is given.
 
 Read from the sources, so that it needs no GPU, and sees what runs only where there is one. A module of CuPy that cannot
 be loaded here, since a library of CUDA is missing, is searched for the name instead. `xp` is taken for CuPy wherever it
@@ -80,7 +80,7 @@ class Reader(ast.NodeVisitor):
             self.uses.append(Use(name, f'{self.path}:{node.lineno}', keywords))
 
     def _of_cupy(self, chain):
-        before, is_xp, after = f'.{chain}'.rpartition('.xp.')
+        _before, is_xp, after = f'.{chain}'.rpartition('.xp.')
         if is_xp:
             return f'cupy.{after}'
         root = max((root for root in self.roots if f'{chain}.'.startswith(f'{root}.')), key=len, default=None)
@@ -181,8 +181,9 @@ def test_the_scan_sees_what_chainer_is_known_to_use():
     assert len(names) > 150
 
 
-@pytest.mark.parametrize('name', ['cupy.no_such_name', 'cupy.cuda.cublas.no_such_name', 'cupyx.scipy.linalg.no_such_name',
-                                  'cupy.core.ndarray', 'cupy.cuda.nccl.no_such_name'])
+@pytest.mark.parametrize('name', [
+    'cupy.core.ndarray', 'cupy.no_such_name', 'cupyx.scipy.linalg.no_such_name', 'cupy.cuda.cublas.no_such_name',
+    'cupy.cuda.nccl.no_such_name'])
 def test_a_name_that_is_not_there_is_found_out(name):
     assert [use.name for use in missing([Use(name, 'a test')])] == [name]
 

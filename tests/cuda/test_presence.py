@@ -1,0 +1,156 @@
+"""What `doctor` says about CuPy, CUDA and cuDNN, of stand-ins for them and of what is installed here."""
+import importlib.metadata
+import sys
+import types
+
+import pytest
+from command_line import run, run_json
+
+from chainer_ooc.backends.cuda import presence
+
+GPU = {'name': b'Some GPU', 'major': 9, 'minor': 0, 'totalGlobalMem': 80 << 30}
+ALL = {'cupy-cuda13x': '14.2.0', 'nvidia-cudnn-frontend': '1.32.0', 'cuda-bindings': '13.5.0'}
+
+
+def gives(value):
+    return lambda *arguments: value
+
+
+def raises(error):
+    def call(*arguments):
+        raise error
+    return call
+
+
+def make_cupy(*gpus, driver=13000, build=13020, count=None, missing=()):
+    """The few names of CuPy that are asked for; a library that is missing raises when it is looked up."""
+    runtime = types.SimpleNamespace(
+        driverGetVersion=gives(driver), getDeviceProperties=lambda number: gpus[number],
+        getDeviceCount=count or gives(len(gpus)))
+    cuda = types.ModuleType('cupy.cuda')
+    cuda.runtime, cuda.driver = runtime, types.SimpleNamespace(get_build_version=gives(build))
+    cuda.nvrtc = types.SimpleNamespace(getVersion=gives((13, 0)))
+    cuda.Device = lambda number: types.SimpleNamespace(mem_info=(70 << 30, 80 << 30))
+    cuda.__getattr__ = lambda name: raises(ImportError(f'no lib{name}'))() if name in missing else object()
+    module = types.ModuleType('cupy')
+    module.cuda, module.__version__ = cuda, '14.2.0'
+    return module
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Puts stand-ins in place: modules, None for what cannot be imported, and the versions of installed packages."""
+    honest = importlib.metadata.version
+
+    def make(cupy, packages, cudnn=92800):
+        backend_version = raises(cudnn) if isinstance(cudnn, Exception) else gives(cudnn)
+        monkeypatch.setitem(sys.modules, 'cupy', cupy)
+        monkeypatch.setitem(sys.modules, 'cudnn', types.SimpleNamespace(backend_version=backend_version))
+
+        def version(name):
+            if name in packages:
+                return packages[name]
+            if name in (*presence.PACKAGES, *ALL):
+                raise importlib.metadata.PackageNotFoundError(name)
+            return honest(name)
+        monkeypatch.setattr(importlib.metadata, 'version', version)
+    return make
+
+
+def examine():
+    found = presence.examine()
+    return found, ' '.join(found['warnings'])
+
+
+def test_without_cupy_there_is_nothing_to_warn_of(machine):
+    machine(None, {})
+    found, warnings = examine()
+    assert (found['packages'], found['cupy'], warnings) == ((), None, '')
+
+
+def test_a_whole_installation_is_shown(machine):
+    machine(make_cupy(GPU), ALL)
+    assert examine() == ({
+        'packages': ('cupy-cuda13x',), 'cupy': '14.2.0', 'built_for': '13.2', 'driver': '13.0', 'missing': (),
+        'gpus': ({'name': 'Some GPU', 'compute_capability': '9.0', 'total_bytes': 80 << 30, 'free_bytes': 70 << 30},),
+        'cudnn': '9.28.0', 'cudnn_frontend': '1.32.0', 'cuda_bindings': '13.5.0', 'warnings': ()}, '')
+
+
+def test_without_a_driver_that_is_the_only_advice(machine):
+    machine(make_cupy(driver=0, count=raises(RuntimeError('cudaErrorInsufficientDriver')), missing=('cublas',)),
+            {'cupy-cuda13x': '14.2.0'}, cudnn=RuntimeError('no library'))
+    found, warnings = examine()
+    assert found['driver'] is None
+    assert len(found['warnings']) == 1
+    assert "install NVIDIA's driver" in warnings
+
+
+def test_an_old_driver_is_told_from_none(machine):
+    machine(make_cupy(driver=12040, count=raises(RuntimeError('cudaErrorInsufficientDriver'))), ALL)
+    assert 'the driver supports CUDA 12.4' in examine()[1]
+    assert 'cupy-cuda12x' in examine()[1]
+
+
+def test_a_driver_without_a_gpu_points_at_what_may_hide_it(machine):
+    machine(make_cupy(count=raises(RuntimeError('cudaErrorNoDevice: no CUDA-capable device is detected'))), ALL)
+    assert 'CUDA_VISIBLE_DEVICES' in examine()[1]
+    assert 'cudaErrorNoDevice' in examine()[1]
+
+
+def test_missing_libraries_are_named_with_the_package_that_has_them(machine):
+    machine(make_cupy(GPU, build=12090, missing=('cublas', 'cusolver')), {'cupy-cuda12x': '14.2.0'},
+            cudnn=RuntimeError('Unable to find symbol cudnnGetVersion'))
+    found, warnings = examine()
+    assert found['missing'] == ('cublas', 'cusolver')
+    assert 'pip install "cupy-cuda12x[ctk]"' in warnings
+    assert 'pip install nvidia-cudnn-frontend nvidia-cudnn-cu12' in warnings
+    assert 'cuda-bindings==12.*' in warnings
+
+
+def test_several_packages_of_cupy_are_warned_of(machine):
+    machine(make_cupy(GPU), {**ALL, 'cupy-cuda12x': '14.2.0'})
+    assert 'several packages hold CuPy (cupy-cuda13x, cupy-cuda12x)' in examine()[1]
+
+
+def test_a_cupy_that_cannot_be_imported_is_a_warning(machine, capsys):
+    machine(None, ALL)  # None in sys.modules: the import fails
+    found, warnings = examine()
+    assert found['cupy'] is None
+    assert 'cannot be imported (ModuleNotFoundError' in warnings
+    assert 'CuPy  cannot be imported' in run(capsys, 'doctor')[1]
+
+
+def test_whatever_raises_is_survived(machine):
+    broken = types.ModuleType('cupy')
+    broken.__getattr__ = raises(OSError('a library is damaged'))
+    machine(broken, ALL, cudnn=OSError('damaged'))
+    found, _ = examine()
+    assert found['gpus'] == ()
+
+
+def test_a_gpu_that_does_not_answer_is_left_out(machine):
+    machine(make_cupy(GPU, {'name': b'broken'}), ALL)
+    assert [each['name'] for each in examine()[0]['gpus']] == ['Some GPU']
+
+
+def test_doctor_shows_the_gpu_and_its_memory(machine, capsys):
+    machine(make_cupy(GPU), ALL)
+    status, out, _ = run(capsys, 'doctor')
+    assert status == 0
+    assert 'Some GPU, compute capability 9.0, 80.00 GiB, 70.00 GiB free' in out
+    assert 'supports CUDA up to 13.0' in out
+    assert 'warning: ' not in out
+
+
+def test_doctor_moves_the_advice_to_its_warnings(machine, capsys):
+    machine(make_cupy(driver=0), ALL)
+    found = run_json(capsys, 'doctor')
+    assert found['can_train'] is True
+    assert 'warnings' not in found['cuda']
+    assert any('driver' in line for line in found['warnings'])
+
+
+def test_what_is_installed_here_answers(capsys):
+    found = run_json(capsys, 'doctor')['cuda']
+    assert (found['cupy'] is None) == (found['packages'] == [])
+    assert found['gpus'] == [] or found['driver']
