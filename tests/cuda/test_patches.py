@@ -1,9 +1,10 @@
-"""The patches 0016 to 0021, as far as they can be seen without a GPU; 0016 and 0018 are in test_chainer_with_cupy.
+"""The patches 0016 to 0022, as far as they can be seen without a GPU; 0016 and 0018 are in test_chainer_with_cupy.
 
 Kernels and names are read from the patched sources. A GPU's functions are run on arrays of NumPy, where that promotes
 as CuPy does.
 """
 import re
+from pathlib import Path
 
 import chainer_ooc  # noqa: F401  before chainer
 
@@ -59,3 +60,15 @@ def test_0021_clip_keeps_the_dtype_on_a_gpu(monkeypatch, shape):
     monkeypatch.setattr(cuda, 'cupy', np)
     y, = Clip(np.float32(-.75), np.float32(1.5)).forward_gpu((np.ones(shape, np.float16),))
     assert y.dtype == np.float16
+
+
+def test_0022_kernels_that_name_float16_include_its_header(sources):
+    named = {path: text for path, text in sources.items() if 'reinterpret_cast<float16' in text}
+    assert list(named) == ['chainer/training/updaters/multiprocess_parallel_updater.py']
+    assert all(text.count('preamble=_float16_preamble()') == text.count('loop_prep=') == 2 for text in named.values())
+
+
+def test_0022_cupy_has_the_header_where_it_is_included():
+    cupy = pytest.importorskip('cupy', reason='the wheel of CuPy is not installed')
+    header = Path(cupy.__file__).parent / '_core' / 'include' / 'cupy' / 'float16.cuh'
+    assert header.exists() == (int(cupy.__version__.split('.')[0]) >= 14)
