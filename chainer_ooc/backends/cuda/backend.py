@@ -1,0 +1,228 @@
+r"""The CUDA backend: arrays on the GPU, swapped to pinned host memory by two streams, and to a spill file behind it.
+
+    caller --- pinned memory has room? --- yes --> streams "out" and "in" <---> pinned memory          (far, transfer)
+                                      \--- no ---> two threads <---> staging blocks <---> spill file   (disk)
+       release (any thread) -> deques, emptied by the caller's next swap-out and by the swap-out thread
+       arrays ---> Budget ---> allocator ---> the device                                               (budget)
+
+What orders the copies with the computations is told in ``transfer``. The limit of near memory is the budget's, which is
+CuPy's allocator for as long as the backend is open: it covers every array of the process, whoever made it.
+
+Left out: the order and the time of swaps (``schedule``); mappings (managed memory); a second GPU.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from chainer_ooc.backends.base import (
+    Backend,
+    Bandwidth,
+    ByteArray,
+    FarCopy,
+    Meter,
+    Transfer,
+    check_array,
+    check_target,
+)
+from chainer_ooc.backends.cuda import measure
+from chainer_ooc.backends.cuda.driver import DeviceFacts, Driver, Event
+from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
+from chainer_ooc.backends.cuda.transfer import forked
+from chainer_ooc.backends.host import filesystem
+from chainer_ooc.errors import SpillError
+from chainer_ooc.quantities import format_bytes
+
+_backends: weakref.WeakSet[CudaBackend] = weakref.WeakSet()
+_watching_forks = threading.Event()
+
+
+class CudaBackend(Backend):
+    """Near memory is the GPU's, far memory pinned memory of the host, then an unnamed file in a folder.
+
+    Args:
+        spill_dir: Folder of the spill file; None for the folder of temporary files, or ``/var/tmp`` where that is a
+            RAM disk.
+        host_limit_bytes: What may be pinned for far copies; None for a share of the host's free memory. A few blocks of
+            8 MiB that copies to and from the file pass through come on top.
+        allocator: ``'pool'``, ``'virtual'``, ``'async'`` or ``'unified'``.
+        driver: The device; None for the one that is CuPy's current one.
+
+    Raises:
+        SpillError: No spill file can be made in the folder that is named.
+        RuntimeError: CUDA has no device or no driver.
+    """
+
+    name = 'cuda'
+
+    def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'pool',
+                 driver: Driver | None = None) -> None:
+        self._driver = _cupy_driver() if driver is None else driver
+        self._owner = os.getpid()
+        self._closed = False
+        self._allocator = allocator
+        self._bandwidth: Bandwidth | None = None
+        self._facts = self._driver.facts()
+        self._far = FarMemory(self._driver, spill_dir, host_limit_bytes)
+        self._budget = self._driver.budget(allocator)
+        self._room_bytes = 0
+        _watch_forks(self)
+        self._budget.install()
+        self._look_at_room()
+
+    def meter(self) -> Meter:
+        return self._budget.meter()
+
+    def moment(self) -> Event:
+        return self._driver.record(self._driver.compute(), timed=True)
+
+    def seconds_between(self, start: Event, end: Event) -> float:
+        self._driver.synchronize(end)
+        return self._driver.seconds_between(start, end)
+
+    def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:
+        self._budget.limit_bytes, self._budget.relieve = nbytes, relieve
+        self._look_at_room()
+
+    def allocate(self, nbytes: int) -> ByteArray:
+        with self._budget.no_relief():
+            return self._driver.empty(nbytes)
+
+    def free_bytes(self) -> int:
+        self._look_at_room()
+        return max(0, self._room_bytes - self._budget.used_bytes())
+
+    def has_room(self, nbytes: int) -> bool:
+        """By what the device had when it was last asked: asking it takes too long for every computation."""
+        return nbytes <= self._room_bytes - self._budget.used_bytes()
+
+    def keep_at_most(self, nbytes: int) -> None:
+        """Nothing to do under a limit, which counts what is kept: more than fits is given back when it is in the way.
+
+        Giving it back at each call would have the host wait for the device each time.
+        """
+        if self._budget.limit_bytes is None:
+            self._budget.trim(nbytes)
+
+    def trim(self) -> None:
+        self._budget.trim()
+        self._look_at_room()
+
+    def reserve(self, nbytes: int) -> None:
+        self._check_usable('reserve far memory')
+        free_bytes = self._far.free_bytes()
+        if nbytes > free_bytes:
+            raise SpillError(
+                errno.ENOSPC, f'pinned memory and the spill folder {self._far.disk.folder!r} are too small together '
+                f'(needed {format_bytes(nbytes)}, free {format_bytes(free_bytes)}); raise chainer.config.ooc_host_limit, '
+                'free space there or set chainer.config.ooc_spill_dir to a folder with more')
+
+    def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:
+        self._check_usable('swap out')
+        check_array(source, 'source')
+        copy = self._far.swap_out(source)
+        return copy, copy.swap_out
+
+    def swap_in(self, copy: FarCopy, into: ByteArray) -> Transfer:
+        self._check_usable('swap in')
+        if not isinstance(copy, CudaCopy) or copy.place.unwanted or not self._far.owns(copy):
+            raise ValueError('cannot swap in a copy that is released or of another backend')
+        check_target(into, copy.nbytes)
+        return self._far.swap_in(copy, into)
+
+    def release(self, copy: FarCopy) -> None:
+        if isinstance(copy, CudaCopy):
+            copy.release()
+
+    def bandwidth(self) -> Bandwidth:
+        if self._bandwidth is None:
+            self._bandwidth = measure.bandwidth(self)
+        return self._bandwidth
+
+    def machine(self) -> str:
+        return f'{self._facts.name}, {format_bytes(self._facts.total_bytes)}'
+
+    def describe(self) -> dict[str, Any]:
+        self._check_usable('describe')
+        limits = {'device': self._driver.free_bytes()}
+        if self._budget.limit_bytes is not None:
+            limits['budget'] = self._budget.limit_bytes
+        return {
+            'device': self.name,
+            **_described(self._facts),
+            'allocator': self._allocator,
+            'near_free_bytes': self.free_bytes(),
+            'near_limits_bytes': limits,
+            'pinned_bytes': self._far.pinned.held_bytes(),
+            'pinned_limit_bytes': self._far.pinned.limit_bytes,
+            'spill_folder': self._far.disk.folder,
+            'spill_filesystem': filesystem.filesystem_type(self._far.disk.folder),
+            'spill_free_bytes': max(0, self._far.disk.free_bytes()),
+            'spill_file_bytes': self._far.disk.held_bytes(),
+            'warnings': self._warnings(),
+        }
+
+    def close(self) -> None:
+        """See `Backend.close`.
+
+        Raises:
+            SpillError: the device failed; all is given back that could be.
+        """
+        self._closed = True
+        if os.getpid() != self._owner:
+            self._far.disk.part()
+            return
+        try:
+            self._far.close()
+        except RuntimeError as error:
+            raise SpillError(f'the GPU failed while its backend was closed: {error}') from error
+        finally:
+            self._budget.close()
+
+    def _look_at_room(self) -> None:
+        """Asks the device how much our arrays together may hold."""
+        self._room_bytes = self._budget.free_bytes() + self._budget.used_bytes()
+
+    def _warnings(self) -> list[str]:
+        warnings = []
+        if self._far.pinned.refused:
+            warnings.append(f'the system refused to pin more than {format_bytes(self._far.pinned.limit_bytes)}: the '
+                            'rest goes to the spill file; see ulimit -l and the memory that is free')
+        if filesystem.is_ram_disk(self._far.disk.folder):
+            warnings.append('the spill folder is a RAM disk: what is swapped out stays in memory')
+        return warnings
+
+    def _check_usable(self, act: str) -> None:
+        if os.getpid() != self._owner:
+            raise forked(act)
+        if self._closed:
+            raise SpillError(f'cannot {act}: the cuda backend is closed; chainer_ooc.reset() makes a new one')
+
+
+def _cupy_driver() -> Driver:
+    from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
+
+    return CupyDriver()
+
+
+def _described(facts: DeviceFacts) -> dict[str, Any]:
+    return {f'device_{name}': value for name, value in asdict(facts).items()}
+
+
+def _watch_forks(backend: CudaBackend) -> None:
+    """Has a forked child close its copy of the descriptor, which would hold the file's space for as long as it runs."""
+    _backends.add(backend)
+    if not _watching_forks.is_set() and hasattr(os, 'register_at_fork'):
+        _watching_forks.set()
+        os.register_at_fork(after_in_child=_close_in_child)
+
+
+def _close_in_child() -> None:
+    for backend in list(_backends):
+        backend.close()

@@ -1,0 +1,275 @@
+r"""Far copies that pinned memory has no room for: in the spill file, by way of a few pinned blocks.
+
+Two threads, one a direction, move a copy piece by piece through two staging blocks, so that the disk and the device
+work at the same time::
+
+    swap-out   "out"   [piece 0 -> A] [piece 1 -> B]                 [piece 2 -> A]
+               disk                   [A -> file   ] [B -> file    ]                [A -> file]
+    swap-in    disk    [file -> A]    [file -> B   ]                 [file -> A]
+               "in"                   [A -> piece 0] [B -> piece 1 ]                [A -> piece 2]
+
+A thread ends a transfer when all pieces have been copied, by the device too, so that it has no event to wait for.
+Copies that fit pinned memory run on the same streams meanwhile.
+
+The swap-out thread alone owns the extents, as on the host; releases reach it by a deque, from any thread.
+
+Where not even the staging blocks can be pinned, ordinary memory stands in for them: CUDA copies from there as well, but
+makes the thread wait.
+
+Left out: GPUDirect Storage, which needs a file system and a driver of its own.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+
+from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.cuda.driver import Driver, Event, Stream
+from chainer_ooc.backends.cuda.pinned import host_view
+from chainer_ooc.backends.cuda.transfer import CudaTransfer, copy_failed
+from chainer_ooc.backends.host import filesystem
+from chainer_ooc.backends.host.extents import Extents
+from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile
+from chainer_ooc.backends.host.swap_thread import SwapThread, Task
+from chainer_ooc.backends.host.transfer import HostTransfer, Space
+from chainer_ooc.errors import SpillError
+
+_STAGING_BLOCKS = 2
+
+
+class Job:
+    """The near side of a copy, as a thread takes it over.
+
+    Args:
+        driver: the device.
+        array: near memory, which lives as long as this.
+    """
+
+    def __init__(self, driver: Driver, array: ByteArray) -> None:
+        self.array = array
+        self.address = driver.address(array)
+        self.ready: Event = driver.record(driver.compute())  # what compute does with the memory until now comes first
+
+
+class Staging:
+    """Two blocks of host memory that pieces pass through, by turns."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._pinned: list[int] = []
+        self._ordinary: list[ByteArray] = []
+
+    def addresses(self) -> list[int]:
+        """Where the blocks lie; each has `PIECE_BYTES`."""
+        while len(self._pinned) + len(self._ordinary) < _STAGING_BLOCKS:
+            try:
+                self._pinned.append(self._driver.pin(PIECE_BYTES))
+            except (MemoryError, RuntimeError):
+                self._ordinary.append(np.empty(PIECE_BYTES, np.uint8))
+        return [*self._pinned, *(block.ctypes.data for block in self._ordinary)]
+
+    def close(self) -> None:
+        """Gives the blocks back; no copy may run any more."""
+        self._ordinary.clear()
+        while self._pinned:
+            self._driver.unpin(self._pinned.pop())
+
+
+class DiskTier:
+    """The spill file behind pinned memory.
+
+    Args:
+        driver: the device.
+        folder: of the spill file. One that is named is opened at once, so that a wrong name is told at once; the
+            default one (None) when pinned memory is full.
+        out, into: the streams of the two directions.
+
+    Attributes:
+        unwanted: released copies, appended from any thread.
+
+    Raises:
+        SpillError: no file can be made in `folder`.
+    """
+
+    def __init__(self, driver: Driver, folder: str | None, out: Stream, into: Stream) -> None:
+        self.unwanted: collections.deque[Space] = collections.deque()
+        self._driver = driver
+        self._out, self._in = out, into
+        self._file: SpillFile | None = None if folder is None else SpillFile(folder)
+        self._extents = Extents()
+        self._asked_bytes = 0  # ever given to swap_out
+        self._answered_bytes = 0  # of those: placed, failed or no longer wanted
+        self._staging_out, self._staging_in = Staging(driver), Staging(driver)
+        self._writer = SwapThread('chainer_ooc-cuda-out', self._write, self._write_ended)
+        self._reader = SwapThread('chainer_ooc-cuda-in', self._read, self._read_ended)
+
+    @property
+    def folder(self) -> str:
+        """Where the spill file is, or will be."""
+        return filesystem.default_folder() if self._file is None else self._file.folder
+
+    def held_bytes(self) -> int:
+        """Size of the spill file."""
+        return self._extents.end_bytes
+
+    def free_bytes(self) -> int:
+        """What the file can still take beside what is there and what is queued."""
+        if self._file is None:
+            return filesystem.free_space(self.folder)
+        waiting = sum(space.nbytes for space in self.unwanted.copy() if space.start is not None)
+        queued = max(0, self._asked_bytes - self._answered_bytes)
+        return self._file.free_bytes(self._extents.end_bytes) + self._extents.free_bytes + waiting - queued
+
+    def swap_out(self, source: ByteArray, transfer: CudaTransfer) -> Space:
+        """Has the thread write an array.
+
+        Raises:
+            SpillError: no file or no thread can be made. Nothing has started.
+            RuntimeError: CUDA refuses. Nothing has started.
+        """
+        if self._file is None:
+            self._file = SpillFile(None)
+        space = Space(source.nbytes)
+        asked_bytes = max(self._asked_bytes, self._answered_bytes)  # behind if an interrupt followed submit
+        self._submit(self._writer, space, source, space.swap_out, None)
+        self._asked_bytes = asked_bytes + source.nbytes
+        transfer.by_disk = space.swap_out
+        return space
+
+    def swap_in(self, space: Space, into: ByteArray, transfer: CudaTransfer) -> None:
+        """Has the thread read a copy, once that is written.
+
+        Raises:
+            SpillError: no thread can be made. Nothing has started.
+            RuntimeError: CUDA refuses. Nothing has started.
+        """
+        read = HostTransfer(space.nbytes)
+        space.reads_started += 1  # before the thread can end it
+        try:
+            self._submit(self._reader, space, into, read, space.swap_out)
+        except (SpillError, RuntimeError):
+            space.reads_started -= 1
+            raise
+        transfer.by_disk = read
+
+    def stop(self) -> None:
+        """Waits until the threads have made all copies, and ends them. Idempotent."""
+        self._writer.stop()
+        self._reader.stop()
+
+    def close(self) -> None:
+        """Gives back the file and the staging blocks; the threads have stopped. Idempotent."""
+        self.part()
+        self._staging_out.close()
+        self._staging_in.close()
+
+    def part(self) -> None:
+        """In a forked child: closes its copy of the descriptor, which would hold the file's space."""
+        if self._file is not None:
+            self._file.close()
+
+    def _submit(self, thread: SwapThread, space: Space, array: ByteArray, transfer: HostTransfer,
+                after: HostTransfer | None) -> None:
+        job = Job(self._driver, array)
+        thread.submit(Task(space, job, transfer, after))  # type: ignore[arg-type]  # what a task hands over is ours
+
+    # What follows runs in the threads.
+
+    def _write(self, space: Space, near: object) -> None:
+        assert isinstance(near, Job) and self._file is not None
+        self._take_back()
+        if space.useless():
+            return
+        start, growth_bytes = self._extents.place(space.nbytes)
+        if growth_bytes:
+            self._file.grow(self._extents.end_bytes, growth_bytes)
+        self._extents.take(start, space.nbytes)
+        try:
+            self._write_pieces(self._file, space, near, start)
+        except BaseException:
+            self._extents.give(start, space.nbytes)
+            raise
+        space.start = start
+
+    def _write_pieces(self, file: SpillFile, space: Space, near: Job, start: int) -> None:
+        on_the_way: collections.deque[tuple[Event, memoryview, int]] = collections.deque()
+        with self._on_stream(self._out, near):
+            staging = self._staging_out.addresses()
+            for number, (offset, nbytes) in enumerate(_pieces(space.nbytes)):
+                address = staging[number % _STAGING_BLOCKS]
+                if len(on_the_way) == _STAGING_BLOCKS:
+                    self._write_piece(file, space, *on_the_way.popleft())
+                if space.useless():
+                    break
+                self._driver.copy_out(address, near.address + offset, nbytes, self._out)
+                event = self._driver.record(self._out)
+                on_the_way.append((event, host_view(address, nbytes), start + offset))
+            while on_the_way:
+                self._write_piece(file, space, *on_the_way.popleft())
+
+    def _write_piece(self, file: SpillFile, space: Space, event: Event, piece: memoryview, start: int) -> None:
+        self._driver.synchronize(event)
+        file.write(piece, start, space.useless)
+
+    def _write_ended(self, space: Space) -> None:
+        self._answered_bytes += space.nbytes
+
+    def _read(self, space: Space, near: object) -> None:
+        assert isinstance(near, Job) and self._file is not None
+        assert space.start is not None, 'a copy that was written has no place'
+        last: list[Event] = [None] * _STAGING_BLOCKS
+        with self._on_stream(self._in, near):
+            staging = self._staging_in.addresses()
+            for number, (offset, nbytes) in enumerate(_pieces(space.nbytes)):
+                turn = number % _STAGING_BLOCKS
+                self._synchronize(last[turn])
+                self._file.read(host_view(staging[turn], nbytes), space.start + offset)
+                self._driver.copy_in(near.address + offset, staging[turn], nbytes, self._in)
+                last[turn] = self._driver.record(self._in)
+            for event in last:
+                self._synchronize(event)
+
+    def _synchronize(self, event: Event) -> None:
+        if event is not None:
+            self._driver.synchronize(event)
+
+    def _read_ended(self, space: Space) -> None:
+        space.reads_ended += 1
+
+    @contextlib.contextmanager
+    def _on_stream(self, stream: Stream, near: Job) -> Iterator[None]:
+        """Puts copies on a stream after what compute did; when they fail, none of them runs any more afterwards.
+
+        Raises:
+            SpillError: the disk or CUDA failed.
+        """
+        try:
+            self._driver.use()
+            self._driver.wait_event(stream, near.ready)
+            yield
+        except BaseException as error:
+            with contextlib.suppress(RuntimeError):
+                self._driver.finish(stream)
+            if isinstance(error, RuntimeError):
+                raise copy_failed(error) from None
+            raise
+
+    def _take_back(self) -> None:
+        """Makes the extents of released spaces free, but for those that a swap-in still reads."""
+        for _ in range(len(self.unwanted)):
+            space = self.unwanted.popleft()
+            if not space.useless():
+                self.unwanted.append(space)
+            elif space.start is not None:
+                self._extents.give(space.start, space.nbytes)
+                space.start = None
+
+
+def _pieces(nbytes: int) -> Iterator[tuple[int, int]]:
+    """Offset and size of each piece."""
+    for offset in range(0, nbytes, PIECE_BYTES):
+        yield offset, min(PIECE_BYTES, nbytes - offset)

@@ -1,0 +1,139 @@
+"""What the CUDA backend asks of CUDA, and nothing more.
+
+A GPU is rarely at hand. Everything above this line of calls is proven with a stand-in for it, whose copies are as late
+and in as unlucky an order as CUDA allows (``tests/cuda/fake_driver.py``); what is below it (`cupy_driver`) is a line or
+two for each call, and held to the wheels' signatures.
+
+Streams and events are opaque here. An event is always made and recorded in one step: CUDA says of one that was never
+recorded that it has passed.
+
+Errors: a call that CUDA refuses raises RuntimeError, whose text has CUDA's name for it; memory that cannot be had
+raises MemoryError, but for `pin`, which may raise either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chainer_ooc.backends.base import ByteArray, Meter
+
+Stream = Any
+Event = Any
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What a GPU is called, and what it runs under.
+
+    Attributes:
+        name: such as ``'NVIDIA H100 80GB HBM3'``.
+        number: by which this process knows it, from 0.
+        total_bytes: its memory.
+        compute_capability: such as ``'9.0'``.
+        driver_version: the newest CUDA that the driver supports, such as ``'13.0'``.
+        runtime_version: the CUDA that CuPy was built for, such as ``'13.0'``.
+    """
+
+    name: str
+    number: int
+    total_bytes: int
+    compute_capability: str
+    driver_version: str
+    runtime_version: str
+
+
+class MemoryBudget(Protocol):
+    """The allocator of all near memory, with its limit; see ``budget.Budget``."""
+
+    limit_bytes: int | None
+    relieve: Callable[[int], bool] | None
+
+    def install(self) -> None:
+        """Has all arrays come from here."""
+
+    def close(self) -> None:
+        """Puts back what `install` replaced, and forgets limit and relief. Idempotent."""
+
+    def used_bytes(self) -> int:
+        """Bytes of the blocks that live."""
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be had, of the device and of what is kept, within the limit."""
+
+    def trim(self, keep_bytes: int = 0) -> None:
+        """Gives back to the device what is kept for later blocks, beyond so many bytes."""
+
+    def no_relief(self) -> contextlib.AbstractContextManager[None]:
+        """Has allocations fail at once meanwhile instead of calling `relieve`."""
+
+    def meter(self) -> Meter:
+        """Counts allocations."""
+
+
+class Driver(Protocol):
+    """One device."""
+
+    def use(self) -> None:
+        """Has the calling thread work on this device; each new thread starts with the first one."""
+
+    def facts(self) -> DeviceFacts:
+        """Describes the device."""
+
+    def free_bytes(self) -> int:
+        """Bytes of the device's memory that nobody has taken."""
+
+    def budget(self, allocator: str) -> MemoryBudget:
+        """Makes the allocator of the name, see `chainer.config.ooc_allocator`, with a budget around it."""
+
+    def empty(self, nbytes: int) -> ByteArray:
+        """New near memory: uint8, one-dimensional, that owns its memory.
+
+        Raises:
+            MemoryError: there is none.
+        """
+
+    def address(self, array: ByteArray) -> int:
+        """Where a contiguous array lies on the device."""
+
+    def compute(self) -> Stream:
+        """The stream that the calling thread computes on now."""
+
+    def new_stream(self) -> Stream:
+        """Makes a stream that runs beside all others."""
+
+    def finish(self, stream: Stream) -> None:
+        """Blocks until all that was put on the stream has run."""
+
+    def record(self, stream: Stream, timed: bool = False) -> Event:
+        """Makes an event that passes when all that was put on the stream so far has run."""
+
+    def wait_event(self, stream: Stream, event: Event) -> None:
+        """Has what is put on the stream from now on wait for an event; does not block."""
+
+    def passed(self, event: Event) -> bool:
+        """Whether an event has passed; does not block."""
+
+    def synchronize(self, event: Event) -> None:
+        """Blocks until an event has passed."""
+
+    def seconds_between(self, start: Event, end: Event) -> float:
+        """Seconds between two timed events that have passed."""
+
+    def copy_out(self, host_address: int, device_address: int, nbytes: int, stream: Stream) -> None:
+        """Puts a copy from the device to the host on a stream."""
+
+    def copy_in(self, device_address: int, host_address: int, nbytes: int, stream: Stream) -> None:
+        """Puts a copy from the host to the device on a stream."""
+
+    def pin(self, nbytes: int) -> int:
+        """Returns the address of new host memory that the device reads and writes by itself, of exactly that size.
+
+        Raises:
+            RuntimeError: the system gives no more of it; or MemoryError.
+        """
+
+    def unpin(self, address: int) -> None:
+        """Gives back what `pin` gave; no copy may be using it."""

@@ -1,0 +1,205 @@
+"""Far memory of a GPU: pinned host memory first, the spill file behind it.
+
+A copy goes to pinned memory if a block can be lent for it, else to the spill file, and stays there. Nothing moves from
+one to the other: a training repeats its copies in the same order, so that the same ones find room again, and moving
+would take the disk's time for what was put into memory to be fast.
+
+A failure of CUDA while a copy is put on its stream is told when the copy is waited for (C2), as one of the copy itself.
+
+Left out: choosing what goes to the disk by when it is read again (the policy does not know of the two tiers).
+"""
+
+from __future__ import annotations
+
+import collections
+
+from chainer_ooc.backends.base import ByteArray, FarCopy
+from chainer_ooc.backends.cuda.disk import DiskTier
+from chainer_ooc.backends.cuda.driver import Driver, Event
+from chainer_ooc.backends.cuda.pinned import PinnedBlock, PinnedMemory
+from chainer_ooc.backends.cuda.transfer import CudaTransfer, Line, copy_failed
+from chainer_ooc.backends.host.transfer import Space
+from chainer_ooc.errors import SpillError
+
+
+class PinnedPlace:
+    """A copy's place in pinned memory.
+
+    Attributes:
+        block: its bytes; None before they are there and once they were given back.
+        unwanted: the copy is released.
+    """
+
+    __slots__ = ('block', 'unwanted')
+
+    def __init__(self, block: PinnedBlock | None) -> None:
+        self.block = block
+        self.unwanted = False
+
+
+class CudaCopy(FarCopy):
+    """A far copy of a GPU's memory.
+
+    Args:
+        place: where it lies; None if it has none, as its swap-out was refused.
+        swap_out: the transfer that fills it.
+        unwanted: the list of places to give back; appending to it is atomic.
+    """
+
+    __slots__ = ('place', 'swap_out', 'unwanted')
+
+    def __init__(self, place: PinnedPlace | Space | None, swap_out: CudaTransfer,
+                 unwanted: collections.deque[PinnedPlace] | collections.deque[Space]) -> None:
+        super().__init__(swap_out.nbytes)
+        self.place = PinnedPlace(None) if place is None else place
+        self.swap_out = swap_out
+        self.unwanted = unwanted  # the last, see __del__
+
+    def release(self) -> None:
+        """Only notes it: the garbage collector may call this at any instruction (C7)."""
+        if not self.place.unwanted:
+            self.unwanted.append(self.place)  # type: ignore[arg-type]  # each tier makes its own pairs
+            self.place.unwanted = True
+
+    def __del__(self) -> None:
+        if hasattr(self, 'unwanted'):  # else an interrupt came while it was made
+            self.release()
+
+
+class FarMemory:
+    """Both tiers, and the two directions of copies.
+
+    Args:
+        driver: the device.
+        folder: of the spill file, see `DiskTier`.
+        limit_bytes: of pinned memory, see `PinnedMemory`.
+
+    Attributes:
+        pinned: the first tier.
+        disk: the second.
+
+    Raises:
+        SpillError: no file can be made in `folder`.
+    """
+
+    def __init__(self, driver: Driver, folder: str | None, limit_bytes: int | None) -> None:
+        self._driver = driver
+        self._out, self._in = Line(driver, outward=True), Line(driver, outward=False)
+        self.disk = DiskTier(driver, folder, self._out.stream, self._in.stream)
+        self.pinned = PinnedMemory(driver, limit_bytes)
+        self._unwanted: collections.deque[PinnedPlace] = collections.deque()
+
+    def owns(self, copy: CudaCopy) -> bool:
+        """Whether it was made here."""
+        return copy.unwanted is self._unwanted or copy.unwanted is self.disk.unwanted
+
+    def free_bytes(self) -> int:
+        """Bytes that can still be copied out."""
+        self._take_back()
+        return self.pinned.free_bytes() + max(0, self.disk.free_bytes())
+
+    def swap_out(self, source: ByteArray) -> CudaCopy:
+        """Starts a swap-out."""
+        self._take_back()
+        self._out.advance()
+        transfer = self._out.begin(source)
+        unwanted: collections.deque[PinnedPlace] | collections.deque[Space] = self._unwanted
+        place: PinnedPlace | Space | None = None
+        try:
+            transfer.block = self.pinned.lend(source.nbytes)
+            if transfer.block is None:
+                place, unwanted = self.disk.swap_out(source, transfer), self.disk.unwanted
+            else:
+                place = PinnedPlace(transfer.block)
+                self._copy_out(source, transfer.block, transfer)
+        except (SpillError, RuntimeError) as error:
+            transfer.refusal = _refusal(error)
+        return CudaCopy(place, transfer, unwanted)
+
+    def swap_in(self, copy: CudaCopy, into: ByteArray) -> CudaTransfer:
+        """Starts a swap-in."""
+        self._in.advance()
+        transfer = self._in.begin(into)
+        try:
+            self._check_whole(copy)
+            if isinstance(copy.place, Space):
+                self.disk.swap_in(copy.place, into, transfer)
+            else:
+                transfer.block = copy.place.block
+                assert transfer.block is not None, 'a copy that was written has no place'
+                self._copy_in(transfer.block, into, transfer, copy.swap_out)
+        except (SpillError, RuntimeError) as error:
+            transfer.refusal = _refusal(error)
+        return transfer
+
+    def close(self) -> None:
+        """Ends all copies and gives everything back. Idempotent.
+
+        Raises:
+            RuntimeError: the device failed. Everything is given back that could be.
+
+        If this fails: a KeyboardInterrupt may pass through; call it again.
+        """
+        failure = None
+        for step in (self.disk.stop, self._out.drain, self._in.drain, self._unwanted.clear, self.pinned.close,
+                     self.disk.close):
+            try:
+                step()
+            except RuntimeError as error:
+                failure = error
+        if failure is not None:
+            raise failure
+
+    def _copy_out(self, source: ByteArray, block: PinnedBlock, transfer: CudaTransfer) -> None:
+        driver, stream, last = self._driver, self._out.stream, block.last
+        block.settled = False
+        self._follow_compute(stream)
+        if last is not None:
+            driver.wait_event(stream, last)
+        transfer.start = driver.record(stream, timed=True)
+        if block.nbytes:
+            driver.copy_out(block.address, driver.address(source), block.nbytes, stream)
+        self._settle(block, transfer, driver.record(stream, timed=True))
+
+    def _copy_in(self, block: PinnedBlock, into: ByteArray, transfer: CudaTransfer, swap_out: CudaTransfer) -> None:
+        driver, stream = self._driver, self._in.stream
+        block.settled = False
+        self._follow_compute(stream)
+        if not swap_out.ended:
+            driver.wait_event(stream, swap_out.end)
+        transfer.start = driver.record(stream, timed=True)
+        if block.nbytes:
+            driver.copy_in(driver.address(into), block.address, block.nbytes, stream)
+        self._settle(block, transfer, driver.record(stream, timed=True))
+
+    def _follow_compute(self, stream: object) -> None:
+        """What is put on a copying stream from now on comes after what compute was given until now."""
+        self._driver.wait_event(stream, self._driver.record(self._driver.compute()))
+
+    def _settle(self, block: PinnedBlock, transfer: CudaTransfer, end: Event) -> None:
+        transfer.end = block.last = end
+        block.settled = True
+
+    def _check_whole(self, copy: CudaCopy) -> None:
+        """Raises SpillError if a copy is known to have no bytes."""
+        swap_out = copy.swap_out
+        failure = swap_out.failure if swap_out.ended else swap_out.refusal
+        if failure is not None:
+            raise SpillError(*failure.args)
+
+    def _take_back(self) -> None:
+        """Has released blocks lent again; their next copies wait for their last ones.
+
+        A place may be in the list twice (see `HostCopy.release`), hence the block is taken from it.
+        """
+        while self._unwanted:
+            place = self._unwanted.popleft()
+            place.unwanted = True
+            block, place.block = place.block, None
+            if block is not None:
+                self.pinned.take_back(block)
+
+
+def _refusal(error: Exception) -> SpillError:
+    """The same, without the frames that refer to the array (C5)."""
+    return SpillError(*error.args) if isinstance(error, SpillError) else copy_failed(error)
