@@ -11,12 +11,14 @@ import weakref
 
 import numpy as np
 import pytest
+from fake_driver import FakeDriver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, Bandwidth, FarCopy
 from chainer_ooc.backends.chaos import ChaosBackend
+from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import SpillError
 
@@ -33,7 +35,23 @@ def _chaos(seed):
     return lambda folder: ChaosBackend(seed)
 
 
-BACKENDS = {'host': _host, **{f'chaos-{seed}': _chaos(seed) for seed in range(4)}}
+def _cuda(seed, host_limit_bytes):
+    """The last one's copies go to pinned memory and to the file by turns."""
+    def make(folder):
+        driver = FakeDriver(seed)
+        made = CudaBackend(str(folder), host_limit_bytes=host_limit_bytes, driver=driver)
+        made.misuses = driver.misuses
+        return made
+    return make
+
+
+BACKENDS = {
+    'host': _host,
+    **{f'chaos-{seed}': _chaos(seed) for seed in range(4)},
+    **{f'cuda-pinned-{seed}': _cuda(seed, 1 << 30) for seed in range(4)},
+    **{f'cuda-disk-{seed}': _cuda(seed, 0) for seed in range(2)},
+    **{f'cuda-both-{seed}': _cuda(seed, 25 * MB) for seed in range(2)},
+}
 
 
 @pytest.fixture(params=BACKENDS)
@@ -42,6 +60,15 @@ def backend(request, tmp_path):
     yield made
     made.close()
     assert getattr(made, 'misuses', []) == [], 'the test asked for more than the contract promises'
+
+
+@pytest.fixture
+def has_mappings(backend):
+    if isinstance(backend, CudaBackend):
+        pytest.skip('the cuda backend has no mappings')
+
+
+needs_mappings = pytest.mark.usefixtures('has_mappings')
 
 
 def filled(backend, nbytes, seed=0):
@@ -185,6 +212,7 @@ def test_a_copy_released_in_flight_ends_without_an_error(backend):
     assert np.array_equal(back(backend, out(backend, array)), array)
 
 
+@needs_mappings
 @pytest.mark.parametrize('nbytes', [0, 1, 4097, 20 * MB + 3])
 def test_a_mapping_has_the_bytes_of_its_copy(backend, nbytes):
     array = filled(backend, nbytes)
@@ -194,6 +222,8 @@ def test_a_mapping_has_the_bytes_of_its_copy(backend, nbytes):
     assert np.array_equal(mapped, array)
 
 
+@needs_mappings
+@needs_mappings
 def test_mapping_waits_for_the_swap_out(backend):
     array = filled(backend, 24 * MB)
     copy, transfer = backend.swap_out(array)
@@ -201,6 +231,7 @@ def test_mapping_waits_for_the_swap_out(backend):
     assert transfer.done
 
 
+@needs_mappings
 def test_what_is_written_to_a_mapping_is_the_content_of_its_copy(backend):
     copy = out(backend, filled(backend, MB))
     mapped = backend.map(copy)
@@ -209,6 +240,8 @@ def test_what_is_written_to_a_mapping_is_the_content_of_its_copy(backend):
     assert (backend.map(copy) == 7).all()
 
 
+@needs_mappings
+@needs_mappings
 def test_the_memory_of_a_mapping_can_be_found(backend):
     mapped = backend.map(out(backend, filled(backend, 4 * MB)))
     part = mapped[64:1064].view(np.float32).reshape(10, 25).T
@@ -216,6 +249,7 @@ def test_the_memory_of_a_mapping_can_be_found(backend):
     assert np.shares_memory(arrays.view(mapped, arrays.layout_of(part, mapped)), part)
 
 
+@needs_mappings
 def test_a_mapping_survives_release_and_new_copies(backend):
     # caller     out(a)  map(a) release(a)  out(b) out(c)         b and c must not take a's space
     array = filled(backend, 24 * MB, 1)
@@ -231,6 +265,8 @@ def test_a_mapping_survives_release_and_new_copies(backend):
         assert np.array_equal(back(backend, far), other)
 
 
+@needs_mappings
+@needs_mappings
 def test_a_mapping_survives_close(backend):
     array = filled(backend, MB)
     mapped = backend.map(out(backend, array))
@@ -239,6 +275,7 @@ def test_a_mapping_survives_close(backend):
     mapped[:] = 1
 
 
+@needs_mappings
 def test_a_mapping_of_nothing_is_refused(backend):
     copy = out(backend, filled(backend, MB))
     backend.release(copy)

@@ -120,8 +120,8 @@ class CudaBackend(Backend):
         if nbytes > free_bytes:
             raise SpillError(
                 errno.ENOSPC, f'pinned memory and the spill folder {self._far.disk.folder!r} are too small together '
-                f'(needed {format_bytes(nbytes)}, free {format_bytes(free_bytes)}); raise chainer.config.ooc_host_limit, '
-                'free space there or set chainer.config.ooc_spill_dir to a folder with more')
+                f'(needed {format_bytes(nbytes)}, free {format_bytes(free_bytes)}); raise '
+                'chainer.config.ooc_host_limit, free space there or set chainer.config.ooc_spill_dir to a folder with more')
 
     def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:
         self._check_usable('swap out')
@@ -135,6 +135,10 @@ class CudaBackend(Backend):
             raise ValueError('cannot swap in a copy that is released or of another backend')
         check_target(into, copy.nbytes)
         return self._far.swap_in(copy, into)
+
+    def map(self, copy: FarCopy) -> ByteArray:
+        self._check_usable('map')
+        return super().map(copy)
 
     def release(self, copy: FarCopy) -> None:
         if isinstance(copy, CudaCopy):

@@ -120,6 +120,7 @@ class FarMemory:
         """Starts a swap-in."""
         self._in.advance()
         transfer = self._in.begin(into)
+        transfer.after = None if copy.swap_out.ended else copy.swap_out
         try:
             self._check_whole(copy)
             if isinstance(copy.place, Space):

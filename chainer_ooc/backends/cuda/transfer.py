@@ -37,6 +37,7 @@ as with every array of CuPy's.
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import os
 
@@ -56,10 +57,11 @@ class CudaTransfer(Transfer):
         by_disk: what the thread of the spill file ends, or None.
         refusal: why it never came onto its stream, or None.
         block: the pinned block that it uses, or None.
+        after: the copy's own swap-out, of a swap-in that began before that was over: it ends later (C3, C4).
     """
 
-    __slots__ = ('_array', '_done', '_failure', '_line', '_owner', '_seconds', 'block', 'by_disk', 'end', 'nbytes',
-                 'refusal', 'start')
+    __slots__ = ('_array', '_done', '_failure', '_line', '_owner', '_seconds', 'after', 'block', 'by_disk', 'end',
+                 'nbytes', 'refusal', 'start')
 
     def __init__(self, line: Line, array: ByteArray) -> None:
         self.nbytes = array.nbytes
@@ -68,6 +70,7 @@ class CudaTransfer(Transfer):
         self.by_disk: HostTransfer | None = None
         self.refusal: SpillError | None = None
         self.block: PinnedBlock | None = None
+        self.after: CudaTransfer | None = None
         self._line = line
         self._array: ByteArray | None = array
         self._owner = os.getpid()
@@ -111,7 +114,7 @@ class CudaTransfer(Transfer):
 
     def finish(self, failure: SpillError | None) -> None:
         """Ends it, and lets go of the array first (C5)."""
-        self._array = None
+        self._array = self.after = None
         self._failure = failure
         self._done = True
 
@@ -182,6 +185,8 @@ class Line:
     def _look_at(self, first: CudaTransfer) -> bool:
         if first.ended:  # an interrupt came before it left
             return True
+        if first.after is not None and not first.after.done:
+            return False
         if first.by_disk is not None:
             return first.by_disk.done and self._end_by_disk(first, first.by_disk)
         if first.end is None:
@@ -199,6 +204,9 @@ class Line:
         first = self._pending[0]
         if first.ended:
             return
+        if first.after is not None:
+            with contextlib.suppress(SpillError):  # then this one fails too, and says so
+                first.after.wait()
         if first.by_disk is not None:
             self._end_by_disk(first, first.by_disk)
         elif first.end is None:

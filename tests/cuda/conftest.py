@@ -1,0 +1,33 @@
+"""Puts the helper modules of these tests, and those of whole trainings, within reach."""
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+
+for folder in (str(HERE), str(HERE.parent / 'execute')):
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+import chainer_ooc  # noqa: E402, F401  before the helpers, which import chainer
+from chainer_ooc.backends.cuda import CudaBackend  # noqa: E402
+
+
+@pytest.fixture
+def fake(request):
+    """Makes backends on fakes; each must be used by the rules, and leave nothing once it is closed."""
+    from fake_driver import FakeDriver
+
+    made = []
+
+    def make(seed=0, spill_dir=None, *, forgiven=(), driver=None, host_limit_bytes=1 << 30, **device):
+        driver = FakeDriver(seed, **device) if driver is None else driver
+        made.append((CudaBackend(spill_dir, host_limit_bytes=host_limit_bytes, driver=driver), driver, forgiven))
+        return made[-1][0]
+
+    make.driver_of = lambda backend: next(driver for each, driver, _ in made if each is backend)
+    yield make
+    for backend, driver, forgiven in made:
+        backend.close()
+        assert [each for each in driver.misuses if each not in forgiven] == []
+        assert driver.left_behind() == []

@@ -1,0 +1,85 @@
+"""Whole trainings on the CUDA backend over a fake of the device: the bits of plain Chainer (P1, P2).
+
+Pinned memory, the spill file, and both by turns; whatever CUDA does not promise is a misuse, and fails the test.
+"""
+import contextlib
+
+import pytest
+from fake_driver import FakeDriver
+from ooc_networks import NETWORKS
+from ooc_training import Training, assert_same_bits, ooc, plain, train_at_the_floor
+
+import chainer_ooc
+from chainer_ooc import backends
+from chainer_ooc.backends.cuda import CudaBackend
+
+POLICIES = ['swap-all', 'pooch', 'superneurons']
+ROOMY, TIGHT = 1 << 30, 40_000
+
+
+@contextlib.contextmanager
+def on_fakes(seed, host_limit_bytes=ROOMY):
+    """Puts trainings on fakes; gives them, and asserts that the rules were kept and nothing is left."""
+    drivers = []
+
+    def make(spill_dir):
+        drivers.append(FakeDriver(seed))
+        return CudaBackend(spill_dir, host_limit_bytes=host_limit_bytes, driver=drivers[-1])
+
+    chainer_ooc.reset()
+    with backends.chosen(make) as made:
+        yield made
+        files = [backend._far.disk.held_bytes() for backend in made]
+        chainer_ooc.reset()
+    made[:] = files
+    assert drivers
+    assert [driver.misuses for driver in drivers] == [[]] * len(drivers)
+    assert [driver.left_behind() for driver in drivers] == [[]] * len(drivers)
+
+
+@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('network', NETWORKS)
+def test_the_bits_are_those_of_plain_chainer(network, policy, seed):
+    with on_fakes(seed), ooc(policy):
+        training = Training(network)
+        training.iterate(4)
+        training.finish()
+    assert_same_bits(training.outcome, plain(network))
+    assert sum(each.swapped_out_bytes for each in training.outcome.stats) > 0
+
+
+@pytest.mark.parametrize('seed', range(2))
+@pytest.mark.parametrize('host_limit_bytes', [0, TIGHT])
+@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception'])
+def test_the_bits_are_the_same_by_way_of_the_spill_file(network, policy, host_limit_bytes, seed):
+    with on_fakes(seed, host_limit_bytes) as file_bytes, ooc(policy):
+        training = Training(network)
+        training.iterate(4)
+        training.finish()
+    assert_same_bits(training.outcome, plain(network))
+    assert max(file_bytes) > 0
+
+
+@pytest.mark.parametrize('seed', range(2))
+@pytest.mark.parametrize('host_limit_bytes', [ROOMY, TIGHT])
+@pytest.mark.parametrize('policy', ['swap-all', 'swap-all-naive'])
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception'])
+def test_the_bits_are_the_same_where_memory_is_short(network, policy, host_limit_bytes, seed):
+    with on_fakes(seed, host_limit_bytes):
+        training, _ = train_at_the_floor(network, policy)
+    assert_same_bits(training.outcome, plain(network))
+
+
+def test_later_iterations_pin_nothing_new():
+    with on_fakes(0) as made, ooc('swap-all'):
+        training = Training('residual')
+        training.iterate(2)
+        driver = made[0]._driver
+        pins = driver.pins
+        training.iterate(4)
+        assert driver.pins <= pins + 1  # two copies of a size may live at once for the first time
+        del driver
+        training.finish()
+    assert_same_bits(training.outcome, plain('residual', 6))
