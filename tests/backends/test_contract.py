@@ -223,7 +223,6 @@ def test_a_mapping_has_the_bytes_of_its_copy(backend, nbytes):
 
 
 @needs_mappings
-@needs_mappings
 def test_mapping_waits_for_the_swap_out(backend):
     array = filled(backend, 24 * MB)
     copy, transfer = backend.swap_out(array)
@@ -240,7 +239,6 @@ def test_what_is_written_to_a_mapping_is_the_content_of_its_copy(backend):
     assert (backend.map(copy) == 7).all()
 
 
-@needs_mappings
 @needs_mappings
 def test_the_memory_of_a_mapping_can_be_found(backend):
     mapped = backend.map(out(backend, filled(backend, 4 * MB)))
@@ -265,7 +263,6 @@ def test_a_mapping_survives_release_and_new_copies(backend):
         assert np.array_equal(back(backend, far), other)
 
 
-@needs_mappings
 @needs_mappings
 def test_a_mapping_survives_close(backend):
     array = filled(backend, MB)

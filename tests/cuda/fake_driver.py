@@ -1,9 +1,9 @@
 """A stand-in for CUDA over NumPy's memory: as late, and in as unlucky an order, as CUDA allows.
 
-Each stream is a queue of copies, records of events and waits for them. Nothing runs when it is put there. When somebody
-waits for an event, what has to come before it runs, and by the seed some of the other stream too; a poll runs what the
-seed says, and finds its event passed after a bounded number of times. Compute is NumPy, which computes at once: an event
-recorded there has passed, and when compute waits for an event that one passes now.
+Each stream is a queue of copies, records of events and waits for them. Nothing runs when it is put there. When
+somebody waits for an event, what has to come before it runs, and by the seed some of the other stream too; a poll runs
+what the seed says, and finds its event passed after a bounded number of times. Compute is NumPy, which computes at
+once: an event recorded there has passed, and when compute waits for an event that one passes now.
 
 Beside the order that comes true in a run, the order that is *guaranteed* is followed: each stream, and the host, knows
 how far it comes after the others (vector clocks). What is not guaranteed is noted in `misuses`, whether or not the seed
@@ -50,6 +50,7 @@ class Operation:
         self.index, self.clock = 0, {}
         self.ran = False
         self.failure = None
+        self.handed_over = False
         self.patience = 0
         self.seconds = time.perf_counter()  # from now on it may run; once it has, when it ended
 
@@ -202,7 +203,7 @@ class FakeDriver:
         _join(stream.clock, operation.clock)
         if stream is self._compute:
             self._run_until(operation)
-            self._hand_over(operation)
+            self._hand_over(operation.clock)
             self._check_failure(operation)
         elif not operation.ran:
             self._put(Operation(stream, act=None, waits_for=operation))
@@ -331,6 +332,7 @@ class FakeDriver:
 
     def _host_learns(self, clock):
         _join(self._host_clock, clock)
+        self._hand_over(clock)
 
     def _check_failure(self, operation):
         if operation.failure is not None:
@@ -378,16 +380,18 @@ class FakeDriver:
         for other, other_start, other_end, other_writes in found.uses:
             ordered = operation.clock.get(other.stream.name, 0) >= other.index
             if (writes or other_writes) and start < other_end and other_start < end and not ordered:
-                self.misuse(f'two copies used the same {"pinned" if found.owner is None else "near"} memory in no order')
+                kind = 'pinned' if found.owner is None else 'near'
+                self.misuse(f'two copies used the same {kind} memory in no order')
         found.uses = [use for use in found.uses if not use[0].ran or use[0].stream is not operation.stream]
         found.uses.append((operation, start, end, writes))
 
-    def _hand_over(self, operation):
-        """Compute has waited: what was copied in before belongs to it from now on."""
+    def _hand_over(self, clock):
+        """Compute or the host has waited: what was copied in before is the caller's from now on."""
         for found in self._living():
-            if any(writes and use.clock.get(use.stream.name) <= operation.clock.get(use.stream.name, 0)
-                   for use, _, _, writes in found.uses):
-                found.known_since = found.known_since and self._now()
+            for use, _, _, writes in found.uses:
+                if writes and not use.handed_over and use.index <= clock.get(use.stream.name, 0):
+                    use.handed_over = True
+                    found.known_since = found.known_since and self._now()
 
     def _move(self, near, host_address, device_address, nbytes, outward):
         """Carries out a copy; returns the seconds that it takes."""

@@ -121,7 +121,7 @@ class CudaBackend(Backend):
             raise SpillError(
                 errno.ENOSPC, f'pinned memory and the spill folder {self._far.disk.folder!r} are too small together '
                 f'(needed {format_bytes(nbytes)}, free {format_bytes(free_bytes)}); raise '
-                'chainer.config.ooc_host_limit, free space there or set chainer.config.ooc_spill_dir to a folder with more')
+                'chainer.config.ooc_host_limit, free space there or set chainer.config.ooc_spill_dir to another folder')
 
     def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:
         self._check_usable('swap out')
