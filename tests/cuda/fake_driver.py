@@ -203,7 +203,7 @@ class FakeDriver:
         _join(stream.clock, operation.clock)
         if stream is self._compute:
             self._run_until(operation)
-            self._hand_over(operation.clock)
+            self._hand_over(operation.clock, to_compute=True)
             self._check_failure(operation)
         elif not operation.ran:
             self._put(Operation(stream, act=None, waits_for=operation))
@@ -332,7 +332,7 @@ class FakeDriver:
 
     def _host_learns(self, clock):
         _join(self._host_clock, clock)
-        self._hand_over(clock)
+        self._hand_over(clock, to_compute=False)
 
     def _check_failure(self, operation):
         if operation.failure is not None:
@@ -385,13 +385,14 @@ class FakeDriver:
         found.uses = [use for use in found.uses if not use[0].ran or use[0].stream is not operation.stream]
         found.uses.append((operation, start, end, writes))
 
-    def _hand_over(self, clock):
-        """Compute or the host has waited: what was copied in before is the caller's from now on."""
+    def _hand_over(self, clock, to_compute):
+        """Compute or the host has waited: what was copied in before is the caller's, and compute's, from now on."""
         for found in self._living():
             for use, _, _, writes in found.uses:
                 if writes and not use.handed_over and use.index <= clock.get(use.stream.name, 0):
                     use.handed_over = True
-                    found.known_since = found.known_since and self._now()
+                    if to_compute and found.known_since:
+                        found.known_since = self._now()
 
     def _move(self, near, host_address, device_address, nbytes, outward):
         """Carries out a copy; returns the seconds that it takes."""

@@ -160,7 +160,8 @@ class EndBeforeCopy(FakeDriver):
 
 MUTANTS = [(NeverWaits, 1 << 20), (NeverWaits, 0), (ComputeGoesOn, 1 << 20), (CopiesBeforeKernels, 1 << 20),
            (CopiesBeforeKernels, 0), (OutBeforeKernels, 1 << 20), (OutBeforeKernels, 0), (InBeforeKernels, 1 << 20),
-           (InBeforeKernels, 0), (InBeforeItsOut, 1 << 20), (HostGoesOn, 1 << 20), (HostGoesOn, 0), (AlwaysPassed, 1 << 20), (EndBeforeCopy, 1 << 20)]
+           (InBeforeKernels, 0), (InBeforeItsOut, 1 << 20), (HostGoesOn, 1 << 20), (HostGoesOn, 0),
+           (AlwaysPassed, 1 << 20), (EndBeforeCopy, 1 << 20)]
 
 
 def found_by_a_seed(make, host_limit_bytes):

@@ -1,0 +1,405 @@
+"""What the CUDA backend does beside the contract (`tests/backends/test_contract.py`): tiers, limits, faults, order."""
+import gc
+import json
+import os
+
+import numpy as np
+import pytest
+from fake_driver import FakeDriver
+
+from chainer_ooc.backends.base import Bandwidth
+from chainer_ooc.backends.cuda import CudaBackend, measure
+from chainer_ooc.backends.host.spill_file import PIECE_BYTES
+from chainer_ooc.errors import SpillError
+
+MB = 1 << 20
+SEEDS = range(4)
+
+
+def filled(backend, nbytes, value):
+    array = backend.allocate(nbytes)
+    array[:] = value
+    return array
+
+
+def out(backend, array):
+    copy, transfer = backend.swap_out(array)
+    transfer.wait()
+    return copy
+
+
+def back(backend, copy):
+    into = backend.allocate(copy.nbytes)
+    backend.swap_in(copy, into).wait()
+    return into
+
+
+# The two tiers
+
+
+def test_what_pinned_memory_has_no_room_for_goes_to_the_file(fake, tmp_path):
+    backend = fake(spill_dir=str(tmp_path), host_limit_bytes=10_000)
+    copies = [out(backend, filled(backend, 4000, value)) for value in range(4)]
+    facts = backend.describe()
+    assert (facts['pinned_bytes'], facts['spill_file_bytes']) == (8000, 8192)
+    assert [int(back(backend, copy)[-1]) for copy in copies] == [0, 1, 2, 3]
+
+
+def test_room_that_is_released_is_pinned_memory_again(fake):
+    backend = fake(host_limit_bytes=10_000)
+    copies = [out(backend, filled(backend, 4000, value)) for value in range(2)]
+    backend.release(copies[0])
+    out(backend, filled(backend, 4000, 9))
+    assert backend.describe()['spill_file_bytes'] == 0
+    assert fake.driver_of(backend).pins == 2
+
+
+def test_no_file_is_made_before_it_is_needed(fake):
+    def descriptors():
+        return len(os.listdir('/proc/self/fd'))
+
+    before = descriptors()
+    backend = fake(host_limit_bytes=1000)
+    copies = [out(backend, filled(backend, 1000, 1))]
+    assert descriptors() == before
+    copies.append(out(backend, filled(backend, 1000, 2)))
+    assert descriptors() == before + 1
+    assert [int(back(backend, copy)[0]) for copy in copies] == [1, 2]
+
+
+def test_a_folder_that_is_missing_is_told_at_once(tmp_path):
+    driver = FakeDriver()
+    with pytest.raises(SpillError, match='cannot make a spill file'):
+        CudaBackend(str(tmp_path / 'missing'), driver=driver)
+    assert driver.left_behind() == []
+
+
+@pytest.mark.parametrize('seed', SEEDS)
+@pytest.mark.parametrize('nbytes', [1, PIECE_BYTES, PIECE_BYTES + 1, 5 * PIECE_BYTES - 1])
+def test_pieces_come_together_again(fake, tmp_path, nbytes, seed):
+    backend = fake(seed, str(tmp_path), host_limit_bytes=0)
+    array = backend.allocate(nbytes)
+    array[:] = np.arange(nbytes) // 1000 % 251
+    copies = [out(backend, array) for _ in range(2)]
+    assert all(np.array_equal(back(backend, copy), array) for copy in copies)
+
+
+def test_a_copy_to_the_file_takes_four_staging_blocks_and_no_more(fake):
+    backend = fake(host_limit_bytes=0)
+    for value in range(3):
+        back(backend, out(backend, filled(backend, 3 * PIECE_BYTES, value)))
+    assert fake.driver_of(backend).pins == 4
+
+
+def test_pinning_that_is_refused_sends_copies_to_the_file(fake):
+    backend = fake()
+    driver = fake.driver_of(backend)
+    driver.fail_next('pin', 1000)  # the staging blocks' too: ordinary memory stands in
+    copies = [out(backend, filled(backend, 3 * MB, value)) for value in range(3)]
+    assert [int(back(backend, copy)[-1]) for copy in copies] == [0, 1, 2]
+    assert any('refused to pin' in warning for warning in backend.describe()['warnings'])
+    driver._doomed['pin'] = 0
+
+
+def test_transfers_end_in_order_whichever_way_they_take(fake):
+    # swap-out 0 and 2 in pinned memory, 1 by way of the file
+    for seed in SEEDS:
+        backend = fake(seed, host_limit_bytes=11_000)
+        arrays = [filled(backend, nbytes, 1) for nbytes in (6000, 9000, 5000)]
+        swaps = [backend.swap_out(array) for array in arrays]
+        while not swaps[2][1].done:
+            pass
+        assert [transfer.done for _, transfer in swaps] == [True] * 3
+        reads = [backend.swap_in(copy, array) for (copy, _), array in zip(swaps, arrays, strict=True)]
+        reads[2].wait()
+        assert [transfer.done for transfer in reads] == [True] * 3
+
+
+# Near memory
+
+
+def test_near_memory_is_the_budgets(fake):
+    backend = fake(near_bytes=1000)
+    driver = fake.driver_of(backend)
+    assert driver.budgets[0].installed
+    assert driver.budgets[0].allocator == 'pool'
+    first = backend.allocate(600)
+    assert (backend.free_bytes(), backend.has_room(400), backend.has_room(401)) == (400, True, False)
+    with pytest.raises(MemoryError):
+        backend.allocate(500)
+    del first
+    gc.collect()
+    assert backend.free_bytes() == 1000
+    backend.close()
+    assert not driver.budgets[0].installed
+
+
+def test_allocate_asks_nobody_for_relief(fake):
+    backend = fake()
+    asked = []
+    backend.limit(1000, asked.append)
+    assert not backend.has_room(1001)
+    with pytest.raises(MemoryError):
+        backend.allocate(1001)
+    assert asked == []
+
+
+def test_others_who_allocate_are_given_relief(fake):
+    backend = fake()
+    kept, asked = [backend.allocate(800)], []
+
+    def relieve(missing_bytes):
+        asked.append(missing_bytes)
+        kept.clear()
+        return len(asked) == 1
+
+    backend.limit(1000, relieve)
+    assert fake.driver_of(backend).empty(700).nbytes == 700
+    assert asked == [500]
+
+
+def test_a_limit_that_is_lifted_leaves_what_the_device_has(fake):
+    backend = fake(near_bytes=5000)
+    backend.limit(1000, bool)
+    assert backend.free_bytes() == 1000
+    backend.limit(None, bool)
+    assert backend.free_bytes() == 5000
+
+
+def test_what_is_kept_is_given_back_only_where_no_limit_counts_it(fake):
+    backend = fake()
+    budget = fake.driver_of(backend).budgets[0]
+    backend.limit(1000, bool)
+    backend.keep_at_most(0)
+    assert budget.trims == []
+    backend.limit(None, bool)
+    backend.keep_at_most(5)
+    backend.trim()
+    assert budget.trims == [5, 0]
+
+
+# Times and descriptions
+
+
+def test_a_moment_is_an_event_with_its_time(fake):
+    backend = fake()
+    start, end = backend.moment(), backend.moment()
+    assert 0 <= backend.seconds_between(start, end) < 60
+
+
+def test_seconds_are_those_of_the_copy_once_it_is_over(fake):
+    backend = fake()
+    array = filled(backend, MB, 1)
+    copy, transfer = backend.swap_out(array)
+    assert transfer.seconds == 0.0
+    transfer.wait()
+    assert 1e-3 < transfer.seconds < 1
+    read = backend.swap_in(copy, array)
+    read.wait()
+    assert 1e-3 < read.seconds < 1
+
+
+def test_a_wait_for_a_swap_in_does_not_block_the_host(fake):
+    """Compute waits; nothing is asked of the host but to put that on its stream."""
+    backend = fake()
+    driver = fake.driver_of(backend)
+    copy = out(backend, filled(backend, 400, 1))
+    into = backend.allocate(400)
+    transfer = backend.swap_in(copy, into)
+    blocked = []
+    for name in ('synchronize', 'finish', 'passed'):
+        setattr(driver, name, lambda *_, name=name: blocked.append(name))
+    transfer.wait()
+    assert transfer.done
+    for name in ('synchronize', 'finish', 'passed'):
+        delattr(driver, name)
+    assert blocked == []
+
+
+def test_bandwidth_is_that_of_the_streams(fake):
+    backend = fake()
+    found = backend.bandwidth()
+    assert isinstance(found, Bandwidth)
+    assert found.write_bytes_per_second == pytest.approx(1e9, rel=0.01)
+    assert found.read_bytes_per_second == pytest.approx(1e9, rel=0.01)
+    assert found.drag == 0.0
+
+
+def test_bandwidth_is_measured_with_what_there_is(fake):
+    backend = fake(near_bytes=3 * MB)
+    assert backend.bandwidth().write_bytes_per_second > 0
+    assert measure.SAMPLES_BYTES[-1] == MB
+
+
+def test_bandwidth_needs_some_memory(fake):
+    with pytest.raises(MemoryError):
+        fake(near_bytes=MB).bandwidth()
+
+
+def test_description_names_the_device_and_its_limits(fake, tmp_path):
+    backend = fake(spill_dir=str(tmp_path), near_bytes=1 << 30, host_limit_bytes=MB)
+    backend.limit(MB, bool)
+    facts = backend.describe()
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts['device'], facts['device_name'], facts['device_driver_version']) == ('cuda', 'Fake GPU', '13.0')
+    assert facts['near_limits_bytes'] == {'device': 1 << 30, 'budget': MB}
+    assert facts['near_free_bytes'] == MB
+    assert facts['pinned_limit_bytes'] == MB
+    assert facts['spill_folder'] == str(tmp_path)
+    assert backend.machine() == 'Fake GPU, 1.00 GiB'
+
+
+def test_reserve_counts_both_tiers(fake, tmp_path, monkeypatch):
+    backend = fake(spill_dir=str(tmp_path), host_limit_bytes=MB)
+    monkeypatch.setattr(type(backend._far.disk), 'free_bytes', lambda self: 1000)
+    backend.reserve(MB + 1000)
+    copy = out(backend, filled(backend, 2000, 1))
+    with pytest.raises(SpillError, match=r'needed 1\.0 MiB, free 1023\.0 KiB|needed .*, free .*ooc_host_limit'):
+        backend.reserve(MB)
+    backend.release(copy)
+    backend.reserve(MB + 1000)
+
+
+# Faults
+
+
+@pytest.mark.parametrize('seed', SEEDS)
+@pytest.mark.parametrize('host_limit_bytes', [MB, 0])
+@pytest.mark.parametrize('when', ['', ' late'])
+def test_a_swap_out_that_fails_is_told_at_each_wait(fake, host_limit_bytes, when, seed):
+    backend = fake(seed, host_limit_bytes=host_limit_bytes)
+    source = filled(backend, 4000, 1)
+    fake.driver_of(backend).fail_next(f'copy_out{when}')
+    copy, transfer = backend.swap_out(source)
+    into = backend.allocate(4000)
+    read = backend.swap_in(copy, into)
+    for _ in range(2):
+        with pytest.raises(SpillError, match='copy_out failed'):
+            transfer.wait()
+        if not (when and host_limit_bytes):  # there the device tells one of them only; a true one tells all
+            with pytest.raises(SpillError, match='copy_out failed'):
+                read.wait()
+    assert transfer.done
+    assert (source == 1).all()
+    assert (back(backend, out(backend, source)) == 1).all()
+
+
+@pytest.mark.parametrize('seed', SEEDS)
+@pytest.mark.parametrize('host_limit_bytes', [MB, 0])
+@pytest.mark.parametrize('when', ['', ' late'])
+def test_a_swap_in_that_fails_may_be_tried_again(fake, host_limit_bytes, when, seed):
+    backend = fake(seed, host_limit_bytes=host_limit_bytes)
+    copy = out(backend, filled(backend, 4000, 1))
+    fake.driver_of(backend).fail_next(f'copy_in{when}')
+    into = backend.allocate(4000)
+    transfer = backend.swap_in(copy, into)
+    for _ in range(2):
+        with pytest.raises(SpillError, match='copy_in failed'):
+            transfer.wait()
+    assert (back(backend, copy) == 1).all()
+
+
+def test_a_disk_that_fails_leaves_the_source_whole(fake, monkeypatch):
+    backend = fake(host_limit_bytes=0)
+    source = filled(backend, 3 * PIECE_BYTES, 1)
+
+    def fails(descriptor, views, offset):
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(os, 'pwritev', fails)
+    copy, transfer = backend.swap_out(source)
+    for _ in range(2):
+        with pytest.raises(SpillError, match='No space left'):
+            transfer.wait()
+    with pytest.raises(SpillError, match='No space left'):
+        backend.swap_in(copy, backend.allocate(copy.nbytes)).wait()
+    monkeypatch.undo()
+    assert (source == 1).all()
+    assert (back(backend, out(backend, source)) == 1).all()
+
+
+def test_a_disk_that_cannot_be_read_leaves_the_copy(fake, monkeypatch):
+    backend = fake(host_limit_bytes=0)
+    copy = out(backend, filled(backend, 3 * PIECE_BYTES, 1))
+    read, calls = os.preadv, []
+
+    def fails_in_the_middle(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise OSError(5, 'Input/output error')
+        return read(*args)
+
+    monkeypatch.setattr(os, 'preadv', fails_in_the_middle)
+    transfer = backend.swap_in(copy, backend.allocate(copy.nbytes))
+    with pytest.raises(SpillError, match='Input/output error'):
+        transfer.wait()
+    assert (back(backend, copy) == 1).all()
+
+
+class Interrupts(FakeDriver):
+    """A KeyboardInterrupt comes with the next call of a name."""
+
+    interrupted = None
+
+    def _interrupt(self, name):
+        if self.interrupted == name:
+            self.interrupted = None
+            raise KeyboardInterrupt
+
+    def copy_out(self, *args):
+        super().copy_out(*args)
+        self._interrupt('copy_out')
+
+    def copy_in(self, *args):
+        super().copy_in(*args)
+        self._interrupt('copy_in')
+
+    def synchronize(self, event):
+        self._interrupt('synchronize')
+        super().synchronize(event)
+
+    def finish(self, stream):
+        self._interrupt('finish')
+        super().finish(stream)
+
+
+@pytest.mark.parametrize('seed', SEEDS)
+@pytest.mark.parametrize('name', ['copy_out', 'copy_in', 'synchronize', 'finish'])
+def test_an_interrupt_loses_nothing(fake, name, seed):
+    driver = Interrupts(seed)
+    backend = fake(driver=driver)
+    copy = out(backend, filled(backend, 4000, 1))
+    driver.interrupted = name
+
+    def goes_on():
+        out(backend, filled(backend, 4000, 2))  # nobody else holds the array
+        back(backend, copy)
+        backend.close()
+
+    with pytest.raises(KeyboardInterrupt):
+        goes_on()
+    if name != 'finish':
+        assert (back(backend, copy) == 1).all()
+        assert (back(backend, out(backend, filled(backend, 4000, 3))) == 3).all()
+
+
+def test_close_ends_with_everything_given_back_though_the_device_fails(fake):
+    driver = FakeDriver()
+    backend = fake(driver=driver)
+    source = filled(backend, 4000, 1)
+    driver.fail_next('copy_out late')
+    _, transfer = backend.swap_out(source)
+    with pytest.raises(SpillError, match='GPU failed while its backend was closed'):
+        backend.close()
+    assert driver.left_behind() == []
+    assert transfer.done
+    backend.close()
+
+
+def test_a_copy_that_was_forgotten_while_it_is_made_keeps_its_array(fake):
+    for seed in SEEDS:
+        backend = fake(seed)
+        backend.swap_out(filled(backend, 4000, 1))
+        copy = out(backend, filled(backend, 4000, 2))
+        backend.swap_in(copy, backend.allocate(4000))
+        backend.close()

@@ -1,0 +1,140 @@
+"""Pinned blocks: exact sizes, pinned once, used again, never given back while a copy may use them."""
+import pytest
+from fake_driver import FakeDriver
+
+from chainer_ooc.backends.cuda.pinned import SHARE_OF_FREE, PinnedMemory, host_view
+from chainer_ooc.backends.host import limits
+
+
+@pytest.fixture
+def driver():
+    made = FakeDriver()
+    yield made
+    assert made.misuses == []
+
+
+def test_blocks_have_exactly_the_size_that_is_asked_for(driver):
+    pinned = PinnedMemory(driver, 10_000)
+    assert [pinned.lend(nbytes).nbytes for nbytes in (1, 1025, 4097)] == [1, 1025, 4097]
+    assert pinned.held_bytes() == 1 + 1025 + 4097
+
+
+def test_a_block_is_used_again_for_the_same_size_only(driver):
+    pinned = PinnedMemory(driver, 10_000)
+    block = pinned.lend(1000)
+    pinned.take_back(block)
+    assert pinned.lend(999) is not block
+    assert pinned.lend(1000) is block
+    assert driver.pins == 2
+
+
+def test_what_was_taken_back_first_is_lent_first(driver):
+    pinned = PinnedMemory(driver, 10_000)
+    blocks = [pinned.lend(1000) for _ in range(3)]
+    for block in (blocks[2], blocks[0], blocks[1]):
+        pinned.take_back(block)
+    assert [pinned.lend(1000) for _ in range(3)] == [blocks[2], blocks[0], blocks[1]]
+
+
+def test_other_sizes_make_room_the_oldest_first(driver):
+    pinned = PinnedMemory(driver, 1000)
+    blocks = [pinned.lend(nbytes) for nbytes in (300, 400, 300)]
+    for block in blocks:
+        pinned.take_back(block)
+    assert pinned.lend(500) is not None
+    assert pinned.held_bytes() == 300 + 500
+    assert pinned.lend(300) is blocks[2]
+
+
+def test_nothing_is_unpinned_where_it_does_not_help(driver):
+    pinned = PinnedMemory(driver, 1000)
+    small = pinned.lend(300)
+    assert pinned.lend(600) is not None
+    pinned.take_back(small)
+    assert pinned.lend(500) is None
+    assert pinned.lend(300) is small
+
+
+def test_free_bytes_are_those_that_are_not_lent(driver):
+    pinned = PinnedMemory(driver, 1000)
+    block = pinned.lend(600)
+    assert pinned.free_bytes() == 400
+    pinned.take_back(block)
+    assert pinned.free_bytes() == 1000
+    pinned.lend(700)
+    assert pinned.free_bytes() == 300
+
+
+def test_unpinning_waits_for_the_last_copy(driver):
+    # out        [ a -> block ]
+    # host                      lend(another size): unpins the block
+    pinned = PinnedMemory(driver, 1000)
+    block, array, stream = pinned.lend(1000), driver.empty(1000), driver.new_stream()
+    driver.wait_event(stream, driver.record(driver.compute()))
+    driver.copy_out(block.address, array.ctypes.data, 1000, stream)
+    block.last = driver.record(stream)
+    pinned.take_back(block)
+    assert pinned.lend(999) is not None
+    assert block.last.operation.ran
+
+
+def test_a_block_whose_last_copy_is_unknown_is_neither_lent_nor_unpinned(driver):
+    pinned = PinnedMemory(driver, 1000)
+    block = pinned.lend(600)
+    block.settled = False
+    pinned.take_back(block)
+    assert pinned.lend(600) is None
+    assert pinned.lend(500) is None
+    assert pinned.free_bytes() == 400
+    block.settled = True
+    assert pinned.lend(600) is block
+
+
+def test_a_refusal_frees_what_is_not_lent_and_tries_again(driver):
+    pinned = PinnedMemory(driver, 10_000)
+    pinned.take_back(pinned.lend(1000))
+    driver.fail_next('pin')
+    assert pinned.lend(2000).nbytes == 2000
+    assert pinned.held_bytes() == 2000
+    assert not pinned.refused
+
+
+def test_after_a_second_refusal_no_more_is_asked_for(driver):
+    pinned = PinnedMemory(driver, 10_000)
+    lent = pinned.lend(1000)
+    driver.fail_next('pin', 2)
+    assert pinned.lend(2000) is None
+    assert (pinned.refused, pinned.limit_bytes) == (True, 1000)
+    pins = driver.pins
+    assert pinned.lend(10) is None
+    assert driver.pins == pins
+    pinned.take_back(lent)
+    assert pinned.lend(1000) is lent
+
+
+def test_a_copy_of_nothing_needs_nothing(driver):
+    pinned = PinnedMemory(driver, 0)
+    pinned.take_back(pinned.lend(0))
+    assert driver.pins == 0
+
+
+def test_without_a_limit_a_share_of_the_machine_is_pinned(driver, monkeypatch):
+    monkeypatch.setattr(limits, 'free_bytes', lambda: 1000)
+    assert PinnedMemory(driver, None).limit_bytes == int(1000 * SHARE_OF_FREE)
+
+
+def test_close_unpins_what_is_lent_too(driver):
+    pinned = PinnedMemory(driver, 1000)
+    pinned.lend(300)
+    pinned.take_back(pinned.lend(400))
+    pinned.close()
+    pinned.close()
+    assert driver.left_behind() == []
+
+
+def test_a_view_of_the_host_is_the_memory_itself(driver):
+    address = driver.pin(10)
+    view = host_view(address, 10)
+    view[3:5] = b'ab'
+    assert bytes(host_view(address + 3, 2)) == b'ab'
+    driver.unpin(address)
