@@ -163,6 +163,9 @@ class FakeDriver:
         self._near.append(Range(array.ctypes.data, nbytes, weakref.ref(array), self._now()))
         return array
 
+    def manages(self, root):
+        return isinstance(root, np.ndarray)
+
     @locked
     def address(self, array):
         owner = array

@@ -6,6 +6,7 @@ import pytest
 from fake_driver import FakeBudget, FakeDriver
 
 from chainer_ooc.backends.cuda.driver import Driver, MemoryBudget
+from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.backends.cuda.pinned import host_view
 
 
@@ -150,6 +151,11 @@ def test_not_yet_is_cleared_from_the_thread(driver, runtime, monkeypatch):
     runtime.results['eventQuery'] = 600
     assert not driver.passed(Handle(runtime, 7))
     assert asked == [600]
+
+
+def test_blocks_of_this_device_are_its_own(driver):
+    owners = [Owner(4096, 8, number, lambda: None) for number in (3, 0)]
+    assert [driver.manages(root) for root in [*owners, np.zeros(8)]] == [True, False, False]
 
 
 def test_threads_are_put_on_the_device(driver, runtime):

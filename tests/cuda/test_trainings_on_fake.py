@@ -37,7 +37,7 @@ def on_fakes(seed, host_limit_bytes=ROOMY):
     assert [driver.left_behind() for driver in drivers] == [[]] * len(drivers)
 
 
-@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('seed', range(2))
 @pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('network', NETWORKS)
 def test_the_bits_are_those_of_plain_chainer(network, policy, seed):

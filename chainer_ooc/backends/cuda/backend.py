@@ -61,6 +61,9 @@ class CudaBackend(Backend):
 
     name = 'cuda'
 
+    #: The state of a cuRAND generator can neither be read nor set.
+    repeats_random = False
+
     def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'pool',
                  driver: Driver | None = None) -> None:
         self._driver = _cupy_driver() if driver is None else driver
@@ -75,6 +78,9 @@ class CudaBackend(Backend):
         _watch_forks(self)
         self._budget.install()
         self._look_at_room()
+
+    def manages(self, root: Any) -> bool:
+        return self._driver.manages(root)
 
     def meter(self) -> Meter:
         return self._budget.meter()

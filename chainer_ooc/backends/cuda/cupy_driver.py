@@ -20,6 +20,7 @@ import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.driver import DeviceFacts, Event, MemoryBudget, Stream
+from chainer_ooc.backends.cuda.owner import Owner
 
 _SUCCESS = 0
 _NOT_READY = 600
@@ -61,6 +62,9 @@ class CupyDriver:
     def empty(self, nbytes: int) -> ByteArray:
         array: ByteArray = cupy.empty((nbytes,), np.uint8)
         return array
+
+    def manages(self, root: Any) -> bool:
+        return isinstance(root, Owner) and root.device_id == self._number
 
     def address(self, array: ByteArray) -> int:
         device_array: Any = array

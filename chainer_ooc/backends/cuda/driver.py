@@ -95,6 +95,9 @@ class Driver(Protocol):
             MemoryError: there is none.
         """
 
+    def manages(self, root: Any) -> bool:
+        """Whether a block of memory, as `arrays.root_of` gives it, is this device's and came from its budget."""
+
     def address(self, array: ByteArray) -> int:
         """Where a contiguous array lies on the device."""
 
