@@ -8,6 +8,18 @@ import random
 import numpy as np
 import pytest
 from fake_driver import FakeDriver
+from mutant_devices import (
+    AlwaysPassed,
+    BlocksUsedEarly,
+    ComputeGoesOn,
+    CopiesBeforeKernels,
+    EndBeforeCopy,
+    HostGoesOn,
+    InBeforeItsOut,
+    InBeforeKernels,
+    NeverWaits,
+    OutBeforeKernels,
+)
 
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.backends.cuda.pinned import PinnedMemory
@@ -77,85 +89,6 @@ def _backward(backend, draw, away):
 @pytest.mark.parametrize('host_limit_bytes', [1 << 20, 6000, 1500, 0])
 def test_a_sound_device_has_nothing_wrong(host_limit_bytes, seed):
     assert exercise(FakeDriver(seed), seed, host_limit_bytes) == []
-
-
-class NeverWaits(FakeDriver):
-    def wait_event(self, stream, event):
-        pass
-
-
-class WaitsIf(FakeDriver):
-    """Has a stream wait for an event of another only where `holds` says so."""
-
-    def wait_event(self, stream, event):
-        if self.holds(stream.name, event.operation.stream.name):
-            super().wait_event(stream, event)
-
-
-class ComputeGoesOn(WaitsIf):
-    """Swap-ins that are waited for are not waited for."""
-
-    def holds(self, stream, other):
-        return stream != 'compute'
-
-
-class CopiesBeforeKernels(WaitsIf):
-    """Copies do not wait for what compute was given before."""
-
-    def holds(self, stream, other):
-        return other != 'compute'
-
-
-class OutBeforeKernels(WaitsIf):
-    def holds(self, stream, other):
-        return (stream, other) != ('stream 0', 'compute')
-
-
-class InBeforeKernels(WaitsIf):
-    def holds(self, stream, other):
-        return (stream, other) != ('stream 1', 'compute')
-
-
-class InBeforeItsOut(WaitsIf):
-    """Swap-ins do not wait for their own swap-outs (C4)."""
-
-    def holds(self, stream, other):
-        return (stream, other) != ('stream 1', 'stream 0')
-
-
-class BlocksUsedEarly(WaitsIf):
-    """A swap-out does not wait for the swap-in that still reads its block."""
-
-    def holds(self, stream, other):
-        return (stream, other) != ('stream 0', 'stream 1')
-
-
-class HostGoesOn(FakeDriver):
-    """The host does not wait: sources are freed early, blocks unpinned in use, staging written before it is filled."""
-
-    def synchronize(self, event):
-        pass
-
-
-class AlwaysPassed(FakeDriver):
-    def passed(self, event):
-        return True
-
-
-class EndBeforeCopy(FakeDriver):
-    """The event after a copy is the one before it."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        self._before = {}
-
-    def record(self, stream, timed=False):
-        if timed and stream.name in self._before:
-            return self._before.pop(stream.name)
-        event = super().record(stream, timed)
-        if timed:
-            self._before[stream.name] = event
-        return event
 
 
 MUTANTS = [(NeverWaits, 1 << 20), (NeverWaits, 0), (ComputeGoesOn, 1 << 20), (CopiesBeforeKernels, 1 << 20),
