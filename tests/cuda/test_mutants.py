@@ -150,8 +150,9 @@ def test_a_block_that_is_used_too_early_is_found():
 def test_a_block_that_is_unpinned_in_use_is_found(monkeypatch):
     def unpin(self, block):
         self._unused.remove(block)
-        self._driver.unpin(block.address)
         del self._blocks[block.address]
+        self._addresses.remove(block.address)
+        self._driver.unpin(block.address)
 
     monkeypatch.setattr(PinnedMemory, '_unpin', unpin)
     found = [each for seed in SEEDS for each in exercise(FakeDriver(seed), seed, 1500)]

@@ -67,6 +67,7 @@ class PinnedMemory:
         self._driver = driver
         self.limit_bytes = int(limits.free_bytes() * SHARE_OF_FREE) if limit_bytes is None else limit_bytes
         self.refused = False
+        self._addresses: list[int] = []  # of all that is pinned; pinned and noted by one line, so that none gets lost
         self._blocks: dict[int, PinnedBlock] = {}
         self._unused: list[PinnedBlock] = []  # the one that was taken back first is the first
 
@@ -113,13 +114,13 @@ class PinnedMemory:
             RuntimeError: CUDA cannot give back a block; the others are given back.
         """
         failure = None
-        for address in list(self._blocks):
+        self._unused.clear()
+        self._blocks.clear()
+        while self._addresses:
             try:
-                self._driver.unpin(address)
+                self._driver.unpin(self._addresses.pop())
             except RuntimeError as error:
                 failure = error
-            del self._blocks[address]
-        self._unused.clear()
         if failure is not None:
             raise failure
 
@@ -134,28 +135,29 @@ class PinnedMemory:
         return True
 
     def _pin(self, nbytes: int) -> PinnedBlock | None:
-        address = self._pinned(nbytes)
-        if address is None:
+        block = self._pinned(nbytes)
+        if block is None:
             self.trim()
-            address = self._pinned(nbytes)
-        if address is None:
+            block = self._pinned(nbytes)
+        if block is None:
             self.refused, self.limit_bytes = True, self.held_bytes()  # asking again and again takes time
-            return None
-        block = self._blocks[address] = PinnedBlock(address, nbytes)
         return block
 
-    def _pinned(self, nbytes: int) -> int | None:
+    def _pinned(self, nbytes: int) -> PinnedBlock | None:
         try:
-            return self._driver.pin(nbytes)
+            self._addresses.append(self._driver.pin(nbytes))
         except (MemoryError, RuntimeError):
             return None
+        block = PinnedBlock(self._addresses[-1], nbytes)
+        self._blocks[block.address] = block
+        return block
 
     def _unpin(self, block: PinnedBlock) -> None:
         if block.last is not None:
             self._driver.synchronize(block.last)
         self._unused.remove(block)
-        self._driver.unpin(block.address)
         del self._blocks[block.address]
+        self._driver.unpin(self._addresses.pop(self._addresses.index(block.address)))
 
 
 def host_view(address: int, nbytes: int) -> memoryview:
