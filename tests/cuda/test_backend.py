@@ -403,3 +403,70 @@ def test_a_copy_that_was_forgotten_while_it_is_made_keeps_its_array(fake):
         copy = out(backend, filled(backend, 4000, 2))
         backend.swap_in(copy, backend.allocate(4000))
         backend.close()
+
+
+class LosesEvents(FakeDriver):
+    """The event after the next copy is refused: nobody can tell when that copy is over."""
+
+    loses_next = False
+
+    def _copied(self):
+        self.refuses, self.loses_next = self.loses_next, False
+
+    refuses = False
+
+    def copy_out(self, *args):
+        super().copy_out(*args)
+        self._copied()
+
+    def copy_in(self, *args):
+        super().copy_in(*args)
+        self._copied()
+
+    def record(self, stream, timed=False):
+        if timed and self.refuses:
+            self.refuses = False
+            raise RuntimeError('cudaErrorUnknown: record failed')
+        return super().record(stream, timed)
+
+
+@pytest.mark.parametrize('seed', SEEDS)
+def test_a_block_whose_swap_in_may_still_run_is_not_lent(fake, seed):
+    driver = LosesEvents(seed)
+    backend = fake(driver=driver)
+    copy = out(backend, filled(backend, 4000, 1))
+    into, other = backend.allocate(4000), filled(backend, 4000, 2)
+    driver.loses_next = True
+    failing = backend.swap_in(copy, into)
+    backend.release(copy)
+    backend.swap_out(other)
+    assert driver.pins == 2
+    with pytest.raises(SpillError, match='record failed'):
+        failing.wait()
+    third = out(backend, other)
+    assert driver.pins == 2  # once its stream has run dry the block is as good as any
+    assert (back(backend, third) == 2).all()
+
+
+@pytest.mark.parametrize('seed', SEEDS)
+def test_a_block_whose_swap_out_may_still_run_is_not_unpinned(fake, seed):
+    driver = LosesEvents(seed)
+    backend = fake(driver=driver, host_limit_bytes=5000)
+    source, other = filled(backend, 4000, 1), filled(backend, 3000, 2)
+    driver.loses_next = True
+    copy, failing = backend.swap_out(source)
+    backend.release(copy)
+    copy, _ = backend.swap_out(other)  # by way of the file: there is no room beside the block
+    with pytest.raises(SpillError, match='record failed'):
+        failing.wait()
+    assert (back(backend, copy) == 2).all()
+
+
+def test_a_copy_that_is_released_twice_gives_its_block_back_once(fake):
+    """As when an interrupt comes within a release."""
+    backend = fake()
+    copy = out(backend, filled(backend, 4000, 1))
+    copy.unwanted.append(copy.place)
+    backend.release(copy)
+    copies = [out(backend, filled(backend, 4000, value)) for value in (2, 3)]
+    assert [int(back(backend, each)[0]) for each in copies] == [2, 3]
