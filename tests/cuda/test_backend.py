@@ -453,6 +453,7 @@ def test_a_block_whose_swap_out_may_still_run_is_not_unpinned(fake, seed):
     driver = LosesEvents(seed)
     backend = fake(driver=driver, host_limit_bytes=5000)
     source, other = filled(backend, 4000, 1), filled(backend, 3000, 2)
+    first = backend.swap_out(filled(backend, 500, 3))  # before which the failing one does not end
     driver.loses_next = True
     copy, failing = backend.swap_out(source)
     backend.release(copy)
@@ -460,6 +461,7 @@ def test_a_block_whose_swap_out_may_still_run_is_not_unpinned(fake, seed):
     with pytest.raises(SpillError, match='record failed'):
         failing.wait()
     assert (back(backend, copy) == 2).all()
+    assert (back(backend, first[0]) == 3).all()
 
 
 def test_a_copy_that_is_released_twice_gives_its_block_back_once(fake):
