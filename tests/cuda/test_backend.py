@@ -448,7 +448,7 @@ def test_a_block_whose_swap_in_may_still_run_is_not_lent(fake, seed):
     assert (back(backend, third) == 2).all()
 
 
-@pytest.mark.parametrize('seed', SEEDS)
+@pytest.mark.parametrize('seed', range(30))  # with most of them a poll finds the first one done
 def test_a_block_whose_swap_out_may_still_run_is_not_unpinned(fake, seed):
     driver = LosesEvents(seed)
     backend = fake(driver=driver, host_limit_bytes=5000)
