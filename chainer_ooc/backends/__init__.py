@@ -44,6 +44,10 @@ def choose(device: str, demand: Demand) -> Backend:
     """
     if _makers:
         return _makers[-1](demand.spill_dir)
+    if device == 'cuda':
+        from chainer_ooc.backends.cuda import CudaBackend
+
+        return CudaBackend(demand.spill_dir, host_limit_bytes=demand.host_limit_bytes, allocator=demand.allocator)
     from chainer_ooc.backends.host.backend import HostBackend
 
     return HostBackend(demand.spill_dir)

@@ -248,6 +248,7 @@ class Residency(Account):
         If this fails: an error of a transfer passes through, and the backend stays open with what it has.
         """
         self.budget_bytes = None
+        self.backend.limit(None, lambda nbytes: False)
         self.calm()
         for storage in list(self._all):
             if storage.state in (State.AWAY, State.ARRIVING):

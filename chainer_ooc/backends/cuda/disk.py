@@ -34,7 +34,7 @@ from chainer_ooc.backends.cuda.transfer import CudaTransfer, copy_failed
 from chainer_ooc.backends.host import filesystem
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile
-from chainer_ooc.backends.host.swap_thread import SwapThread, Task
+from chainer_ooc.backends.host.swap_thread import DRIVER_STACK_BYTES, SwapThread, Task
 from chainer_ooc.backends.host.transfer import HostTransfer, Space
 from chainer_ooc.errors import SpillError
 
@@ -104,8 +104,8 @@ class DiskTier:
         self._asked_bytes = 0  # ever given to swap_out
         self._answered_bytes = 0  # of those: placed, failed or no longer wanted
         self._staging_out, self._staging_in = Staging(driver), Staging(driver)
-        self._writer = SwapThread('chainer_ooc-cuda-out', self._write, self._write_ended)
-        self._reader = SwapThread('chainer_ooc-cuda-in', self._read, self._read_ended)
+        self._writer = SwapThread('chainer_ooc-cuda-out', self._write, self._write_ended, DRIVER_STACK_BYTES)
+        self._reader = SwapThread('chainer_ooc-cuda-in', self._read, self._read_ended, DRIVER_STACK_BYTES)
 
     @property
     def folder(self) -> str:

@@ -23,6 +23,8 @@ from chainer_ooc.backends.host.transfer import HostTransfer, Space
 from chainer_ooc.errors import SpillError
 
 STACK_BYTES = 256 << 10
+#: For threads that call a device's driver, which knows nothing of small stacks.
+DRIVER_STACK_BYTES = 8 << 20
 
 #: Makes one copy: the space in the spill file and the array in near memory.
 Copy = Callable[[Space, ByteArray], None]
@@ -58,10 +60,12 @@ class SwapThread:
         name: Name of the thread, seen in debuggers and in ``threading.enumerate()``.
         copy: Makes one copy; raises SpillError if it fails.
         ended: Called after each task, well or not, before its transfer is done.
+        stack_bytes: Of the thread.
     """
 
-    def __init__(self, name: str, copy: Copy, ended: Callable[[Space], None]) -> None:
+    def __init__(self, name: str, copy: Copy, ended: Callable[[Space], None], stack_bytes: int = STACK_BYTES) -> None:
         self._name = name
+        self._stack_bytes = stack_bytes
         self._copy = copy
         self._ended = ended
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
@@ -110,7 +114,7 @@ class SwapThread:
         launch = HostTransfer(0)
         stack_before = threading.stack_size()
         try:
-            threading.stack_size(STACK_BYTES)
+            threading.stack_size(self._stack_bytes)
             _thread.start_new_thread(self._launch, (launch,))
             launch.wait()
         except RuntimeError as error:

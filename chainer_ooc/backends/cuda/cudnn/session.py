@@ -1,0 +1,102 @@
+"""One thread's cuDNN on one device: its handle, and the plans that it has made.
+
+cuDNN allows one thread at a time on a handle, so each thread has its own, and the plans with it: nothing here is
+shared, and nothing needs a lock. A thread's sessions go with the thread, or with `forget`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from chainer_ooc.backends.cuda.cudnn import library, plan
+from chainer_ooc.backends.cuda.cudnn.device import CupyDevice
+from chainer_ooc.backends.cuda.cudnn.operations import Operation, Port, Shape
+from chainer_ooc.backends.cuda.cudnn.terms import Terms
+
+#: Plans of one session; ResNet-152 takes some 100. A plan that is used again after it went is made again.
+MOST_PLANS = 1024
+
+_LOG = logging.getLogger('chainer_ooc')
+_of_thread = threading.local()
+
+
+class Session:
+    """A handle, and the least recently used plans of it.
+
+    Args:
+        cudnn: the module of NVIDIA's Python package.
+        device: where arrays are; see `CupyDevice`.
+    """
+
+    def __init__(self, cudnn: Any, device: Any) -> None:
+        self._cudnn = cudnn
+        self._device = device
+        self._handle = cudnn.create_handle()
+        self._plans: OrderedDict[tuple[Operation, Terms], plan.Plan | None] = OrderedDict()
+
+    def find(self, operation: Operation, terms: Terms) -> plan.Plan | None:
+        """Returns the plan for `operation` under `terms`, made at the first call; None where cuDNN has none."""
+        key = (operation, terms)
+        if key not in self._plans:
+            self._plans[key] = self._make(operation, terms)
+            if len(self._plans) > MOST_PLANS:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(key)
+        return self._plans[key]
+
+    def run(self, found: plan.Plan, arrays: Mapping[Port, Any]) -> None:
+        """Queues a plan on the stream that the thread computes on now."""
+        self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
+        found.run(self._device, self._handle, arrays)
+
+    def empty(self, shape: Shape, dtype: Any) -> Any:
+        """Returns a new array on the device; its content is undefined."""
+        return self._device.empty(shape, dtype)
+
+    def empty_like(self, array: Any) -> Any:
+        """Returns a new array of the shape and dtype of `array`."""
+        return self._device.empty(array.shape, array.dtype)
+
+    def close(self) -> None:
+        """Drops the plans and the handle."""
+        self._plans.clear()
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._cudnn.destroy_handle(handle)
+
+    def _make(self, operation: Operation, terms: Terms) -> plan.Plan | None:
+        self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
+        try:
+            made = plan.make(self._cudnn, self._handle, operation, terms)
+        except (RuntimeError, ValueError) as error:
+            warnings.warn(f'cuDNN failed to plan {operation} ({type(error).__name__}: {error}); it runs on Chainer\'s '
+                          'own kernels, which may need several times the memory of its arrays', RuntimeWarning,
+                          stacklevel=2)
+            return None
+        chosen = 'none' if made is None else f'{made.workspace_bytes} bytes of scratch'
+        _LOG.debug('cuDNN plan for %s under %s: %s', operation, terms, chosen)
+        return made
+
+
+def current() -> Session | None:
+    """Returns the calling thread's session on its current device, or None where cuDNN cannot be used."""
+    cudnn = library.load()
+    if cudnn is None:
+        return None
+    device = CupyDevice()
+    sessions: dict[int, Session] = _of_thread.__dict__.setdefault('sessions', {})
+    number = device.number()
+    if number not in sessions:
+        sessions[number] = Session(cudnn, device)
+    return sessions[number]
+
+
+def forget() -> None:
+    """Drops the calling thread's handles and plans."""
+    for session in _of_thread.__dict__.pop('sessions', {}).values():
+        session.close()
