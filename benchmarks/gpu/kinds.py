@@ -1,0 +1,70 @@
+"""What a worker can be asked for, by name. Each imports what it needs when it runs: PyTorch and CuPy never meet."""
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def _training(**asks: Any) -> dict[str, Any]:
+    from training_row import train
+
+    return train(**asks)
+
+
+def _warm_up(**asks: Any) -> dict[str, Any]:
+    from training_row import warm_up
+
+    return warm_up(**asks)
+
+
+def _bits(**asks: Any) -> dict[str, Any]:
+    from bits_row import compare
+
+    return compare(**asks)
+
+
+def _link(device: str, nbytes: int) -> dict[str, Any]:
+    import near
+
+    return near.of(device).link(nbytes)
+
+
+def _backend_link(device: str) -> dict[str, Any]:
+    import near
+
+    bandwidth = near.of(device).backend_bandwidth()
+    return {'nbytes': None, 'out_bytes_per_second': bandwidth.write_bytes_per_second,
+            'in_bytes_per_second': bandwidth.read_bytes_per_second, 'latency_seconds': bandwidth.latency_seconds}
+
+
+def _describe(device: str) -> dict[str, Any]:
+    import near
+
+    return near.of(device).describe()
+
+
+def _torch(**asks: Any) -> dict[str, Any]:
+    from torch_row import train
+
+    return train(**asks)
+
+
+def _fails() -> dict[str, Any]:
+    raise ValueError('this row fails by intent')
+
+
+def _crashes() -> dict[str, Any]:
+    os.abort()
+
+
+def _hangs() -> dict[str, Any]:
+    time.sleep(3600)
+    return {}
+
+
+KINDS: dict[str, Callable[..., dict[str, Any]]] = {
+    'describe': _describe, 'warm-up': _warm_up, 'link': _link, 'backend-link': _backend_link, 'training': _training,
+    'bits': _bits, 'torch': _torch, 'fails': _fails, 'crashes': _crashes, 'hangs': _hangs, 'works': dict,
+}

@@ -1,0 +1,195 @@
+"""The device that rows run on: what is used of its memory, when its work is done, how fast its link is.
+
+`Cuda` asks the driver itself (cudaMemGetInfo), not an allocator, so that what the budget is held against is what
+anybody else on the card would see. `Host` has the same for the process's own memory, so that the programme can be tried
+without a GPU. Left out: cards beside the first one, and other processes on the card, whose memory counts as ours.
+"""
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import here  # noqa: F401  chainer_ooc before chainer, and the examples on the path
+
+# isort: split
+import chainer
+import numpy as np
+
+REPETITIONS = 5
+SAMPLE_SECONDS = 0.0005
+
+
+class Host:
+    """Memory of this process; copies are those of NumPy."""
+
+    name = 'host'
+    array_module = np
+
+    def describe(self) -> dict[str, Any]:
+        """What figures depend on."""
+        from surroundings import describe_machine
+
+        machine = describe_machine()
+        return {'device': f"host ({machine['cpu']})", 'is_gpu': False, **machine}
+
+    def synchronize(self) -> None:
+        """Waits for nothing: NumPy is done when it returns."""
+
+    def used_bytes(self) -> int:
+        """Private memory in use."""
+        with open('/proc/self/status') as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith('RssAnon'))
+
+    def chainer_device(self) -> Any:
+        """What models are sent to."""
+        return chainer.get_device('@numpy')
+
+    def trim(self) -> None:
+        """Gives back what nobody refers to."""
+        gc.collect()
+
+    def link(self, nbytes: int) -> dict[str, Any]:
+        """Bytes per second of NumPy's own copy; both directions at once are a GPU's matter."""
+        source, target = np.zeros(nbytes, np.uint8), np.ones(nbytes, np.uint8)
+        seconds = min(_timed(lambda: np.copyto(target, source)) for _ in range(REPETITIONS))
+        return {'out_bytes_per_second': nbytes / seconds, 'in_bytes_per_second': nbytes / seconds}
+
+    def backend_bandwidth(self) -> Any:
+        """What the backend itself measures, through the path that swaps use."""
+        from chainer_ooc import backends
+
+        with contextlib.closing(backends.choose(None)) as backend:
+            return backend.bandwidth()
+
+
+class Cuda:
+    """The first GPU, through CuPy."""
+
+    name = 'cuda'
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.array_module = self._cupy = cupy
+        self._runtime = cupy.cuda.runtime
+        cupy.cuda.Device(0).use()
+
+    def describe(self) -> dict[str, Any]:
+        """What figures depend on; the name is the driver's."""
+        import importlib.metadata
+        import os
+
+        from surroundings import describe_machine
+
+        properties = self._runtime.getDeviceProperties(0)
+        _, total_bytes = self._runtime.memGetInfo()
+        versions = {}
+        for package in ('cupy-cuda12x', 'cupy-cuda13x', 'nvidia-cudnn-frontend', 'nvidia-cudnn-cu12',
+                        'nvidia-cudnn-cu13', 'cuda-bindings', 'torch'):
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                versions[package] = importlib.metadata.version(package)
+        # 'memory_bytes' of describe_machine is the host's.
+        return {
+            **describe_machine(), 'device': properties['name'].decode(), 'is_gpu': True,
+            'compute_capability': f"{properties['major']}.{properties['minor']}",
+            'device_memory_bytes': total_bytes, 'driver': self._runtime.driverGetVersion(),
+            'runtime': self._runtime.runtimeGetVersion(), 'cudnn_enabled': bool(chainer.backends.cuda.cudnn_enabled),
+            'cupy_tf32': os.environ.get('CUPY_TF32', '0'),
+            'use_cudnn_tensor_core': str(chainer.config.use_cudnn_tensor_core), **versions}
+
+    def synchronize(self) -> None:
+        """Waits for all streams."""
+        self._runtime.deviceSynchronize()
+
+    def used_bytes(self) -> int:
+        """What the driver says is taken, contexts and libraries included."""
+        free_bytes, total_bytes = self._runtime.memGetInfo()
+        return int(total_bytes - free_bytes)
+
+    def chainer_device(self) -> Any:
+        """What models are sent to."""
+        return chainer.get_device('@cupy:0')
+
+    def trim(self) -> None:
+        """Gives back what nobody refers to, and what CuPy's pools keep."""
+        gc.collect()
+        self._cupy.get_default_memory_pool().free_all_blocks()
+        self._cupy.get_default_pinned_memory_pool().free_all_blocks()
+
+    def link(self, nbytes: int) -> dict[str, Any]:
+        """Bytes per second between the device and exact pinned memory, each way alone and both ways at once."""
+        runtime, cupy = self._runtime, self._cupy
+        streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+        device = [cupy.empty(nbytes, np.uint8) for _ in range(2)]
+        pinned: list[int] = []
+        try:
+            for _ in range(2):
+                pinned.append(runtime.hostAlloc(nbytes, runtime.hostAllocPortable))
+
+            def out() -> None:
+                runtime.memcpyAsync(pinned[0], device[0].data.ptr, nbytes, runtime.memcpyDeviceToHost, streams[0].ptr)
+
+            def back() -> None:
+                runtime.memcpyAsync(device[1].data.ptr, pinned[1], nbytes, runtime.memcpyHostToDevice, streams[1].ptr)
+
+            found = {
+                'out_bytes_per_second': nbytes / self._fastest(out),
+                'in_bytes_per_second': nbytes / self._fastest(back),
+                'both_bytes_per_second': 2 * nbytes / self._fastest(lambda: (out(), back()))}
+        finally:
+            self.synchronize()
+            for address in pinned:
+                runtime.freeHost(address)
+        return found
+
+    def backend_bandwidth(self) -> Any:
+        """What the backend itself measures, through the path that swaps use."""
+        from chainer_ooc.backends.cuda import CudaBackend
+
+        with contextlib.closing(CudaBackend()) as backend:
+            return backend.bandwidth()
+
+    def _fastest(self, start: Callable[[], object]) -> float:
+        def whole() -> None:
+            start()
+            self.synchronize()
+
+        whole()  # the first copy of a buffer maps it
+        return min(_timed(whole) for _ in range(REPETITIONS))
+
+
+def of(name: str) -> Host | Cuda:
+    """The device of a name, 'host' or 'cuda'."""
+    return {'host': Host, 'cuda': Cuda}[name]()
+
+
+@contextlib.contextmanager
+def highest(device: Host | Cuda) -> Iterator[list[int]]:
+    """Watches the device's memory from a thread meanwhile; the list's only element is the highest that was seen.
+
+    Asking the driver takes a lock that computations want too, so no time is taken meanwhile.
+    """
+    seen, over = [device.used_bytes()], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(SAMPLE_SECONDS):
+            seen[0] = max(seen[0], device.used_bytes())
+
+    thread = threading.Thread(target=watch, name='memory watch', daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        thread.join()
+        seen[0] = max(seen[0], device.used_bytes())
+
+
+def _timed(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return max(time.perf_counter() - began, 1e-9)
