@@ -1,8 +1,8 @@
 """The peer: ResNet50 in PyTorch on the same card, in-core, with checkpoints, and with feature maps in pinned memory.
 
 The network is ours, layer by layer (`models.resnet`: a stage halves the image in its first 1x1 convolution), with
-momentum SGD and data that lie on the device. As in Chainer's rows convolutions and products are float32 without TF32. The budget
-is PyTorch's own limit, `torch.cuda.set_per_process_memory_fraction`.
+momentum SGD and data that lie on the device. As in Chainer's rows convolutions and products are float32 without TF32.
+The budget is PyTorch's own limit, `torch.cuda.set_per_process_memory_fraction`.
 
 Source: the three ways are those of PyTorch's documentation: `torch.utils.checkpoint`, here around each residual
 unit, and `torch.autograd.graph.save_on_cpu(pin_memory=True)`.

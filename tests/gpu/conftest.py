@@ -1,0 +1,77 @@
+"""Skips everything in this folder where there is no usable GPU, for one reason that says what is missing.
+
+With one, each test runs under deterministic settings, in a process whose CUDA context and library handles exist: they
+open descriptors that stay, which the fixture that looks for traces would take for a test's own.
+"""
+import functools
+import importlib.util
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).parent
+
+for folder in (HERE, HERE.parent / 'execute', HERE.parent / 'conformance', HERE.parents[1] / 'examples'):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+import chainer_ooc  # noqa: E402  before the helpers, which import chainer
+
+
+@functools.cache
+def missing():
+    """Why no test can run here, or None."""
+    if importlib.util.find_spec('cupy') is None:
+        return 'no usable GPU: CuPy is not installed (see docs/gpu.md)'
+    try:
+        import chainer
+        if not chainer.backends.cuda.available:
+            return 'no usable GPU: chainer.backends.cuda.available is False (see docs/gpu.md)'
+        import cupy
+        assert int((cupy.arange(4) + 1).sum()) == 10
+    except Exception as error:
+        return f'no usable GPU: {type(error).__name__}: {str(error).splitlines()[0]} (see docs/gpu.md)'
+    return None
+
+
+def pytest_collection_modifyitems(items):
+    here = [item for item in items if item.path.is_relative_to(HERE)]
+    reason = missing() if here else None
+    if reason:
+        for item in here:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(autouse=True, scope='session')
+def context():
+    """Opens what stays open: the context, and the handles of cuBLAS, cuRAND and cuDNN."""
+    from gpu_training import GpuTraining
+    GpuTraining('residual').iterate(2)
+    GpuTraining('hidden').iterate(1)
+
+
+@pytest.fixture(autouse=True)
+def deterministic():
+    import chainer
+    import cupy
+    with chainer.using_config('cudnn_deterministic', True), chainer.using_config('autotune', False):
+        yield
+    chainer_ooc.reset()
+    cupy.cuda.runtime.deviceSynchronize()
+
+
+@pytest.fixture
+def device_memory():
+    """A function that gives the bytes of the device that are taken, by the driver's own word, after tidying up."""
+    import gc
+
+    import cupy
+
+    def taken_bytes():
+        gc.collect()
+        cupy.get_default_memory_pool().free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
+        cupy.cuda.runtime.deviceSynchronize()
+        free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+        return total_bytes - free_bytes
+    return taken_bytes

@@ -1,0 +1,117 @@
+"""Ways to stand between the budget and its allocators, and to see what CUDA was asked for.
+
+They replace methods that are written in Python (`Allocator.malloc`, `CupyDriver.pin`) for a while; nothing of CuPy's is
+touched.
+"""
+import contextlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cupy
+
+#: A word that tells which function an error is about.
+FUNCTION = re.compile(
+    r'(forward|backward) of call \d+|[A-Z]\w*(Function|Convolution|Normalization|Pooling|ReLU|Linear|Add)')
+
+
+def allocator_classes():
+    """The classes behind `chainer.config.ooc_allocator`, each with a `malloc` of its own."""
+    from chainer_ooc.backends.cuda import allocators  # noqa: F401  imports all of them
+    from chainer_ooc.backends.cuda.allocators.allocator import Allocator
+
+    found, more = [], [Allocator]
+    while more:
+        each = more.pop()
+        more += each.__subclasses__()
+        if 'malloc' in vars(each) and each is not Allocator:
+            found.append(each)
+    return found
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An allocator's own malloc."""
+
+    allocator: Any
+    original: Callable[..., Any]
+
+    def __call__(self, nbytes):
+        return self.original(self.allocator, nbytes)
+
+
+@contextlib.contextmanager
+def each_malloc(replacement):
+    """Calls ``replacement(malloc, nbytes)`` in place of each allocator's ``malloc(nbytes)`` meanwhile.
+
+    ``malloc.allocator`` is the allocator, bound as its method is.
+    """
+    saved = [(each, each.malloc) for each in allocator_classes()]
+
+    def replaced(original):
+        return lambda self, nbytes: replacement(Bound(self, original), nbytes)
+
+    try:
+        for owner, original in saved:
+            owner.malloc = replaced(original)
+        yield
+    finally:
+        for owner, original in saved:
+            owner.malloc = original
+
+
+def poison(memory):
+    """Fills memory with NaN, in the order of the current stream: all bits set are a NaN in each width."""
+    cupy.cuda.runtime.memsetAsync(memory.ptr, 0xFF, memory.size, cupy.cuda.get_current_stream().ptr)
+    return memory
+
+
+def taken_bytes():
+    """What of the device is taken, by the driver's own word."""
+    free_bytes, total_bytes = cupy.cuda.runtime.memGetInfo()
+    return total_bytes - free_bytes
+
+
+class Pinned:
+    """Counts what is pinned, and lets pinning be refused.
+
+    Attributes:
+        nbytes: pinned now.
+        highest_bytes: the most at once.
+        calls: of `pin`.
+        refuse_from: the call from which on pinning is refused; None never.
+    """
+
+    def __init__(self):
+        self.nbytes = self.highest_bytes = self.calls = self.refused = 0
+        self.refuse_from = None
+        self._sizes = {}
+
+    @contextlib.contextmanager
+    def watched(self):
+        """Stands in `CupyDriver`'s pin and unpin meanwhile."""
+        from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
+
+        pin, unpin = CupyDriver.pin, CupyDriver.unpin
+        CupyDriver.pin = lambda driver, nbytes: self._pin(pin, driver, nbytes)
+        CupyDriver.unpin = lambda driver, address: self._unpin(unpin, driver, address)
+        try:
+            yield self
+        finally:
+            CupyDriver.pin, CupyDriver.unpin = pin, unpin
+
+    def _pin(self, pin, driver, nbytes):
+        self.calls += 1
+        if self.refuse_from is not None and self.calls > self.refuse_from:
+            self.refused += 1
+            raise cupy.cuda.runtime.CUDARuntimeError(2)  # cudaErrorMemoryAllocation
+        address = pin(driver, nbytes)
+        self._sizes[address] = nbytes
+        self.nbytes += nbytes
+        self.highest_bytes = max(self.highest_bytes, self.nbytes)
+        return address
+
+    def _unpin(self, unpin, driver, address):
+        self.nbytes -= self._sizes.pop(address)
+        unpin(driver, address)

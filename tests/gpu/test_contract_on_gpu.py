@@ -1,0 +1,113 @@
+"""The suite of all backends (`tests/backends/test_contract.py`) on `CudaBackend`, with real copies.
+
+Arrays are CuPy's. What is left out has its reason beside it; what only this device promises follows.
+"""
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+
+from chainer_ooc.errors import SpillError
+
+SUITE = pathlib.Path(__file__).parents[1] / 'backends' / 'test_contract.py'
+MB = 1 << 20
+
+#: Part of a test's name -> why it does not apply.
+LEFT_OUT = {
+    'mapping': 'this backend has no mappings; below it says so',
+    'the_memory_of_a_mapping': 'likewise',
+    'flat_writable_bytes': "CuPy's arrays have no flag for it: all can be written to",
+    'a_source_may_be_read_only': 'likewise',
+}
+
+
+def _suite():
+    spec = importlib.util.spec_from_file_location('contract_suite', SUITE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _chosen(module):
+    return {name: test for name, test in vars(module).items()
+            if name.startswith('test_') and not any(part in name for part in LEFT_OUT)}
+
+
+suite = _suite()
+globals().update(_chosen(suite))
+
+
+@pytest.fixture
+def backend(tmp_path):
+    from chainer_ooc.backends.cuda import CudaBackend
+    made = CudaBackend(str(tmp_path), host_limit_bytes=1 << 30)
+    yield made
+    made.close()
+
+
+def test_most_of_the_suite_runs_here():
+    every = [name for name in vars(suite) if name.startswith('test_')]
+    assert len(_chosen(suite)) >= 0.6 * len(every)
+
+
+def test_allocate_gives_flat_bytes_of_the_device(backend):
+    import cupy
+    array = backend.allocate(5 * MB + 1)
+    assert isinstance(array, cupy.ndarray)
+    assert (array.dtype, array.shape, array.base) == (np.uint8, (5 * MB + 1,), None)
+    assert array.flags.c_contiguous
+
+
+def test_mapping_is_refused(backend):
+    copy, transfer = backend.swap_out(suite.filled(backend, MB))
+    transfer.wait()
+    with pytest.raises(SpillError, match='cannot map far memory'):
+        backend.map(copy)
+
+
+@pytest.mark.parametrize('nbytes', [1, 4097, 20 * MB + 3])
+def test_bytes_come_back_from_the_disk_behind_pinned_memory(tmp_path, nbytes):
+    from chainer_ooc.backends.cuda import CudaBackend
+    backend = CudaBackend(str(tmp_path), host_limit_bytes=MB)  # less than two of the copies
+    try:
+        arrays = [suite.filled(backend, nbytes, seed) for seed in range(4)]
+        copies = [suite.out(backend, array) for array in arrays]
+        for array, copy in zip(arrays, copies, strict=True):
+            assert bool((suite.back(backend, copy) == array).all())
+    finally:
+        backend.close()
+
+
+def test_a_swap_in_is_seen_by_what_is_computed_after_the_wait(backend):
+    # Waiting does not block the host: the sum below must be ordered behind the copy by the device.
+    array = suite.filled(backend, 64 * MB)
+    expected = int(array.astype(np.int64).sum())
+    copy = suite.out(backend, array)
+    for _ in range(10):
+        into = backend.allocate(array.nbytes)
+        into[:] = 0
+        backend.swap_in(copy, into).wait()
+        assert int(into.astype(np.int64).sum()) == expected
+
+
+def test_a_swap_out_takes_what_was_computed_before_it(backend):
+    import cupy
+    array = backend.allocate(64 * MB)
+    for number in range(10):
+        cupy.add(array * 0, number, out=array, casting='unsafe')
+        copy, transfer = backend.swap_out(array)
+        transfer.wait()
+        into = suite.back(backend, copy)
+        assert bool((into == number).all())
+        backend.release(copy)
+
+
+def test_timing_is_by_events(backend):
+    copy, transfer = backend.swap_out(suite.filled(backend, 256 * MB))
+    transfer.wait()
+    start = backend.moment()
+    backend.swap_in(copy, backend.allocate(256 * MB)).wait()
+    seconds = backend.seconds_between(start, backend.moment())
+    assert 0 < transfer.seconds < 1
+    assert 0 < seconds < 1

@@ -1,0 +1,137 @@
+"""Missing waits made to show: memory that is handed out again is NaN at once, and streams are late by turns.
+
+    compute   [... k ...][NaN into the block that k freed][ ... ]     a copy that still reads it, or that filled it too
+    out       [ copy of the block ]                                   early, carries NaN into the losses
+    in                    [ copy into a block ]
+
+Each test has plain Chainer's bits as its measure. Where no wait is missing the NaN are overwritten before anybody reads
+them, whoever is late.
+"""
+import contextlib
+import random
+import threading
+
+import chainer
+import pytest
+from gpu_training import plain, tight_budget, train
+from ooc_training import assert_same_bits
+
+ALLOCATORS = ('pool', 'virtual', 'async')
+SPIN_CYCLES = 2_000_000  # about a millisecond
+LOAD_BYTES = 64 << 20
+
+SPIN = r'''
+extern "C" __global__ void spin(long long cycles) {
+    long long start = clock64();
+    while (clock64() - start < cycles) { }
+}
+'''
+
+
+@contextlib.contextmanager
+def poisoned():
+    from gpu_allocations import each_malloc, poison
+
+    with each_malloc(lambda malloc, nbytes: poison(malloc(nbytes))):
+        yield
+
+
+class LateComputations(chainer.FunctionHook):
+    """Has the stream that computes spin before some functions: copies that do not wait for it come too early."""
+
+    name = 'LateComputations'
+
+    def __init__(self, seed):
+        import cupy
+        self._kernel, self._random = cupy.RawKernel(SPIN, 'spin'), random.Random(seed)
+        self._cycles = cupy.int64(SPIN_CYCLES)
+
+    def _maybe(self):
+        if self._random.random() < 0.4:
+            self._kernel((1,), (1,), (self._cycles,))
+
+    def forward_preprocess(self, function, inputs):
+        self._maybe()
+
+    def backward_preprocess(self, function, inputs, grads):
+        self._maybe()
+
+
+@contextlib.contextmanager
+def busy_link():
+    """Keeps both directions of the link busy from another thread: copies of a training come late, or wait for a gap."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    over = threading.Event()
+    pinned = runtime.hostAlloc(2 * LOAD_BYTES, runtime.hostAllocPortable)
+    device = [runtime.malloc(LOAD_BYTES) for _ in range(2)]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+
+    def load():
+        cupy.cuda.Device(0).use()
+        while not over.is_set():
+            runtime.memcpyAsync(pinned, device[0], LOAD_BYTES, runtime.memcpyDeviceToHost, streams[0].ptr)
+            runtime.memcpyAsync(device[1], pinned + LOAD_BYTES, LOAD_BYTES, runtime.memcpyHostToDevice, streams[1].ptr)
+            for stream in streams:
+                stream.synchronize()
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        for address in device:
+            runtime.free(address)
+        runtime.freeHost(pinned)
+
+
+@pytest.mark.parametrize('allocator', ALLOCATORS)
+@pytest.mark.parametrize('policy', ['swap-all', 'swap-all-naive', 'pooch', 'superneurons', 'capacity', 'vdnn++'])
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception'])
+def test_memory_that_is_handed_out_again_is_nobody_elses(network, policy, allocator):
+    budget = tight_budget(network, policy)
+    with poisoned():
+        outcome = train(network, policy, 6, budget=budget, allocator=allocator)
+    assert_same_bits(outcome, plain(network, 6))
+    assert outcome.stats[-1].swapped_in_bytes > 0
+
+
+@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
+def test_late_computations_change_no_bit(policy, seed):
+    budget = tight_budget('residual', policy)
+    with poisoned():
+        outcome = train('residual', policy, 6, budget=budget, hooks=[LateComputations(seed)])
+    assert_same_bits(outcome, plain('residual', 6))
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
+def test_late_copies_change_no_bit(policy):
+    budget = tight_budget('residual', policy)
+    with busy_link(), poisoned():
+        outcome = train('residual', policy, 10, budget=budget)
+    assert_same_bits(outcome, plain('residual', 10))
+
+
+@pytest.mark.parametrize('seed', range(2))
+def test_both_late_change_no_bit_with_the_disk_behind(seed):
+    budget = tight_budget('residual', 'swap-all')
+    with busy_link(), poisoned():
+        outcome = train('residual', 'swap-all', 6, budget=budget, host_limit=8 << 20, hooks=[LateComputations(seed)])
+    assert_same_bits(outcome, plain('residual', 6))
+
+
+def test_the_poison_would_show(monkeypatch):
+    """Without the waits of swap-ins, the test above must fail: it is the measure of itself."""
+    from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
+
+    budget = tight_budget('residual', 'swap-all')
+    with monkeypatch.context() as planted:
+        planted.setattr(CupyDriver, 'wait_event', lambda self, stream, event: None)
+        with busy_link(), poisoned():
+            outcome = train('residual', 'swap-all', 6, budget=budget, hooks=[LateComputations(0)])
+    with pytest.raises(AssertionError):
+        assert_same_bits(outcome, plain('residual', 6))
