@@ -46,7 +46,7 @@ def conduct(parts: Sequence[Part], worker: Asks, clock: Clock, stretch: float,
         parts: What to run.
         worker: What rows are asked of.
         clock: The time that there is.
-        stretch: How many times what is stated parts and rows may take; 1 for eight minutes.
+        stretch: How many times what they state parts and rows may take.
         note: Called after each row, and after each part that was left out, with all parts so far.
 
     Returns:

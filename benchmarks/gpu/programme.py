@@ -119,21 +119,21 @@ class Programme:
         first, *rest = sizes.batches
         return [
             Part(name='link', title='Kernels compiled and link', kind='link', most_seconds=45, rows=self._link),
-            self._batch_part(first, 90),
+            self._batch_part(first, 110),
             Part(name='bits', title='The bits of in-core training', kind='bits', most_seconds=25, rows=self._bits),
             *(self._batch_part(batch, 20) for batch in rest),
             *(Part(name=name, title=title, kind='training', most_seconds=22,
                    rows=lambda name=name, batches=batches: self._network(name, batches))
               for name, title, batches in sizes.others),
             Part(name='policies', title=f'Other policies, {sizes.network}, batch {first}', kind='training',
-                 most_seconds=60, rows=lambda: self._policies(first)),
-            Part(name='torch', title='PyTorch on the same card and budget', kind='torch', most_seconds=40,
+                 most_seconds=55, rows=lambda: self._policies(first)),
+            Part(name='torch', title='PyTorch on the same card and budget', kind='torch', most_seconds=35,
                  rows=lambda: self._torch(first)),
             Part(name='allocators', title='Allocators', kind='allocators', most_seconds=25, rows=self._allocators),
-            Part(name='largest-batch', title=f'Largest batch of {sizes.network}', kind='training', most_seconds=25,
+            Part(name='largest-batch', title=f'Largest batch of {sizes.network}', kind='training', most_seconds=20,
                  rows=self._largest_batch),
             Part(name='deepest', title=f'Deepest residual network, batch {sizes.depth_batch}', kind='training',
-                 most_seconds=20, rows=self._deepest),
+                 most_seconds=18, rows=self._deepest),
             *(Part(name=f'policies-{batch}', title=f'Other policies, {sizes.network}, batch {batch}', kind='training',
                    most_seconds=45, rows=lambda batch=batch: self._policies(batch)) for batch in rest),
             Part(name='self-test', title='Rows that fail by intent', kind='self-test', most_seconds=30,
@@ -157,7 +157,7 @@ class Programme:
 
     def _in_core_and_out(self, network: str, batch: Any) -> Rows:
         for policy in ('keep', 'pooch', 'swap-all', 'plain'):
-            yield self.training(network, batch, policy)
+            yield self.training(network, batch, policy, most_seconds=60)  # some pin 50 GB first
 
     def _network(self, network: str, batches: Sequence[Any]) -> Rows:
         for batch in batches:

@@ -30,6 +30,7 @@ from chainer_ooc.quantities import parse_bytes  # noqa: E402
 
 MINUTES = 8.0
 DESCRIBE_SECONDS = 120.0
+SHARE_OF_TIME = 0.95  # the rest is for writing files and ending processes
 
 
 def main() -> int:
@@ -46,10 +47,15 @@ def main() -> int:
         began = time.strftime('%Y-%m-%d %H:%M:%S %Z')
         files = Files(asked.out, {**device, 'began': began}, _options(asked))
         print(f"{device['device']}: {files.json}, {files.markdown}", flush=True)
-        done = conduct(parts, worker, clock, max(1.0, asked.minutes / MINUTES), lambda so_far: note(files, so_far))
+        done = conduct(parts, worker, clock, stretch(parts, clock.left()), lambda so_far: note(files, so_far))
     print(f'{sum(part["state"] == "done" for part in done)} of {len(done)} parts in '
           f'{60 * asked.minutes - clock.left():.0f} s')
     return 0
+
+
+def stretch(parts: Sequence[Part], seconds: float) -> float:
+    """How many times what they state parts may take, so that all the time is used; never less than once."""
+    return max(1.0, SHARE_OF_TIME * seconds / sum(part.most_seconds for part in parts))
 
 
 def chosen(parts: Sequence[Part], names: Sequence[str] | None) -> list[Part]:

@@ -49,6 +49,7 @@ TRAINING = (
     Column('predicted_peak_bytes', 'predicted', megabytes, right=True),
     Column('driver_peak_bytes', 'by the driver', megabytes, right=True),
     Column('budget_bytes', 'budget', megabytes, right=True),
+    Column('within_budget', 'within', lambda within: 'yes' if within else 'NO'),
     Column('verdicts', 'keep/swap/recompute', right=True),
     Column('swapped_out_bytes', 'out', megabytes, right=True),
     Column('swapped_in_bytes', 'in', megabytes, right=True),
@@ -115,6 +116,8 @@ def _compared(row: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dic
     beside = _seconds(rows, _in_core_of(row))
     if beside is not None and row.get('policy') not in IN_CORE and row.get('mode') != 'in-core':
         found['overhead'] = row['seconds'] / beside - 1
+    if row.get('device') == 'cuda' and row.get('budget_bytes') and 'driver_peak_bytes' in row:
+        found['within_budget'] = row['driver_peak_bytes'] <= row['budget_bytes']
     if row.get('allocator'):
         pool = _seconds(rows, {'row': 'training', 'allocator': 'pool', 'batch': row['batch']})
         if pool is not None:

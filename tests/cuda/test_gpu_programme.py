@@ -22,6 +22,7 @@ from conduct import Clock, conduct  # noqa: E402
 from processes import Worker  # noqa: E402
 from programme import FULL, SMALL, Part, Programme, Row  # noqa: E402
 from results import Files  # noqa: E402
+from run import chosen, stretch  # noqa: E402
 from searches import largest  # noqa: E402
 from tables import COLUMNS, with_comparisons  # noqa: E402
 
@@ -181,6 +182,24 @@ def test_each_policy_of_the_programme_is_one_of_the_package_or_to_come():
     asked = {row.asks['policy'] for _, row in answers() if row.kind == 'training'}
     assert asked - set(POLICIES) <= {'plain', 'auto'}
     assert set(POLICIES) - asked <= {'unified'}, 'managed memory is a row among the allocators'
+
+
+def test_the_readme_states_each_part_with_its_seconds():
+    text = (PROGRAMME / 'README.md').read_text()
+    for part in parts():
+        row, = (line for line in text.splitlines() if line.startswith('|') and f'`{part.name}`' in line)
+        assert f'{part.most_seconds:.0f} s' in row
+
+
+@pytest.mark.parametrize('names', [['policies'], ['bits', 'torch'], None])
+def test_few_parts_may_use_all_the_time(names):
+    everything = chosen(parts(), names)
+    hands = Hands(seconds_a_row=10**9)
+    times = stretch(everything, 480)
+    done, _ = conducted(everything, 480, hands, times)
+    assert times == 1 if names is None else times > 1
+    assert names is None or {part['state'] for part in done} == {'done'}
+    assert hands.seconds <= 480
 
 
 def test_names_of_parts_are_their_own():
@@ -346,6 +365,15 @@ def test_overhead_is_beside_keep_of_the_same_network_and_batch():
                      {**row_of('lms', 1.0), 'outcome': 'failed'}]}
     rows = with_comparisons([part])[0]['rows']
     assert [row.get('overhead') for row in rows] == [None, 0.5, None, None]
+
+
+@pytest.mark.parametrize(('driver_bytes', 'within'), [(15 * GB, True), (17 * GB, False)])
+def test_the_drivers_word_decides_what_is_within_the_budget(driver_bytes, within):
+    row = row_of('pooch', 1.0, device='cuda', budget_bytes=16 * GB, driver_peak_bytes=driver_bytes, peak_bytes=GB)
+    found, = with_comparisons([{'rows': [row]}])[0]['rows']
+    assert found['within_budget'] is within
+    on_host, = with_comparisons([{'rows': [{**row, 'device': 'host'}]}])[0]['rows']
+    assert 'within_budget' not in on_host
 
 
 def test_without_in_core_there_is_no_overhead():

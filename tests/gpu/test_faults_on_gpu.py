@@ -13,7 +13,7 @@ from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 LARGE_BYTES = 500_000
 
 
-@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
+@pytest.mark.parametrize('policy', ['swap-all', 'swap-all-naive'])
 @pytest.mark.parametrize('refuse_from', [4, 10])
 def test_where_pinned_memory_is_refused_maps_go_to_the_spill_file(policy, refuse_from):
     from gpu_allocations import Pinned
