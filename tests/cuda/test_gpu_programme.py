@@ -1,4 +1,4 @@
-"""The GPU programme without a GPU: its command on the host, its clock, and rows that crash or hang.
+"""The GPU programme without a GPU: its command on the host, what it asks for, and its clock.
 
 Figures are not tested, as times are not. What must hold is that no row takes another one with it, that nothing that was
 asked for is missing from the files, and that no figure stands under a name that no device gave.
@@ -8,8 +8,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import textwrap
-import time
 
 import pytest
 
@@ -19,15 +17,11 @@ PROGRAMME = ROOT / 'benchmarks' / 'gpu'
 if str(PROGRAMME) not in sys.path:
     sys.path.append(str(PROGRAMME))
 from conduct import Clock, conduct  # noqa: E402
-from processes import Worker  # noqa: E402
 from programme import FULL, SMALL, Part, Programme, Row  # noqa: E402
-from results import Files  # noqa: E402
 from run import chosen, stretch  # noqa: E402
-from searches import largest  # noqa: E402
-from tables import COLUMNS, with_comparisons  # noqa: E402
+from tables import COLUMNS  # noqa: E402
 
 GB = 10**9
-DEVICE = {'device': 'NVIDIA Imagined 9000', 'is_gpu': True}
 
 
 def called(*arguments, timeout=240):
@@ -58,7 +52,7 @@ def part_of(figures, name):
     return next(part for part in figures['parts'] if part['name'] == name)
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
+# --- the command -----------------------------------------------------------------------------------------------------
 
 
 def test_the_command_trains_each_policy(trial):
@@ -121,7 +115,7 @@ def test_an_unknown_part_is_refused_with_those_that_there_are(tmp_path):
     assert 'batch-640' in done.stderr
 
 
-# --- the programme ----------------------------------------------------------------------------------------------------
+# --- the programme ---------------------------------------------------------------------------------------------------
 
 
 def parts(sizes=FULL):
@@ -207,7 +201,7 @@ def test_names_of_parts_are_their_own():
     assert len(names) == len(set(names))
 
 
-# --- the clock --------------------------------------------------------------------------------------------------------
+# --- the clock -------------------------------------------------------------------------------------------------------
 
 
 class Hands:
@@ -285,133 +279,3 @@ def test_more_minutes_stretch_parts_and_rows():
 def test_results_are_noted_after_each_row():
     _, noted = conducted([some(2, 50, 'a'), some(1, 500, 'b'), some(1, 20, 'c')], 100, Hands())
     assert noted == [[1], [2], [2], [2, 0], [2, 0, 1], [2, 0, 1]]
-
-
-# --- processes --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def worker(tmp_path):
-    """A worker whose process says its number, and can be told to die in several ways."""
-    script = tmp_path / 'script.py'
-    script.write_text(textwrap.dedent("""\
-        import json, os, subprocess, sys, time
-        out = int(sys.argv[1])
-        for line in sys.stdin:
-            row = json.loads(line)
-            print('noise that is no answer', flush=True)
-            if row['kind'] == 'exit':
-                sys.exit('the last word')
-            if row['kind'] == 'silence':
-                subprocess.Popen(['sleep', '60'], pass_fds=(out,))
-                time.sleep(60)
-            if row['kind'] == 'half':
-                os.write(out, b'{"outcome": "do')
-                os._exit(3)
-            outcome = 'failed' if row['kind'] == 'failure' else 'done'
-            os.write(out, json.dumps({'outcome': outcome, 'process': os.getpid(), **row['asks']}).encode() + b'\\n')
-        """))
-    with Worker([sys.executable, str(script)]) as made:
-        yield made
-
-
-def test_rows_share_a_process_until_one_asks_to_be_alone(worker):
-    first, second, alone, after = (worker.ask('row', {}, 20, alone=alone)['process']
-                                   for alone in (False, False, True, False))
-    assert first == second
-    assert len({first, alone, after}) == 3
-
-
-@pytest.mark.parametrize(('kind', 'reason'), [
-    ('exit', 'the process died (exit status 1): the last word'), ('half', 'the process died (exit status 3)')])
-def test_a_death_is_a_reason_and_the_next_row_runs(worker, kind, reason):
-    found = worker.ask(kind, {}, 20)
-    assert found['outcome'] == 'failed'
-    assert found['reason'].startswith(reason)
-    assert worker.ask('row', {'figure': 7}, 20)['figure'] == 7
-
-
-def test_a_process_whose_row_failed_is_not_used_again(worker):
-    before = worker.ask('row', {}, 20)['process']
-    assert worker.ask('failure', {}, 20)['process'] == before
-    assert worker.ask('row', {}, 20)['process'] != before
-
-
-def test_a_hang_ends_in_time_with_all_that_it_started(worker):
-    began = time.monotonic()
-    found = worker.ask('silence', {}, 1.5)
-    assert found['reason'] == 'given up after 2 s'
-    assert time.monotonic() - began < 10
-    assert worker.ask('row', {}, 20)['outcome'] == 'done'
-
-
-def test_closing_leaves_no_process(worker):
-    number = worker.ask('row', {}, 20)['process']
-    worker.close()
-    worker.close()
-    assert not pathlib.Path(f'/proc/{number}').exists()
-
-
-# --- results ----------------------------------------------------------------------------------------------------------
-
-
-def row_of(policy, seconds, **more):
-    return {'row': 'training', 'network': 'n', 'batch': 4, 'policy': policy, 'outcome': 'done', 'seconds': seconds,
-            **more}
-
-
-def test_overhead_is_beside_keep_of_the_same_network_and_batch():
-    part = {'rows': [row_of('keep', 2.0), row_of('pooch', 3.0), row_of('pooch', 9.0, batch=8),
-                     {**row_of('lms', 1.0), 'outcome': 'failed'}]}
-    rows = with_comparisons([part])[0]['rows']
-    assert [row.get('overhead') for row in rows] == [None, 0.5, None, None]
-
-
-@pytest.mark.parametrize(('driver_bytes', 'within'), [(15 * GB, True), (17 * GB, False)])
-def test_the_drivers_word_decides_what_is_within_the_budget(driver_bytes, within):
-    row = row_of('pooch', 1.0, device='cuda', budget_bytes=16 * GB, driver_peak_bytes=driver_bytes, peak_bytes=GB)
-    found, = with_comparisons([{'rows': [row]}])[0]['rows']
-    assert found['within_budget'] is within
-    on_host, = with_comparisons([{'rows': [{**row, 'device': 'host'}]}])[0]['rows']
-    assert 'within_budget' not in on_host
-
-
-def test_without_in_core_there_is_no_overhead():
-    rows = with_comparisons([{'rows': [{**row_of('keep', 2.0), 'outcome': 'failed'}, row_of('pooch', 3.0)]}])[0]['rows']
-    assert all('overhead' not in row for row in rows)
-
-
-def test_files_are_named_by_the_device(tmp_path):
-    files = Files(tmp_path, DEVICE, {})
-    files.write([])
-    assert sorted(each.name for each in tmp_path.iterdir()) == [
-        'gpu-nvidia-imagined-9000.json', 'gpu-nvidia-imagined-9000.md']
-    assert 'NVIDIA Imagined 9000' in files.markdown.read_text()
-
-
-def test_a_file_cut_short_says_so(tmp_path):
-    files = Files(tmp_path, DEVICE, {})
-    part = {'name': 'a', 'title': 'A', 'kind': 'self-test', 'state': 'running',
-            'rows': [{'row': 'works', 'outcome': 'failed', 'reason': 'a | b\nc'}]}
-    files.write([part])
-    text = files.markdown.read_text()
-    assert 'Cut short' in text
-    assert '| works | failed | a / b c |' in text
-
-
-@pytest.mark.parametrize('limit', [0, 640, 767, 768, 1000, 1919, 1920, 5000])
-def test_search_finds_the_largest_that_works(limit):
-    tried = []
-    search = largest(lambda size: size, 640, 1920, 128)
-    try:
-        size = next(search)
-        while True:
-            tried.append(size)
-            size = search.send({'outcome': 'done' if size <= limit else 'failed'})
-    except StopIteration:
-        pass
-    works = [size for size in tried if size <= limit]
-    assert len(tried) == len(set(tried)) <= 6
-    if 640 <= limit < 1920:
-        assert limit - max(works) < 128 or max(works) + 128 > limit
-    assert max(works, default=0) == (0 if limit < 640 else max(works))

@@ -1,0 +1,65 @@
+"""What needs a GPU, as far as it can be checked without one: names that it uses of CuPy, and those that it replaces."""
+import ast
+import inspect
+import pathlib
+import types
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PROGRAMME = ROOT / 'benchmarks' / 'gpu'
+NEED_A_GPU = [PROGRAMME / 'near.py', PROGRAMME / 'bits_row.py', *sorted((ROOT / 'tests' / 'gpu').glob('*.py'))]
+RUNTIME = ('runtime', '_runtime')
+
+
+def chain_of(node):
+    """``['cupy', 'cuda', 'Stream']`` of an expression, or nothing."""
+    names = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []
+
+
+def cupy_names(path):
+    """The names of CuPy that a file uses, from ``cupy`` on."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        chain = chain_of(node)
+        if chain[:1] == ['self'] and len(chain) > 1 and chain[1] in ('_cupy', '_runtime'):
+            chain = chain[1:]
+        if chain[:1] in (['cupy'], ['_cupy']) and len(chain) > 1:
+            yield chain[1:]
+        elif len(chain) == 2 and chain[0] in RUNTIME:
+            yield ['cuda', 'runtime', chain[1]]
+
+
+@pytest.mark.parametrize('path', NEED_A_GPU, ids=[path.name for path in NEED_A_GPU])
+def test_names_of_cupy_are_in_the_wheel(path):
+    cupy = pytest.importorskip('cupy')
+    missing = []
+    for names in cupy_names(path):
+        found = cupy
+        for name in names:
+            if not hasattr(found, name):
+                missing.append('.'.join(names))
+                break
+            found = getattr(found, name)
+            if not isinstance(found, types.ModuleType) and names[:2] != ['cuda', 'runtime']:
+                break  # attributes of classes and results belong to them
+    assert missing == []
+
+
+def test_the_scan_of_names_sees_some():
+    assert ['cuda', 'runtime', 'hostAlloc'] in list(cupy_names(PROGRAMME / 'near.py'))
+    assert ['RawKernel'] in list(cupy_names(ROOT / 'tests' / 'gpu' / 'test_races_on_gpu.py'))
+
+
+def test_what_the_gpu_tests_replace_is_there():
+    pytest.importorskip('cupy')
+    driver = pytest.importorskip('chainer_ooc.backends.cuda.cupy_driver').CupyDriver
+    allocators = pytest.importorskip('chainer_ooc.backends.cuda.allocators').ALLOCATORS
+    assert {'pin', 'unpin', 'wait_event'} <= set(vars(driver))
+    assert list(inspect.signature(driver.pin).parameters) == ['self', 'nbytes']
+    assert list(inspect.signature(driver.unpin).parameters) == ['self', 'address']
+    assert list(inspect.signature(driver.wait_event).parameters) == ['self', 'stream', 'event']
+    assert set(allocators) == {'pool', 'virtual', 'async', 'unified'}

@@ -1,0 +1,149 @@
+"""Rows of the GPU programme in processes that crash or hang, and the files that they end up in."""
+import pathlib
+import sys
+import textwrap
+import time
+
+import pytest
+
+PROGRAMME = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'gpu'
+
+if str(PROGRAMME) not in sys.path:
+    sys.path.append(str(PROGRAMME))
+from processes import Worker  # noqa: E402
+from results import Files  # noqa: E402
+from searches import largest  # noqa: E402
+from tables import with_comparisons  # noqa: E402
+
+GB = 10**9
+DEVICE = {'device': 'NVIDIA Imagined 9000', 'is_gpu': True}
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """A worker whose process says its number, and can be told to die in several ways."""
+    script = tmp_path / 'script.py'
+    script.write_text(textwrap.dedent("""\
+        import json, os, subprocess, sys, time
+        out = int(sys.argv[1])
+        for line in sys.stdin:
+            row = json.loads(line)
+            print('noise that is no answer', flush=True)
+            if row['kind'] == 'exit':
+                sys.exit('the last word')
+            if row['kind'] == 'silence':
+                subprocess.Popen(['sleep', '60'], pass_fds=(out,))
+                time.sleep(60)
+            if row['kind'] == 'half':
+                os.write(out, b'{"outcome": "do')
+                os._exit(3)
+            outcome = 'failed' if row['kind'] == 'failure' else 'done'
+            os.write(out, json.dumps({'outcome': outcome, 'process': os.getpid(), **row['asks']}).encode() + b'\\n')
+        """))
+    with Worker([sys.executable, str(script)]) as made:
+        yield made
+
+
+def test_rows_share_a_process_until_one_asks_to_be_alone(worker):
+    first, second, alone, after = (worker.ask('row', {}, 20, alone=alone)['process']
+                                   for alone in (False, False, True, False))
+    assert first == second
+    assert len({first, alone, after}) == 3
+
+
+@pytest.mark.parametrize(('kind', 'reason'), [
+    ('exit', 'the process died (exit status 1): the last word'), ('half', 'the process died (exit status 3)')])
+def test_a_death_is_a_reason_and_the_next_row_runs(worker, kind, reason):
+    found = worker.ask(kind, {}, 20)
+    assert found['outcome'] == 'failed'
+    assert found['reason'].startswith(reason)
+    assert worker.ask('row', {'figure': 7}, 20)['figure'] == 7
+
+
+def test_a_process_whose_row_failed_is_not_used_again(worker):
+    before = worker.ask('row', {}, 20)['process']
+    assert worker.ask('failure', {}, 20)['process'] == before
+    assert worker.ask('row', {}, 20)['process'] != before
+
+
+def test_a_hang_ends_in_time_with_all_that_it_started(worker):
+    began = time.monotonic()
+    found = worker.ask('silence', {}, 1.5)
+    assert found['reason'] == 'given up after 2 s'
+    assert time.monotonic() - began < 10
+    assert worker.ask('row', {}, 20)['outcome'] == 'done'
+
+
+def test_closing_leaves_no_process(worker):
+    number = worker.ask('row', {}, 20)['process']
+    worker.close()
+    worker.close()
+    assert not pathlib.Path(f'/proc/{number}').exists()
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def row_of(policy, seconds, **more):
+    return {'row': 'training', 'network': 'n', 'batch': 4, 'policy': policy, 'outcome': 'done', 'seconds': seconds,
+            **more}
+
+
+def test_overhead_is_beside_keep_of_the_same_network_and_batch():
+    part = {'rows': [row_of('keep', 2.0), row_of('pooch', 3.0), row_of('pooch', 9.0, batch=8),
+                     {**row_of('lms', 1.0), 'outcome': 'failed'}]}
+    rows = with_comparisons([part])[0]['rows']
+    assert [row.get('overhead') for row in rows] == [None, 0.5, None, None]
+
+
+@pytest.mark.parametrize(('driver_bytes', 'within'), [(15 * GB, True), (17 * GB, False)])
+def test_the_drivers_word_decides_what_is_within_the_budget(driver_bytes, within):
+    row = row_of('pooch', 1.0, device='cuda', budget_bytes=16 * GB, driver_peak_bytes=driver_bytes, peak_bytes=GB)
+    found, = with_comparisons([{'rows': [row]}])[0]['rows']
+    assert found['within_budget'] is within
+    on_host, = with_comparisons([{'rows': [{**row, 'device': 'host'}]}])[0]['rows']
+    assert 'within_budget' not in on_host
+
+
+def test_without_in_core_there_is_no_overhead():
+    rows = with_comparisons([{'rows': [{**row_of('keep', 2.0), 'outcome': 'failed'}, row_of('pooch', 3.0)]}])[0]['rows']
+    assert all('overhead' not in row for row in rows)
+
+
+def test_files_are_named_by_the_device(tmp_path):
+    files = Files(tmp_path, DEVICE, {})
+    files.write([])
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        'gpu-nvidia-imagined-9000.json', 'gpu-nvidia-imagined-9000.md']
+    assert 'NVIDIA Imagined 9000' in files.markdown.read_text()
+
+
+def test_a_file_cut_short_says_so(tmp_path):
+    files = Files(tmp_path, DEVICE, {})
+    part = {'name': 'a', 'title': 'A', 'kind': 'self-test', 'state': 'running',
+            'rows': [{'row': 'works', 'outcome': 'failed', 'reason': 'a | b\nc'}]}
+    files.write([part])
+    text = files.markdown.read_text()
+    assert 'Cut short' in text
+    assert '| works | failed | a / b c |' in text
+
+
+@pytest.mark.parametrize('limit', [0, 640, 767, 768, 1000, 1919, 1920, 5000])
+def test_search_finds_the_largest_that_works(limit):
+    tried = []
+    search = largest(lambda size: size, 640, 1920, 128)
+    try:
+        size = next(search)
+        while True:
+            tried.append(size)
+            size = search.send({'outcome': 'done' if size <= limit else 'failed'})
+    except StopIteration:
+        pass
+    works = [size for size in tried if size <= limit]
+    assert len(tried) == len(set(tried)) <= 6
+    if 640 <= limit < 1920:
+        assert limit - max(works) < 128 or max(works) + 128 > limit
+    assert max(works, default=0) == (0 if limit < 640 else max(works))
