@@ -18,9 +18,10 @@ FUNCTION = re.compile(
 
 def allocator_classes():
     """The classes behind `chainer.config.ooc_allocator`, each with a `malloc` of its own."""
-    from chainer_ooc.backends.cuda import allocators  # noqa: F401  imports all of them
+    from chainer_ooc.backends.cuda import allocators
     from chainer_ooc.backends.cuda.allocators.allocator import Allocator
 
+    assert allocators.ALLOCATORS  # it has imported all of them
     found, more = [], [Allocator]
     while more:
         each = more.pop()

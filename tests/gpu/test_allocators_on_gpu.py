@@ -18,7 +18,7 @@ def test_the_bits_are_those_of_plain_chainer(allocator, policy):
     outcome = train('residual', policy, allocator=allocator, budget=budget)
     assert_same_bits(outcome, plain('residual'))
     if budget is not None:
-        assert outcome.stats[-1].swapped_in_bytes + outcome.stats[-1].recomputed_calls > 0
+        assert policy != 'swap-all' or outcome.stats[-1].swapped_in_bytes > 0
         assert max(each.peak_bytes for each in outcome.stats[1:]) <= budget
 
 

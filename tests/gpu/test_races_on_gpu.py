@@ -96,7 +96,7 @@ def test_memory_that_is_handed_out_again_is_nobody_elses(network, policy, alloca
     with poisoned():
         outcome = train(network, policy, 6, budget=budget, allocator=allocator)
     assert_same_bits(outcome, plain(network, 6))
-    assert outcome.stats[-1].swapped_in_bytes + outcome.stats[-1].recomputed_calls > 0
+    assert not policy.startswith('swap-all') or outcome.stats[-1].swapped_in_bytes > 0
 
 
 @pytest.mark.parametrize('seed', range(3))
