@@ -12,7 +12,10 @@ import pytest
 
 HERE = pathlib.Path(__file__).parent
 
-for folder in (HERE, HERE.parent / 'execute', HERE.parent / 'conformance', HERE.parents[1] / 'examples'):
+#: Rooms whose helpers are used here; the suite of the contract imports the fake device of the last.
+ROOMS = [HERE.parent / room for room in ('execute', 'conformance', 'cuda')]
+
+for folder in (HERE, *ROOMS, HERE.parents[1] / 'examples'):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 import chainer_ooc  # noqa: E402  before the helpers, which import chainer
