@@ -27,7 +27,7 @@ def worker(tmp_path):
     """A worker whose process says its number, and can be told to die in several ways."""
     script = tmp_path / 'script.py'
     script.write_text(textwrap.dedent("""\
-        import json, os, subprocess, sys, time
+        import json, os, pathlib, subprocess, sys, time
         out = int(sys.argv[1])
         for line in sys.stdin:
             row = json.loads(line)
@@ -35,7 +35,8 @@ def worker(tmp_path):
             if row['kind'] == 'exit':
                 sys.exit('the last word')
             if row['kind'] == 'silence':
-                subprocess.Popen(['sleep', '60'], pass_fds=(out,))
+                child = subprocess.Popen(['sleep', '60'], pass_fds=(out,))
+                pathlib.Path(__file__).with_name('child').write_text(str(child.pid))
                 time.sleep(60)
             if row['kind'] == 'half':
                 os.write(out, b'{"outcome": "do')
@@ -69,19 +70,33 @@ def test_a_process_whose_row_failed_is_not_used_again(worker):
     assert worker.ask('row', {}, 20)['process'] != before
 
 
-def test_a_hang_ends_in_time_with_all_that_it_started(worker):
+def test_a_hang_ends_in_time_with_all_that_it_started(worker, tmp_path):
     began = time.monotonic()
     found = worker.ask('silence', {}, 1.5)
     assert found['reason'] == 'given up after 2 s'
     assert time.monotonic() - began < 10
+    assert not runs((tmp_path / 'child').read_text())
     assert worker.ask('row', {}, 20)['outcome'] == 'done'
+
+
+def runs(number):
+    """Whether a process is there and no zombie, a moment later at the latest."""
+    for _ in range(50):
+        try:
+            state = pathlib.Path(f'/proc/{number}/stat').read_text().rpartition(')')[2].split()[0]
+        except FileNotFoundError:
+            return False
+        if state in 'ZX':
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def test_closing_leaves_no_process(worker):
     number = worker.ask('row', {}, 20)['process']
     worker.close()
     worker.close()
-    assert not pathlib.Path(f'/proc/{number}').exists()
+    assert not runs(number)
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 With one, each test runs under deterministic settings, in a process whose CUDA context and library handles exist: they
 open descriptors that stay, which the fixture that looks for traces would take for a test's own.
 """
+import contextlib
 import functools
 import importlib.util
 import pathlib
@@ -47,10 +48,16 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True, scope='session')
 def context():
-    """Opens what stays open: the context, and the handles of cuBLAS, cuRAND and cuDNN."""
-    from gpu_training import GpuTraining
+    """Opens what stays open: the context, the handles of cuBLAS, cuRAND and cuDNN, what each allocator needs."""
+    from gpu_training import GpuTraining, train
+
+    from chainer_ooc.config import ALLOCATORS
     GpuTraining('residual').iterate(2)
     GpuTraining('hidden').iterate(1)
+    for allocator in ALLOCATORS:
+        with contextlib.suppress(Exception):  # what is wrong with one, its own test says
+            train('residual', 'swap-all', 2, allocator=allocator)
+    chainer_ooc.reset()
 
 
 @pytest.fixture(autouse=True)

@@ -53,7 +53,7 @@ class GpuTraining(Training):
         make, sizes = ON_GPU[network]
         self.model, self.sizes = make(), {**sizes, **batch}
         with chainer.using_config('ooc', None), chainer.using_config('train', False), chainer.no_backprop_mode():
-            self.model(*_images(np.random.RandomState(0), **self.sizes))  # gives links their parameters
+            self.model(*_images(np.random.RandomState(0), **{**self.sizes, 'size': 2}))  # gives links their parameters
         self.model.to_device(DEVICE)
         self.optimizer = chainer.optimizers.MomentumSGD(lr=0.01, momentum=0.9).setup(self.model)
         self.outcome, self.number = Outcome(), 0
