@@ -2,6 +2,8 @@
 import ast
 import inspect
 import pathlib
+import subprocess
+import sys
 import types
 
 import pytest
@@ -52,6 +54,36 @@ def test_names_of_cupy_are_in_the_wheel(path):
 def test_the_scan_of_names_sees_some():
     assert ['cuda', 'runtime', 'hostAlloc'] in list(cupy_names(PROGRAMME / 'near.py'))
     assert ['RawKernel'] in list(cupy_names(ROOT / 'tests' / 'gpu' / 'test_races_on_gpu.py'))
+
+
+IMPORTS = """
+import sys
+sys.path[:0] = ['tests/gpu', 'tests/execute', 'tests/conformance', 'tests/cuda', 'examples', '.']
+import chainer_ooc, chainer, cupy, numpy
+import gpu_allocations, gpu_conformance, gpu_training, small_run
+import conformance_tables, cases_array, cases_links
+
+gpu_conformance.sent = lambda value: 'sent' if isinstance(value, numpy.ndarray) else value
+with gpu_conformance.tables_on_gpu():
+    assert (cases_array.CHOICE, cases_links.WORDS, cases_array.labels(3, 2)) == ('sent',) * 3
+    assert cases_array.np is cupy
+assert cases_array.np is numpy and isinstance(cases_array.CHOICE, numpy.ndarray)
+
+found = gpu_allocations.allocator_classes()
+with gpu_allocations.each_malloc(lambda malloc, nbytes: (malloc.allocator.name, nbytes)):
+    for each in [*found, *(more for each in found for more in each.__subclasses__())]:
+        assert each.malloc(each.__new__(each), 5) == (each.name, 5)
+        print(each.name)
+"""
+
+
+def test_helpers_of_the_gpu_tests_can_be_imported_without_one():
+    pytest.importorskip('cupy')
+    pytest.importorskip('chainer_ooc.backends.cuda.allocators')
+    done = subprocess.run([sys.executable, '-c', IMPORTS], cwd=ROOT, capture_output=True, text=True, timeout=120,
+                          check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {'pool', 'virtual', 'async', 'unified'}
 
 
 def test_what_the_gpu_tests_replace_is_there():

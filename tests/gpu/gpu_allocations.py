@@ -17,7 +17,7 @@ FUNCTION = re.compile(
 
 
 def allocator_classes():
-    """The classes behind `chainer.config.ooc_allocator`, each with a `malloc` of its own."""
+    """The classes behind `chainer.config.ooc_allocator` that have a `malloc` of their own; others inherit it."""
     from chainer_ooc.backends.cuda import allocators
 
     base = allocators.allocator.Allocator
