@@ -34,7 +34,16 @@ def _chosen(module):
             if name.startswith('test_') and not any(part in name for part in LEFT_OUT)}
 
 
+def filled(backend, nbytes, seed=0):
+    """As the suite's, which writes NumPy's bytes into a slice; CuPy takes them by `set` alone."""
+    array = backend.allocate(nbytes)
+    if nbytes:
+        array.set(np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8))
+    return array
+
+
 suite = _suite()
+suite.filled = filled
 globals().update(_chosen(suite))
 
 
