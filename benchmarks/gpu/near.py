@@ -86,6 +86,7 @@ class Cuda:
         from surroundings import describe_machine
 
         properties = self._runtime.getDeviceProperties(0)
+        name = properties['name']
         _, total_bytes = self._runtime.memGetInfo()
         versions = {}
         for package in ('cupy-cuda12x', 'cupy-cuda13x', 'nvidia-cudnn-frontend', 'nvidia-cudnn-cu12',
@@ -94,7 +95,7 @@ class Cuda:
                 versions[package] = importlib.metadata.version(package)
         # 'memory_bytes' of describe_machine is the host's.
         return {
-            **describe_machine(), 'device': properties['name'].decode(), 'is_gpu': True,
+            **describe_machine(), 'device': name if isinstance(name, str) else name.decode(), 'is_gpu': True,
             'compute_capability': f"{properties['major']}.{properties['minor']}",
             'device_memory_bytes': total_bytes, 'driver': self._runtime.driverGetVersion(),
             'runtime': self._runtime.runtimeGetVersion(), 'cudnn_enabled': bool(chainer.backends.cuda.cudnn_enabled),

@@ -34,7 +34,7 @@ def missing():
         import cupy
         assert int((cupy.arange(4) + 1).sum()) == 10
     except Exception as error:
-        return f'no usable GPU: {type(error).__name__}: {str(error).splitlines()[0]} (see docs/gpu.md)'
+        return f'no usable GPU: {type(error).__name__}: {(str(error).splitlines() or [''])[0]} (see docs/gpu.md)'
     return None
 
 

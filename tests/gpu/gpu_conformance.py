@@ -14,7 +14,7 @@ import cupy
 import numpy as np
 from conformance_cases import Feature
 from conformance_runs import Run, run
-from gpu_training import DEVICE, on_host
+from gpu_training import DEVICE, drawn, on_host, seed_device
 
 ALIKE_RELATIVE, ALIKE_ABSOLUTE = 1e-3, 1e-4
 
@@ -90,7 +90,7 @@ class GpuRun(Run):
     """A run with all arrays on the GPU."""
 
     def __init__(self, case, layout='plain'):
-        cupy.random.seed(0)
+        seed_device(0)
         super().__init__(case, layout)
 
     def _gain(self, random, given):
@@ -124,7 +124,7 @@ class GpuRun(Run):
         for place, lasting in enumerate(self.lasting):
             if isinstance(lasting, cupy.ndarray):
                 self._note(number, f'argument {place}', lasting)
-        self._note(number, 'random stream of the device', cupy.random.random_sample(2))
+        self._note(number, 'random stream of the device', drawn(2))
 
 
 def differing(found, expected):

@@ -3,6 +3,7 @@
 The networks are those of tests/execute: one like ResNet, one like AlexNet, one like GoogLeNet, whose parameters are
 small beside their maps, so that half of in-core's peak is a budget; and a real residual network that is thin.
 """
+import contextlib
 import functools
 
 import chainer
@@ -38,6 +39,21 @@ def on_host(array):
     return np.asarray(cuda.to_cpu(array) if isinstance(array, cuda.ndarray) else array)
 
 
+def seed_device(seed):
+    """Sets the device's random stream, which dropout draws from; without cuRAND there is none, and no dropout."""
+    import cupy
+    with contextlib.suppress(ImportError, RuntimeError):
+        cupy.random.seed(seed)
+
+
+def drawn(count):
+    """The next numbers of that stream, as NumPy's."""
+    import cupy
+    with contextlib.suppress(ImportError, RuntimeError):
+        return on_host(cupy.random.random_sample(count))
+    return np.zeros(0)
+
+
 class GpuTraining(Training):
     """A training on the first GPU.
 
@@ -47,9 +63,8 @@ class GpuTraining(Training):
     """
 
     def __init__(self, network, seed=0, **batch):
-        import cupy
         np.random.seed(seed)
-        cupy.random.seed(seed)  # dropout's
+        seed_device(seed)
         make, sizes = ON_GPU[network]
         self.model, self.sizes = make(), {**sizes, **batch}
         with chainer.using_config('ooc', None), chainer.using_config('train', False), chainer.no_backprop_mode():
@@ -66,8 +81,7 @@ class GpuTraining(Training):
         self.outcome.bits[label] = bits_of(on_host(array))
 
     def finish(self):
-        import cupy
-        self.note('random stream of the device', cupy.random.random_sample(8))
+        self.note('random stream of the device', drawn(8))
         self.model.to_device('@numpy')
         return super().finish()
 
