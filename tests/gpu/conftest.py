@@ -34,7 +34,8 @@ def missing():
         import cupy
         assert int((cupy.arange(4) + 1).sum()) == 10
     except Exception as error:
-        return f'no usable GPU: {type(error).__name__}: {(str(error).splitlines() or [''])[0]} (see docs/gpu.md)'
+        why = ' '.join(str(error).split())[:200]
+        return f'no usable GPU: {type(error).__name__}: {why} (see docs/gpu.md)'
     return None
 
 
