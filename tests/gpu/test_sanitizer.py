@@ -1,4 +1,5 @@
 """The small run, by itself and under compute-sanitizer where that is installed."""
+import os
 import pathlib
 import shutil
 import subprocess
@@ -19,9 +20,10 @@ def test_the_small_run_gives_the_same_bits():
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize('tool', ['memcheck', 'racecheck'])
 def test_compute_sanitizer_finds_nothing(tool):
-    sanitizer = shutil.which('compute-sanitizer') or shutil.which('/usr/local/cuda/bin/compute-sanitizer')
+    folders = [os.path.join(os.environ[name], 'bin') for name in ('CUDA_PATH', 'CUDA_HOME') if name in os.environ]
+    sanitizer = shutil.which('compute-sanitizer', path=os.pathsep.join([os.environ.get('PATH', ''), *folders]))
     if sanitizer is None:
-        pytest.skip('compute-sanitizer is not installed; it comes with the CUDA toolkit')
+        pytest.skip('compute-sanitizer is neither on PATH nor in CUDA_PATH; it comes with the CUDA toolkit')
     done = subprocess.run([sanitizer, '--tool', tool, '--error-exitcode', str(FOUND), sys.executable, str(SMALL_RUN)],
                           capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode != FOUND, done.stdout[-4000:]
