@@ -93,6 +93,41 @@ def test_regions_are_counted_in_pages():
         512, MIB, 2 * MIB, 2 * MIB, 4 * MIB]
 
 
+def test_a_small_array_takes_nothing_of_what_a_large_one_left(calls):
+    # A best-fit pool gives the gradient a part of the map's region, which no map can have until the gradient goes.
+    allocator = PoolAllocator(calls)
+    allocator.limit_bytes = 64 * MIB
+    large = allocator.malloc(50 * MIB)
+    del large
+    gradient = allocator.malloc(2 * MIB)
+    large = allocator.malloc(50 * MIB)
+    assert allocator.used_bytes() == large.size + gradient.size == 52 * MIB
+
+
+def test_what_is_cached_goes_back_as_far_as_it_is_in_the_way_and_the_longest_unused_first(calls):
+    allocator = PoolAllocator(calls)
+    allocator.limit_bytes = 64 * MIB
+    for nbytes in (10 * MIB, 20 * MIB, 30 * MIB, 10 * MIB):
+        allocator.malloc(nbytes)
+    assert allocator.held_bytes() == 60 * MIB
+    kept = allocator.malloc(18 * MIB)
+    assert (allocator.held_bytes(), allocator.used_bytes()) == (58 * MIB, kept.size)  # the 20 MiB are gone
+    again = allocator.malloc(30 * MIB)
+    assert (allocator.held_bytes(), allocator.used_bytes()) == (58 * MIB, kept.size + again.size)
+
+
+def test_memory_of_a_size_whose_pool_has_just_gone_is_counted(calls):
+    allocator = PoolAllocator(calls)
+    allocator.limit_bytes = 64 * MIB
+    del_me = allocator.malloc(40 * MIB)
+    del del_me
+    allocator.trim(0)
+    cached = allocator.malloc(60 * MIB)
+    del cached
+    block = allocator.malloc(40 * MIB)
+    assert (allocator.held_bytes(), allocator.used_bytes()) == (40 * MIB, block.size)
+
+
 def test_a_region_that_the_device_refused_is_not_counted(calls):
     allocator = PoolAllocator(calls)
     with pytest.raises(NoRoomError):

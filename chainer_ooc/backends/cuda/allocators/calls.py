@@ -27,6 +27,9 @@ class Pool(Protocol):
     def free_bytes(self) -> int:
         """What is cached."""
 
+    def total_bytes(self) -> int:
+        """Both."""
+
     def free_all_blocks(self) -> None:
         """Drops each region that is free as a whole."""
 

@@ -1,7 +1,13 @@
-"""'pool': CuPy's best-fit caching pool, with regions that are counted as the driver counts them.
+"""'pool': CuPy's best-fit caching pools, one for each size of large arrays, with regions counted as the driver counts.
 
-The pool is compiled code and as good as any: it splits, merges, keeps an arena for each stream and takes memory back
-from any thread. It is given its regions by us, for three reasons:
+A best-fit pool that is short of memory gives a gradient of 9 MiB a part of what a map of 1 GiB left, and the rest is of
+no use for the next such map until the gradient goes. In core the pool just grows; under a limit arrays have to leave
+for it. A training repeats its sizes, so that a pool for each size of more than 1 MiB finds what it needs, and what it
+has cached goes back to the driver whole: the size that was used longest ago first, and only as much as is missing.
+Smaller arrays share one pool.
+
+The pools are compiled code and as good as any: they keep an arena for each stream and take memory back from any
+thread. They are given their regions by us, for three reasons:
 
 - The limit is checked where memory leaves the driver, so that what is cached counts too. CuPy's own `set_limit` runs
   the garbage collector each time it is reached, which costs a tenth of a second in a process with Chainer's graphs; out
@@ -10,17 +16,21 @@ from any thread. It is given its regions by us, for three reasons:
 - The driver gives memory in pages: a region of 3 MiB takes 4 MiB from the device. With hundreds of regions that is
   hundreds of MiB that `MemoryPool.total_bytes` knows nothing of.
 
-Left out: the fragments. A region of which a part lives stays, whatever is asked; see `virtual`.
+Left out: arrays whose sizes never come again, which have the driver take memory back each time; see `virtual`.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory, NoRoomError
-from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.quantities import format_bytes
+
+#: CuPy's pools round sizes up to a multiple.
+UNIT_BYTES = 512
 
 #: What the driver maps device memory in.
 PAGE_BYTES = 2 << 20
@@ -42,25 +52,48 @@ class PoolAllocator(Allocator):
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._held = Ledger()
-        self._pool = calls.pool(self._grow)
+        self._pools: OrderedDict[int, Pool] = OrderedDict()  # the one used longest ago is the first
 
     def malloc(self, nbytes: int) -> Memory:
-        try:
-            return self._pool.malloc(nbytes).mem  # type: ignore[no-any-return]
-        except MemoryError:
-            pass  # and out of the handler, whose error keeps frames alive
-        self._pool.free_all_blocks()
-        return self._pool.malloc(nbytes).mem  # type: ignore[no-any-return]
+        for missing_bytes in (nbytes, None):
+            try:
+                return self._taken(nbytes)
+            except MemoryError:
+                pass  # and out of the handler, whose error keeps frames alive
+            self._give_back(missing_bytes)
+        return self._taken(nbytes)
 
     def used_bytes(self) -> int:
-        return self._pool.used_bytes()
+        return sum(pool.used_bytes() for pool in self._pools.values())
 
     def held_bytes(self) -> int:
         return self._held.total()
 
     def trim(self, keep_bytes: int) -> None:
-        if self._pool.free_bytes() > keep_bytes:
-            self._pool.free_all_blocks()
+        if sum(pool.free_bytes() for pool in self._pools.values()) > keep_bytes:
+            self._give_back()
+
+    def _taken(self, nbytes: int) -> Memory:
+        return self._pool_of(nbytes).malloc(nbytes).mem  # type: ignore[no-any-return]
+
+    def _pool_of(self, nbytes: int) -> Pool:
+        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES if nbytes > SHARED_BYTES else 0
+        if size_bytes not in self._pools:
+            self._pools[size_bytes] = self._calls.pool(self._grow)
+        self._pools.move_to_end(size_bytes)
+        return self._pools[size_bytes]
+
+    def _give_back(self, missing_bytes: int | None = None) -> None:
+        """Gives back what is cached: all of it, or as much as a region of so many bytes lacks under the limit."""
+        for size_bytes, pool in list(self._pools.items()):
+            if missing_bytes is not None and self._has_room(missing_bytes):
+                return
+            pool.free_all_blocks()
+            if not pool.total_bytes():
+                del self._pools[size_bytes]
+
+    def _has_room(self, nbytes: int) -> bool:
+        return self.limit_bytes is not None and self._held.total() + paged(nbytes) <= self.limit_bytes
 
     def _grow(self, nbytes: int) -> Any:
         """Gives the pool a region; the pool calls it when nothing cached is large enough."""
