@@ -144,12 +144,13 @@ class Graph:
     def note_shortage(self, missing_bytes: int) -> None:
         """Under its plan an allocation lacked so much, though all arrays together fit: memory lies scattered.
 
-        From the next iteration on plans leave that much more of the budget alone. The first iteration under a plan does
+        From the next iteration on plans leave that much more of the budget alone, and each time at least twice as much
+        as before: the maps that lie around other arrays move with every plan, and plans take their time. The first iteration under a plan does
         not count: the maps of the one before, which had another, still lie where they lay.
         """
         followed = self.plan is not None and any(self.plan is each for each in self._followed)
         if missing_bytes and followed and not self.is_loaded:
-            self.slack_bytes += missing_bytes
+            self.slack_bytes += max(missing_bytes, self.slack_bytes)
             self._forget_orders()
 
     def _forget_orders(self) -> None:

@@ -118,6 +118,18 @@ def test_a_plan_leaves_alone_what_was_missing_under_it(device):
         assert chainer_ooc.plan().peak_bytes <= budget - MAP_BYTES // 2
 
 
+def test_a_shortage_that_comes_again_at_least_doubles_what_plans_leave_alone(device):
+    slack = []
+    with ooc('swap-all', budget=1000 * MAP_BYTES):
+        gradient_bits(device)
+        for missing_bytes in (MAP_BYTES, 1, 3 * MAP_BYTES):
+            for _ in range(2):
+                gradient_bits(device, missing_bytes=missing_bytes)
+            gradient_bits(device)
+            slack.append(manager.current()._graphs.latest().slack_bytes)
+    assert slack == [MAP_BYTES, 2 * MAP_BYTES, 5 * MAP_BYTES]
+
+
 def test_a_plan_that_cannot_leave_so_much_alone_is_made_all_the_same(device):
     with ooc('swap-all', budget=100 * MAP_BYTES):
         for _ in range(3):
