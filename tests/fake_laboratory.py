@@ -5,17 +5,17 @@ Memory grows with the size; what exceeds 16 GB costs time by policy and machine;
 import math
 
 from chainer_ooc.papers.laboratory import Outcome
-from chainer_ooc.papers.published import POOCH, SWAP_OPT
+from chainer_ooc.papers.published import POOCH, SUPERNEURONS, SWAP_ALL, SWAP_ALL_NAIVE, SWAP_OPT
 from chainer_ooc.trace import Call, FeatureMap, Trace
 
 CAPACITY_BYTES = 16e9
 BYTES = {'resnet50': 80e6, 'alexnet': 7.5e6, 'googlenet': 45e6, 'resnext3d': 58e9 / (448 * 224 * 256)}
 #: Seconds per second of computation that a policy adds when all maps exceed the memory.
-COSTS = {'swap-all-naive': 3.0, 'swap-all': 2.6, SWAP_OPT: 1.2, POOCH: 0.6, 'pooch': 0.5, 'superneurons': 1.4,
+COSTS = {SWAP_ALL_NAIVE: 3.0, SWAP_ALL: 2.6, SWAP_OPT: 1.2, POOCH: 0.6, 'pooch': 0.5, SUPERNEURONS: 1.4,
          'window': 0.5, 'lms': 0.9}
 LINKS = {'v100-pcie3': 1.0, 'v100-nvlink2': 0.1, 'p100-nvlink': 1.0}
 #: From how many bytes on a policy runs out of memory.
-LIMITS = {'superneurons': 50e9, 'window': 80e9, 'lms': 80e9}
+LIMITS = {SUPERNEURONS: 50e9, 'window': 80e9, 'lms': 80e9}
 VERDICTS = {(POOCH, 'v100-pcie3'): (60, 10, 35), (POOCH, 'v100-nvlink2'): (60, 40, 5)}
 
 

@@ -31,6 +31,7 @@ from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine, read_machine
 from chainer_ooc.cost.on_cuda import on_cuda
 from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.papers.pooch_chainer import as_pooch_has_it, without_scales
 from chainer_ooc.papers.published import PUBLISHED
 from chainer_ooc.schedule.course import Course, lay_out
 from chainer_ooc.simulate.allocators.allocator import Allocator
@@ -61,11 +62,12 @@ REFERENCE_MACHINES = 'v100-pcie3', 'v100-nvlink2'
 #: Frameworks. Plain Chainer holds all maps until backward has ended, and adds gradients into new arrays. The Neural
 #: Network Libraries of Window+VA free maps as they are used up, and add gradients where they lie.
 CHAINER, NNABLA = 'chainer', 'nnabla'
+#: Chainer as PoocH's authors changed it: what is published of their program is followed for policies of `PUBLISHED`.
+POOCH_CHAINER = 'pooch'
 #: At which sizes networks are recorded: two for each size that varies.
 SMALL_BATCHES = ((2, 3),)
 SMALL_SIZES: dict[str, tuple[tuple[int, int], ...]] = {'resnext3d': ((32, 64), (32, 64), (16, 32))}
 _NO_LIMIT = 1 << 60
-_POLICIES = {**POLICIES, **PUBLISHED}
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ class Laboratory:
         self.trace = cache(self._trace)
         self.stretch = cache(self._stretch)
         self.planned = cache(self._planned)
+        self.as_pooch_has_it = cache(self._as_pooch_has_it)
+        self.planned_as_published = cache(self._planned_as_published)
         self.in_core = cache(self._in_core)
         self.run = cache(self._run)
 
@@ -148,7 +152,9 @@ class Laboratory:
 
     def _trace(self, network: str, size: Size, framework: str = CHAINER) -> Trace:
         """The iteration as it is on a GPU."""
-        return on_cuda(self.structure(network, size), adds_in_place=framework != CHAINER)
+        structure = self.structure(network, size)
+        return on_cuda(without_scales(structure) if framework == POOCH_CHAINER else structure,
+                       adds_in_place=framework == NNABLA)
 
     def _stretch(self, machine_name: str) -> float:
         """By how much the reference misses the roofline: on a machine of which it is not stated, as on the x86 one."""
@@ -194,6 +200,8 @@ class Laboratory:
     def _run(self, network: str, size: Size, machine: str, policy: str, planned_for: str | None = None,
              allocator: str = 'exact', images_per_second: float | None = None, framework: str = CHAINER) -> Outcome:
         """A policy on a machine; or, with `planned_for`, what was planned for another one."""
+        if policy in PUBLISHED:
+            return self._run_as_published(network, size, machine, policy, planned_for or machine, images_per_second)
         problem = self.problem(network, size, read_machine(machine), images_per_second, framework)
         in_core_seconds = sum(problem.costs.seconds)
         plan = self.planned(network, size, planned_for or machine, policy, allocator, images_per_second, framework)
@@ -214,7 +222,7 @@ class Laboratory:
         for share in PLANNED:
             within = replace(problem, budget_bytes=math.floor(share * problem.budget_bytes))
             began = time.perf_counter()
-            decision = _POLICIES[policy].decide(within)
+            decision = POLICIES[policy].decide(within)
             seconds = time.perf_counter() - began
             # who does not look at memory when swap-ins are due is not held to a budget below the device either
             course = lay_out(within if decision.starts.checks_memory else problem, decision)
@@ -223,6 +231,32 @@ class Laboratory:
             if allocator == 'exact' and decision.starts.checks_memory:
                 return None  # a smaller budget only makes it harder
         return None
+
+
+    def _run_as_published(self, network: str, size: Size, machine: str, policy: str, planned_for: str,
+                          images_per_second: float | None) -> Outcome:
+        """PoocH's own program: verdicts and starts of swap-ins are the plan's, wherever it runs."""
+        problem = self.as_pooch_has_it(network, size, machine, images_per_second)
+        in_core_seconds = sum(problem.costs.seconds)
+        plan = self.planned_as_published(network, size, planned_for, policy, images_per_second)
+        if plan is None:
+            return Outcome(network, size, machine, policy, False, None, in_core_seconds, problem.budget_bytes)
+        timeline = simulate(problem, plan.course)
+        return Outcome(network, size, machine, policy, timeline.fits, timeline.seconds if timeline.fits else None,
+                       in_core_seconds, plan.budget_bytes, timeline.peak_bytes, problem.budget_bytes,
+                       **_counts(problem, plan.course), planning_seconds=plan.seconds)
+
+    def _planned_as_published(self, network: str, size: Size, machine: str, policy: str,
+                              images_per_second: float | None) -> Planned | None:
+        problem = self.as_pooch_has_it(network, size, machine, images_per_second)
+        began = time.perf_counter()
+        course = lay_out(problem, PUBLISHED[policy].decide(problem))
+        fits = course.fits(problem.budget_bytes)
+        return Planned(course, problem.budget_bytes, time.perf_counter() - began) if fits else None
+
+    def _as_pooch_has_it(self, network: str, size: Size, machine: str, images_per_second: float | None) -> Problem:
+        described = read_machine(machine)
+        return as_pooch_has_it(self.problem(network, size, described, images_per_second, POOCH_CHAINER), described)
 
 
 @dataclass(frozen=True)

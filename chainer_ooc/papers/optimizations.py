@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from chainer_ooc.papers.comparison import Row, claim
 from chainer_ooc.papers.laboratory import Laboratory, Outcome, Size
-from chainer_ooc.papers.published import POOCH, SWAP_OPT
+from chainer_ooc.papers.published import POOCH, SWAP_ALL, SWAP_ALL_NAIVE, SWAP_OPT
 from chainer_ooc.papers.sweeps import OURS, Setting, gain, is_no_slower
 
 BASE = 'swap-all (w/o scheduling)'
@@ -28,7 +28,7 @@ def runs_of(laboratory: Laboratory, networks: Networks, last: str) -> dict[str, 
         networks: what runs.
         last: what the paper calls its own way.
     """
-    policies = {BASE: 'swap-all-naive', 'swap-all': 'swap-all', 'swap-opt': SWAP_OPT, last: POOCH, OURS: 'pooch'}
+    policies = {BASE: SWAP_ALL_NAIVE, 'swap-all': SWAP_ALL, 'swap-opt': SWAP_OPT, last: POOCH, OURS: 'pooch'}
     return {network: {name: setting.run(laboratory, size, policy) for name, policy in policies.items()}
             for network, (setting, size) in networks.items()}
 

@@ -32,10 +32,8 @@ VIDEO = {name: Setting('resnext3d', machine) for name, machine in MACHINES.items
 RESNET50_NOTE = CALIBRATED.format(_IN_CORE)
 RARELY_NOTE = f'"Rarely" is taken as at most {RARELY:.0%} of the maps that are classified.'.replace('%', ' %')
 _PEAK_NOTE = 'Peak of plain Chainer, which holds all maps until backward has ended; GB are 10^9 bytes.'
-_ROOM = ('swap-opt of ResNet50 keeps 94 of 105 maps here. Theirs had room for fewer: table 3 has 66 kept at batch '
-         '512, which are 14.7 GB with what stands beside them, where 16.4 GB hold 71. With less room swap-opt copies '
-         'more, and there is more for recomputation to gain. Why AlexNet, with two maps swapped, gains less for them '
-         'is not known.')
+_ROOM = ('swap-opt of ResNet50 keeps 92 of 104 maps here and copies 12, so that there is little for recomputation to '
+         'gain. At batch 512 it keeps 68 where table 3 has 66; what keeps it from more at batch 256 is not known.')
 #: Functions by a part of their names; the first that reads a map tells what the map is an input of.
 _READERS = (('BatchNormalization', 'batch normalisation'), ('MaxPooling', 'max pooling'),
             ('AveragePooling', 'average pooling'), ('Linear', 'the linear function'), ('Convolution', 'convolution'))

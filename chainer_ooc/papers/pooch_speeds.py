@@ -22,7 +22,7 @@ from chainer_ooc.papers.pooch import (
     recomputes_rarely,
     video_name,
 )
-from chainer_ooc.papers.published import POOCH
+from chainer_ooc.papers.published import POOCH, SUPERNEURONS
 from chainer_ooc.papers.sweeps import (
     FASTER,
     MACHINES,
@@ -50,9 +50,10 @@ _AXIS = 'The last number on the axis of the lost figure is {}.'
 _EXCEEDING, _SHARED = slice(1, None), slice(1, 4)
 Runs = dict[str, list[Outcome]]
 _MOVED = (
-    'The plan for POWER9 at batch 640: an allocation waits here for as many swap-outs as it takes, so that a plan '
-    'whose bytes fit one machine fits the other, more slowly. In the paper it runs out of memory as mallocs and frees '
-    'come in another order, which counting bytes cannot see.')
+    'The plan for POWER9 at batch 640: the paper says that mallocs and frees come in another order, which "may cause '
+    'GPU memory shortage". In the program that its authors published a malloc waits for all swap-outs before it fails, '
+    'backward begins when all of them are over, and swap-ins are issued at fixed steps: then the order does not depend '
+    'on the link, and a plan whose bytes fit one machine fits the other, more slowly.')
 
 
 def voxels(outcome: Outcome) -> float | None:
@@ -67,7 +68,7 @@ def three_ways(laboratory: Laboratory, setting: Setting, sizes: Sequence[Size], 
     """In-core, superneurons, PoocH to the letter and policy pooch over sizes."""
     return {
         'in-core': [setting.in_core(laboratory, size) for size in sizes],
-        'superneurons': [setting.run(laboratory, size, 'superneurons') for size in sizes],
+        'superneurons': [setting.run(laboratory, size, SUPERNEURONS) for size in sizes],
         proposed: [setting.run(laboratory, size, POOCH) for size in sizes],
         OURS: [setting.run(laboratory, size, 'pooch') for size in sizes],
     }
@@ -132,7 +133,7 @@ def figure_18(laboratory: Laboratory) -> PaperTable:
 def table_3(laboratory: Laboratory) -> PaperTable:
     """Verdicts of two policies on two machines."""
     verdicts = ('keep', 'swap', 'recompute')
-    policies = {'PoocH': POOCH, 'superneurons': 'superneurons'}
+    policies = {'PoocH': POOCH, 'superneurons': SUPERNEURONS}
     found = {(policy, machine): RESNET50[machine].run(laboratory, 512, policies[policy])
              for policy, machine in stated.POOCH_VERDICTS}
     rows = [

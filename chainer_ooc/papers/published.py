@@ -1,49 +1,169 @@
-"""PoocH to the letter of its paper, where policies `swap-opt` and `pooch` go further.
+"""PoocH and what it is compared with, to the letter of the paper and of its authors' program.
 
-Step 1 keeps maps from the output backwards as far as memory holds them. The paper searches the maps whose swap-in
-stalls as well, and does not say how that stays feasible where nearly all of them stall, as on x86; but its table 3
-keeps 66 maps of ResNet50 on both machines, as many as superneurons does, who keeps from the output. Ours searches.
+The paper leaves open how the search stays feasible, what r(X) is made of, and what of a recomputation stays. The
+program that its authors published answers these, and is followed here; policies `swap-opt` and `pooch` go further.
 
-Step 2 recomputes the map with the smallest r(X) below 1, and settles every map whose r(X) is 1 or more as swapped. Ours
-looks at those again, since later changes may make them cheap, and starts from other first steps too.
+- Step 1 keeps maps from the output backwards as far as memory holds them, then of the others, in the same order, those
+  that still fit. The maps whose swap-in stalls are not searched: the program has the search, but gives it no maps.
+- Step 2: r(X) is the time of the calls that would run again, over what the timeline would save if X's copies took no
+  time. The map with the smallest r(X) below 1 is recomputed, and r is worked out anew; a map whose r(X) is once 1 or
+  more stays swapped.
+- Of a recomputation stays what the step at hand reads, and nothing else: the next step begins again.
+- When all is decided, each swap-in is put off as long as it is still in time.
+- superneurons keeps as many maps as step 1 before it skips one; of the others those that convolutions make are swapped.
 
-Source: PoocH 4.4.2 and 4.4.3.
+Source: PoocH 4.3, 4.4.2, 4.4.3, 5.1 and 5.2; github.com/yukiito2/chainer, branch 3.0.0rc1-pooch, August 2018,
+`Trainer.optimize_targets` in chainer/training/trainer.py.
 """
 
 from __future__ import annotations
 
-from chainer_ooc.classify.decision import Decision
+import bisect
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+
+from chainer_ooc.classify.decision import EARLY, Decision, Starts
+from chainer_ooc.classify.kinds import calls_of, made_by, steps_of
 from chainer_ooc.classify.policies import capacity, keep, pooch
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
-from chainer_ooc.classify.verdict import Verdict, changed
+from chainer_ooc.classify.verdict import Verdict, changed, everything, from_the_output
+from chainer_ooc.cost.analytic import is_convolution
 from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.papers.pooch_chainer import blocks_of
+from chainer_ooc.schedule.course import Course
+from chainer_ooc.simulate.evaluate import Evaluation, evaluate
 
 
-def decide_step_1(problem: Problem) -> Decision:
+def swap_all_at_once(problem: Problem) -> Decision:
+    """Everything is swapped, and comes in with the block before its use, if memory allows it."""
+    decision = _decision(everything(problem.trace, problem.min_bytes))
+    starts = [first for first, _ in blocks_of(problem.trace)]
+    positions = {each.map: starts[max(0, bisect.bisect_right(starts, each.use) - 2)]
+                 for each in evaluate(problem, decision).course.swap_ins}
+    return replace(decision, starts=Starts(positions=positions))
+
+
+def swap_all(problem: Problem) -> Decision:
+    """Everything is swapped."""
+    return put_off(problem, _decision(everything(problem.trace, problem.min_bytes)))
+
+
+def swap_opt(problem: Problem) -> Decision:
     """Step 1."""
-    kept = keep.decide(problem)
-    if evaluate(problem, kept).fits:
-        return kept
-    return capacity.decide(problem)
+    return put_off(problem, step_1(problem))
 
 
-def decide(problem: Problem) -> Decision:
+def both_steps(problem: Problem) -> Decision:
     """Steps 1 and 2."""
-    search = Search(problem, decide_step_1(problem))
+    return put_off(problem, step_2(problem, step_1(problem)))
+
+
+def superneurons(problem: Problem) -> Decision:
+    """As many maps are kept as in step 1 before it skips one; convolutions are swapped, others recomputed."""
+    kept = _kept_from_the_output(problem)
+    search = Search(problem, kept)
+    of_convolution = made_by(problem.trace, calls_of(problem.trace, is_convolution))
+    others = [each for each in pooch.recomputable(search) if not of_convolution[each]]
+    starts = Starts(ahead=1, gates=steps_of(problem.trace, is_convolution), checks_memory=False)
+    return replace(_decision(changed(kept.verdicts, others, Verdict.RECOMPUTE)), starts=starts)
+
+
+def step_1(problem: Problem) -> Decision:
+    """What is kept."""
+    decision = _kept_from_the_output(problem)
+    swapped = [each for each, verdict in enumerate(decision.verdicts) if verdict is Verdict.SWAP]
+    for map_id in from_the_output(problem.trace, swapped):
+        more = replace(decision, verdicts=changed(decision.verdicts, [map_id], Verdict.KEEP))
+        if evaluate(problem, more).fits:
+            decision = more
+    return decision
+
+
+def step_2(problem: Problem, decision: Decision) -> Decision:
+    """What is recomputed of the rest."""
+    search = Search(problem, decision)
     left = pooch.recomputable(search)
     while left and not search.is_over:
-        seconds = search.found.seconds
-        ratios = {each: pooch.overhead_ratio(problem, search.best, seconds, each)
+        found = evaluate(problem, decision)
+        ratios = {each: overhead_ratio(problem, decision, found, each)
                   for each in search.watched(left, 'swap or recompute')}
         left = sorted((each for each in left if ratios.get(each, 1.0) < 1), key=lambda each: (ratios[each], each))
         if left:
-            search.try_verdicts(changed(search.best.verdicts, [left.pop(0)], Verdict.RECOMPUTE))
-    return search.best
+            decision = _recomputing(decision, left.pop(0))
+    return decision
 
 
-SWAP_OPT, POOCH = 'swap-opt as published', 'pooch as published'
+def overhead_ratio(problem: Problem, decision: Decision, found: Evaluation, map_id: int) -> float:
+    """r(X) of a swapped map; infinite if its copies cost nothing, or if recomputing it needs too much memory.
+
+    Args:
+        problem: what is decided about.
+        decision: swaps the map.
+        found: its evaluation.
+        map_id: X.
+    """
+    again = evaluate(problem, _recomputing(decision, map_id))
+    copied_seconds = found.seconds - Evaluation(_without_copies(problem, map_id), found.course).seconds
+    if not again.fits or copied_seconds <= 0:
+        return float('inf')
+    return (_again_seconds(problem, again.course) - _again_seconds(problem, found.course)) / copied_seconds
+
+
+def put_off(problem: Problem, decision: Decision) -> Decision:
+    """Starts each swap-in as late as it is in time for its use, and for the swap-ins behind it.
+
+    One that cannot be in time starts as early as memory allows, as before.
+    """
+    course = evaluate(problem, decision).course
+    seconds = list(problem.costs.seconds)
+    for position, calls in course.chains.calls_at.items():
+        seconds[position] += sum(problem.costs.seconds[each] for each in calls)
+    begin = list(itertools.accumulate(seconds, initial=0.0))
+    positions, next_one = {}, float('inf')
+    for each in reversed(course.swap_ins):
+        latest = min(next_one, begin[each.use]) - problem.costs.read_seconds(problem.trace.maps[each.map].nbytes)
+        positions[each.map] = min(each.use, max(each.start, bisect.bisect_right(begin, latest) - 1))
+        next_one = max(latest, begin[each.start])
+    return replace(decision, starts=Starts(positions=positions))
+
+
+def _kept_from_the_output(problem: Problem) -> Decision:
+    kept = keep.decide(problem)
+    if evaluate(problem, kept).fits:
+        return kept
+    return capacity.keep_what_fits(problem, _decision)
+
+
+def _decision(verdicts: tuple[Verdict, ...]) -> Decision:
+    return Decision(verdicts, EARLY, shares_chains=False)
+
+
+def _recomputing(decision: Decision, map_id: int) -> Decision:
+    return replace(decision, verdicts=changed(decision.verdicts, [map_id], Verdict.RECOMPUTE))
+
+
+def _without_copies(problem: Problem, map_id: int) -> Problem:
+    """The same iteration, in which the copies of one map take no time; a course still counts its bytes."""
+    maps = list(problem.trace.maps)
+    maps[map_id] = replace(maps[map_id], nbytes=0)
+    return replace(problem, trace=replace(problem.trace, maps=tuple(maps)))
+
+
+def _again_seconds(problem: Problem, course: Course) -> float:
+    return sum(problem.costs.seconds[call] for calls in course.chains.calls_at.values() for call in calls)
+
+
+def _policy(name: str, summary: str, decide: Callable[[Problem], Decision]) -> Policy:
+    return Policy(f'{name} as published', summary, decide)
+
+
+SWAP_ALL_NAIVE, SWAP_ALL, SWAP_OPT, POOCH, SUPERNEURONS = (f'{name} as published' for name in (
+    'swap-all-naive', 'swap-all', 'swap-opt', 'pooch', 'superneurons'))
 PUBLISHED = {policy.name: policy for policy in (
-    Policy(SWAP_OPT, 'step 1 of PoocH to the letter', decide_step_1),
-    Policy(POOCH, 'PoocH to the letter', decide))}
+    _policy('swap-all-naive', "PoocH's swap-all without scheduling", swap_all_at_once),
+    _policy('swap-all', "PoocH's swap-all", swap_all),
+    _policy('swap-opt', 'step 1 of PoocH', swap_opt),
+    _policy('pooch', 'both steps of PoocH', both_steps),
+    _policy('superneurons', "superneurons as PoocH's authors have it", superneurons))}

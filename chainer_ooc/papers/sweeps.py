@@ -19,12 +19,14 @@ MACHINES = {'x86': 'v100-pcie3', 'POWER9': 'v100-nvlink2'}
 
 #: What tables call policy pooch, which goes further than its paper.
 OURS = 'policy pooch'
-TO_THE_LETTER = ('PoocH and swap-opt are the algorithms of the paper to the letter, as far as it gives them '
-                 f'(papers/published.py); {OURS} searches further.')
+TO_THE_LETTER = (
+    'swap-all, swap-opt, PoocH and superneurons follow the paper and, where it is silent, the program that its authors '
+    f'published (papers/published.py, papers/pooch_chainer.py). {OURS[0].upper() + OURS[1:]} is this project\'s: it '
+    'searches further, on what Chainer 7.8.1 has in memory.')
 FASTER = ('Where ours leaves a stated bound it is faster. The model has no costs but computations, copies at the '
-          'speed of the link, and waits for memory whose bytes are counted: no fragmentation, no synchronisation, no '
-          'Python. With these alone the way of the paper gives more than the paper reports, which does not say where '
-          'the rest went.')
+          'speed of the link, and waits for memory whose bytes are counted: no fragmentation, no Python. The '
+          "authors' program has both: its pool moves its pieces together when they fit no request, which stops the "
+          'device, and after each block of backward the host waits for the device (docs/results/papers.md).')
 CALIBRATED = 'The in-core throughput is put in ({:g} images/s, as stated); all other times follow from data sheets.'
 UNCALIBRATED = ("The text states no in-core throughput (its figure was lost): times are the data sheet's roofline, "
                 'drawn out as much as those of ResNet50. Shares and ratios are comparable; speeds stand alone.')
