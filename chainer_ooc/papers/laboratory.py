@@ -62,7 +62,7 @@ REFERENCE_MACHINES = 'v100-pcie3', 'v100-nvlink2'
 #: Frameworks. Plain Chainer holds all maps until backward has ended, and adds gradients into new arrays. The Neural
 #: Network Libraries of Window+VA free maps as they are used up, and add gradients where they lie.
 CHAINER, NNABLA = 'chainer', 'nnabla'
-#: Chainer as PoocH's authors changed it: what is published of their program is followed for policies of `PUBLISHED`.
+#: Chainer with PoocH's functions. Policies of `PUBLISHED` run on the rest of PoocH's program too.
 POOCH_CHAINER = 'pooch'
 #: At which sizes networks are recorded: two for each size that varies.
 SMALL_BATCHES = ((2, 3),)
@@ -188,7 +188,7 @@ class Laboratory:
         """The framework alone, whatever memory it takes; it is feasible if the device holds it."""
         described = read_machine(machine)
         problem = self.problem(network, size, described, images_per_second, framework)
-        maps = tuple(replace(each, reused=framework == CHAINER) for each in problem.trace.maps)
+        maps = tuple(replace(each, reused=framework != NNABLA) for each in problem.trace.maps)
         problem = replace(problem, trace=replace(problem.trace, maps=maps), budget_bytes=_NO_LIMIT)
         course = lay_out(problem, POLICIES['keep'].decide(problem))
         timeline = simulate(problem, course)

@@ -7,10 +7,11 @@ a range over several runs is stated, its ends are held against the ends of ours.
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 from chainer_ooc.papers import stated
 from chainer_ooc.papers.comparison import PaperTable, Row, Stated, claim
-from chainer_ooc.papers.laboratory import MIN_BYTES, Laboratory, Outcome, Size
+from chainer_ooc.papers.laboratory import MIN_BYTES, POOCH_CHAINER, Laboratory, Outcome, Size
 from chainer_ooc.papers.optimizations import BASE, gains, orderings, runs_of
 from chainer_ooc.papers.published import POOCH, SWAP_OPT
 from chainer_ooc.papers.sweeps import CALIBRATED, MACHINES, TO_THE_LETTER, UNCALIBRATED, Setting, fits, gain
@@ -24,10 +25,11 @@ VIDEOS = ((224, 224, 128), (224, 224, 256), (448, 224, 128), (448, 224, 256))
 RARELY = 0.1
 
 _IN_CORE = stated.POOCH_IN_CORE.low
-RESNET50 = {name: Setting('resnet50', machine, _IN_CORE) for name, machine in MACHINES.items()}
-ALEXNET = {name: Setting('alexnet', machine) for name, machine in MACHINES.items()}
-GOOGLENET = {name: Setting('googlenet', machine) for name, machine in MACHINES.items()}
-VIDEO = {name: Setting('resnext3d', machine) for name, machine in MACHINES.items()}
+_setting = partial(Setting, framework=POOCH_CHAINER)
+RESNET50 = {name: _setting('resnet50', machine, _IN_CORE) for name, machine in MACHINES.items()}
+ALEXNET = {name: _setting('alexnet', machine) for name, machine in MACHINES.items()}
+GOOGLENET = {name: _setting('googlenet', machine) for name, machine in MACHINES.items()}
+VIDEO = {name: _setting('resnext3d', machine) for name, machine in MACHINES.items()}
 
 RESNET50_NOTE = CALIBRATED.format(_IN_CORE)
 RARELY_NOTE = f'"Rarely" is taken as at most {RARELY:.0%} of the maps that are classified.'.replace('%', ' %')

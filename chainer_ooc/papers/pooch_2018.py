@@ -6,9 +6,11 @@ text, a table's notes say which were taken.
 
 from __future__ import annotations
 
+from functools import partial
+
 from chainer_ooc.papers import stated
 from chainer_ooc.papers.comparison import PaperTable, Row, Stated, claim
-from chainer_ooc.papers.laboratory import Laboratory, Outcome, Size
+from chainer_ooc.papers.laboratory import POOCH_CHAINER, Laboratory, Outcome, Size
 from chainer_ooc.papers.optimizations import BASE, gains, orderings, runs_of
 from chainer_ooc.papers.pooch import ALEXNET_BATCHES, RESNET50_BATCHES, over_swap_opt
 from chainer_ooc.papers.pooch_speeds import held_to_a_bound, speed_rows, three_ways
@@ -30,9 +32,10 @@ from chainer_ooc.papers.sweeps import (
 PROPOSED = 'proposed'
 GOOGLENET_BATCHES = (256, 384, 512, 640, 768, 896)
 _IN_CORE = stated.POOCH_2018_IN_CORE.low
-RESNET50 = Setting('resnet50', MACHINES['x86'], _IN_CORE)
-GOOGLENET = Setting('googlenet', MACHINES['x86'])
-ALEXNET = Setting('alexnet', MACHINES['x86'])
+_setting = partial(Setting, framework=POOCH_CHAINER)
+RESNET50 = _setting('resnet50', MACHINES['x86'], _IN_CORE)
+GOOGLENET = _setting('googlenet', MACHINES['x86'])
+ALEXNET = _setting('alexnet', MACHINES['x86'])
 _RESNET50_NOTE = CALIBRATED.format(_IN_CORE)
 _BATCHES_OF_POOCH = 'The batch sizes are those of the later paper: the axis was lost with the figure.'
 

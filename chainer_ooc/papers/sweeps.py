@@ -22,7 +22,7 @@ OURS = 'policy pooch'
 TO_THE_LETTER = (
     'swap-all, swap-opt, PoocH and superneurons follow the paper and, where it is silent, the program that its authors '
     f'published (papers/published.py, papers/pooch_chainer.py). {OURS[0].upper() + OURS[1:]} is this project\'s: it '
-    'searches further, on what Chainer 7.8.1 has in memory.')
+    'searches further, shares what a recomputation passes, and has all the memory that the driver leaves.')
 FASTER = ('Where ours leaves a stated bound it is faster. The model has no costs but computations, copies at the '
           'speed of the link, and waits for memory whose bytes are counted: no fragmentation, no Python. The '
           "authors' program has both: its pool moves its pieces together when they fit no request, which stops the "
@@ -41,7 +41,7 @@ class Setting:
         machine: likewise.
         images_per_second: the stated in-core throughput by which times are calibrated, or None.
         allocator: 'exact', 'pool' (best fit) or 'virtual' (chunks of 40 MiB).
-        framework: that the paper extends.
+        framework: that the paper extends, or its own.
     """
 
     network: str
