@@ -5,6 +5,7 @@ import json
 import pytest
 
 from chainer_ooc.papers.laboratory import Laboratory, units_of
+from chainer_ooc.papers.published import POOCH, PUBLISHED, SWAP_ALL, SWAP_ALL_NAIVE, SWAP_OPT
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 LAYERS = 8
@@ -139,6 +140,27 @@ def test_maps_leave_to_the_end_as_in_the_papers(laboratory, machine):
     found = laboratory.run('toy', 64, machine(10**12), 'swap-all-naive')
     copied_seconds = 9 * 64 * IMAGE_BYTES / 1e9
     assert found.seconds > 2 * copied_seconds
+
+
+def test_what_is_published_has_poochs_memory(laboratory, machine):
+    path = machine(700 * 10**6)
+    found = {policy: laboratory.run('toy', 64, path, policy) for policy in PUBLISHED}
+    pool_bytes = int(0.95 * 16160 / 16384 * 700 * 10**6)
+    assert {(each.budget_bytes, each.keep + each.swap + each.recompute) for each in found.values()} == {
+        (pool_bytes, 8)}  # nine maps, of which the input stays
+    assert all(each.feasible and each.peak_bytes <= pool_bytes for each in found.values())
+    times = [found[policy].seconds for policy in (SWAP_ALL_NAIVE, SWAP_ALL, SWAP_OPT, POOCH)]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] < times[0]
+
+
+def test_a_published_plan_moves_with_its_verdicts_and_runs_slower(laboratory, machine):
+    slow, fast = machine(700 * 10**6, link=1e8, name='slow'), machine(700 * 10**6, link=1e11, name='fast')
+    at_home, own = laboratory.run('toy', 64, fast, POOCH), laboratory.run('toy', 64, slow, POOCH)
+    moved = laboratory.run('toy', 64, slow, POOCH, planned_for=fast)
+    assert (moved.keep, moved.swap, moved.recompute) == (at_home.keep, at_home.swap, at_home.recompute)
+    assert own.recompute > at_home.recompute
+    assert moved.feasible and moved.seconds > own.seconds
 
 
 def test_units_of_volumes():
