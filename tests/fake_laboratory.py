@@ -9,7 +9,7 @@ from chainer_ooc.papers.published import POOCH, SUPERNEURONS, SWAP_ALL, SWAP_ALL
 from chainer_ooc.trace import Call, FeatureMap, Trace
 
 CAPACITY_BYTES = 16e9
-BYTES = {'resnet50': 80e6, 'alexnet': 7.5e6, 'googlenet': 45e6, 'resnext3d': 58e9 / (448 * 224 * 256)}
+BYTES = {'resnet50': 80e6, 'alexnet': 7.5e6, 'googlenet_bn': 45e6, 'resnext3d': 58e9 / (448 * 224 * 256)}
 #: Seconds per second of computation that a policy adds when all maps exceed the memory.
 COSTS = {SWAP_ALL_NAIVE: 3.0, SWAP_ALL: 2.6, SWAP_OPT: 1.2, POOCH: 0.6, 'pooch': 0.5, SUPERNEURONS: 1.4,
          'window': 0.5, 'lms': 0.9}

@@ -12,7 +12,7 @@ from chainer_ooc.papers import stated
 from chainer_ooc.papers.comparison import PaperTable, Row, Stated, claim
 from chainer_ooc.papers.laboratory import POOCH_CHAINER, Laboratory, Outcome, Size
 from chainer_ooc.papers.optimizations import BASE, gains, orderings, runs_of
-from chainer_ooc.papers.pooch import ALEXNET_BATCHES, RESNET50_BATCHES, over_swap_opt
+from chainer_ooc.papers.pooch import ALEXNET_BATCHES, GOOGLENET_NOTE, RESNET50_BATCHES, over_swap_opt
 from chainer_ooc.papers.pooch_speeds import held_to_a_bound, speed_rows, three_ways
 from chainer_ooc.papers.sweeps import (
     CALIBRATED,
@@ -34,10 +34,11 @@ GOOGLENET_BATCHES = (256, 384, 512, 640, 768, 896)
 _IN_CORE = stated.POOCH_2018_IN_CORE.low
 _setting = partial(Setting, framework=POOCH_CHAINER)
 RESNET50 = _setting('resnet50', MACHINES['x86'], _IN_CORE)
-GOOGLENET = _setting('googlenet', MACHINES['x86'])
+GOOGLENET = _setting('googlenet_bn', MACHINES['x86'])
 ALEXNET = _setting('alexnet', MACHINES['x86'])
 _RESNET50_NOTE = CALIBRATED.format(_IN_CORE)
-_BATCHES_OF_POOCH = 'The batch sizes are those of the later paper: the axis was lost with the figure.'
+_BATCHES = ('The axis was lost with the figure: the batch sizes are those of the scripts that the authors published '
+            '(github.com/yukiito2/chainer, branch 3.0.0rc1-pooch, examples/imagenet).')
 
 
 def figure_14(laboratory: Laboratory) -> PaperTable:
@@ -53,7 +54,7 @@ def figure_14(laboratory: Laboratory) -> PaperTable:
         *orderings(found, PROPOSED),
     )
     return PaperTable('pooch-2018', '14', 'Each optimisation, relative to swap-all without scheduling', rows, (
-        'ResNet50: ' + _RESNET50_NOTE, 'GoogLeNet, AlexNet: ' + UNCALIBRATED, TO_THE_LETTER,
+        'ResNet50: ' + _RESNET50_NOTE, 'GoogLeNet, AlexNet: ' + UNCALIBRATED, GOOGLENET_NOTE, TO_THE_LETTER,
         ('At batch 640 the copies of what swap-opt cannot keep decide alone, so that it gains little, and '
          'recomputation gains what the paper gains only in part: see figure 15.')))
 
@@ -75,7 +76,7 @@ def figure_15(laboratory: Laboratory) -> PaperTable:
         claim('superneurons slows down as the batch grows', falls(theirs)),
     )
     return PaperTable('pooch-2018', '15', 'ResNet50', rows, (
-        _RESNET50_NOTE, _BATCHES_OF_POOCH, TO_THE_LETTER, FASTER))
+        _RESNET50_NOTE, _BATCHES, TO_THE_LETTER, FASTER))
 
 
 def _gains(ours: list[Outcome], theirs: list[Outcome]) -> list[float | None]:
@@ -96,8 +97,7 @@ def figure_16(laboratory: Laboratory) -> PaperTable:
     )
     return PaperTable('pooch-2018', '16', 'GoogLeNet', rows, (
         UNCALIBRATED, TO_THE_LETTER, FASTER,
-        ('Batch 896 is in the text; the others are a choice of ours, since the axis was lost with the figure. '
-         'Ranges are held against those that exceed the memory.')))
+        GOOGLENET_NOTE, _BATCHES, 'Ranges are held against the sizes that exceed the memory.'))
 
 
 def _best(figure: Stated, found: list[float | None]) -> Row:
@@ -109,4 +109,4 @@ def figure_17(laboratory: Laboratory) -> PaperTable:
     """AlexNet."""
     runs = three_ways(laboratory, ALEXNET, ALEXNET_BATCHES, PROPOSED)
     rows = (*speed_rows(runs), *held_to_a_bound(stated.POOCH_2018_ALEXNET_BELOW, runs, PROPOSED))
-    return PaperTable('pooch-2018', '17', 'AlexNet', rows, (UNCALIBRATED, _BATCHES_OF_POOCH, TO_THE_LETTER))
+    return PaperTable('pooch-2018', '17', 'AlexNet', rows, (UNCALIBRATED, _BATCHES, TO_THE_LETTER))

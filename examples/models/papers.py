@@ -16,6 +16,7 @@ from models.alexnet import AlexNet
 from models.deeplab import DeepLab
 from models.densenet import LAYERS, DenseNet
 from models.googlenet import GoogLeNet
+from models.googlenet_bn import GoogLeNetBN
 from models.inception4 import InceptionV4
 from models.pix2pixhd import Pix2PixHD
 from models.resnet import ResNet, units_of
@@ -94,6 +95,7 @@ PAPER_NETWORKS = {
         PaperNetwork('resnet152', 'ResNet152', partial(ResNet, units_of(50)), (3, 224, 224), IMAGENET),
         PaperNetwork('alexnet', 'AlexNet', AlexNet, (3, 224, 224), IMAGENET),
         PaperNetwork('googlenet', 'GoogLeNet', GoogLeNet, (3, 224, 224), IMAGENET),
+        PaperNetwork('googlenet_bn', 'GoogLeNet', GoogLeNetBN, (3, 224, 224), IMAGENET),
         PaperNetwork('vgg16', 'VGG16', VGG16, (3, 224, 224), IMAGENET),
         PaperNetwork('inception4', 'Inception v4', InceptionV4, (3, 299, 299), IMAGENET),
         PaperNetwork('resnext3d', 'ResNeXt101 (3D)', ResNeXt3D, (3, 128, 224, 224), KINETICS),

@@ -8,6 +8,7 @@ import pytest
 
 from models.deeplab import DeepLab
 from models.densenet import LAYERS, DenseNet
+from models.googlenet_bn import GoogLeNetBN
 from models.inception4 import InceptionV4
 from models.papers import PAPER_NETWORKS
 from models.pix2pixhd import Pix2PixHD, instance_normalized
@@ -17,6 +18,7 @@ from models.resnext3d import ResNeXt3D
 # Thin copies: how to build one, and the smallest image of the network.
 THIN = {
     'resnet': (functools.partial(ResNet, width=4), (3, 32, 32), PAPER_NETWORKS['resnet101']),
+    'googlenet_bn': (GoogLeNetBN, (3, 64, 64), PAPER_NETWORKS['googlenet_bn']),
     'inception4': (functools.partial(InceptionV4, width=2), (3, 75, 75), PAPER_NETWORKS['inception4']),
     'resnext3d': (functools.partial(ResNeXt3D, (1, 1, 1, 1), width=16), (3, 8, 32, 32), PAPER_NETWORKS['resnext3d']),
     'densenet': (functools.partial(DenseNet, (2, 3, 2, 2), growth=4), (3, 32, 32), PAPER_NETWORKS['densenet']),
@@ -49,6 +51,14 @@ def test_inception4_has_the_shapes_of_figure_9():
                        chain.inception_c)
     channels = (384, 384, 1024, 1024, 1536, 1536)  # of 32 at the published width
     assert found == [(of // 32, size, size) for of, size in zip(channels, (35, 35, 17, 17, 8, 8), strict=True)]
+
+
+def test_googlenet_bn_has_the_shapes_of_figure_5():
+    chain = GoogLeNetBN(classes=10)
+    h = np.zeros((1, 192, 28, 28), np.float32)  # behind the second pooling
+    with chainer.using_config('enable_backprop', False):
+        found = shapes(h, *chain.modules)
+    assert found == [(256, 28, 28), (320, 28, 28), *[(576, 14, 14)] * 5, *[(1024, 7, 7)] * 3]
 
 
 def test_densenet121_has_the_shapes_of_table_1():
@@ -115,8 +125,8 @@ def test_thin_network_trains_a_step_that_reaches_every_parameter(name):
 
 
 def test_every_paper_network_is_named_and_makes_its_batch():
-    assert set(PAPER_NETWORKS) == {'resnet50', 'resnet101', 'resnet152', 'alexnet', 'googlenet', 'vgg16', 'inception4',
-                                   'resnext3d', 'densenet', 'deeplab', 'pix2pixhd'}
+    assert set(PAPER_NETWORKS) == {'resnet50', 'resnet101', 'resnet152', 'alexnet', 'googlenet', 'googlenet_bn',
+                                   'vgg16', 'inception4', 'resnext3d', 'densenet', 'deeplab', 'pix2pixhd'}
     assert all(name == network.name for name, network in PAPER_NETWORKS.items())
     assert PAPER_NETWORKS['resnet50'].batch_shape(640) == (640, 3, 224, 224)
     assert PAPER_NETWORKS['resnext3d'].batch_shape((448, 224, 256)) == (1, 3, 256, 448, 224)
