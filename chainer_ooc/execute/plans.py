@@ -145,8 +145,8 @@ class Graph:
         """Under its plan an allocation lacked so much, though all arrays together fit: memory lies scattered.
 
         From the next iteration on plans leave that much more of the budget alone, and each time at least twice as much
-        as before: the maps that lie around other arrays move with every plan, and plans take their time. The first iteration under a plan does
-        not count: the maps of the one before, which had another, still lie where they lay.
+        as before: what lies where changes with every plan, and planning takes its time. The first iteration under a
+        plan does not count: what the one before left still lies where it lay.
         """
         followed = self.plan is not None and any(self.plan is each for each in self._followed)
         if missing_bytes and followed and not self.is_loaded:
