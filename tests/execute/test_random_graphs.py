@@ -26,6 +26,7 @@ from random_graphs import Budget, GraphTraining, policies, programs, verdict_row
 
 import chainer_ooc
 from chainer_ooc.backends import arrays
+from chainer_ooc.backends.host import backend
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.backends.host.transfer import HostTransfer
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
@@ -149,18 +150,18 @@ def test_far_copy_that_is_freed_twice_is_found(plant):
     """The second time, its place in the spill file may be another copy's."""
     given = set()
 
-    def take_back(self):
-        for _ in range(len(self._unwanted)):
-            space = self._unwanted.popleft()
+    def take_back(unwanted, extents):
+        for _ in range(len(unwanted)):
+            space = unwanted.popleft()
             if space.start is None or not space.useless():
                 continue
             if space not in given:
                 given.add(space)
-                self._unwanted.append(space)
-            if space.start not in self._extents._sizes:
-                self._extents.give(space.start, space.nbytes)
+                unwanted.append(space)
+            if space.start not in extents._sizes:
+                extents.give(space.start, space.nbytes)
 
-    plant(HostBackend, '_take_back', take_back)
+    plant(backend, 'take_back', take_back)
     assert finding()
 
 

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -35,12 +33,10 @@ from chainer_ooc.backends.cuda import measure
 from chainer_ooc.backends.cuda.driver import DeviceFacts, Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
 from chainer_ooc.backends.cuda.transfer import forked
+from chainer_ooc.backends.forks import close_in_children
 from chainer_ooc.backends.host import filesystem
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
-
-_backends: weakref.WeakSet[CudaBackend] = weakref.WeakSet()
-_watching_forks = threading.Event()
 
 
 class CudaBackend(Backend):
@@ -75,7 +71,7 @@ class CudaBackend(Backend):
         self._far = FarMemory(self._driver, spill_dir, host_limit_bytes)
         self._budget = self._driver.budget(allocator)
         self._room_bytes = 0
-        _watch_forks(self)
+        close_in_children(self)
         self._budget.install()
         self._look_at_room()
 
@@ -223,16 +219,3 @@ def _cupy_driver() -> Driver:
 
 def _described(facts: DeviceFacts) -> dict[str, Any]:
     return {f'device_{name}': value for name, value in asdict(facts).items()}
-
-
-def _watch_forks(backend: CudaBackend) -> None:
-    """Has a forked child close its copy of the descriptor, which would hold the file's space for as long as it runs."""
-    _backends.add(backend)
-    if not _watching_forks.is_set() and hasattr(os, 'register_at_fork'):
-        _watching_forks.set()
-        os.register_at_fork(after_in_child=_close_in_child)
-
-
-def _close_in_child() -> None:
-    for backend in list(_backends):
-        backend.close()

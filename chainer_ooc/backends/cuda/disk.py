@@ -35,7 +35,7 @@ from chainer_ooc.backends.host import filesystem
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile
 from chainer_ooc.backends.host.swap_thread import DRIVER_STACK_BYTES, SwapThread, Task
-from chainer_ooc.backends.host.transfer import HostTransfer, Space
+from chainer_ooc.backends.host.transfer import HostTransfer, Space, take_back
 from chainer_ooc.errors import SpillError
 
 _STAGING_BLOCKS = 2
@@ -181,7 +181,7 @@ class DiskTier:
 
     def _write(self, space: Space, near: object) -> None:
         assert isinstance(near, Job) and self._file is not None
-        self._take_back()
+        take_back(self.unwanted, self._extents)
         if space.useless():
             return
         start, growth_bytes = self._extents.place(space.nbytes)
@@ -257,16 +257,6 @@ class DiskTier:
             if isinstance(error, RuntimeError):
                 raise copy_failed(error) from None
             raise
-
-    def _take_back(self) -> None:
-        """Makes the extents of released spaces free, but for those that a swap-in still reads."""
-        for _ in range(len(self.unwanted)):
-            space = self.unwanted.popleft()
-            if not space.useless():
-                self.unwanted.append(space)
-            elif space.start is not None:
-                self._extents.give(space.start, space.nbytes)
-                space.start = None
 
 
 def _pieces(nbytes: int) -> Iterator[tuple[int, int]]:

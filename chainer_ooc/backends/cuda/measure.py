@@ -14,6 +14,7 @@ import statistics
 import time
 
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, Transfer
+from chainer_ooc.backends.host.measure import latency_seconds
 
 #: From the first one on, as much as the device has room for.
 SAMPLES_BYTES = (64 << 20, 16 << 20, 4 << 20, 1 << 20)
@@ -35,7 +36,7 @@ def bandwidth(backend: Backend) -> Bandwidth:
     return Bandwidth(
         write_bytes_per_second=sample.nbytes / statistics.median(write for write, _ in passes),
         read_bytes_per_second=sample.nbytes / statistics.median(read for _, read in passes),
-        latency_seconds=statistics.median(_latency(backend, tiny) for _ in range(_PASSES)))
+        latency_seconds=statistics.median(latency_seconds(backend, tiny) for _ in range(_PASSES)))
 
 
 def _arrays(backend: Backend) -> tuple[ByteArray, ByteArray]:
@@ -64,13 +65,3 @@ def _seconds(transfer: Transfer) -> float:
         time.sleep(1e-4)
     transfer.wait()
     return max(transfer.seconds, 1e-9)
-
-
-def _latency(backend: Backend, tiny: ByteArray) -> float:
-    """Seconds from the call to the end of a copy of one page."""
-    started = time.perf_counter()
-    copy, out = backend.swap_out(tiny)
-    out.wait()
-    seconds = time.perf_counter() - started
-    backend.release(copy)
-    return seconds

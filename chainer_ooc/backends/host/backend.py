@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import collections
 import os
-import threading
 import weakref
 from typing import Any
 
 import numpy as np
 
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
+from chainer_ooc.backends.forks import close_in_children
 from chainer_ooc.backends.host import block, filesystem, heap, limits, machine, measure
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.kept_blocks import KeptBlocks
@@ -31,11 +31,8 @@ from chainer_ooc.backends.host.mapping import Mapping
 from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.backends.host.spill_file import SpillFile, no_room
 from chainer_ooc.backends.host.swap_thread import SwapThread, Task
-from chainer_ooc.backends.host.transfer import HostCopy, HostTransfer, Space, forked
+from chainer_ooc.backends.host.transfer import HostCopy, HostTransfer, Space, forked, take_back
 from chainer_ooc.errors import SpillError
-
-_backends: weakref.WeakSet[HostBackend] = weakref.WeakSet()
-_watching_forks = threading.Event()
 
 
 class HostBackend(Backend):
@@ -68,7 +65,7 @@ class HostBackend(Backend):
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory(mapped_bytes)
-        _watch_forks(self)
+        close_in_children(self)
 
     def meter(self) -> HostMeter:
         return HostMeter()
@@ -191,7 +188,7 @@ class HostBackend(Backend):
     # What follows runs in the swap threads.
 
     def _write(self, space: Space, source: ByteArray) -> None:
-        self._take_back()
+        take_back(self._unwanted, self._extents)
         if space.useless():
             return
         start, growth_bytes = self._extents.place(space.nbytes)
@@ -214,26 +211,3 @@ class HostBackend(Backend):
 
     def _read_ended(self, space: Space) -> None:
         space.reads_ended += 1
-
-    def _take_back(self) -> None:
-        """Makes the extents of released spaces free, but for those that a swap-in still reads."""
-        for _ in range(len(self._unwanted)):
-            space = self._unwanted.popleft()
-            if not space.useless():
-                self._unwanted.append(space)
-            elif space.start is not None:
-                self._extents.give(space.start, space.nbytes)
-                space.start = None
-
-
-def _watch_forks(backend: HostBackend) -> None:
-    """Has a forked child close its copy of the descriptor, which would hold the file's space for as long as it runs."""
-    _backends.add(backend)
-    if not _watching_forks.is_set() and hasattr(os, 'register_at_fork'):
-        _watching_forks.set()
-        os.register_at_fork(after_in_child=_close_in_child)
-
-
-def _close_in_child() -> None:
-    for backend in list(_backends):
-        backend.close()

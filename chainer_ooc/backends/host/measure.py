@@ -40,7 +40,7 @@ def bandwidth(backend: Backend) -> Bandwidth:
     return Bandwidth(
         write_bytes_per_second=SAMPLE_BYTES / statistics.median(write for write, _ in passes),
         read_bytes_per_second=SAMPLE_BYTES / statistics.median(read for _, read in passes),
-        latency_seconds=statistics.median(_latency(backend, tiny) for _ in range(_PASSES)),
+        latency_seconds=statistics.median(latency_seconds(backend, tiny) for _ in range(_PASSES)),
         drag=_drag(backend, sample))
 
 
@@ -56,7 +56,7 @@ def _round_trip(backend: Backend, sample: ByteArray) -> tuple[float, float]:
     return max(out.seconds, 1e-9), max(back.seconds, 1e-9)
 
 
-def _latency(backend: Backend, tiny: ByteArray) -> float:
+def latency_seconds(backend: Backend, tiny: ByteArray) -> float:
     """Seconds from the call to the end of a copy of one page."""
     started = time.perf_counter()
     copy, out = backend.swap_out(tiny)

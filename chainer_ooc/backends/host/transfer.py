@@ -22,6 +22,7 @@ import os
 import threading
 
 from chainer_ooc.backends.base import FarCopy, Transfer
+from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.errors import SpillError
 
 #: A waiting caller looks again this often, in case that a waiter before it was interrupted with the gate in its hand.
@@ -98,6 +99,17 @@ class Space:
     def useless(self) -> bool:
         """Whether nobody will read the bytes any more."""
         return self.unwanted and self.reads_started == self.reads_ended and not self.mapped
+
+
+def take_back(unwanted: collections.deque[Space], extents: Extents) -> None:
+    """Makes the extents of released spaces free, but for those that a swap-in still reads; for the extents' thread."""
+    for _ in range(len(unwanted)):
+        space = unwanted.popleft()
+        if not space.useless():
+            unwanted.append(space)
+        elif space.start is not None:
+            extents.give(space.start, space.nbytes)
+            space.start = None
 
 
 class HostCopy(FarCopy):
