@@ -1,0 +1,9 @@
+#!/bin/sh
+# Passes the tests that look into the packages for GPUs, in an environment that has them; it needs no GPU. Names and
+# signatures of CuPy, cuda-bindings and cuDNN's frontend are checked against the wheels, and CuPy's own arrays are laid
+# over host memory. Arguments go to pytest.
+set -eu
+cd -- "$(dirname -- "$0")/.."
+python=$(sh environment.sh wheels test,wheels)
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+exec "$python" -m pytest --numprocesses 2 --dist worksteal tests/cuda tests/fork tests/test_layering.py "$@"
