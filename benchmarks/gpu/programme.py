@@ -89,12 +89,12 @@ class Sizes:
 
 FULL = Sizes(
     network='resnet50', batches=(640, 512, 384, 256, 128),
-    others=(('alexnet', 'AlexNet', (2304, 2432, 2560, 2688)), ('googlenet', 'GoogLeNet', (384, 896)),
+    others=(('alexnet', 'AlexNet', (2304, 2432, 2560, 2688)), ('googlenet_bn', 'GoogLeNet', (384, 896)),
             ('resnext3d', 'ResNeXt101 (3D)', VIDEOS)),
     policies=OTHER_POLICIES, link_bytes=tuple(2**power for power in (20, 22, 24, 26, 28)),
     bits_network='resnet50', bits_batch=64, bits_policies=('pooch', 'swap-all', 'superneurons'),
     allocator_batch=256, batch_limits=(640, 1920, 128), depth_units=(50, 160, 320, 640), depth_batch=32,
-    settle=4, iterations=5, min_bytes=2**20)
+    settle=8, iterations=5, min_bytes=2**20)
 SMALL = Sizes(
     network='resnet-16-narrow', batches=(4, 2), others=(('alexnet', 'AlexNet', (2,)),), policies=('superneurons',),
     link_bytes=(2**20,), bits_network='resnet-16-narrow', bits_batch=2, bits_policies=('swap-all',), allocator_batch=2,
@@ -108,10 +108,11 @@ class Programme:
         device: 'cuda' or 'host'.
         budget_bytes: What out-of-core rows may hold of near memory.
         sizes: `FULL` or `SMALL`.
+        tf32: Whether factors of products may be rounded to what tensor cores take, in Chainer and in PyTorch alike.
     """
 
-    def __init__(self, device: str, budget_bytes: int, sizes: Sizes) -> None:
-        self.device, self.budget_bytes, self.sizes = device, budget_bytes, sizes
+    def __init__(self, device: str, budget_bytes: int, sizes: Sizes, tf32: bool = False) -> None:
+        self.device, self.budget_bytes, self.sizes, self.tf32 = device, budget_bytes, sizes, tf32
 
     def parts(self) -> list[Part]:
         """All parts, in the order in which they run."""
@@ -147,7 +148,7 @@ class Programme:
         asks = {'device': self.device, 'network': network, 'batch': batch, 'policy': policy,
                 'budget_bytes': None if in_core else self.budget_bytes, 'settle': self.sizes.settle,
                 'iterations': self.sizes.iterations, 'min_bytes': self.sizes.min_bytes,
-                'image_side': self.sizes.image_side, **more}
+                'image_side': self.sizes.image_side, 'tf32': self.tf32, **more}
         return Row(kind='training', asks=asks, **{'alone': in_core, **row})
 
     def _batch_part(self, batch: int, most_seconds: float) -> Part:
@@ -204,7 +205,7 @@ class Programme:
             yield Row(kind='torch', alone=True, asks={
                 'device': self.device, 'mode': mode, 'batch': batch, 'iterations': self.sizes.iterations,
                 'budget_bytes': None if mode == 'in-core' else self.budget_bytes,
-                'image_side': self.sizes.image_side or 224})
+                'image_side': self.sizes.image_side or 224, 'tf32': self.tf32})
 
 
 def _self_test() -> Rows:

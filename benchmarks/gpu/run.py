@@ -36,7 +36,8 @@ SHARE_OF_TIME = 0.95  # the rest is for writing files and ending processes
 def main() -> int:
     asked = _parser().parse_args()
     clock = Clock(60 * asked.minutes)
-    programme = Programme(asked.device, parse_bytes(asked.budget), {'full': FULL, 'small': SMALL}[asked.sizes])
+    programme = Programme(
+        asked.device, parse_bytes(asked.budget), {'full': FULL, 'small': SMALL}[asked.sizes], asked.tf32)
     parts = chosen(programme.parts(), asked.parts)
     with Worker() as worker:
         device = worker.ask('describe', {'device': asked.device}, min(DESCRIBE_SECONDS, clock.left()))
@@ -99,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('result'), metavar='DIR', help='(%(default)s)')
     parser.add_argument('--budget', default='16GB', metavar='BYTES', help='near memory out-of-core (%(default)s)')
     parser.add_argument('--device', choices=['cuda', 'host'], default='cuda', help='(%(default)s)')
+    parser.add_argument('--tf32', action='store_true', help='tensor cores for float32, with a workspace of 1.1 GB')
     parser.add_argument('--sizes', choices=['full', 'small'], default='full',
                         help='small ones try the programme itself (%(default)s)')
     return parser

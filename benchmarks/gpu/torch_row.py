@@ -20,7 +20,7 @@ BLOCKS = (3, 4, 6, 3)
 
 
 def train(*, device: str, mode: str, batch: int, iterations: int, budget_bytes: int | None,
-          image_side: int) -> dict[str, Any]:
+          image_side: int, tf32: bool) -> dict[str, Any]:
     """Trains ResNet50 and returns the seconds of an iteration and the allocator's peaks.
 
     Raises:
@@ -34,7 +34,7 @@ def train(*, device: str, mode: str, batch: int, iterations: int, budget_bytes: 
     if on_gpu and not torch.cuda.is_available():
         raise RuntimeError('this PyTorch has no GPU')
     torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
     if on_gpu:
         torch.cuda.init()
         if budget_bytes is not None:

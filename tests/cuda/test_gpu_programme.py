@@ -146,7 +146,7 @@ def test_the_programme_has_what_was_asked_for():
     for batch in ('640', '512', '384', '256', '128'):
         for policy in ('plain', 'keep', 'pooch', 'swap-all', 'superneurons', 'vdnn++', 'window', 'sublinear'):
             assert ('resnet50', batch, policy) in asked
-    for network, batch in (('alexnet', '2304'), ('alexnet', '2688'), ('googlenet', '384'), ('googlenet', '896'),
+    for network, batch in (('alexnet', '2304'), ('alexnet', '2688'), ('googlenet_bn', '384'), ('googlenet_bn', '896'),
                            ('resnext3d', '(448, 224, 256)')):
         assert {(network, batch, 'keep'), (network, batch, 'pooch')} <= asked
     assert {row.asks['mode'] for _, row in answers() if row.kind == 'torch'} == {

@@ -27,7 +27,7 @@ def load() -> Any:
     try:
         return find()
     except Exception as error:  # whatever a broken installation raises, training goes on without it
-        warnings.warn(_advice(error), RuntimeWarning, stacklevel=2)
+        warn_unusable(error)
         return None
 
 
@@ -47,6 +47,11 @@ def find() -> Any:
     if backend < OLDEST_BACKEND:
         raise UnusableLibraryError(f'the cuDNN library has version {backend}, and 9.0 ({OLDEST_BACKEND}) is the oldest')
     return cudnn
+
+
+def warn_unusable(error: Exception) -> None:
+    """Says why training goes on without cuDNN, and what to do."""
+    warnings.warn(_advice(error), RuntimeWarning, stacklevel=3)
 
 
 def _advice(error: Exception) -> str:

@@ -89,14 +89,23 @@ def current() -> Session | None:
     if cudnn is None:
         return None
     device = CupyDevice()
-    sessions: dict[int, Session] = _of_thread.__dict__.setdefault('sessions', {})
+    sessions: dict[int, Session | None] = _of_thread.__dict__.setdefault('sessions', {})
     number = device.number()
     if number not in sessions:
-        sessions[number] = Session(cudnn, device)
+        sessions[number] = _opened(cudnn, device)
     return sessions[number]
+
+
+def _opened(cudnn: Any, device: CupyDevice) -> Session | None:
+    try:
+        return Session(cudnn, device)
+    except RuntimeError as error:  # such as a library that is too new for the driver
+        library.warn_unusable(error)
+        return None
 
 
 def forget() -> None:
     """Drops the calling thread's handles and plans."""
     for session in _of_thread.__dict__.pop('sessions', {}).values():
-        session.close()
+        if session is not None:
+            session.close()
