@@ -173,6 +173,20 @@ def test_each_thread_and_each_device_has_a_session_of_its_own(cudnn, monkeypatch
     session.forget()
 
 
+def test_a_library_that_gives_no_handle_is_warned_of_once_and_training_goes_on(cudnn, monkeypatch):
+    def refuse():
+        raise RuntimeError('the driver is too old')
+
+    monkeypatch.setattr(library, 'load', lambda: cudnn)
+    monkeypatch.setattr(session.CupyDevice, 'number', lambda self: 0)
+    monkeypatch.setattr(cudnn, 'create_handle', refuse)
+    session.forget()
+    with pytest.warns(RuntimeWarning, match='the driver is too old') as warned:
+        assert [session.current() for _ in range(3)] == [None] * 3
+    assert len(warned) == 1
+    session.forget()
+
+
 @pytest.mark.parametrize(('version', 'backend', 'message'), [
     ('1.31.9', 92800, '1.31.9 is older than 1.32'), ('1.32.0', 8907, 'version 8907')])
 def test_what_is_too_old_is_named(monkeypatch, version, backend, message):
