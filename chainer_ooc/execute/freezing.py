@@ -33,5 +33,5 @@ def _bandwidth(backend: Backend) -> Bandwidth:
     try:
         return backend.bandwidth()
     except (MemoryError, OSError) as error:
-        log.logger.warning('the bandwidth of far memory could not be measured: %s', error)
+        log.logger.warning('the bandwidth of far memory could not be measured: %s', str(error))
         return Bandwidth(0.0, 0.0, 0.0)

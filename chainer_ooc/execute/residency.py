@@ -150,7 +150,7 @@ class Residency(Account):
             try:
                 self.settle()
             except OSError as error:
-                log.logger.info('a swap-out failed after its iteration had ended: %s', error)
+                log.logger.info('a swap-out failed after its iteration had ended: %s', str(error))
 
     def prefetch(self, storage: Storage) -> bool:
         """Starts the swap-in of a storage that is away, keeps one that is leaving; False if there is no room now."""
@@ -342,7 +342,7 @@ class Residency(Account):
             try:
                 return self._arrive(storage)
             except OSError as error:
-                log.logger.info('a swap-in failed and is tried again: %s', error)
+                log.logger.info('a swap-in failed and is tried again: %s', str(error))
         if storage.state is State.AWAY:
             self.tally.faults += 1
             if self.maps_far_memory:

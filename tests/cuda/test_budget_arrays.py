@@ -5,48 +5,16 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
-from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
-from chainer_ooc.backends.cuda.budget import Block, Budget
+from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
+from chainer_ooc.backends.cuda.budget import Block
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
-
-
-class HostMemory:
-    """Memory that looks like the device's to whoever only asks for its address."""
-
-    def __init__(self, array):
-        self._array = array
-        self.ptr, self.size, self.device_id = array.ctypes.data, array.nbytes, 0
-
-
-class HostAllocator(Allocator):
-    """Gives host memory, and keeps nothing."""
-
-    name = 'host'
-
-    def malloc(self, nbytes):
-        if self.limit_bytes is not None and nbytes > self.limit_bytes:
-            raise NoRoomError('host')
-        return HostMemory(np.zeros(-(-nbytes // 512) * 512, np.uint8))
-
-    def used_bytes(self):
-        return 0
-
-    def held_bytes(self):
-        return 0
-
-    def trim(self, keep_bytes):
-        pass
+cupy_over_host = pytest.importorskip('cupy_over_host')
 
 
 @pytest.fixture
-def budget(monkeypatch):
-    calls = CupyCalls.__new__(CupyCalls)  # what __init__ asks the driver is not needed here
-    calls._cuda, calls._memory, calls.device_id = cupy.cuda, cupy.cuda.memory, 0
-    monkeypatch.setattr(calls, 'outside_bytes', lambda: 0, raising=False)
-    monkeypatch.setattr(calls, 'trim_outside', lambda: None, raising=False)
-    return Budget(HostAllocator(), calls)
+def budget():
+    return cupy_over_host.budget(cupy)
 
 
 @pytest.fixture

@@ -2,7 +2,15 @@
 import subprocess
 import sys
 
+import chainer
+import chainer.functions as F
+import numpy as np
 import pytest
+from ooc_training import ooc
+
+import chainer_ooc
+from chainer_ooc.backends.host.backend import HostBackend
+from chainer_ooc.errors import SpillError
 
 PROGRAM = '''
 import chainer_ooc, logging, sys
@@ -26,3 +34,18 @@ def test_records_go_where_they_should(level, program_has_logging, printed):
     program = PROGRAM.format(level=level, program_has_logging=program_has_logging)
     ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=120, check=True)
     assert ended.stderr.splitlines() == printed
+
+
+def test_a_record_that_somebody_keeps_keeps_no_frames(monkeypatch, caplog):
+    """An error's traceback refers to the functions that ran, and these to their arrays."""
+    def refuse(self):
+        raise SpillError('no copies today')
+
+    monkeypatch.setattr(HostBackend, 'bandwidth', refuse)
+    chainer_ooc.reset()
+    with caplog.at_level('WARNING', 'chainer_ooc'), ooc('swap-all'):
+        for _ in range(2):
+            F.sum(F.tanh(chainer.Parameter(np.ones((4, 4), 'f4')) * 2)).backward()
+    chainer_ooc.reset()
+    assert any('no copies today' in record.getMessage() for record in caplog.records)
+    assert not [each for record in caplog.records for each in record.args if isinstance(each, BaseException)]

@@ -1,0 +1,199 @@
+"""Iterations on CuPy's own arrays, under the CUDA backend with its budget, over a fake of the device (P1 to P4).
+
+Arrays, views, owners, the allocator and the order of its calls are the real ones; kernels are NumPy, and copies as late
+as CUDA allows. What goes wrong between Chainer's graph and CuPy's arrays shows here without a GPU.
+"""
+import gc
+
+import chainer
+import numpy as np
+import pytest
+from ooc_training import ooc
+
+import chainer_ooc
+from chainer_ooc import backends
+from chainer_ooc.backends.cuda import CudaBackend
+from chainer_ooc.backends.host import HostBackend
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import manager
+
+cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
+cupy_over_host = pytest.importorskip('cupy_over_host')
+
+SHAPE = (32, 64)
+MAP_BYTES = 4 * 32 * 64
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Has Chainer take CuPy's arrays; gives a function that puts sessions on a fake device."""
+    from chainer.backends import cuda
+
+    monkeypatch.setattr(cuda, 'available', True)
+    monkeypatch.setattr(cuda, 'ndarray', cupy.ndarray)
+    monkeypatch.setattr(cuda.GpuDevice, 'from_array', staticmethod(lambda array: None))  # there is none to make current
+    made, before, outside = [], cupy.cuda.get_allocator(), cupy_over_host.outside(cupy)
+    cupy.cuda.set_allocator(outside)
+
+    def devices(seed, host_limit_bytes=1 << 30):
+        def make(spill_dir):
+            made.append(cupy_over_host.Device(cupy, seed))
+            return CudaBackend(spill_dir, host_limit_bytes=host_limit_bytes, driver=made[-1])
+
+        chainer_ooc.reset()
+        return backends.chosen(make)
+
+    yield devices
+    chainer_ooc.reset()
+    gc.collect()
+    assert [device.misuses for device in made] == [[]] * len(made)
+    assert [device.left_behind() for device in made] == [[]] * len(made)
+    assert cupy.cuda.get_allocator() is outside
+    cupy.cuda.set_allocator(before)
+
+
+class Computed(chainer.FunctionNode):
+    """Runs a NumPy function on arrays of either library; keeps inputs, outputs and a hidden array as it is told."""
+
+    def __init__(self, xp, compute, gradient=None, keeps=(), hides=None):
+        self._xp, self._compute, self._gradient, self._keeps, self._hides = xp, compute, gradient, keeps, hides
+
+    def forward(self, inputs):
+        self.retain_inputs(tuple(each for each in self._keeps if each != 'y'))
+        if 'y' in self._keeps:
+            self.retain_outputs((0,))
+        if self._hides is not None:
+            self.hidden = cupy_over_host.apply(self._xp, self._hides, *inputs)
+        return cupy_over_host.apply(self._xp, self._compute, *inputs),
+
+    def backward(self, indexes, grads):
+        kept = [*self.get_retained_inputs(), *(self.get_retained_outputs() if 'y' in self._keeps else ())]
+        if self._hides is not None:
+            kept.append(chainer.Variable(self.hidden))
+        return Computed(self._xp, self._gradient).apply((*grads, *kept))[0],
+
+
+def squared(xp, x):
+    return Computed(xp, lambda x: x * x, lambda gy, x: 2 * x * gy, keeps=(0,)).apply((x,))[0]
+
+
+def tangent(xp, x):
+    return Computed(xp, np.tanh, lambda gy, y: gy * (1 - y * y), keeps=('y',)).apply((x,))[0]
+
+
+def masked(xp, x):
+    return Computed(xp, lambda x: np.where(x > 0.1, x, 0), lambda gy, mask: gy * mask,
+                    hides=lambda x: (x > 0.1).astype('f4')).apply((x,))[0]
+
+
+def turned(xp, x):
+    """A view of its input, as F.transpose gives it."""
+    class Turned(chainer.FunctionNode):
+        def forward(self, inputs):
+            return inputs[0].T,
+
+        def backward(self, indexes, grads):
+            return Turned().apply(grads)
+
+    return Turned().apply((x,))[0]
+
+
+def loss_of(xp, x):
+    for _ in range(2):
+        for layer in (squared, tangent, masked, turned):
+            x = layer(xp, x)
+    return x
+
+
+def array_of(xp, values):
+    array = xp.empty(values.shape, values.dtype)
+    (array if xp is np else cupy_over_host.seen(array))[...] = values
+    return array
+
+
+def gradients(xp, iterations, look=lambda y: None):
+    """The outputs and gradients of some iterations as bytes."""
+    random, found = np.random.RandomState(0), []
+    for _ in range(iterations):
+        x = chainer.Variable(array_of(xp, random.uniform(0.2, 1, SHAPE).astype('f4')))
+        y = loss_of(xp, x)
+        look(y)
+        y.grad = array_of(xp, np.ones(y.shape, 'f4'))
+        y.backward()
+        for each in (y.array, x.grad):
+            found.append((each if xp is np else cupy_over_host.seen(each)).tobytes())
+        del x, y, each
+    return found
+
+
+def expected(iterations):
+    with chainer.using_config('ooc', None):
+        return gradients(np, iterations)
+
+
+@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('host_limit_bytes', [1 << 30, 0])
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'swap-all-naive', 'pooch', 'vdnn++'])
+def test_the_bits_are_those_of_plain_chainer(on_device, policy, host_limit_bytes, seed):
+    with on_device(seed, host_limit_bytes), ooc(policy):
+        assert gradients(cupy, 6) == expected(6)
+        stats = chainer_ooc.stats()
+        assert stats.phase == 'run'
+        assert (stats.swapped_out_bytes > 0) == (policy not in ('keep', 'pooch'))
+        assert stats.peak_bytes >= 3 * MAP_BYTES
+        assert manager.current()._residency.backend.name == 'cuda'
+        chainer_ooc.reset()
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_the_limit_of_the_allocator_holds_and_the_bits_stay(on_device, seed):
+    with on_device(seed):
+        with ooc('swap-all', budget=100 * MAP_BYTES):
+            gradients(cupy, 4)
+            peak_bytes = chainer_ooc.stats().peak_bytes
+        with ooc('pooch', budget=peak_bytes - 2 * MAP_BYTES):
+            budget = manager.current()._residency.backend._budget
+            highest = []
+            budget.add_listener(lambda kind, nbytes: highest.append(budget.held_bytes()))
+            assert gradients(cupy, 6) == expected(6)
+            assert chainer_ooc.stats().swapped_out_bytes > 0
+        chainer_ooc.reset()
+    assert max(highest) <= peak_bytes - 2 * MAP_BYTES
+
+
+def test_a_budget_that_nothing_fits_in_is_refused_and_the_next_iteration_works(on_device):
+    with on_device(0):
+        with ooc('swap-all', budget=2 * MAP_BYTES), pytest.raises(InfeasibleBudgetError, match='Computed'):
+            gradients(cupy, 3)
+        with ooc('swap-all', budget=100 * MAP_BYTES):
+            assert gradients(cupy, 3) == expected(3)
+        chainer_ooc.reset()
+
+
+def test_what_the_user_reads_or_holds_is_right_whenever_he_looks(on_device):
+    held = []
+
+    def look(y):
+        node = y.creator_node.inputs[0].creator_node.inputs[0]  # two functions back
+        held.append((node, node.data))
+
+    with on_device(1), ooc('swap-all'):
+        assert gradients(cupy, 5, look) == expected(5)
+        for node, array in held:
+            np.testing.assert_array_equal(cupy_over_host.seen(node.data), cupy_over_host.seen(array))
+        held.clear()
+        del node, array
+        chainer_ooc.reset()
+
+
+def test_a_thread_has_a_session_for_each_device_that_it_trains_on(on_device):
+    with on_device(0), ooc('swap-all'):
+        gradients(cupy, 2)
+        on_cuda = manager.current()
+        with backends.chosen(HostBackend):
+            assert gradients(np, 3) == expected(3)
+        on_host = manager.current()
+        assert gradients(cupy, 3) == expected(3)
+        assert manager.current() is on_cuda
+        assert [each._residency.backend.name for each in (on_cuda, on_host)] == ['cuda', 'host']
+        chainer_ooc.reset()
