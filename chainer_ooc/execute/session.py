@@ -206,13 +206,13 @@ class Session:
     @contextlib.contextmanager
     def _guard(self, function: Any = None, way: str = '') -> Iterator[None]:
         """After an exception the iteration is over (P9): nothing of it is followed or learnt from."""
-        iteration = self._iteration
         try:
             yield
         except DeviceMemoryError as error:
+            in_hand = self._iteration is not None
             self._abandon()
             budget_bytes = self._residency.budget_bytes
-            if function is None or iteration is None or budget_bytes is None or error.floor_bytes <= budget_bytes:
+            if function is None or not in_hand or budget_bytes is None or error.floor_bytes <= budget_bytes:
                 raise
             where = f'{way} of {name_of(function)}'
             raise InfeasibleBudgetError(self.settings.policy, budget_bytes, error.floor_bytes, where) from error

@@ -163,6 +163,11 @@ def test_a_refusal_names_the_function_and_the_smallest_budget_and_the_next_itera
         assert gradient_bits(device) == bits
 
 
+def test_the_first_function_of_all_is_named_too(device):
+    with ooc('swap-all', budget=100 * MAP_BYTES), pytest.raises(InfeasibleBudgetError, match='forward of Hungry'):
+        Hungry(device, 0, refuse).apply((np.zeros((4, 4), 'f4'),))
+
+
 def test_a_device_that_is_full_below_the_budget_says_so_itself(device):
     with ooc('swap-all', budget=200 * MAP_BYTES):
         gradient_bits(device)
