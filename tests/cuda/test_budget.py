@@ -7,7 +7,7 @@ import pytest
 
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.budget import Budget
-from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 
 MIB = fake.MIB
 
@@ -89,6 +89,29 @@ def test_relief_that_finds_nothing_ends_in_an_error_with_the_figures(budget):
         "allocator 'pool'); raise chainer.config.ooc_budget or lower the batch size")
     assert asked == [2 * MIB]
     assert budget.used_bytes() == kept.mem.size
+
+
+@pytest.mark.parametrize(('limit_mib', 'cut_bytes', 'floor_mib'), [
+    (8, 0, 10),  # 4 beside 6
+    (10, 1, 12),  # 4 beside 6 as well, but for a byte of the limit: what is named must be above that
+])
+def test_a_refusal_names_a_limit_that_is_above_the_one_in_force(budget, limit_mib, cut_bytes, floor_mib):
+    budget.limit_bytes = limit_mib * MIB - cut_bytes
+    kept = budget(6 * MIB)
+    with pytest.raises(DeviceMemoryError) as raised:
+        budget(4 * MIB)
+    assert raised.value.floor_bytes == floor_mib * MIB - cut_bytes
+    budget.limit_bytes = raised.value.floor_bytes
+    assert (budget(4 * MIB).mem.size, kept.mem.size) == (4 * MIB, 6 * MIB)
+
+
+def test_a_device_that_is_full_names_what_it_would_have_to_hold(calls, budget):
+    budget.limit_bytes = 1000 * MIB
+    kept = budget(60 * MIB)
+    with pytest.raises(DeviceMemoryError) as raised:
+        budget(80 * MIB)
+    assert raised.value.floor_bytes == 140 * MIB < budget.limit_bytes
+    del kept
 
 
 def test_the_device_itself_may_refuse(calls, budget):

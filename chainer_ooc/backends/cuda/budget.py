@@ -32,6 +32,7 @@ from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Listener
+from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
 from chainer_ooc.backends.cuda.meter import DeviceMeter
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.errors import DeviceMemoryError
@@ -330,7 +331,14 @@ class Budget:
             f'no room on the device for {format_bytes(nbytes)} (live {format_bytes(self.used_bytes())}, held '
             f'{format_bytes(self.held_bytes())}, allocated elsewhere {format_bytes(self.outside_bytes())}, limit '
             f'{limit}, allocator {self.name!r}); raise chainer.config.ooc_budget or lower the batch size',
-            self.outside_bytes() + self.used_bytes() + nbytes)
+            self._floor_bytes(nbytes))
+
+    def _floor_bytes(self, nbytes: int) -> int:
+        """The limit at which a request that was refused would have gone through: what is in pieces counts as held."""
+        floor_bytes = self.outside_bytes() + self.held_bytes() + nbytes
+        if self._limit_bytes is None or self._calls.free_bytes() < nbytes:
+            return floor_bytes
+        return max(floor_bytes, self._limit_bytes + PAGE_BYTES)  # the limit was in the way, by a rounded size at least
 
 
 class _Thread(threading.local):
