@@ -57,7 +57,7 @@ class Files:
         return lines
 
     def _command(self) -> str:
-        options = ' '.join(f'--{name} {value}' for name, value in self._asked.items())
+        options = ' '.join(f'--{name}' if value is True else f'--{name} {value}' for name, value in self._asked.items())
         return f'`python benchmarks/gpu/run.py {options}`; medians over whole iterations, data on the device.'
 
 

@@ -90,7 +90,7 @@ def note(files: Files, parts: Sequence[dict[str, Any]]) -> None:
 
 def _options(asked: argparse.Namespace) -> dict[str, Any]:
     return {name: ' '.join(value) if isinstance(value, list) else value
-            for name, value in vars(asked).items() if value is not None and name != 'out'}
+            for name, value in vars(asked).items() if value not in (None, False) and name != 'out'}
 
 
 def _parser() -> argparse.ArgumentParser:
