@@ -14,7 +14,7 @@ from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute.residency import Residency
 
 #: The meter counts Python's objects too: recordings differ by some of them.
-NOISE_BYTES = 16_384
+NOISE_BYTES = 32_768
 
 
 @pytest.mark.parametrize('policy', POLICIES)
@@ -150,10 +150,12 @@ def test_swapping_needs_less_than_keep_and_keep_less_than_the_sum(network):
 
 
 def test_budget_changed_between_iterations_holds_from_the_next_on():
-    low, high = floor_of('residual', 'swap-all') + NOISE_BYTES, in_core_peak('residual')
-    training = Training('residual')
+    training, high = Training('residual'), in_core_peak('residual')
     with ooc('swap-all', budget=1):
         training.iterate()
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            training.iterate()
+    low = refused.value.floor_bytes
     for budget in (high, high, low, high, (low + high) // 2, low):
         with ooc('swap-all', budget=budget):
             training.iterate()
