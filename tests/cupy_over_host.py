@@ -15,7 +15,7 @@ from chainer_ooc.backends.chaos.memory import POISON
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
 from chainer_ooc.backends.cuda.budget import Budget
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.cuda.owner import Guest, Owner
 
 
 class HostMemory:
@@ -111,6 +111,9 @@ class Device(FakeDriver):
 
     def _know(self, owner, since):
         self._near.append(Range(owner.pointer, owner.nbytes, weakref.ref(owner), since))
+
+    def show(self, address, nbytes, gone):
+        return arrays.flat_bytes(Guest(address, nbytes, 0, gone))
 
     def manages(self, root):
         return isinstance(root, Owner)

@@ -14,6 +14,16 @@ from chainer_ooc.backends.cuda import CudaBackend  # noqa: E402
 
 
 @pytest.fixture
+def verdict_mixes(monkeypatch):
+    """The policies that only tests have; see `verdict_mixes.py` of tests/execute."""
+    import verdict_mixes
+
+    from chainer_ooc.classify import policies
+    for name, policy in verdict_mixes.POLICIES.items():
+        monkeypatch.setitem(policies.POLICIES, name, policy)
+
+
+@pytest.fixture
 def fake(request):
     """Makes backends on fakes; each must be used by the rules, and leave nothing once it is closed."""
     from fake_driver import FakeDriver

@@ -281,7 +281,21 @@ class FakeDriver:
         return found.start
 
     @locked
+    def show(self, address, nbytes, gone):
+        found = self._pinned[address]
+        if found.nbytes != nbytes:
+            self.misuse('pinned memory was shown in another size')
+        if any(not operation.ran and writes for operation, _, _, writes in found.uses):
+            self.misuse('pinned memory was shown while a copy wrote to it')
+        array = np.ndarray(nbytes, np.uint8, buffer=found.memory.base)
+        weakref.finalize(array, gone).atexit = False
+        return array
+
     def unpin(self, address):
+        with self.lock:  # a mapping may end in any thread
+            self._unpin(address)
+
+    def _unpin(self, address):
         found = self._pinned.pop(address, None)
         if found is None:
             self.misuse('memory was unpinned that is not pinned')

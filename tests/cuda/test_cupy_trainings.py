@@ -148,6 +148,15 @@ def test_the_bits_are_those_of_plain_chainer(on_device, policy, host_limit_bytes
 
 
 @pytest.mark.parametrize('seed', range(3))
+def test_the_bits_are_the_same_where_maps_are_read_in_pinned_memory(on_device, seed, verdict_mixes):
+    with on_device(seed), ooc('map-all'):
+        assert gradients(cupy, 6) == expected(6)
+        stats = chainer_ooc.stats()
+        assert (stats.phase, stats.swapped_in_bytes, stats.swapped_out_bytes > 0) == ('run', 0, True)
+        chainer_ooc.reset()
+
+
+@pytest.mark.parametrize('seed', range(3))
 def test_the_limit_of_the_allocator_holds_and_the_bits_stay(on_device, seed):
     with on_device(seed):
         with ooc('swap-all', budget=100 * MAP_BYTES):

@@ -138,3 +138,40 @@ def test_a_view_of_the_host_is_the_memory_itself(driver):
     view[3:5] = b'ab'
     assert bytes(host_view(address + 3, 2)) == b'ab'
     driver.unpin(address)
+
+
+def test_a_block_that_is_shown_when_all_is_closed_is_unpinned_by_its_last_mapping(driver):
+    pinned = PinnedMemory(driver, 10_000)
+    block = pinned.lend(1000)
+    pinned.lend(500)
+    shown = [pinned.show(block), pinned.show(block)]
+    pinned.close()
+    assert driver.left_behind() == ['pinned bytes: 1000']
+    shown[0][:] = 7
+    assert (shown[1] == 7).all()
+    del shown[0]
+    assert driver.left_behind() == ['pinned bytes: 1000']
+    shown.clear()
+    assert driver.left_behind() == []
+    pinned.close()
+
+
+def test_a_mapping_that_ends_before_the_close_leaves_nothing_to_do(driver):
+    pinned = PinnedMemory(driver, 10_000)
+    block = pinned.lend(1000)
+    del_me = pinned.show(block)
+    del del_me
+    assert not block.shown
+    pinned.close()
+    assert driver.left_behind() == []
+
+
+def test_unpinning_waits_for_the_computations_that_may_use_a_mapping(driver, monkeypatch):
+    pinned, waited = PinnedMemory(driver, 1000), []
+    monkeypatch.setattr(driver, 'synchronize', lambda event: waited.append(event.operation.stream))
+    never_shown, block = pinned.lend(100), pinned.lend(100)
+    pinned.show(block)
+    for each in (never_shown, block):
+        pinned.take_back(each)
+    pinned.trim()
+    assert waited == [driver.compute()]

@@ -13,6 +13,7 @@ from ooc_training import Training, assert_same_bits, ooc, plain, train_at_the_fl
 import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
+from chainer_ooc.errors import SpillError
 
 POLICIES = ['swap-all', 'pooch', 'superneurons']
 ROOMY, TIGHT = 1 << 30, 40_000
@@ -64,6 +65,32 @@ def test_the_bits_are_the_same_by_way_of_the_spill_file(network, policy, host_li
         training.finish()
     assert_same_bits(training.outcome, plain(network))
     assert made[0]._far.disk.held_bytes() > 0
+
+
+@pytest.mark.parametrize('seed', range(2))
+@pytest.mark.parametrize('policy', ['map-all', 'map-mix-0', 'map-mix-1'])
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception', 'views'])
+def test_the_bits_are_the_same_where_maps_are_read_in_pinned_memory(network, policy, seed, verdict_mixes):
+    with on_fakes(seed), ooc(policy):
+        training = Training(network)
+        training.iterate(4)
+        training.finish()
+    assert_same_bits(training.outcome, plain(network))
+    assert training.outcome.stats[-1].swapped_out_bytes > 0 == training.outcome.stats[-1].swapped_in_bytes
+
+
+def test_the_bits_are_the_same_under_policy_unified_where_memory_is_short():
+    with on_fakes(1):
+        training, _ = train_at_the_floor('residual', 'unified')
+    assert_same_bits(training.outcome, plain('residual'))
+    assert training.outcome.stats[-1].swap > 0
+
+
+def test_what_lies_in_the_spill_file_cannot_be_mapped_and_the_error_says_what_to_do(verdict_mixes):
+    with on_fakes(0, host_limit_bytes=0), ooc('map-all'):
+        training = Training('residual')
+        with pytest.raises(SpillError, match=r'lie in the spill file .* raise chainer\.config\.ooc_host_limit'):
+            training.iterate(4)
 
 
 @pytest.mark.parametrize('host_limit_bytes', [ROOMY, TIGHT])

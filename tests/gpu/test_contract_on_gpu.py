@@ -15,8 +15,8 @@ MB = 1 << 20
 
 #: Part of a test's name -> why it does not apply.
 LEFT_OUT = {
-    'mapping': 'this backend has no mappings; below it says so',
-    'the_memory_of_a_mapping': 'likewise',
+    'a_mapping_has_the_bytes': "CuPy's arrays have no flag for being writable; below",
+    'the_memory_of_a_mapping': "the root of CuPy's arrays is no array; below",
     'flat_writable_bytes': "CuPy's arrays have no flag for it: all can be written to",
     'a_source_may_be_read_only': 'likewise',
 }
@@ -68,10 +68,32 @@ def test_allocate_gives_flat_bytes_of_the_device(backend):
     assert array.flags.c_contiguous
 
 
-def test_mapping_is_refused(backend):
+@pytest.mark.parametrize('nbytes', [0, 1, 4097, 20 * MB + 3])
+def test_a_mapping_has_the_bytes_of_its_copy_and_kernels_read_and_write_them(backend, nbytes):
+    array = suite.filled(backend, nbytes)
+    copy = suite.out(backend, array)
+    mapped = backend.map(copy)
+    assert np.array_equal(mapped, array)
+    mapped ^= 0xFF
+    assert np.array_equal(suite.back(backend, copy), array ^ 0xFF)
+
+
+def test_the_memory_of_a_mapping_can_be_found_in_a_part_of_it(backend):
+    from chainer_ooc.backends import arrays
+    mapped = backend.map(suite.out(backend, suite.filled(backend, 4 * MB)))
+    part = mapped[64:1064].view(np.float32).reshape(10, 25).T
+    root = arrays.root_of(part)
+    assert root is arrays.root_of(mapped)
+    assert arrays.view(mapped, arrays.layout_of(part, root)).data.ptr == part.data.ptr
+
+
+def test_the_spill_file_cannot_be_mapped(tmp_path):
+    from chainer_ooc.backends.cuda import CudaBackend
+    backend = CudaBackend(str(tmp_path), host_limit_bytes=0)
     copy = suite.out(backend, suite.filled(backend, MB))
-    with pytest.raises(SpillError, match='cannot map far memory'):
+    with pytest.raises(SpillError, match='lie in the spill file'):
         backend.map(copy)
+    backend.close()
 
 
 @pytest.mark.parametrize('nbytes', [1, 4097, 20 * MB + 3])

@@ -8,7 +8,7 @@ r"""The CUDA backend: arrays on the GPU, swapped to pinned host memory by two st
 What orders the copies with the computations is told in ``transfer``. The limit of near memory is the budget's, which is
 CuPy's allocator for as long as the backend is open: it covers every array of the process, whoever made it.
 
-Left out: the order and the time of swaps (``schedule``); mappings (managed memory); a second GPU.
+Left out: the order and the time of swaps (``schedule``); mappings of the spill file; a second GPU.
 """
 
 from __future__ import annotations
@@ -132,15 +132,13 @@ class CudaBackend(Backend):
         return copy, copy.swap_out
 
     def swap_in(self, copy: FarCopy, into: ByteArray) -> Transfer:
-        self._check_usable('swap in')
-        if not isinstance(copy, CudaCopy) or copy.place.unwanted or not self._far.owns(copy):
-            raise ValueError('cannot swap in a copy that is released or of another backend')
+        own = self._own(copy, 'swap in')
         check_target(into, copy.nbytes)
-        return self._far.swap_in(copy, into)
+        return self._far.swap_in(own, into)
 
     def map(self, copy: FarCopy) -> ByteArray:
-        self._check_usable('map')
-        return super().map(copy)
+        """Shows pinned memory, which computations read and write over the link; nothing is fetched before."""
+        return self._far.map(self._own(copy, 'map'))
 
     def release(self, copy: FarCopy) -> None:
         if isinstance(copy, CudaCopy):
@@ -190,6 +188,12 @@ class CudaBackend(Backend):
             raise SpillError(f'the GPU failed while its backend was closed: {error}') from error
         finally:
             self._budget.close()
+
+    def _own(self, copy: FarCopy, act: str) -> CudaCopy:
+        self._check_usable(act)
+        if not isinstance(copy, CudaCopy) or copy.place.unwanted or not self._far.owns(copy):
+            raise ValueError(f'cannot {act} a copy that is released or of another backend')
+        return copy
 
     def _look_at_room(self) -> None:
         """Asks the device how much our arrays together may hold."""

@@ -13,14 +13,16 @@ Source: that a query leaves its result behind, from PyTorch's caching allocator,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import cupy
 import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.cuda import arrays
 from chainer_ooc.backends.cuda.driver import DeviceFacts, Event, MemoryBudget, Stream
-from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.cuda.owner import Guest, Owner
 
 _SUCCESS = 0
 _NOT_READY = 600
@@ -115,6 +117,10 @@ class CupyDriver:
 
     def pin(self, nbytes: int) -> int:
         return int(self._runtime.hostAlloc(nbytes, self._runtime.hostAllocPortable))
+
+    def show(self, address: int, nbytes: int, gone: Callable[[], None]) -> ByteArray:
+        # With unified addressing, which every 64-bit CUDA has, the device knows pinned memory by its host address.
+        return arrays.flat_bytes(Guest(address, nbytes, self._number, gone))
 
     def unpin(self, address: int) -> None:
         self._runtime.freeHost(address)

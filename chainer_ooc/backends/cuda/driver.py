@@ -138,5 +138,15 @@ class Driver(Protocol):
             RuntimeError: the system gives no more of it; or MemoryError.
         """
 
+    def show(self, address: int, nbytes: int, gone: Callable[[], None]) -> ByteArray:
+        """Shows pinned memory as an array of the device, which reads and writes it over the link.
+
+        Args:
+            address: what `pin` gave.
+            nbytes: its size, at least 1.
+            gone: called once when nothing refers to the memory through the array any more; from any thread, also within
+                the garbage collector.
+        """
+
     def unpin(self, address: int) -> None:
         """Gives back what `pin` gave; no copy may be using it."""

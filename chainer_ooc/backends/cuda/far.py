@@ -12,6 +12,7 @@ Left out: choosing what goes to the disk by when it is read again (the policy do
 from __future__ import annotations
 
 import collections
+import errno
 
 from chainer_ooc.backends.base import ByteArray, FarCopy
 from chainer_ooc.backends.cuda.disk import DiskTier
@@ -20,6 +21,7 @@ from chainer_ooc.backends.cuda.pinned import PinnedBlock, PinnedMemory
 from chainer_ooc.backends.cuda.transfer import CudaTransfer, Line, copy_failed
 from chainer_ooc.backends.host.transfer import Space
 from chainer_ooc.errors import SpillError
+from chainer_ooc.quantities import format_bytes
 
 
 class PinnedPlace:
@@ -133,6 +135,21 @@ class FarMemory:
             transfer.refusal = _refusal(error)
         return transfer
 
+    def map(self, copy: CudaCopy) -> ByteArray:
+        """Shows a copy where it is; see `Backend.map`.
+
+        Raises:
+            SpillError: it has no bytes, or they are in the spill file.
+        """
+        copy.swap_out.wait()
+        if isinstance(copy.place, Space):
+            raise SpillError(errno.ENOMEM, f'a GPU cannot read the {format_bytes(copy.nbytes)} that lie in the spill '
+                             f'file (pinned {format_bytes(self.pinned.held_bytes())} of '
+                             f'{format_bytes(self.pinned.limit_bytes)}); raise chainer.config.ooc_host_limit, or set '
+                             "chainer.config.ooc to a policy that copies, such as 'capacity'")
+        assert copy.place.block is not None, 'a copy that was written has no place'
+        return self.pinned.show(copy.place.block) if copy.nbytes else self._driver.empty(0)
+
     def close(self) -> None:
         """Ends all copies and gives everything back. Idempotent.
 
@@ -189,13 +206,16 @@ class FarMemory:
             raise SpillError(*failure.args)
 
     def _take_back(self) -> None:
-        """Has released blocks lent again; their next copies wait for their last ones.
+        """Has released blocks lent again, once no mapping shows them; their next copies wait for their last ones.
 
         A place may be in the list twice (see `HostCopy.release`), hence the block is taken from it.
         """
-        while self._unwanted:
+        for _ in range(len(self._unwanted)):
             place = self._unwanted.popleft()
             place.unwanted = True
+            if place.block is not None and place.block.shown:
+                self._unwanted.append(place)
+                continue
             block, place.block = place.block, None
             if block is not None:
                 self.pinned.take_back(block)

@@ -9,6 +9,8 @@ block that our allocator gives out has an owner of its own, which every array on
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class Owner:
     """Owns a block, for as long as anything refers to it; what becomes of the block then is a subclass's matter.
@@ -28,3 +30,22 @@ class Owner:
         self.pointer = pointer
         self.nbytes = nbytes
         self.device_id = device_id
+
+
+class Guest(Owner):
+    """Stands for memory that is somebody else's, and tells him when nothing refers to it through this any more.
+
+    Args:
+        pointer, nbytes, device_id: as for `Owner`.
+        gone: called then, from any thread, also within the garbage collector.
+    """
+
+    __slots__ = ('_gone',)
+
+    def __init__(self, pointer: int, nbytes: int, device_id: int, gone: Callable[[], None]) -> None:
+        super().__init__(pointer, nbytes, device_id)
+        self._gone = gone  # the last, see __del__
+
+    def __del__(self) -> None:
+        if hasattr(self, '_gone'):  # else an interrupt came while it was made
+            self._gone()

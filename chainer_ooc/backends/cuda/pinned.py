@@ -23,8 +23,12 @@ nearly, which would hold memory that nobody accounts for.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
+from collections.abc import Iterable
 
+from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.host import limits
 
@@ -40,15 +44,19 @@ class PinnedBlock:
         nbytes: size in bytes.
         last: the event after which no copy uses it any more, or None if none has.
         settled: `last` is true. It is not while a copy is put on a stream, and stays so if that failed half-way.
+        shown: tokens of the mappings that are alive; whoever drops one discards its token, in a single call of C.
+        was_shown: computations may have used it.
     """
 
-    __slots__ = ('address', 'last', 'nbytes', 'settled')
+    __slots__ = ('address', 'last', 'nbytes', 'settled', 'shown', 'was_shown')
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.address = address
         self.nbytes = nbytes
         self.last: Event = None
         self.settled = True
+        self.shown: set[object] = set()
+        self.was_shown = False
 
 
 class PinnedMemory:
@@ -70,6 +78,7 @@ class PinnedMemory:
         self._addresses: list[int] = []  # of all that is pinned; pinned and noted by one line, so that none gets lost
         self._blocks: dict[int, PinnedBlock] = {}
         self._unused: list[PinnedBlock] = []  # the one that was taken back first is the first
+        self._outliving: dict[int, PinnedBlock] = {}  # those whose mappings outlive this
 
     def held_bytes(self) -> int:
         """Bytes that are pinned."""
@@ -98,6 +107,16 @@ class PinnedMemory:
         if block.nbytes:
             self._unused.append(block)
 
+    def show(self, block: PinnedBlock) -> ByteArray:
+        """Shows a lent block as an array of the device. The block may be taken back once `shown` is empty.
+
+        If this is closed before, the block stays pinned until the array's end.
+        """
+        token = object()
+        block.shown.add(token)
+        block.was_shown = True
+        return self._driver.show(block.address, block.nbytes, functools.partial(self._hide, block, token))
+
     def trim(self) -> None:
         """Unpins what is not lent.
 
@@ -114,7 +133,13 @@ class PinnedMemory:
             RuntimeError: CUDA cannot give back a block; the others are given back.
         """
         failure = None
+        try:
+            self._finish_reading(self._blocks.values())
+        except RuntimeError as error:
+            failure = error
         self._unused.clear()
+        for block in [block for block in self._blocks.values() if block.shown]:
+            self._leave(block)
         self._blocks.clear()
         while self._addresses:
             try:
@@ -123,6 +148,24 @@ class PinnedMemory:
                 failure = error
         if failure is not None:
             raise failure
+
+    def _leave(self, block: PinnedBlock) -> None:
+        """Leaves a block to the last of its mappings, which may go at any moment."""
+        self._outliving[block.address] = block
+        self._addresses.remove(block.address)
+        if not block.shown:
+            self._unpin_left(block)
+
+    def _hide(self, block: PinnedBlock, token: object) -> None:
+        """A mapping is gone; the garbage collector may say so at any instruction."""
+        block.shown.discard(token)
+        if not block.shown:
+            self._unpin_left(block)
+
+    def _unpin_left(self, block: PinnedBlock) -> None:
+        if self._outliving.pop(block.address, None) is not None:  # only one gets it
+            with contextlib.suppress(Exception):  # at the end of the process the driver may be gone already
+                self._driver.unpin(block.address)
 
     def _make_room(self, nbytes: int) -> bool:
         """Unpins unused blocks, the oldest first, as far as needed; False, and nothing changes, if it does not help."""
@@ -152,7 +195,13 @@ class PinnedMemory:
         self._blocks[block.address] = block
         return block
 
+    def _finish_reading(self, blocks: Iterable[PinnedBlock]) -> None:
+        """Waits for the computations that may use mappings, if there were any."""
+        if any(block.was_shown for block in blocks):
+            self._driver.synchronize(self._driver.record(self._driver.compute()))
+
     def _unpin(self, block: PinnedBlock) -> None:
+        self._finish_reading([block])
         if block.last is not None:
             self._driver.synchronize(block.last)
         self._unused.remove(block)
