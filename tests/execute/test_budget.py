@@ -150,12 +150,14 @@ def test_swapping_needs_less_than_keep_and_keep_less_than_the_sum(network):
 
 
 def test_budget_changed_between_iterations_holds_from_the_next_on():
-    training, high = Training('residual'), in_core_peak('residual')
+    in_core_bytes = in_core_peak('residual')
+    training = Training('residual')
     with ooc('swap-all', budget=1):
         training.iterate()
         with pytest.raises(InfeasibleBudgetError) as refused:
             training.iterate()
     low = refused.value.floor_bytes + NOISE_BYTES
+    high = max(low, in_core_bytes) + NOISE_BYTES
     for budget in (high, high, low, high, (low + high) // 2, low):
         with ooc('swap-all', budget=budget):
             training.iterate()

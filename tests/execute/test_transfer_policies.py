@@ -11,7 +11,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 POLICIES = ['vdnn-all', 'vdnn-conv', 'vdnn++', 'capacity', 'lms', 'window']
 
 #: The meter counts Python's objects too: recordings differ by some of them.
-NOISE_BYTES = 32_768
+NOISE_BYTES = 16_384
 
 
 @pytest.mark.parametrize('policy', POLICIES)
