@@ -11,6 +11,7 @@ dozen graphs have to find each. On another device than the host (see conftest) t
 import contextlib
 import dataclasses
 import gc
+import threading
 import time
 import traceback
 from unittest import mock
@@ -93,6 +94,10 @@ def plant():
         yield lambda owner, name, value: faults.enter_context(mock.patch.object(owner, name, value))
     gc.collect()
     chainer_ooc.reset()
+    # A close during which nobody waited has left its threads at work; they end by themselves, later on a busy machine.
+    deadline = time.monotonic() + 60
+    while any(each.name.startswith('chainer_ooc') for each in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def finding(graphs=40):
