@@ -35,7 +35,7 @@ from chainer_ooc.backends.host import filesystem
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile
 from chainer_ooc.backends.host.swap_thread import DRIVER_STACK_BYTES, SwapThread, Task
-from chainer_ooc.backends.host.transfer import HostTransfer, Space, take_back
+from chainer_ooc.backends.host.transfer import HostTransfer, Space, store
 from chainer_ooc.errors import SpillError
 
 _STAGING_BLOCKS = 2
@@ -181,19 +181,9 @@ class DiskTier:
 
     def _write(self, space: Space, near: object) -> None:
         assert isinstance(near, Job) and self._file is not None
-        take_back(self.unwanted, self._extents)
-        if space.useless():
-            return
-        start, growth_bytes = self._extents.place(space.nbytes)
-        if growth_bytes:
-            self._file.grow(self._extents.end_bytes, growth_bytes)
-        self._extents.take(start, space.nbytes)
-        try:
-            self._write_pieces(self._file, space, near, start)
-        except BaseException:
-            self._extents.give(start, space.nbytes)
-            raise
-        space.start = start
+        file = self._file
+        store(space, self.unwanted, self._extents, file.grow,
+              lambda start: self._write_pieces(file, space, near, start))
 
     def _write_pieces(self, file: SpillFile, space: Space, near: Job, start: int) -> None:
         on_the_way: collections.deque[tuple[Event, memoryview, int]] = collections.deque()

@@ -31,7 +31,7 @@ from chainer_ooc.backends.host.mapping import Mapping
 from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.backends.host.spill_file import SpillFile, no_room
 from chainer_ooc.backends.host.swap_thread import SwapThread, Task
-from chainer_ooc.backends.host.transfer import HostCopy, HostTransfer, Space, forked, take_back
+from chainer_ooc.backends.host.transfer import HostCopy, HostTransfer, Space, forked, store
 from chainer_ooc.errors import SpillError
 
 
@@ -188,19 +188,8 @@ class HostBackend(Backend):
     # What follows runs in the swap threads.
 
     def _write(self, space: Space, source: ByteArray) -> None:
-        take_back(self._unwanted, self._extents)
-        if space.useless():
-            return
-        start, growth_bytes = self._extents.place(space.nbytes)
-        if growth_bytes:
-            self._file.grow(self._extents.end_bytes, growth_bytes)
-        self._extents.take(start, space.nbytes)
-        try:
-            self._file.write(source.data, start, space.useless)
-        except BaseException:
-            self._extents.give(start, space.nbytes)
-            raise
-        space.start = start
+        store(space, self._unwanted, self._extents, self._file.grow,
+              lambda start: self._file.write(source.data, start, space.useless))
 
     def _write_ended(self, space: Space) -> None:
         self._answered_bytes += space.nbytes

@@ -20,6 +20,7 @@ from __future__ import annotations
 import collections
 import os
 import threading
+from collections.abc import Callable
 
 from chainer_ooc.backends.base import FarCopy, Transfer
 from chainer_ooc.backends.host.extents import Extents
@@ -110,6 +111,34 @@ def take_back(unwanted: collections.deque[Space], extents: Extents) -> None:
         elif space.start is not None:
             extents.give(space.start, space.nbytes)
             space.start = None
+
+
+def store(space: Space, unwanted: collections.deque[Space], extents: Extents, grow: Callable[[int, int], None],
+          write: Callable[[int], None]) -> None:
+    """Finds a copy's place in the spill file and has it written there, unless nobody wants it; for the extents' thread.
+
+    Args:
+        space: of the copy.
+        unwanted: what was released; its extents are used first.
+        extents: of the file.
+        grow: makes the file longer: its end then, and by how much.
+        write: writes the copy from an offset on.
+
+    If this fails: the place is free again, and what `grow` or `write` raised passes through.
+    """
+    take_back(unwanted, extents)
+    if space.useless():
+        return
+    start, growth_bytes = extents.place(space.nbytes)
+    if growth_bytes:
+        grow(extents.end_bytes, growth_bytes)
+    extents.take(start, space.nbytes)
+    try:
+        write(start)
+    except BaseException:
+        extents.give(start, space.nbytes)
+        raise
+    space.start = start
 
 
 class HostCopy(FarCopy):
