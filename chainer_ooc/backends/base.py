@@ -182,6 +182,9 @@ class Backend(abc.ABC):
     #: Whether the device's random streams can be set back, so that a call that draws may run again.
     repeats_random = True
 
+    #: Whether `limit` counts all arrays of the device, the program's own too. Else the budget is execution's account.
+    counts_all = False
+
     def manages(self, root: Any) -> bool:
         """Whether a block of memory, as `arrays.root_of` gives it, is this device's to move."""
         return isinstance(root, np.ndarray)

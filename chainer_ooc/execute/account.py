@@ -1,7 +1,16 @@
-"""What is in near memory, by the account: every block from its birth until it is really gone.
+"""What is in near memory, by the account: whose each byte is, from its birth until it is really gone.
 
-A block counts as long as anything refers to it, ours or not; a weak reference tells when it dies. That may happen in
-another thread or in the garbage collector, so a death is only queued there, and booked when somebody asks.
+    parameters, gradients, optimizer     arrays of the parameters that functions were given
+    scratch                              gradients on their way, and what else a backward pass holds between its steps
+    maps                                 blocks of feature maps, the batch among them, until nothing refers to them
+    program                              what is left when its iteration is over and cannot be moved: the program's own
+
+The first three lines count against the budget. The last does not where the budget is kept by this account: the program
+had it, or would have it in plain Chainer as well, and nothing that the manager does changes it. A device that limits
+every allocation counts it all the same (`Backend.counts_all`).
+
+A block counts as long as anything refers to it; a weak reference tells when it dies. That may happen in another thread
+or in the garbage collector, so a death is only queued there, and booked when somebody asks.
 """
 
 from __future__ import annotations
@@ -9,108 +18,195 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.places import Array
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.storage import Storage
+
+#: Is told ('malloc' or 'free', token, map id, bytes) when a block appears or goes.
+Listener = Callable[[str, object, int, int], None]
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Bytes that live beside feature maps."""
+
+    parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+    scratch_bytes: int = 0
+
+    @property
+    def steady_bytes(self) -> int:
+        """Those that stay from one iteration to the next."""
+        return self.parameter_bytes + self.optimizer_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return self.steady_bytes + self.gradient_bytes + self.scratch_bytes
+
+
+@dataclass(eq=False)
+class _Block:
+    """One block that is alive, as it was counted."""
+
+    account: Account
+    ref: weakref.ref[Array]
+    storage: Storage
+    nbytes: int
+    epoch: int
+    token: object
+    map: int
+
+    def take_out(self) -> None:
+        """Takes its bytes out of the account that has them."""
+        account = self.account
+        if self.token is _PROGRAM:
+            account._program_bytes -= self.nbytes
+        else:
+            account._map_bytes -= self.nbytes
+            if self.epoch == account._epoch:
+                account._metered_bytes -= self.nbytes
 
 
 class Account:
-    """The blocks that are alive.
+    """The blocks of one memory that are alive, and what stands beside them.
 
-    Attributes:
-        standing_bytes: arrays that are no feature maps and live now: parameters, gradients, optimizer state.
-        metering: whether new blocks count as seen by the allocation meter.
-        on_event: called with ('malloc' or 'free', token, map id, bytes) when a block appears or goes.
+    Which block is whose is known to all accounts together: a graph may span threads, and a block has one storage.
     """
 
+    _blocks: ClassVar[dict[int, _Block]] = {}  # by the root's identity
+    _deaths: ClassVar[deque[tuple[int, weakref.ref[Array]]]] = deque()
+
     def __init__(self) -> None:
-        self.standing_bytes = 0
-        self.metering = False
-        self.on_event: Callable[[str, object, int, int], None] = lambda kind, token, map_id, nbytes: None
-        self._by_root: dict[int, tuple[weakref.ref[Array], Storage]] = {}
-        self._deaths: deque[tuple[int, weakref.ref[Array], object, int, int, int]] = deque()
-        # Kept here, as a reference that dies before its block would not tell; with the bytes that it counts.
-        self._refs: dict[int, tuple[weakref.ref[Array], int]] = {}
-        self._near_bytes = 0
-        self._metered_bytes = 0
+        self.beside = Beside()
+        self.listener: Listener = _nobody
+        self._map_bytes = self._metered_bytes = self._program_bytes = 0
         self._epoch = 0
 
+    def stands(self, beside: Beside) -> None:
+        """Says what lives beside feature maps now."""
+        self.beside = beside
+
     def near_bytes(self) -> int:
-        """Bytes in near memory as far as they are known: feature maps and what stands."""
-        self._bury()
-        return self._near_bytes + self.standing_bytes
+        """Bytes in near memory that count."""
+        bury()
+        return self._map_bytes + self.beside.total_bytes
+
+    def map_bytes(self) -> int:
+        """Bytes of feature maps."""
+        bury()
+        return self._map_bytes
 
     def metered_bytes(self) -> int:
-        """Bytes of the feature maps in near memory that were allocated while the meter ran."""
-        self._bury()
+        """Those of them that were allocated since the meter was started."""
+        bury()
         return self._metered_bytes
 
-    def storages(self) -> list[Storage]:
-        """All that are in near memory."""
-        self._bury()
-        return [storage for _, storage in self._by_root.values()]
+    def program_bytes(self) -> int:
+        """Bytes that were feature maps once, and are the program's own."""
+        bury()
+        return self._program_bytes
 
-    def forget_metered(self) -> None:
+    def storages(self) -> list[Storage]:
+        """All feature maps that are in near memory."""
+        bury()
+        return [each.storage for each in list(self._blocks.values())
+                if each.account is self and each.token is not _PROGRAM]
+
+    def meter(self, listener: Listener) -> None:
         """A new stretch of metering begins: what is there now was not seen by it."""
         self._epoch += 1
-        self._metered_bytes = 0
+        self._metered_bytes, self.listener = 0, listener
 
-    def find(self, array: Any) -> Storage | None:
-        """Returns the storage under an array, or None if it is not known or cannot be moved."""
-        root = arrays.root_of(array)
-        ref, storage = self._by_root.get(id(root), (None, None))
-        return storage if ref is not None and ref() is root else None
-
-    def put(self, root: Array, storage: Storage) -> None:
-        """Makes a storage findable by the root that it was counted with."""
-        self._by_root[id(root)] = storage.root, storage
-
-    def detach(self, storage: Storage) -> None:
-        """The user has the array for himself from now on: it still counts, but is the storage's no more."""
-        root = storage.root()
-        if root is not None and self._by_root.get(id(root), (None, None))[1] is storage:
-            del self._by_root[id(root)]
-        storage.root, storage.state = _dead_reference(), State.LOST if storage.copy is None else State.AWAY
+    def stop_metering(self) -> None:
+        """Nobody listens any more."""
+        self._epoch += 1
+        self.listener = _nobody
 
     def count(self, root: Array, storage: Storage, metered: bool) -> None:
         """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping.
 
         What the system pages costs none of the budget.
         """
-        key, token, map_id = id(root), storage.token, storage.map
+        bury()  # a block that died at the same place
+        key, deaths = id(root), self._deaths
+        ref = weakref.ref(root, lambda ref: deaths.append((key, ref)))
         nbytes = 0 if storage.mapped else storage.counted_bytes
-        epoch = self._epoch if metered else -1
-        ref = weakref.ref(root, lambda ref: self._deaths.append((key, ref, token, map_id, nbytes, epoch)))
-        self._refs[id(ref)] = ref, nbytes
-        storage.root = ref
-        self._near_bytes += nbytes
+        storage.watch_root(ref)
+        self._blocks[key] = _Block(
+            self, ref, storage, nbytes, self._epoch if metered else -1, storage.token, storage.map)
+        self._map_bytes += nbytes
         if metered:
             self._metered_bytes += nbytes
-        self.on_event('malloc', token, map_id, nbytes)
+        self.listener('malloc', storage.token, storage.map, nbytes)
+
+    def count_again(self, storage: Storage) -> None:
+        """A block that is known has another size that counts, or is part of another iteration."""
+        block = _block_of(storage)
+        if block is not None:
+            block.take_out()
+            block.nbytes = 0 if storage.mapped else storage.counted_bytes
+            block.epoch, block.token, block.map = -1, storage.token, storage.map
+            block.account._map_bytes += block.nbytes
+
+    def hand_over(self, storage: Storage) -> None:
+        """A block is the program's own from now on, until it is a feature map again."""
+        block = _block_of(storage)
+        if block is not None and block.token is not _PROGRAM:
+            block.take_out()
+            block.token, block.epoch = _PROGRAM, -1
+            block.account._program_bytes += block.nbytes
 
     def recount(self) -> None:
         """Puts the account right after an exception, which may have come between any two of its steps."""
-        self._bury()
-        self._refs = {key: (ref, nbytes) for key, (ref, nbytes) in self._refs.items() if ref() is not None}
-        self._by_root = {key: found for key, found in self._by_root.items() if found[0]() is not None}
-        self._near_bytes = sum(nbytes for _, nbytes in self._refs.values())
+        bury()
+        for key, each in list(self._blocks.items()):
+            if each.ref() is None:
+                del self._blocks[key]
+        own = [each for each in self._blocks.values() if each.account is self]
+        self._program_bytes = sum(each.nbytes for each in own if each.token is _PROGRAM)
+        self._map_bytes = sum(each.nbytes for each in own) - self._program_bytes
+        self._metered_bytes = sum(each.nbytes for each in own if each.epoch == self._epoch)
 
-    def _bury(self) -> None:
-        while self._deaths:
-            key, dead, token, map_id, nbytes, epoch = self._deaths.popleft()
-            if self._refs.pop(id(dead), None) is None:
-                continue
-            self._near_bytes -= nbytes
-            if epoch == self._epoch:
-                self._metered_bytes -= nbytes
-            if self._by_root.get(key, (None, None))[0] is dead:
-                del self._by_root[key]
-            self.on_event('free', token, map_id, nbytes)
+    def close(self) -> None:
+        """No block is this memory's any more."""
+        for key, each in list(self._blocks.items()):
+            if each.account is self:
+                del self._blocks[key]
+        self.recount()
 
 
-def _dead_reference() -> weakref.ref[Array]:
-    return weakref.ref(np.empty(0))
+def find(array: Any) -> Storage | None:
+    """Returns the storage under an array, or None if it is not known or cannot be moved."""
+    root = arrays.root_of(array)
+    block = Account._blocks.get(id(root))
+    return block.storage if block is not None and root is not None and block.ref() is root else None
+
+
+def bury() -> None:
+    """Books the blocks that have died."""
+    deaths, blocks = Account._deaths, Account._blocks
+    while deaths:
+        key, ref = deaths.popleft()
+        block = blocks.get(key)
+        if block is not None and block.ref is ref:
+            del blocks[key]
+            block.take_out()
+            if block.token is not _PROGRAM:
+                block.account.listener('free', block.token, block.map, block.nbytes)
+
+
+def _block_of(storage: Storage) -> _Block | None:
+    root = storage.root()
+    return None if root is None else Account._blocks.get(id(root))
+
+
+_PROGRAM = object()
+
+
+def _nobody(kind: str, token: object, map_id: int, nbytes: int) -> None:
+    """Listens to nothing."""

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 
-from chainer_ooc.backends.base import Backend, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.base import Backend, ByteArray, Transfer
+from chainer_ooc.execute.storage import Storage
 
 
 class Arrivals:
     """Swap-ins under way, in the order in which they began."""
 
     def __init__(self) -> None:
-        self._blocks: deque[list[ByteArray | Transfer | None]] = deque()  # each with its transfer
+        self._blocks: deque[tuple[ByteArray, weakref.ref[Storage], list[Transfer]]] = deque()
 
-    def begin(self, backend: Backend, copy: FarCopy, block: ByteArray) -> Transfer:
+    def begin(self, backend: Backend, storage: Storage, block: ByteArray) -> Transfer:
         """Starts a swap-in; its block lives until the copy has ended, also if this is interrupted.
 
         Raises:
             SpillError: as `Backend.swap_in`.
         """
-        self.forget_ended()
-        self._blocks.append([block, None])
-        transfer = backend.swap_in(copy, block)
-        self._blocks[-1][1] = transfer
-        return transfer
+        assert storage.copy is not None
+        started: list[Transfer] = []
+        self._blocks.append((block, weakref.ref(storage), started))
+        started.append(backend.swap_in(storage.copy, block))
+        return started[0]
 
     def forget_ended(self) -> None:
         """Lets go of blocks whose copies have ended.
@@ -31,11 +33,16 @@ class Arrivals:
         Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
         """
         ended = 0
-        for number, (_, transfer) in enumerate(self._blocks, 1):
-            if isinstance(transfer, Transfer) and transfer.done:
-                ended = number
+        for number, (_, _, started) in enumerate(self._blocks, 1):
+            if started and not started[0].done:
+                break
+            ended = number if started else ended
         for _ in range(ended):
             self._blocks.popleft()
+
+    def storages(self) -> list[Storage]:
+        """Those that wait for a copy."""
+        return [storage for _, ref, _ in self._blocks if (storage := ref()) is not None]
 
     def clear(self) -> None:
         """Lets go of all: the backend is closed, and no copy runs any more."""

@@ -1,17 +1,19 @@
 """The maps of one iteration on their way out: swapped out now or when that is possible, or given up to be made again.
 
-A map that will be given up is *held* from its birth on (see `execute.revival`); the watch over it ends when it goes,
-when backward begins, or with the iteration.
+What somebody else still holds cannot leave. It is tried again when the next calls begin, then after two more, four,
+eight and so on, so that holding everything costs each call the same.
 """
 
 from __future__ import annotations
 
+import collections
 import weakref
 
-from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.revival import forget, hold, release
 from chainer_ooc.execute.storage import State, Storage
+
+#: So many calls in a row try again what could not leave.
+EVERY_CALL = 4
 
 _Ref = weakref.ref[Storage]
 
@@ -19,29 +21,25 @@ _Ref = weakref.ref[Storage]
 class Departures:
     """Lets go of maps in forward."""
 
-    def __init__(self, residency: Residency):
-        self._residency = residency
-        self._hesitant: list[_Ref] = []
-        self._forgettable: list[_Ref] = []
-        self._held: list[_Ref] = []
-        self._forgotten: list[_Ref] = []
+    def __init__(self, memory: Residency):
+        self._memory = memory
+        self._now = 0
+        self._hesitant: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
+        self._put_off: list[_Ref] = []
+        self._given_up: list[_Ref] = []
 
     def swap_out(self, storage: Storage | None) -> None:
         """Swaps a map out, at once or as soon as nobody else holds it."""
-        if storage is not None and not self._residency.swap_out(storage):
+        if storage is not None and not storage.memory.swap_out(storage):
             self.swap_out_later(storage)
 
-    def swap_out_later(self, storage: Storage | None) -> None:
-        """Swaps a map out when the next call begins."""
+    def swap_out_later(self, storage: Storage | None, tries: int = 0) -> None:
+        """Swaps a map out when the next call begins; later if it could not go several times."""
         if storage is not None:
-            self._hesitant.append(weakref.ref(storage))
+            delay = 2 ** max(0, tries - EVERY_CALL)
+            self._hesitant[self._now + delay].append((weakref.ref(storage), tries))
 
-    def hold(self, storage: Storage, recipe: Recipe) -> None:
-        """Watches over a map that will be given up, until it is."""
-        hold(storage, recipe)
-        self._held.append(weakref.ref(storage))
-
-    def forget(self, storage: Storage | None) -> None:
+    def give_up(self, storage: Storage | None) -> None:
         """Gives up a map that can be made again; what cannot is swapped out.
 
         Raises:
@@ -49,61 +47,50 @@ class Departures:
         """
         if storage is None:
             return
-        retained = storage.is_retained()
-        if forget(self._residency, storage):
-            self._forgotten += [weakref.ref(storage)] if retained else []
-        elif retained:
+        if storage.memory.give_up(storage):
+            self._given_up.append(weakref.ref(storage))
+        elif storage.is_retained():
             self.swap_out(storage)
 
-    def forget_later(self, storage: Storage | None) -> None:
+    def give_up_later(self, storage: Storage | None) -> None:
         """Gives a map up when the next call begins."""
         if storage is not None:
-            self._forgettable.append(weakref.ref(storage))
+            self._put_off.append(weakref.ref(storage))
 
-    def go_on(self) -> None:
-        """Tries once more what could not leave, and gives up what was put off."""
-        self._forget_due()
-        hesitant, self._hesitant = self._hesitant, []
-        for ref in hesitant:
+    def go_on(self) -> list[Storage]:
+        """Tries once more what could not leave, and gives up what was put off; returns what has left late."""
+        self._give_up_due()
+        self._now += 1
+        late = []
+        for ref, tries in self._hesitant.pop(self._now, ()):
             storage = ref()
             if storage is None or storage.state is not State.RESIDENT:
                 continue
-            if not storage.recalled or self._residency.maps_far_memory:  # then its memory is not planned for
-                self.swap_out(storage)
-
-    def stop_watching(self) -> None:
-        """Backward begins: no map is held any more, and none is lost that a Variable of the user's shows.
-
-        He may read it after the parameters have changed, from which it could not be made again.
-        """
-        self._forget_due()
-        for storage in self._taken_from_watch():
-            if storage.is_retained():
-                _let_be(storage)
+            if storage.recalled and self._memory.context.far.keeps_recalled:  # its memory is planned for
+                continue
+            if storage.memory.swap_out(storage):
+                late.append(storage)
             else:
-                forget(self._residency, storage)
-        forgotten, self._forgotten = self._forgotten, []
-        for ref in forgotten:
-            shown = ref()
-            if shown is not None and shown.is_shown() and self._residency.is_lost(shown):
-                self._residency.fetch(shown, exposed=False)
-                self._residency.swap_out(shown)
+                self.swap_out_later(storage, tries + 1)
+        return late
 
-    def abandon(self) -> None:
-        """The iteration ends, whatever its state: nothing is held for its sake any more."""
-        for storage in self._taken_from_watch():
-            _let_be(storage)
+    def stop(self) -> None:
+        """Backward begins: nothing is lost that a Variable of the program's shows.
 
-    def _forget_due(self) -> None:
-        due, self._forgettable = self._forgettable, []
+        It may be read after the parameters have changed, from which it could not be made again.
+        """
+        self._give_up_due()
+        given_up, self._given_up = self._given_up, []
+        for ref in given_up:
+            storage = ref()
+            if storage is None or not storage.is_shown():
+                continue
+            if storage.notice() is None and storage.state is State.LOST:
+                storage.memory.fetch(storage, exposed=False)
+                storage.memory.swap_out(storage)
+            storage.remember(None)
+
+    def _give_up_due(self) -> None:
+        due, self._put_off = self._put_off, []
         for ref in due:
-            self.forget(ref())
-
-    def _taken_from_watch(self) -> list[Storage]:
-        held, self._held = self._held, []
-        return [storage for ref in held if (storage := ref()) is not None and storage.hold is not None]
-
-
-def _let_be(storage: Storage) -> None:
-    release(storage)
-    storage.recipe = None
+            self.give_up(ref())

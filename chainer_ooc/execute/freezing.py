@@ -12,21 +12,21 @@ from chainer_ooc.record.recorder import Recorder
 from chainer_ooc.trace import Trace
 
 
-def freeze_trace(recorder: Recorder, residency: Residency, parameters: Parameters,
+def freeze_trace(recorder: Recorder, memory: Residency, parameters: Parameters,
                  workspace_bytes: int | None) -> Trace:
     """Makes the trace of an iteration that has ended.
 
     Args:
         recorder: its rows.
-        residency: of the device that it ran on.
+        memory: of the device that it ran on.
         parameters: those that it read.
         workspace_bytes: what one call had for scratch, or None.
     """
-    steady_bytes, gradient_bytes = parameters.standing_bytes()
-    trace = recorder.trace(residency.backend, residency.tally.seconds, _bandwidth(residency.backend))
+    beside = parameters.beside()
+    trace = recorder.trace(memory.backend, memory.tally.seconds, _bandwidth(memory.backend))
     return replace(
-        trace, machine=residency.backend.machine(), workspace_bytes=workspace_bytes,
-        standing_forward_bytes=steady_bytes + gradient_bytes, standing_backward_bytes=steady_bytes)
+        trace, machine=memory.backend.machine(), workspace_bytes=workspace_bytes,
+        standing_forward_bytes=beside.total_bytes, standing_backward_bytes=beside.steady_bytes)
 
 
 def _bandwidth(backend: Backend) -> Bandwidth:

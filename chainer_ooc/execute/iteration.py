@@ -15,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.backends.base import Meter
@@ -23,12 +25,13 @@ from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
+from chainer_ooc.execute.account import find
 from chainer_ooc.execute.departures import Departures
-from chainer_ooc.execute.eviction import relief
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.freezing import freeze_trace
 from chainer_ooc.execute.liveness import Liveness
 from chainer_ooc.execute.look_ahead import look_ahead
+from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.recipe import (
@@ -40,10 +43,10 @@ from chainer_ooc.execute.recipe import (
     prepare,
     write_recipe,
 )
-from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.residency import COPY_IN, Context, Residency
+from chainer_ooc.execute.revival import MAKE_AGAIN
 from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
-from chainer_ooc.execute.synchrony import wait_for_copies
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.record.recorder import Recorder, Span, forms
@@ -58,6 +61,7 @@ class Iteration:
     """From the first function that is applied to the end of backward.
 
     Args:
+        memory: of the session.
         recording: record even what is known already.
 
     Attributes:
@@ -67,53 +71,55 @@ class Iteration:
         recorded: what its calls allocate is measured.
     """
 
-    def __init__(self, settings: Settings, budget_bytes: int, residency: Residency, parameters: Parameters,
+    def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
                  graphs: Graphs, meter: Meter, recording: bool):
         self.settings = settings
         self.budget_bytes = budget_bytes
         self.recorder = Recorder()
         self.finished = False
+        self.recorded = recording
+        self.graph: Graph | None = None
         self._in_backward = False
-        self._residency = residency
+        self._memory = memory
         self._parameters = parameters
         self._meter = meter
-        self.recorded = recording
         self._storages: list[weakref.ref[Storage]] = []
-        self._functions: list[weakref.ref[Any]] = []
+        self._functions: deque[weakref.ref[Any]] = deque()
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
-        self._liveness = Liveness(residency, self._storages)
-        self._departures = Departures(residency)
-        self._steady_bytes, self._gradient_bytes = parameters.standing_bytes()
-        residency.standing_bytes = 0
-        steady_bytes = self._steady_bytes + residency.near_bytes()  # a user's last loss, and what hangs on it
-        standing = Standing(steady_bytes + self._gradient_bytes, steady_bytes)
-        self.following = Following(graphs, settings, budget_bytes, standing, residency.backend.reserve)
-        self.graph: Graph | None = None
+        self._before: tuple[int, ...] = ()
+        self._liveness = Liveness(self._storages)
+        self._departures = Departures(memory)
+        self._beside = parameters.beside()
+        memory.stands(self._beside)
+        steady_bytes = self._beside.steady_bytes + _fixed_bytes(memory, settings.min_bytes)
+        self._standing = Standing(steady_bytes + self._beside.gradient_bytes, steady_bytes)
+        self.following = Following(graphs, settings, budget_bytes, self._standing, memory.backend.reserve)
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
-        """Looks for a plan, and takes the residency over."""
+        """Looks for a plan, and says what the memory is used for."""
         given = [array_of(each) for each in inputs]
         self.following.begin(name_of(function), forms(given), int(given[0].nbytes) if given else 0)
         del given
         self.graph = self.following.graph
-        if self.graph is not None:  # a loaded plan runs before any parameter was seen
-            self._steady_bytes = self._steady_bytes or self.graph.trace.standing_backward_bytes
+        if self.graph is not None and not self._beside.steady_bytes:
+            # A loaded plan runs before any parameter was seen.
+            self._beside = replace(self._beside, parameter_bytes=self.graph.trace.standing_backward_bytes)
         wanted = self.recorded or self.graph is None
         self.recorded = wanted and self._meter.start()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
-        residency = self._residency
-        residency.tally = Tally(residency.backend)
-        residency.tally.begin()
-        residency.budget_bytes = self.budget_bytes
-        residency.backend.limit(self.budget_bytes, relief(residency))
-        residency.min_bytes = self.settings.min_bytes
-        residency.next_use = self._next_use
-        residency.on_event = self._event
-        if self.recorded:
-            residency.forget_metered()
-        residency.metering = self.recorded
+        tally = Tally(self._memory.backend)
+        tally.begin()
+        self._memory.enter(self._context(tally))
+        self._memory.backend.limit(self.budget_bytes, self._memory.relieve)
+
+    def _context(self, tally: Tally) -> Context:
+        following = self.following
+        return Context(
+            tally, self.budget_bytes, self.settings.min_bytes, self._next_use,
+            MAPPED if following.maps_far_memory else COPY_IN, MAKE_AGAIN, following.shares_chains, _note_lost,
+            self._event if self.recorded else None)
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -124,25 +130,32 @@ class Iteration:
             InfeasibleBudgetError: no plan keeps within the budget, or the call does not fit and nothing can leave.
             SpillError: a swap-out failed.
         """
-        residency, position = self._residency, len(self.recorder.calls)
+        memory, position = self._memory, len(self.recorder.calls)
         if not position:
             self._open(function, inputs)
         self._look_around(position)
-        given = [residency.find(array_of(each)) for each in inputs]
-        residency.pinned = frozenset(each for each in given if each is not None)
+        given = [find(array_of(each)) for each in inputs]
+        memory.pin(each for each in given if each is not None)
+        self._expect_writes(function, memory.pinned)
         known = self.following.call_at(position)
-        residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_bytes()
-        need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in residency.pinned)
+        memory.stands(replace(self._beside, scratch_bytes=self._other_bytes()))
+        need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in memory.pinned)
         self._room(need_bytes, self.following.is_certain and known is not None,
                    f'{name_of(function)}, forward of call {position}')
-        self._repeatable = self.recorded and is_repeatable(function, residency.backend.repeats_random)
+        self._repeatable = self.recorded and is_repeatable(function, memory.backend.repeats_random)
         self._prototype = self._prepared(function, position)
         self._meter.mark()
+
+    def _expect_writes(self, function: Any, storages: Iterable[Storage]) -> None:
+        """A function of the program's may write to what it is given: far copies are outdated then."""
+        if may_write_inputs(function):
+            for storage in storages:
+                storage.memory.open(storage)
 
     def _prepared(self, function: Any, position: int) -> Prototype | None:
         if self.following.needs_recipe(position):
             with contextlib.suppress(UnrepeatableError):
-                return prepare(function, self._residency.backend.repeats_random)
+                return prepare(function, self._memory.backend.repeats_random)
         return None
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
@@ -151,61 +164,56 @@ class Iteration:
         if self.recorded:
             self._peak(peak_bytes)
         ids = see_call(
-            self._residency, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
+            self._memory, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
         self._keep_track(function, inputs, outputs, position)
         arrays = [array_of(each) for each in (*inputs, *outputs)]
         call = recorder.call(name_of(function), ids, arrays, span, peak_bytes, self._repeatable)
-        if self.recorded and may_write_inputs(function):
-            self._note_written(call)
         del arrays
-        for storage in self._residency.pinned:
-            self._residency.guard(storage)
+        if may_write_inputs(function):
+            self._note_written(call)
         self._liveness.read(call.inputs)
         self.following.check_call(recorder.calls)
         if self._prototype is not None and self.following.graph is not None:
-            recipe = write_recipe(
-                self._residency, self._prototype, function, inputs, outputs, call, self._will_stay)
-            self._hold(recipe, position)
+            self._hold(write_recipe(self._prototype, function, inputs, outputs, call, self._will_stay), position)
         self._prototype = None
         # What is hidden does not go before the next call: F.dropout looks at the mask once more.
         for map_id in self.following.forgotten_after(position):
-            if recorder.maps[map_id].hidden:
-                self._departures.forget_later(self._storage(map_id))
-            else:  # at once, since what the user writes to it from here on is nothing to a chain
-                self._departures.forget(self._storage(map_id))
+            hidden = recorder.maps[map_id].hidden
+            (self._departures.give_up_later if hidden else self._departures.give_up)(self._storage(map_id))
         for map_id in self.following.leaving_after(position):
-            departs = self._departures.swap_out_later if recorder.maps[map_id].hidden else self._departures.swap_out
-            departs(self._storage(map_id))
+            hidden = recorder.maps[map_id].hidden
+            (self._departures.swap_out_later if hidden else self._departures.swap_out)(self._storage(map_id))
         if self.following.graph is None and self.settings.policy != 'keep':
             self._leave_eagerly(call)
-        self._residency.pinned = frozenset()
-        if self.following.is_synchronous:
-            wait_for_copies(self._residency, self._storages)
+        self._memory.pin()
+        self._wait_if_synchronous()
 
     def _keep_track(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], position: int) -> None:
         """Remembers the storages that got an id in this call, in the order of their ids."""
         self._functions.append(weakref.ref(function))
         self._call_of[id(function)] = position
-        kept = [each for each in retained(self._residency, function) if each.token is self]
+        kept = [each for each in retained(function) if each.token is self]
         self._retained.append([each.map for each in kept])
         found = {each.map: each for each in kept}
-        for array in map(array_of, (*inputs, *outputs)):
-            storage = self._residency.find(array)
+        for given in (*inputs, *outputs):
+            storage = find(array_of(given))
             if storage is not None and storage.token is self:
                 found[storage.map] = storage
         self._storages += [weakref.ref(found[map_id]) for map_id in sorted(found) if map_id >= len(self._storages)]
 
     def _note_written(self, call: Call) -> None:
+        """A function that may write to its inputs has read them: their producers may not give them again."""
         for map_id in set(call.inputs) - {-1}:
             self.recorder.maps[map_id].written = True
 
     def _hold(self, recipe: Recipe, position: int) -> None:
-        """Watches over the call's own maps that the plan gives up, until it does."""
+        """Says of the call's own maps that the plan gives up how they are made again."""
         for product in recipe.products:
             storage = product.storage()
             if (storage is not None and storage.recipe is None and self.following.is_forgettable(storage.map)
                     and self.recorder.maps[storage.map].producer == position):
-                self._departures.hold(storage, recipe)
+                storage.remember(recipe)
+                storage.watch()
 
     def _will_stay(self, storage: Storage) -> bool:
         """Whether a map can be had in backward: it is retained, now or by a later call, or can be made again."""
@@ -215,47 +223,55 @@ class Iteration:
 
     def _leave_eagerly(self, call: Call) -> None:
         """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""
-        for storage in self._residency.storages():
-            if (storage.token is self and storage.map not in call.outputs and storage.pending_uses > 0
-                    and storage.nbytes >= max(self.settings.min_bytes, 1)):
-                self._residency.swap_out(storage)
+        here = (*call.inputs, *call.hidden)
+        for map_id in dict.fromkeys((*self._before, *here)):
+            storage = self._storage(map_id) if map_id >= 0 and map_id not in call.outputs else None
+            if storage is not None and storage.pending_uses > 0 and storage.nbytes >= max(self.settings.min_bytes, 1):
+                self._departures.swap_out(storage)
+        self._before = call.outputs
 
     # --- backward --------------------------------------------------------------------------------------------------
 
     def begin_backward(self) -> None:
         """A backward pass begins: old gradients are gone now, and what somebody else holds is known."""
         if not self._in_backward:
-            for map_id, row in enumerate(self.recorder.maps):
-                storage = self._storage(map_id)
-                row.foreign = (storage is not None and storage.state is State.RESIDENT
-                               and storage.root() is not None and storage.held_elsewhere())
-                row.shown = storage is not None and storage.is_shown()
+            if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
+                self._note_holders()
             self.following.check_forward_is_over(self._retained)
-            self._departures.stop_watching()
+            self._departures.stop()
         self._in_backward = True
-        self._steady_bytes, self._gradient_bytes = self._parameters.standing_bytes()
+        self._beside = self._parameters.beside()
         self._start_swap_ins()
+
+    def _note_holders(self) -> None:
+        for map_id, row in enumerate(self.recorder.maps):
+            storage = self._storage(map_id)
+            row.foreign = (storage is not None and storage.state is State.RESIDENT
+                           and storage.root() is not None and storage.is_held_elsewhere())
+            row.shown = storage is not None and storage.is_shown()
 
     def before_step(self, function: Any) -> list[Storage]:
         """Makes resident what a function's backward reads, which it gives, and room for what it allocates."""
-        residency, recorder = self._residency, self.recorder
+        memory, recorder = self._memory, self.recorder
         self._look_around(recorder.next_position)
-        needed = retained(residency, function)
-        residency.pinned = frozenset(needed)
+        needed = retained(function)
+        memory.pin(needed)
+        self._expect_writes(function, needed)
         for storage in needed:
             if storage.state is not State.RESIDENT:
-                residency.fetch(storage, exposed=False)
-            storage.touched = recorder.now
+                storage.memory.fetch(storage, exposed=False)
+            storage.use(recorder.now)
         call = self._call_of.get(id(function), -1)
         self.following.check_step(len(recorder.steps), call)
         known = self.following.step_at(len(recorder.steps))
         self._other_at_start_bytes = self._other_bytes()
         if known is not None:
-            residency.standing_bytes = self._steady_bytes + max(self._gradient_bytes, known.other_bytes)
+            scratch_bytes = max(0, known.other_bytes - self._beside.gradient_bytes)
             need_bytes = known.peak_bytes
         else:
-            residency.standing_bytes = self._steady_bytes + self._gradient_bytes + self._other_at_start_bytes
+            scratch_bytes = self._other_at_start_bytes
             need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
+        memory.stands(replace(self._beside, scratch_bytes=scratch_bytes))
         self._room(need_bytes, self.following.is_certain and known is not None,
                    f'{name_of(function)}, backward of call {call}')
         self._meter.mark()
@@ -271,20 +287,18 @@ class Iteration:
         call = self._call_of.get(id(function), -1)
         self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes)
         for storage in needed:
-            storage.pending_uses -= 1
-            if storage.pending_uses <= 0 and storage.token is not self:
-                self._residency.drop(storage, may_lose=False)
-            elif storage.pending_uses <= 0 and self.following.graph is None:
-                self._liveness.drop(storage, may_lose=False)
+            if storage.is_done():
+                if storage.token is not self:
+                    storage.memory.drop(storage, may_lose=False)
+                elif self.following.graph is None:
+                    self._liveness.drop(storage, may_lose=False)
+            storage.memory.touch(storage)
         inputs = self.recorder.calls[call].inputs if call >= 0 else ()
         self._liveness.step_over(inputs, self.following.freed_after(position))
         for map_id in self.following.leaving_after(position):
             self._departures.swap_out(self._storage(map_id))
-        for storage in needed:
-            self._residency.guard(storage)
-        self._residency.pinned = frozenset()
-        if self.following.is_synchronous:
-            wait_for_copies(self._residency, self._storages)
+        self._memory.pin()
+        self._wait_if_synchronous()
         self._start_swap_ins()
 
     def _note_reuse(self, needed: list[Storage]) -> None:
@@ -297,14 +311,14 @@ class Iteration:
         """Starts the swap-ins that are due; with no plan, those of the calls that backward probably comes to next."""
         if self.following.graph is None:
             latest = self.recorder.steps[-1].call if self.recorder.steps else len(self.recorder.calls)
-            look_ahead(self._residency, self._retained, latest, self._storage)
+            look_ahead(self._memory, self._retained, latest, self._storage)
             return
         step = self.following.step_at(len(self.recorder.steps))
         ahead_bytes = step.peak_bytes if step is not None else 0
         while (swap_in := self.following.due(self.recorder.next_position)) is not None:
             storage = self._storage(swap_in.map)
             if storage is not None and swap_in.use >= self.recorder.next_position and not (
-                    self._residency.can_come(storage, ahead_bytes) and self._residency.prefetch(storage)):
+                    self._memory.can_come(storage, ahead_bytes) and storage.memory.prefetch(storage)):
                 return
             self.following.started()
 
@@ -318,7 +332,7 @@ class Iteration:
             self.recorder.maps[map_id].held = True
         if self.following.graph is not None:
             self.following.graph.note_held(held)
-        tally = self._residency.tally
+        tally = self._memory.tally
         if tally.whole is not None:
             tally.whole.end()
         return functools.partial(
@@ -326,14 +340,15 @@ class Iteration:
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
-        return self.finished or not any(ref() is not None for ref in self._functions)
+        while self._functions and self._functions[0]() is None:
+            self._functions.popleft()
+        return self.finished or not self._functions
 
     def abandon(self) -> None:
-        """Ends an iteration whatever its state: nothing is metered, pinned or held for its sake any more."""
+        """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
         self._meter.stop()
-        self._residency.metering = False
-        self._residency.pinned = frozenset()
-        self._departures.abandon()
+        self._memory.stop_metering()
+        self._memory.pin()
 
     def close(self) -> Trace | None:
         """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
@@ -343,28 +358,54 @@ class Iteration:
             return None
         if not self.finished or (estimate is None and not self.recorded):
             return None
-        trace = freeze_trace(self.recorder, self._residency, self._parameters, self.settings.workspace_bytes)
+        trace = freeze_trace(self.recorder, self._memory, self._parameters, self.settings.workspace_bytes)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
+
+    def left_behind(self) -> list[Storage]:
+        """What is still in near memory when it is over, and does not leave."""
+        found = (each() for each in self._storages)
+        return [each for each in found if each is not None and each.token is self
+                and not can_leave(each, self.settings.min_bytes)]
 
     def timing(self) -> Timing | None:
         """What it took, if it followed a plan from its beginning to its end."""
         graph, plan, recorder = self.following.graph, self.following.plan, self.recorder
         if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
             return None
-        return timing_of(recorder.seconds(self._residency.backend), self._residency.tally, plan.seconds)
+        return timing_of(recorder.seconds(self._memory.backend), self._memory.tally, plan.seconds)
 
     # --- shared ----------------------------------------------------------------------------------------------------
 
     def _look_around(self, position: int) -> None:
-        """Takes note of what ended since the last computation: swap-outs, blocks that died, users' references."""
-        self._residency.shares_chains = self.following.shares_chains
-        self._residency.maps_far_memory = self.following.maps_far_memory
-        self._residency.reap()
-        self._departures.go_on()
+        """Takes note of what ended since the last computation: swap-outs, blocks that died, references."""
+        context = self._context(self._memory.tally)
+        if (context.far, context.shares_chains) != (self._memory.context.far, self._memory.context.shares_chains):
+            self._memory.enter(context)
+        self._memory.reap()
+        for storage in self._departures.go_on():
+            if storage.token is self and not self._in_backward:
+                self.recorder.maps[storage.map].last_held = position - 1
         if self.following.is_synchronous:
-            self._residency.settle()
-        self._residency.near_bytes()
+            self._memory.settle()
+        self._memory.near_bytes()
         self.recorder.now = position
+
+    def _wait_if_synchronous(self) -> None:
+        """Waits for copies at the end of a call or step, for policies that synchronise there.
+
+            compute    [ call l ]            [ call l+1 ]        [step l+1]..[step l ]
+            copy-out             [ map of l ]                                                . waits for the swap-in
+            copy-in                                              [ map of l ]
+
+        What a call lets go of is gone before the next call begins. A swap-in that begins with a step is waited for when
+        that step has ended, whichever later step reads the map.
+
+        Source: OOC-Paleo 2.1 and 3.4 (vDNN). What differs: there a layer's swap-out runs beside the layer itself, which
+        only reads the map; here no copy begins before the map's last use in forward has ended.
+        """
+        if self.following.is_synchronous:
+            self._memory.settle()
+            self._memory.arrive_all()
 
     def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
         if token is self and map_id < len(self.recorder.maps):
@@ -376,24 +417,47 @@ class Iteration:
     def _other_bytes(self) -> int:
         """What was allocated since recording began and is no feature map; unrecorded: the gradients of parameters."""
         if self.recorded:
-            return max(0, self._meter.current_bytes() - self._residency.metered_bytes())
+            return max(0, self._meter.current_bytes() - self._memory.metered_bytes())
         if self.following.graph is None and self._in_backward:
-            return max(0, self._parameters.standing_bytes()[1] - self._gradient_bytes)
+            return max(0, self._parameters.beside().gradient_bytes - self._beside.gradient_bytes)
         return 0
 
     def _room(self, need_bytes: int, certain: bool, where: str) -> None:
-        fits = self._residency.make_room(need_bytes)
+        fits = self._memory.make_room(need_bytes) or (certain and self._memory.make_room(need_bytes, thorough=True))
         self._peak(need_bytes if certain else 0)
         if not fits and certain:
-            floor_bytes = self._residency.near_bytes() + need_bytes
+            floor_bytes = self._memory.near_bytes() + need_bytes
             raise InfeasibleBudgetError(self.settings.policy, self.budget_bytes, floor_bytes, where)
 
     def _peak(self, above_bytes: int) -> None:
-        tally = self._residency.tally
-        tally.peak_bytes = max(tally.peak_bytes, self._residency.near_bytes() + above_bytes)
+        tally = self._memory.tally
+        tally.peak_bytes = max(tally.peak_bytes, self._memory.near_bytes() + above_bytes)
 
     def _next_use(self, storage: Storage) -> float:
-        """The position of a storage's next use, as far as a plan knows it; else the one not used longest goes first."""
-        if self.following.graph is None or storage.token is not self:
+        """The position of a storage's next use, as far as a plan knows it; else the one not used longest goes first.
+
+        What is left of an iteration that is over goes before all.
+        """
+        if storage.token is not self:
+            return float('inf')
+        if self.following.graph is None or storage.map >= len(self.following.graph.trace.maps):
             return -float(storage.touched)
         return self.following.next_use(storage.map, self.recorder.next_position)
+
+
+def can_leave(storage: Storage, min_bytes: int) -> bool:
+    """Whether what an iteration left behind can be moved out of the way."""
+    return (storage.state is not State.RESIDENT or storage.root() is None
+            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
+
+
+def _fixed_bytes(memory: Residency, min_bytes: int) -> int:
+    """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
+    fixed = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
+    return fixed + (memory.program_bytes() if memory.backend.counts_all else 0)
+
+
+def _note_lost(storage: Storage) -> None:
+    """A lost map is read: from now on its graph's plan may lose none, since the others may be read next."""
+    if isinstance(storage.token, Iteration) and storage.token.graph is not None:
+        storage.token.graph.note_reuse(range(len(storage.token.graph.trace.maps)))

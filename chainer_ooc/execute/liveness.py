@@ -10,7 +10,6 @@ import collections
 import weakref
 from collections.abc import Iterable, Sequence
 
-from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import State, Storage
 
 
@@ -18,15 +17,13 @@ class Liveness:
     """Drops maps in backward.
 
     Args:
-        residency: it drops them there.
         storages: of the iteration's feature maps, by id; it grows.
     """
 
-    def __init__(self, residency: Residency, storages: Sequence[weakref.ref[Storage]]):
-        self._residency = residency
+    def __init__(self, storages: Sequence[weakref.ref[Storage]]):
         self._storages = storages
         self._unread: collections.Counter[int] = collections.Counter()
-        self._waiting: list[tuple[int, bool]] = []
+        self._waiting: set[int] = set()
         self._dropped: list[weakref.ref[Storage]] = []
 
     def read(self, inputs: Iterable[int]) -> None:
@@ -40,20 +37,21 @@ class Liveness:
             inputs: maps that the step's call read in forward.
             freed: maps that had their last use, and whether each may be lost.
         """
-        for map_id in set(inputs):
+        over = set(inputs)
+        for map_id in over:
             self._unread[map_id] -= 1
-        self._waiting += freed
-        waiting, self._waiting = self._waiting, []
-        for map_id, may_lose in waiting:
+        for map_id, may_lose in [*((each, True) for each in sorted(over & self._waiting)), *freed]:
             storage = self._storages[map_id]() if map_id < len(self._storages) else None
             if may_lose and self._unread[map_id] > 0:
-                self._waiting.append((map_id, may_lose))
-            elif storage is not None:
+                self._waiting.add(map_id)
+                continue
+            self._waiting.discard(map_id)
+            if storage is not None:
                 self.drop(storage, may_lose)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Drops one map of the iteration now."""
-        self._residency.drop(storage, may_lose)
+        storage.memory.drop(storage, may_lose)
         if storage.state in (State.AWAY, State.LOST):
             self._dropped.append(weakref.ref(storage))
 

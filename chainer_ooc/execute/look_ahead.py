@@ -13,12 +13,12 @@ LOOK_AHEAD_CALLS = 3
 LOOK_AHEAD_ROOM = 8
 
 
-def look_ahead(residency: Residency, retained: Sequence[Sequence[int]], latest: int,
+def look_ahead(memory: Residency, retained: Sequence[Sequence[int]], latest: int,
                storage_of: Callable[[int], Storage | None]) -> None:
     """Starts swap-ins for the calls before the latest one.
 
     Args:
-        residency: where they go.
+        memory: where they go.
         retained: for each call, the maps that it retained.
         latest: the call whose backward ran last, -1 if it is none of these.
         storage_of: finds a map's storage.
@@ -28,5 +28,5 @@ def look_ahead(residency: Residency, retained: Sequence[Sequence[int]], latest: 
             storage = storage_of(map_id)
             if storage is None or storage.state is not State.AWAY or storage.pending_uses <= 0:
                 continue
-            if residency.has_room(LOOK_AHEAD_ROOM * storage.nbytes):
-                residency.prefetch(storage)
+            if memory.has_room(LOOK_AHEAD_ROOM * storage.nbytes):
+                storage.memory.prefetch(storage)

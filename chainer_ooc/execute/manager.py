@@ -6,14 +6,16 @@ one that it used last; the steps of a backward pass belong to that.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
-from chainer_ooc.execute.places import array_in_place
+from chainer_ooc.execute.places import array_in_place, computing
 from chainer_ooc.execute.session import Session, demand_of
+from chainer_ooc.execute.storage import LOCK
 
 _Thread = threading.Thread
 _sessions: dict[_Thread, dict[str, Session]] = {}
@@ -42,9 +44,9 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 
 def bring_back(nodes: Sequence[Any]) -> None:
     """Makes the data of nodes resident for hooks, which look and do not write."""
-    session = current()
-    if session is not None:
-        session.bring_back(nodes)
+    with computing():
+        for node in nodes:
+            node.data  # noqa: B018, reading is what brings it back
 
 
 def current() -> Session | None:
@@ -55,8 +57,9 @@ def current() -> Session | None:
 
 def reset() -> None:
     """Closes every thread's sessions: profiles, plans, I/O threads and far memory."""
-    for thread in list(_sessions):
-        _close(thread)
+    with LOCK:
+        for thread in list(_sessions):
+            _close(thread)
 
 
 def _close(thread: _Thread) -> None:
@@ -87,7 +90,8 @@ def _session(device: str | None) -> Session:
     device = device or _latest.get(thread, 'host')
     session = _sessions.get(thread, {}).get(device)
     if session is None or not session.adopt(settings):
-        session = _make(thread, device, settings)
+        with LOCK:
+            session = _make(thread, device, settings)
     _latest[thread] = device
     return session
 
@@ -97,7 +101,21 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
     if before is not None:
         before.close()
     for dead in [each for each in _sessions if not each.is_alive()]:
-        _close(dead)
+        if all(session.is_idle() for session in _sessions[dead].values()):  # its graphs may live on in other threads
+            _close(dead)
     session = Session(settings, choose(device, demand_of(settings)))
     _sessions.setdefault(thread, {})[device] = session
     return session
+
+
+def _begin_anew() -> None:
+    """In a forked child: sessions, their threads and spill files are the parent's."""
+    for sessions in _sessions.values():
+        for session in sessions.values():
+            session.leave_to_parent()
+    _sessions.clear()
+    _latest.clear()
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_begin_anew)

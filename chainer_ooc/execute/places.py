@@ -1,7 +1,7 @@
 """The places where Chainer holds on to an array, each of which can give it up and take it back.
 
-An array that left is replaced by an `Away`, which knows the storage that it lay on and its layout there. Whoever reads
-the place reaches `Away.fetch` first: `VariableNode.data`, `FunctionNode.__getattr__` and the retained outputs through
+A place is one slot: it holds an array, the stand-in (`Away`) of one that left, or nothing. Whoever reads a slot whose
+array left reaches `Away.fetch` first: `VariableNode.data`, `FunctionNode.__getattr__` and the retained outputs through
 the seam patch, a Variable's data list by its own `__getitem__`. That is promise P1.
 
     node._data ------> array --.
@@ -9,10 +9,14 @@ the seam patch, a Variable's data list by its own `__getitem__`. That is promise
     function.mask ---> array --'
 
     node._ooc -------> Away ---.
-    Variable._data --> Vacant --+--> Storage --> far copy   (away)
+    Variable._data --> Watched -+--> Storage --> far copy, recipe   (away)
     function._ooc ---> Away ---'
 
-Places hold nodes and functions weakly: a graph that dies takes its stand-ins with it, and so its far copies.
+A Variable is what the program itself reads, and may write to. Its list can be *watched* also while the array is there:
+then the program's first read is noticed, and Chainer's own reads are not.
+
+Places hold nodes and functions weakly: a graph that dies takes its stand-ins with it, and so its far copies. A slot's
+new content is put there before the old one goes, since another thread may read it at any moment.
 
 Source: PyTorch's saved-tensor hooks (pack and unpack), for a framework that has properties instead.
 """
@@ -20,32 +24,59 @@ Source: PyTorch's saved-tensor hooks (pack and unpack), for a framework that has
 from __future__ import annotations
 
 import abc
+import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
 from chainer_ooc.backends.arrays import Layout, is_array, view
-
-if TYPE_CHECKING:
-    from chainer_ooc.execute.storage import Storage
+from chainer_ooc.backends.base import ByteArray
 
 Array = np.ndarray[Any, Any]
-_Seen = TypeVar('_Seen')
 
-#: Gives the stand-in for an array, or None for one that does not leave.
-Stand = Callable[[Array], 'Away | None']
-#: Gives the array for a stand-in, or None for one of another storage.
-Return = Callable[['Away'], 'Array | None']
+
+
+
+class _Thread(threading.local):
+    """Of each thread, how many of Chainer's computations it is within: whatever it reads then it does not write to."""
+
+    computations = 0
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def computing() -> Iterator[None]:
+    """Within it, what this thread reads is read by Chainer's own functions, not by the program."""
+    _thread.computations += 1
+    try:
+        yield
+    finally:
+        _thread.computations -= 1
+
+
+def is_computing() -> bool:
+    """Whether the calling thread runs one of Chainer's functions."""
+    return _thread.computations > 0
+
+
+class Owner(Protocol):
+    """What a stand-in asks for the bytes: a storage."""
+
+    def fetch(self) -> ByteArray:
+        """Makes it resident, takes note if the program reads it, and gives its block."""
 
 
 class Away:
-    """Stands for an array that left."""
+    """Stands for an array of a storage."""
 
     __slots__ = ('layout', 'storage')
 
-    def __init__(self, storage: Storage, layout: Layout):
+    def __init__(self, storage: Owner, layout: Layout):
         self.storage = storage
         self.layout = layout
 
@@ -55,174 +86,158 @@ class Away:
         return array
 
 
-class Place(abc.ABC):
-    """Somewhere that arrays of one storage are held.
-
-    Attributes:
-        key: tells it from the other places that are alive.
-    """
-
-    __slots__ = ('key',)
-    key: tuple[int, str | int]
-
-    @abc.abstractmethod
-    def is_alive(self) -> bool:
-        """Whether the node or function that it stands for still exists."""
-
-    @abc.abstractmethod
-    def retained(self) -> Iterator[Array]:
-        """What Chainer itself holds now for backward."""
-
-    def variables(self) -> Iterator[Array]:
-        """What a user may see through a Variable."""
-        yield from ()
-
-    def is_shown(self) -> bool:
-        """Whether there is a Variable that a user may look at."""
-        return False
-
-    def arrays(self) -> Iterator[Array]:
-        """Everything held; an array that is held twice comes twice."""
-        yield from self.retained()
-        yield from self.variables()
-
-    @abc.abstractmethod
-    def empty(self, away_for: Stand) -> None:
-        """Gives up what is retained, as far as `away_for` has a stand-in for it."""
-
-    @abc.abstractmethod
-    def fill(self, array_for: Return) -> None:
-        """Takes back what was retained, as far as `array_for` has an array for its stand-in."""
-
-    def empty_variable(self, away_for: Stand) -> None:  # noqa: B027, most places have none
-        """As `empty`, for what a user may see."""
-
-    def fill_variable(self, array_for: Return) -> None:  # noqa: B027
-        """As `fill`, for what a user may see."""
-
-
-class Vacant(list):  # type: ignore[type-arg]
-    """The data list of a Variable whose array is away; reading its element brings the array back.
+class Watched(list):  # type: ignore[type-arg]
+    """The data list of a Variable whose array is away, or is there and must not be written to unnoticed.
 
     A copy of the Variable may share this very list and outlive it, so the list takes the array itself.
     """
 
-    def __init__(self, away: Away):
-        super().__init__([None])
+    def __init__(self, away: Away, array: Array | None = None):
+        super().__init__([array])
         self.away: Away | None = away
 
     def __getitem__(self, index: Any) -> Any:
-        if self.away is not None:
-            array = self.away.fetch()
-            if self.away is not None:  # a copy's list, which no place fills
-                self[0] = array
+        away, array = self.away, super().__getitem__(0)
+        if away is None or (array is not None and is_computing()):
+            return super().__getitem__(index)
+        found = away.fetch()
+        array = found if array is None else array
+        if is_computing():
+            return [array][index]
+        self[0] = array
         return super().__getitem__(index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        self.away = None
         super().__setitem__(index, value)
+        self.away = None
+
+
+class Place(abc.ABC):
+    """One slot.
+
+    Attributes:
+        key: tells it from the other places that are alive.
+        is_variable: it is what the program sees.
+    """
+
+    __slots__ = ('_owner', 'key')
+    key: tuple[int, Any]
+    is_variable = False
+
+    def __init__(self, owner: Any, name: str | int):
+        self.key = id(owner), name
+        self._owner: Callable[[], Any] = weakref.ref(owner)
+
+    def is_alive(self) -> bool:
+        """Whether the node or function that it belongs to still exists."""
+        return self._owner() is not None
+
+    @abc.abstractmethod
+    def get(self) -> Array | Away | None:
+        """What is in it; looking does not bring it back."""
+
+    @abc.abstractmethod
+    def put(self, content: Array | Away) -> None:
+        """Puts an array or a stand-in there, in place of what it holds now."""
 
 
 class NodePlace(Place):
-    """A variable node's retained array, and the array of its Variable while that lives."""
+    """A variable node's retained array."""
 
-    __slots__ = ('_node',)
+    __slots__ = ()
 
     def __init__(self, node: Any):
-        self.key = id(node), ''
-        self._node: Callable[[], Any] = weakref.ref(node)
+        super().__init__(node, 'node')
 
-    def is_alive(self) -> bool:
-        return self._node() is not None
+    def get(self) -> Array | Away | None:
+        node = self._owner()
+        if node is None:
+            return None
+        return node._ooc if node._data is None else node._data  # type: ignore[no-any-return]
 
-    def retained(self) -> Iterator[Array]:
-        node = self._node()
-        if node is not None and node._data is not None:
-            yield node._data
+    def put(self, content: Array | Away) -> None:
+        node = self._owner()
+        if isinstance(content, Away):
+            node._ooc = content
+            node._data = None
+        else:
+            node._data = content
+            node._ooc = None
 
-    def variables(self) -> Iterator[Array]:
-        variable = self._variable()
-        if variable is not None and not _is_away(variable._data) and variable._data[0] is not None:
-            yield variable._data[0]
+
+class VariablePlace(Place):
+    """The array of a node's Variable, while that lives."""
+
+    __slots__ = ()
+    is_variable = True
+
+    def __init__(self, node: Any):
+        super().__init__(node, 'variable')
+
+    def get(self) -> Array | Away | None:
+        data = self._data()
+        if data is None:
+            return None
+        array: Array | None = list.__getitem__(data, 0)
+        return data.away if array is None and type(data) is Watched else array
+
+    def put(self, content: Array | Away) -> None:
+        data, variable = self._data(), self._owner().get_variable_or_none()
+        if not isinstance(content, Away):
+            data[0] = content  # for copies of the Variable that share the list
+            variable._data = [content]
+        elif type(data) is Watched:
+            data.away = content
+            list.__setitem__(data, 0, None)
+        else:
+            variable._data = Watched(content)
+
+    def watch(self, away: Away) -> None:
+        """Has the program's next read noticed; the array stays."""
+        data = self._data()
+        if type(data) is Watched:
+            data.away = away
+        else:
+            self._owner().get_variable_or_none()._data = Watched(away, data[0])
+
+    def unwatch(self) -> None:
+        """Has the program read an array that is there as it likes."""
+        data = self._data()
+        if type(data) is Watched and list.__getitem__(data, 0) is not None:
+            data.away = None
 
     def is_shown(self) -> bool:
-        return self._variable() is not None
+        """Whether there is a Variable that the program may look at."""
+        return self._data() is not None
 
-    def empty(self, away_for: Stand) -> None:
-        node = self._node()
-        away = None if node is None or node._data is None else away_for(node._data)
-        if away is not None:
-            node._ooc, node._data = away, None
-
-    def fill(self, array_for: Return) -> None:
-        node = self._node()
-        array = None if node is None or node._ooc is None else array_for(node._ooc)
-        if array is not None:
-            node._data, node._ooc = array, None
-
-    def empty_variable(self, away_for: Stand) -> None:
-        for array in self.variables():
-            away = away_for(array)
-            if away is not None:
-                self._variable()._data = Vacant(away)
-
-    def fill_variable(self, array_for: Return) -> None:
-        variable = self._variable()
-        array = None if variable is None or not _is_away(variable._data) else array_for(variable._data.away)
-        if array is not None:
-            variable._data[0] = array  # for copies of the Variable that share the list
-            variable._data = [array]
-
-    def _variable(self) -> Any:
-        node = self._node()
-        return None if node is None else node.get_variable_or_none()
-
-
-def _is_away(data: Any) -> bool:
-    return isinstance(data, Vacant) and data.away is not None
+    def _data(self) -> Any:
+        node = self._owner()
+        variable = None if node is None else node.get_variable_or_none()
+        return None if variable is None else variable._data
 
 
 class OutputPlace(Place):
     """One of the output arrays that a function retains for itself, beside those of the output nodes."""
 
-    __slots__ = ('_function', '_index')
+    __slots__ = ()
 
-    def __init__(self, function: Any, index: int):
-        self.key = id(function), index
-        self._function = weakref.ref(function)
-        self._index = index
+    def get(self) -> Array | Away | None:
+        function, index = self._owner(), self.key[1]
+        if function is None or function._retained_output_data is None:
+            return None
+        array: Array | None = function._retained_output_data[index]
+        return (function._ooc or {}).get(self.key) if array is None else array
 
-    def is_alive(self) -> bool:
-        return self._function() is not None
-
-    def retained(self) -> Iterator[Array]:
-        function = self._function()
-        if function is not None and function._retained_output_data is not None:
-            array = function._retained_output_data[self._index]
-            if array is not None:
-                yield array
-
-    def empty(self, away_for: Stand) -> None:
-        for array in self.arrays():
-            away = away_for(array)
-            if away is not None:
-                function = self._function()
-                function.__dict__.setdefault('_ooc', {})[self] = away
-                self._put(function, None)
-
-    def fill(self, array_for: Return) -> None:
-        function = self._function()
-        if function is None or self not in (function._ooc or {}):
-            return
-        array = array_for(function._ooc[self])
-        if array is not None:
-            self._put(function, array)
-            del function._ooc[self]
-
-    def _put(self, function: Any, array: Array | None) -> None:
+    def put(self, content: Array | Away) -> None:
+        function, index = self._owner(), self.key[1]
+        away = isinstance(content, Away)
+        if away:
+            function.__dict__.setdefault('_ooc', {})[self.key] = content
         retained = list(function._retained_output_data)
-        retained[self._index] = array
+        retained[index] = None if away else content
         function._retained_output_data = tuple(retained)
+        if not away:
+            (function._ooc or {}).pop(self.key, None)
 
 
 class AttributePlace(Place):
@@ -232,51 +247,27 @@ class AttributePlace(Place):
     itself has too would be read from there instead, and is left alone (see `hidden_places`).
     """
 
-    __slots__ = ('_name', '_owner')
+    __slots__ = ()
 
-    def __init__(self, owner: Any, name: str):
-        self.key = id(owner), name
-        self._owner = weakref.ref(owner)
-        self._name = name
+    def get(self) -> Array | Away | None:
+        owner, name = self._owner(), self.key[1]
+        if owner is None:
+            return None
+        array: Array | None = owner.__dict__.get(name)
+        return (owner._ooc or {}).get(name) if array is None else array
 
-    def is_alive(self) -> bool:
-        return self._owner() is not None
-
-    def retained(self) -> Iterator[Array]:
-        owner = self._owner()
-        array = None if owner is None else owner.__dict__.get(self._name)
-        if array is not None:
-            yield array
+    def put(self, content: Array | Away) -> None:
+        owner, name = self._owner(), self.key[1]
+        if isinstance(content, Away):
+            owner.__dict__.setdefault('_ooc', {})[name] = content
+            owner.__dict__.pop(name, None)
+        else:
+            owner.__dict__.setdefault(name, content)
+            (owner._ooc or {}).pop(name, None)
 
     def source(self) -> tuple[Any, str]:
         """The function that has the attribute, and its name."""
-        return self._owner(), self._name
-
-    def nbytes(self) -> int:
-        """Size of the array."""
-        return sum(array.nbytes for array in self.arrays())
-
-    def look(self, at: Callable[[Array], _Seen]) -> _Seen:
-        """Calls `at` with the array and keeps no reference to it."""
-        return at(next(self.arrays()))
-
-    def empty(self, away_for: Stand) -> None:
-        for array in self.arrays():
-            away = away_for(array)
-            if away is not None:
-                attributes = vars(self._owner())
-                attributes.setdefault('_ooc', {})[self._name] = away
-                del attributes[self._name]
-
-    def fill(self, array_for: Return) -> None:
-        owner = self._owner()
-        if owner is None or self._name not in (owner._ooc or {}):
-            return
-        array = array_for(owner._ooc[self._name])
-        if array is not None:
-            del owner._ooc[self._name]
-            if self._name not in owner.__dict__:
-                owner.__dict__[self._name] = array
+        return self._owner(), str(self.key[1])
 
 
 def array_of(given: Any) -> Any:

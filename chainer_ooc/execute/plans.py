@@ -305,7 +305,7 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
         if verdict is Verdict.SWAP:
             leave_after.setdefault(plan.leaves[each.id], []).append(each.id)
         elif each.producer in plan.chains.calls and (verdict is Verdict.RECOMPUTE or not each.retained):
-            forget_after.setdefault(each.last_forward_use, []).append(each.id)
+            forget_after.setdefault(plan.leaves[each.id], []).append(each.id)
         uses = plan.chains.uses[each.id]
         if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
             may_lose = verdict is Verdict.KEEP and not each.reused

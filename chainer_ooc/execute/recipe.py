@@ -20,20 +20,19 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from chainer_ooc.backends import arrays
+from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.classify.verdict import COPIED_BYTES
 from chainer_ooc.errors import LostMapError, RecomputeMismatchError
+from chainer_ooc.execute.account import find
 from chainer_ooc.execute.places import Array, array_of, hidden_places
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.trace import Call
-
-if TYPE_CHECKING:
-    from chainer_ooc.execute.residency import Residency
-    from chainer_ooc.execute.storage import Storage
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
           np.random.RandomState, np.random.Generator)
@@ -52,10 +51,19 @@ class UnrepeatableError(Exception):
 
 @dataclass(frozen=True)
 class Moved:
-    """An input that is a feature map, or part of one."""
+    """An input that is a feature map, or part of one; with a checksum where the program could write to it unnoticed."""
 
     storage: Storage
     layout: arrays.Layout
+    checksum: int | None
+
+    def unchanged(self, block: ByteArray) -> Any:
+        """Returns the array.
+
+        Raises:
+            LostMapError: its content is not what it was at the first run.
+        """
+        return _unchanged(arrays.view(block, self.layout), self.checksum)
 
 
 @dataclass(frozen=True)
@@ -71,12 +79,7 @@ class Fixed:
         Raises:
             LostMapError: its content is not what it was at the first run.
         """
-        if self.checksum is not None and arrays.checksum(self.array) != self.checksum:
-            raise LostMapError(
-                f'a feature map has to be recomputed from an array of {self.array.nbytes} bytes, shape '
-                f'{self.array.shape}, that has changed since, such as a parameter after an update; the next iteration '
-                "plans for this use. To go on now use policy 'swap-all', which keeps a copy of every map")
-        return self.array
+        return _unchanged(self.array, self.checksum)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,7 @@ class Prototype:
     configuration: dict[str, Any]
 
 
-@dataclass
+@dataclass(eq=False)
 class Recipe:
     """How a call is run again.
 
@@ -115,6 +118,7 @@ class Recipe:
         products: what it made, as far as storages know it.
         peak_bytes: what the call allocates at its highest.
         serial: recipes that are needed by others have smaller ones.
+        spoilt: an input may not be as it was any more.
     """
 
     label: str
@@ -123,10 +127,26 @@ class Recipe:
     products: tuple[Product, ...]
     peak_bytes: int
     serial: int = field(default_factory=lambda: next(_SERIAL))
+    spoilt: bool = False
 
     def is_whole(self) -> bool:
-        """Whether every input can still be had."""
-        return all(each.storage.can_return() for each in self.inputs if isinstance(each, Moved))
+        """Whether every input can still be had as it was."""
+        return not self.spoilt and all(each.storage.can_return() for each in self.moved())
+
+    def moved(self) -> list[Moved]:
+        """The inputs that are feature maps."""
+        return [each for each in self.inputs if isinstance(each, Moved)]
+
+    def spoil(self) -> None:
+        """An input may not be as it was any more."""
+        self.spoilt = True
+
+    def retarget(self, before: Storage, after: Storage) -> None:
+        """Has another storage stand where one stood, among what it reads and what it makes."""
+        self.inputs = tuple(replace(each, storage=after) if isinstance(each, Moved) and each.storage is before else each
+                            for each in self.inputs)
+        self.products = tuple(replace(each, storage=weakref.ref(after)) if each.storage() is before else each
+                              for each in self.products)
 
     def run(self, inputs: Sequence[Array]) -> dict[Product, Array]:
         """Runs the call on a fresh copy of the function.
@@ -188,12 +208,11 @@ def prepare(function: Any, repeats_random: bool = True) -> Prototype:
     return Prototype(kinds, attributes, np.random.get_state(legacy=False), configuration)
 
 
-def write_recipe(residency: Residency, prototype: Prototype, function: Any, inputs: Sequence[Any],
-                 outputs: Sequence[Any], call: Call, will_stay: Callable[[Storage], bool]) -> Recipe:
-    """Writes down how a call that has just run is run again.
+def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], call: Call,
+                 will_stay: Callable[[Storage], bool]) -> Recipe:
+    """Writes down how a call that has just run is run again. The program's reads of its inputs are noticed from now on.
 
     Args:
-        residency: knows the storages.
         prototype: made before the call ran.
         function: the function itself.
         inputs: Variables or arrays.
@@ -209,22 +228,41 @@ def write_recipe(residency: Residency, prototype: Prototype, function: Any, inpu
     owners = owners_of(function)
     for place in hidden_places(function):
         owner, name = place.source()
-        found += [(name, owners.index(owner), array) for array in place.arrays()]
+        found.append((name, owners.index(owner), place.get()))
     for name_or_index, owner_index, array in found:
-        storage, root = residency.find(array), arrays.root_of(array)
+        storage, root = find(array), arrays.root_of(array)
         if storage is not None and root is not None:
             products.append(Product(name_or_index, owner_index, weakref.ref(storage), arrays.layout_of(array, root)))
-    given = tuple(_given(residency, array_of(each), will_stay) for each in inputs)
-    return Recipe(call.label, prototype, given, tuple(products), call.peak_bytes)
+    given = tuple(_given(each, will_stay) for each in inputs)
+    recipe = Recipe(call.label, prototype, given, tuple(products), call.peak_bytes)
+    for each in recipe.moved():
+        each.storage.readers.add(recipe)
+        each.storage.watch()
+    return recipe
 
 
-def _given(residency: Residency, array: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed:
-    storage, root = residency.find(array), arrays.root_of(array)
-    if storage is not None and root is not None and will_stay(storage):
-        return Moved(storage, arrays.layout_of(array, root))
+def _given(variable: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed:
+    storage = find(array_of(variable))
+    if storage is not None and will_stay(storage):
+        is_open = storage.is_held_elsewhere()
+        if not is_open:
+            storage.enclose()
+        array = array_of(variable)
+        checksum = arrays.checksum(array) if is_open else None
+        return Moved(storage, arrays.layout_of(array, arrays.root_of(array)), checksum)
+    array = array_of(variable)
     if array.nbytes <= COPIED_BYTES:
         return Fixed(array.copy(order='K'), None)
     return Fixed(array, arrays.checksum(array))
+
+
+def _unchanged(array: Any, checksum: int | None) -> Any:
+    if checksum is not None and arrays.checksum(array) != checksum:
+        raise LostMapError(
+            f'a feature map has to be recomputed from an array of {array.nbytes} bytes, shape {array.shape}, that has '
+            'changed since, such as a parameter after an update or a batch that was written to; the next iteration '
+            "plans for this use. To go on now use policy 'swap-all', which keeps a copy of every map")
+    return array
 
 
 def _same_random(before: Any, after: Any) -> bool:

@@ -1,7 +1,14 @@
 """What is in near memory, and every change of that: swap-outs, swap-ins, drops, evictions, and the budget (P3).
 
-Only the thread that trains changes residency. A swap-out that is done frees nothing by itself: `reap` looks at finished
-ones at the edges of calls, so that the memory that a call sees does not change while it runs.
+    swap_out --> leaving --reap--> let go            what leaves, the oldest first
+    prefetch --> arriving --fetch--> resident        what comes, the oldest first
+    make_room: reap, then wait for what leaves, then evict
+
+A swap-out that is done frees nothing by itself: `reap` looks at finished ones at the edges of calls, so that the memory
+that a call sees does not change while it runs. An iteration says once what it wants (`Context`). How bytes that are not
+there come back is a `Source`: copied in, mapped (`mapped`) or made again (`revival`).
+
+Every method may be called from any thread; the callers of those without a lock of their own hold `storage.LOCK`.
 
 Source: zict's and distributed's two-tier mappings (evict until below target; the value is always in a tier).
 """
@@ -11,76 +18,176 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import Backend, ByteArray
+from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
 from chainer_ooc.classify.decision import Shared
+from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.account import Account
+from chainer_ooc.execute.account import Account, Listener, find
 from chainer_ooc.execute.arrivals import Arrivals
-from chainer_ooc.execute.eviction import free_something
+from chainer_ooc.execute.eviction import Candidates
 from chainer_ooc.execute.places import Array
-from chainer_ooc.execute.revival import release, revive
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.storage import LOCK, State, Storage
 from chainer_ooc.execute.tally import Tally
-from chainer_ooc.execute.through import come_back, see_off, show
+
+
+class Source(Protocol):
+    """A way in which bytes come back to near memory.
+
+    Attributes:
+        keeps_recalled: what is wanted again before it has left stays.
+    """
+
+    @property
+    def keeps_recalled(self) -> bool: ...
+
+    def needed_bytes(self, storage: Storage) -> int:
+        """Near memory that it takes to have a storage back."""
+
+    def begin(self, memory: Residency, storage: Storage) -> bool:
+        """Starts early, where that can be done beside computations; False if there is no room now."""
+
+    def bring(self, memory: Residency, storage: Storage) -> ByteArray:
+        """Makes it resident now, and gives its block."""
+
+    def want(self, memory: Residency, storage: Storage) -> None:
+        """Somebody reads it while it is leaving."""
+
+    def left(self, memory: Residency, storage: Storage) -> None:
+        """Its swap-out has ended well, and it is resident again; lets go of it if nobody wants it."""
+
+
+class CopyIn:
+    """Copies from far memory into new near memory."""
+
+    keeps_recalled = True
+
+    def needed_bytes(self, storage: Storage) -> int:
+        return storage.nbytes
+
+    def begin(self, memory: Residency, storage: Storage) -> bool:
+        try:
+            block = memory.backend.allocate(storage.nbytes)
+        except MemoryError:
+            return False
+        memory.begin_arrival(storage, block)
+        return True
+
+    def bring(self, memory: Residency, storage: Storage) -> ByteArray:
+        memory.make_room(storage.nbytes)
+        while not self.begin(memory, storage):
+            if not memory.free_something():
+                raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; lower '
+                                  'chainer.config.ooc_budget, so that more of it stays free')
+        return memory.arrive(storage)
+
+    def want(self, memory: Residency, storage: Storage) -> None:
+        storage.recall()
+
+    def left(self, memory: Residency, storage: Storage) -> None:
+        if not storage.recalled and not storage.exposed and storage not in memory.pinned:
+            storage.let_go()
+
+
+COPY_IN = CopyIn()
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an iteration says to the memory that it runs in.
+
+    Attributes:
+        tally: counts what it costs.
+        budget_bytes: what near memory may hold; nothing is moved for its sake if it is None.
+        min_bytes: smaller blocks are never evicted.
+        next_use: position of a storage's next use, for eviction; the farthest goes first.
+        far: how what is in far memory comes back.
+        recipes: how what is lost is made again.
+        shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
+        on_lost: called with a storage that is read after it was lost.
+        listener: is told of blocks that appear and go while the iteration is recorded, else None.
+    """
+
+    tally: Tally
+    budget_bytes: int | None = None
+    min_bytes: int = 0
+    next_use: Callable[[Storage], float] = lambda storage: -storage.touched
+    far: Source = COPY_IN
+    recipes: Source | None = None
+    shares_chains: Shared = True
+    on_lost: Callable[[Storage], None] = lambda storage: None
+    listener: Listener | None = None
 
 
 class Residency(Account):
-    """The storages of one backend.
+    """The storages of one session.
 
     Attributes:
         backend: moves the bytes.
-        budget_bytes: what near memory may hold; nothing is moved for its sake while it is None.
-        min_bytes: smaller blocks are never evicted.
-        inside: Chainer's own computation runs, so that whoever reads an array does not write to it.
+        context: of the iteration in hand.
         pinned: storages that the current call needs.
-        next_use: position of a storage's next use, for eviction; the farthest goes first.
-        maps_far_memory: what is away is read where it is, see `through`.
-        shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
-        on_lost: called with a storage that is read after it was lost.
         leaving: what is being copied out, the oldest first.
+        closed: nothing is moved here any more.
     """
 
-    def __init__(self, backend: Backend):
+    def __init__(self, backend: Backend, context: Context | None = None):
         super().__init__()
         self.backend = backend
-        self.budget_bytes: int | None = None
-        self.min_bytes = 0
-        self.maps_far_memory = False
-        self.shares_chains: Shared = True
-        self.inside = False
+        self.context = context or Context(Tally(backend))
         self.pinned: frozenset[Storage] = frozenset()
-        self.next_use: Callable[[Storage], float] = lambda storage: -storage.touched
-        self.on_lost: Callable[[Storage], None] = lambda storage: None
-        self.tally = Tally(backend)
         self.leaving: deque[Storage] = deque()
+        self.closed = False
         self._arrivals = Arrivals()
+        self._candidates = Candidates()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
+
+    @property
+    def tally(self) -> Tally:
+        """Of the iteration in hand."""
+        return self.context.tally
+
+    def enter(self, context: Context) -> None:
+        """Begins an iteration, or goes on with it in another way."""
+        if context.listener is not self.context.listener:
+            if context.listener is None:
+                self.stop_metering()
+            else:
+                self.meter(context.listener)
+        self.context = context
+        self._candidates.clear()
+        for storage in self.storages():
+            self.touch(storage)
+
+    def pin(self, storages: Iterable[Storage] = ()) -> None:
+        """Says what the current computation needs, and is not evicted."""
+        self.pinned = frozenset(storages)
+
+    def touch(self, storage: Storage) -> None:
+        """A storage was used, or has come: its next use is another one now."""
+        if storage.nbytes >= max(self.context.min_bytes, 1):
+            self._candidates.add(storage, self.context.next_use(storage))
 
     def register(self, array: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
         """Returns the storage under an array, made known as `map_id` of `token` if need be; None if it cannot be moved.
 
         Of a block from outside of the graph only the array's part counts: a batch may be a slice of a whole data set.
         """
-        found = self.find(array)
-        root = arrays.root_of(array)
-        if found is not None or root is None or not self.backend.manages(root) or arrays.flat_bytes(root) is None:
+        found, root = find(array), arrays.root_of(array)
+        if found is not None and not found.memory.closed:
             return found
-        storage = Storage(self, root)
-        storage.token, storage.map = token, map_id
-        self._all.add(storage)
+        if root is None or not self.backend.manages(root) or arrays.flat_bytes(root) is None:
+            return None
+        storage = Storage(self, root, int(root.nbytes))
+        storage.assign(token, map_id, from_outside)
         if from_outside:
-            storage.counted_bytes = int(array.nbytes)
-        self.count(root, storage, self.metering and not from_outside)
-        self.put(root, storage)
+            storage.count_as(int(array.nbytes))
+        self._all.add(storage)
+        self._count(root, storage, not from_outside)
         return storage
-
-    def known(self) -> list[Storage]:
-        """All storages, wherever they are."""
-        return list(self._all)
 
     # --- moving ----------------------------------------------------------------------------------------------------
 
@@ -92,23 +199,34 @@ class Residency(Account):
         if storage.state is not State.RESIDENT:
             return False
         if storage.has_true_copy():
-            self.let_go(storage)
+            storage.let_go()
             return True
-        release(storage)
-        storage.recipe = None  # his Variables have their arrays again, and nobody notices what he writes there
-        if storage.held_elsewhere():
+        if storage.is_held_elsewhere():
             return False
         root = storage.root()
         block = None if root is None else arrays.flat_bytes(root)
         if block is None:
             return False
-        self._discard_copy(storage)
-        storage.copy, storage.transfer = self.backend.swap_out(block)
+        copy, transfer = self.backend.swap_out(block)
         self.tally.swapped_out_bytes += storage.nbytes
-        storage.exposed, storage.recalled = False, storage.recalled and self.maps_far_memory
-        storage.block, storage.state = block, State.LEAVING
+        storage.leave(block, copy, transfer, storage.recalled and not self.context.far.keeps_recalled)
         self.leaving.append(storage)
-        storage.empty_places()
+        return True
+
+    def give_up(self, storage: Storage) -> bool:
+        """Gives up a map that can be made again; False if it has to go another way.
+
+        What no function retains dies by itself, whoever holds it: what recipes read stays what it was.
+        """
+        if storage.state is not State.RESIDENT or storage.root() is None:
+            return storage.state is State.LOST and storage.recipe is not None
+        if storage.exposed or storage.recipe is None or not storage.recipe.is_whole():
+            storage.remember(None)
+            return False
+        if storage.is_retained():
+            if storage.is_held_elsewhere():
+                return False
+            storage.lose()
         return True
 
     def reap(self, wait: bool = False) -> None:
@@ -120,20 +238,40 @@ class Residency(Account):
         self._arrivals.forget_ended()
         while self.leaving:
             storage = self.leaving[0]
-            transfer = storage.transfer
-            if storage.state is State.LEAVING and transfer is not None:
-                if not transfer.done and not wait:
+            if storage.state is State.LEAVING and storage.transfer is not None:
+                if not storage.transfer.done and not wait:
                     return
-                self.finish_leaving(storage)
                 wait = False
+                try:
+                    self.see_off(storage)
+                except OSError:
+                    self.leaving.popleft()
+                    raise
             self.leaving.popleft()
+
+    def see_off(self, storage: Storage) -> None:
+        """Waits for a swap-out, and lets go of what nobody wants.
+
+        Raises:
+            SpillError: it failed; the storage is resident and has no copy.
+        """
+        assert storage.transfer is not None
+        try:
+            with self.tally.stalled():
+                storage.transfer.wait()
+        except OSError:
+            storage.stay()
+            storage.drop_copy()
+            raise
+        self.tally.written.append(storage.stay())
+        self.context.far.left(self, storage)
 
     def abandon_dead(self) -> None:
         """Ends the swap-outs of maps that nobody can ask for any more, such as those of a graph that is gone."""
         for storage in self.leaving:
-            if storage.copy is not None and not any(place.is_alive() for place in storage.places.values()):
-                storage.recalled = True  # there is no copy to go to
-                self._discard_copy(storage)
+            if storage.copy is not None and not storage.is_wanted():
+                storage.recall()  # there is no copy to go to
+                storage.drop_copy()
 
     def settle(self) -> None:
         """Waits for all swap-outs.
@@ -153,40 +291,21 @@ class Residency(Account):
                 log.logger.info('a swap-out failed after its iteration had ended: %s', str(error))
 
     def prefetch(self, storage: Storage) -> bool:
-        """Starts the swap-in of a storage that is away, keeps one that is leaving; False if there is no room now."""
-        storage.recalled = True
-        found = self._near_block(storage)
+        """Starts to bring a storage back, keeps one that is leaving; False if there is no room now."""
+        storage.recall()
+        found = storage.notice()
         if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
-            storage.fill_places(found, variables=storage.exposed)
+            storage.refill(found)
         if found is not None or storage.state is not State.AWAY:
             return True
-        assert storage.copy is not None
-        try:
-            if self.maps_far_memory:
-                show(self, storage)
-                return True
-            block = self.backend.allocate(storage.nbytes)
-        except MemoryError:
-            return False
-        on_heap, storage.mapped = block.base is None, False
-        self.count(arrays.root_of(block), storage, self.metering and on_heap)
-        self._limit_kept(0)
-        storage.block, storage.state = block, State.ARRIVING
-        try:
-            storage.transfer = self._arrivals.begin(self.backend, storage.copy, block)
-        except BaseException:
-            storage.block = None
-            self.detach(storage)  # the block may live on under a copy that nobody waits for
-            raise
-        self.tally.swapped_in_bytes += storage.nbytes
-        return True
+        return self.context.far.begin(self, storage)
 
     def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
         """Makes a storage resident because somebody reads it now (P1).
 
         Args:
             storage: what is read.
-            exposed: the user reads it, who may write to it: then the far copy is worthless, and Variables get their
+            exposed: the program reads it, who may write to it: then the far copy is worthless, and Variables get their
                 arrays back. Else only what Chainer retains comes back.
 
         Returns:
@@ -194,189 +313,264 @@ class Residency(Account):
 
         Raises:
             LostMapError: it was freed after its last known use.
-            SpillError: the swap-in failed; the far copy is whole, and reading again tries again.
+            SpillError: a copy failed; the far copy is whole, and reading again tries again.
             MemoryError: no near memory for it.
         """
-        with self.tally.stalled():
-            if self.maps_far_memory and storage.state is State.LEAVING:
-                see_off(self, storage)
-            block = self._near_block(storage)
+        with LOCK:
+            if storage.state is State.LEAVING:
+                self.context.far.want(self, storage)
+            block = storage.notice()
             if block is None:
-                block = self._bring(storage)
-            storage.fill_places(block, variables=exposed)
-            storage.exposed = storage.exposed or exposed
-        return block
+                with self.tally.stalled():
+                    block = self._bring(storage)
+            if exposed:
+                self._expose(storage, block)
+            storage.refill(block)
+            return block
 
-    def guard(self, storage: Storage) -> None:
-        """Empties the Variables of a resident storage that has a far copy, so that a user's read is noticed."""
-        watched = storage.copy is not None or storage.hold is not None
-        if storage.state is State.RESIDENT and watched and not storage.exposed:
-            storage.empty_places(variables_only=True)
+    def open(self, storage: Storage) -> None:
+        """Makes a storage resident for a function that may write to it.
+
+        Raises:
+            As `fetch`.
+        """
+        with LOCK:
+            block = self.fetch(storage, exposed=False)
+            self._expose(storage, block)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Frees a storage after its last backward use.
 
         Its far copy stays while the graph lives, so that it can still be read, and so does its recipe. One with neither
-        is lost, where that is allowed and no Variable of the user's shows it.
+        is lost, where that is allowed and no Variable of the program's shows it.
         """
         if storage.state is State.ARRIVING:
             self.turn_back(storage)
-        storage.recalled = False
+        storage.recall(False)
         if storage.state is not State.RESIDENT:
             return
+        remade = storage.recipe is not None and not storage.exposed
         if storage.has_true_copy():
-            self.let_go(storage)
-        elif ((may_lose or (storage.recipe is not None and not storage.exposed))
-                and storage.copy is None and not storage.in_variables()):
-            storage.empty_places()
-            storage.hold, storage.state = None, State.LOST
+            storage.let_go()
+        elif remade or (may_lose and storage.copy is None and not storage.is_in_variables()):
+            storage.lose()
 
     def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
         """Takes new bytes for a lost storage, of which `root` is the owner."""
-        self.count(root, storage, self.metering)
-        storage.state, storage.exposed = State.RESIDENT, False
-        storage.fill_places(block, variables=False)
-        self.put(root, storage)
+        storage.make()
+        self._count(root, storage, True)
+        storage.refill(block)
 
-    def is_lost(self, storage: Storage) -> bool:
-        """Whether its bytes are in no memory."""
-        return self._near_block(storage) is None and storage.state is State.LOST
+    def show(self, storage: Storage, block: ByteArray) -> None:
+        """Takes a mapping of the far copy for a storage that is away."""
+        storage.show()
+        self._count(arrays.root_of(block), storage, False)
+        storage.refill(block)
+
+    def turn_back(self, storage: Storage) -> None:
+        """Ends a swap-in that nobody waits for: the far copy is still whole."""
+        with contextlib.suppress(OSError):
+            self.arrive(storage)
+            storage.let_go()
+
+    def begin_arrival(self, storage: Storage, block: ByteArray) -> None:
+        """Starts a swap-in into `block`.
+
+        Raises:
+            SpillError: as `Backend.swap_in`; the storage is away.
+        """
+        assert storage.copy is not None
+        storage.come(block)
+        self._count(arrays.root_of(block), storage, block.base is None)
+        self._limit_kept(0)
+        try:
+            storage.coming(self._arrivals.begin(self.backend, storage, block))
+        except BaseException:
+            storage.turn_back()
+            raise
+        self.tally.swapped_in_bytes += storage.nbytes
+
+    def arrive(self, storage: Storage) -> ByteArray:
+        """Waits for a swap-in and returns the block, which only the places own from then on.
+
+        Raises:
+            SpillError: it failed; the far copy is whole.
+        """
+        transfer = storage.transfer
+        assert transfer is not None
+        here = False
+        try:
+            transfer.wait()
+            here = True
+        finally:
+            if transfer.done and not here:
+                storage.turn_back()
+        self.tally.read.append(transfer)
+        block = storage.arrive()
+        self._arrivals.forget_ended()
+        return block
+
+    def arrive_all(self) -> None:
+        """Waits for all swap-ins that are under way.
+
+        Raises:
+            SpillError: one failed.
+        """
+        for storage in self._arrivals.storages():
+            if storage.state is State.ARRIVING:
+                self.fetch(storage, exposed=False)
+
+    def release(self, copy: FarCopy) -> None:
+        """Gives a far copy up, from any thread."""
+        self.backend.release(copy)
 
     def close(self) -> None:
         """Brings back what somebody may still read, then gives the backend back.
 
         If this fails: an error of a transfer passes through, and the backend stays open with what it has.
         """
-        self.budget_bytes = None
+        self.enter(Context(self.tally, recipes=self.context.recipes, far=self.context.far))
         self.backend.limit(None, lambda nbytes: False)
         self.calm()
         for storage in list(self._all):
-            if storage.state in (State.AWAY, State.ARRIVING):
-                # Copies of Variables, which no place knows, find the block here as long as they live.
-                storage.block = self.fetch(storage, exposed=True)
+            if storage.state is State.LOST and storage.recipe is not None and (
+                    storage.pending_uses > 0 or storage.is_shown()):
+                with contextlib.suppress(LostMapError):
+                    self.fetch(storage, exposed=False)
+        for storage in list(self._all):
+            storage.spoil_readers()
+            if storage.state is not State.LOST:
+                is_away = storage.root() is None
+                block = self.fetch(storage, exposed=True)
+                if is_away:  # copies of Variables, which no place knows, find the block here as long as they live
+                    storage.keep(block)
         self.backend.close()
         self._arrivals.clear()
+        self.closed = True
+        super().close()
+
+    def is_idle(self) -> bool:
+        """Whether nobody can ask for anything that is not in near memory."""
+        with LOCK:
+            return all(storage.state is State.RESIDENT or not storage.is_wanted() for storage in list(self._all))
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: nothing is moved here any more, and what was away is the parent's."""
+        self.closed = True
+        self.context = Context(Tally(self.backend), recipes=self.context.recipes)
+        super().close()
 
     # --- the budget ------------------------------------------------------------------------------------------------
 
     def fits(self, nbytes: int) -> bool:
         """Whether so many more bytes keep within the budget."""
-        return self.budget_bytes is None or self.near_bytes() + nbytes <= self.budget_bytes
+        budget_bytes = self.context.budget_bytes
+        return budget_bytes is None or self.near_bytes() + nbytes <= budget_bytes
 
     def has_room(self, nbytes: int) -> bool:
         """Whether so many more bytes keep within the budget, and the device gives them too.
 
         A device may refuse what the budget allows: free memory lies scattered, or others have taken it.
         """
-        return self.budget_bytes is None or (self.fits(nbytes) and self.backend.has_room(nbytes))
+        return self.context.budget_bytes is None or (self.fits(nbytes) and self.backend.has_room(nbytes))
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
         """Whether a storage may come now and leave room for so many bytes more."""
-        return storage.state is not State.AWAY or self.maps_far_memory or self.has_room(storage.nbytes + beside_bytes)
+        if storage.state is not State.AWAY:
+            return True
+        needed_bytes = self.context.far.needed_bytes(storage)
+        return not needed_bytes or self.has_room(needed_bytes + beside_bytes)
 
-    def make_room(self, nbytes: int) -> bool:
-        """Waits for swap-outs, then evicts what is used last, until there is room; False if the budget has none."""
+    def make_room(self, nbytes: int, thorough: bool = False) -> bool:
+        """Waits for swap-outs, then evicts what is used last, until there is room; False if the budget has none.
+
+        Args:
+            nbytes: that are to be allocated.
+            thorough: tries once more everything that could not go before.
+        """
         self.reap()
         if not self.has_room(nbytes):
             with self.tally.stalled():
                 if self.fits(nbytes):
                     self.backend.trim()
-                stuck: set[int] = set()
-                while not self.has_room(nbytes) and free_something(self, stuck):
+                self._candidates.take_again(thorough)
+                while not self.has_room(nbytes) and self.free_something():
                     pass
         self._limit_kept(nbytes)
         return self.fits(nbytes)
 
-    def _limit_kept(self, nbytes: int) -> None:
-        """What the device keeps for later, with what is near and so many bytes more, is within the budget."""
-        if self.budget_bytes is not None:
-            self.backend.keep_at_most(max(0, self.budget_bytes - self.near_bytes() - nbytes))
+    def relieve(self, nbytes: int) -> bool:
+        """What a device calls when an allocation does not fit, see `Backend.limit`."""
+        with LOCK, self.tally.stalled():
+            before_bytes = self.near_bytes()
+            self.tally.missing_bytes = max(self.tally.missing_bytes, nbytes)
+            self._candidates.take_again(True)
+            while self.near_bytes() > before_bytes - nbytes and self.free_something():
+                pass
+            return self.near_bytes() < before_bytes
+
+    def free_something(self) -> bool:
+        """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""
+        if self.leaving:
+            self.reap(wait=True)
+            return True
+        victim = self._candidates.pop()
+        if victim is None:
+            return False
+        if victim in self.pinned or victim.mapped:
+            return True
+        if victim.state is State.ARRIVING:
+            self.turn_back(victim)
+        elif victim.is_retained() and ((victim.recipe is not None and self.give_up(victim)) or self.swap_out(victim)):
+            self.tally.evictions += 1
+            self.settle()
+        return True
 
     # --- the small steps -------------------------------------------------------------------------------------------
 
-    def finish_leaving(self, storage: Storage) -> None:
-        assert storage.transfer is not None
-        try:
-            with self.tally.stalled():
-                storage.transfer.wait()
-        except OSError:
-            self._stay(storage)
-            self._discard_copy(storage)
-            self.leaving.popleft()
-            raise
-        self.tally.written.append(storage.transfer)
-        self._stay(storage)
-        if storage.recalled and self.maps_far_memory:
-            come_back(self, storage)
-        elif not storage.recalled and not storage.exposed and storage not in self.pinned:
-            self.let_go(storage)
+    def _limit_kept(self, nbytes: int) -> None:
+        """What the device keeps for later, with what is near and so many bytes more, is within the budget."""
+        budget_bytes = self.context.budget_bytes
+        if budget_bytes is not None:
+            self.backend.keep_at_most(max(0, budget_bytes - self.near_bytes() - nbytes))
 
-    def _stay(self, storage: Storage) -> None:
-        """What was to leave is resident: the places own it again."""
-        assert storage.block is not None
-        storage.fill_places(storage.block, variables=storage.exposed)
-        storage.block, storage.transfer, storage.state = None, None, State.RESIDENT
-
-    def let_go(self, storage: Storage) -> None:
-        root = storage.root()
-        storage.empty_places()
-        storage.exposed, storage.state = False, State.AWAY
-        del root
-
-    def _near_block(self, storage: Storage) -> ByteArray | None:
-        """Returns the block if it is in near memory, and takes note if it is so, or is not, without our doing."""
-        root = storage.root()
-        if storage.state is State.LEAVING:
-            storage.recalled = True
-        elif storage.state in (State.AWAY, State.LOST) and root is not None:
-            storage.state, storage.exposed = State.RESIDENT, True
-        elif storage.state is State.RESIDENT and root is None:
-            storage.state = State.AWAY if storage.has_true_copy() else State.LOST
-        near = root is not None and storage.state in (State.LEAVING, State.RESIDENT)
-        return arrays.flat_bytes(root) if near and root is not None else None
+    def _count(self, root: Any, storage: Storage, metered: bool) -> None:
+        self.count(root, storage, metered and self.context.listener is not None)
+        self.touch(storage)
 
     def _bring(self, storage: Storage) -> ByteArray:
-        if storage.state is State.LOST:
-            return revive(self, storage)
         if storage.state is State.ARRIVING:
             try:
-                return self._arrive(storage)
+                return self.arrive(storage)
             except OSError as error:
                 log.logger.info('a swap-in failed and is tried again: %s', str(error))
+        source = self.context.far if storage.state is State.AWAY else self.context.recipes
         if storage.state is State.AWAY:
             self.tally.faults += 1
-            if self.maps_far_memory:
-                return show(self, storage)
-            self.make_room(storage.nbytes)
-            stuck: set[int] = set()
-            while not self.prefetch(storage):
-                if not free_something(self, stuck):
-                    raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; '
-                                      'lower chainer.config.ooc_budget, so that more of it stays free')
-        return self._arrive(storage)
+        elif storage.recipe is None:
+            self.context.on_lost(storage)
+            raise LostMapError(
+                f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, and '
+                "there is no copy of it; the next iteration plans for this use. To go on now use policy 'swap-all', "
+                'whose maps can be read as long as their graph lives')
+        assert source is not None
+        return source.bring(self, storage)
 
-    def _arrive(self, storage: Storage) -> ByteArray:
-        """Waits for a swap-in and returns the block, which only the places own from then on."""
-        assert storage.transfer is not None and storage.block is not None
-        block, state = storage.block, State.AWAY
-        try:
-            storage.transfer.wait()
-            self.tally.read.append(storage.transfer)
-            state = State.RESIDENT
-            self.put(arrays.root_of(block), storage)
-        finally:
-            if storage.transfer.done:
-                storage.block, storage.transfer, storage.state = None, None, state
-                self._arrivals.forget_ended()
-        return block
+    def _expose(self, storage: Storage, block: ByteArray) -> None:
+        """The program may write to the block from now on: what recipes read is split off, as it is now.
 
-    def turn_back(self, storage: Storage) -> None:
-        """Ends a swap-in that nobody waits for: the far copy is still whole."""
-        with contextlib.suppress(OSError):
-            self._arrive(storage)
-        storage.state = State.AWAY
-
-    def _discard_copy(self, storage: Storage) -> None:
-        if storage.copy is not None:
-            self.backend.release(storage.copy)
-            storage.copy = None
+        Raises:
+            SpillError: there is no copy of it and none could be made; nothing has changed.
+        """
+        if self.closed:
+            storage.spoil_readers()
+        if storage.readers and not storage.exposed:
+            if storage.state is State.LEAVING:
+                self.see_off(storage)
+            copy = None
+            if not storage.can_split():
+                copy, transfer = self.backend.swap_out(block)
+                self.tally.swapped_out_bytes += storage.nbytes
+                transfer.wait()
+            self._all.add(storage.split_off(copy))
+        storage.expose()

@@ -1,9 +1,6 @@
-"""Maps that are given up and made again: how one is let go of, and how its chain of calls runs.
+"""Maps that are given up and made again: how their chains of calls run.
 
-    RESIDENT, held --forget--> LOST, with a recipe --revive--> RESIDENT --drop--> LOST ...
-
-From its birth on such a map is *held*: its Variables are vacant, so that every read of the user's is noticed. He may
-have written to what he read, and the recipe would not give that: then the map is copied instead.
+    RESIDENT --give_up--> LOST, with a recipe --bring--> RESIDENT --drop--> LOST ...
 
 A chain runs in the order of the first runs. What it makes for itself alone dies when its last reader in the chain has
 run; what functions still wait for stays if the plan shares chains, so that a prefix of several runs once (P7).
@@ -13,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
@@ -21,140 +17,107 @@ from chainer_ooc.classify.decision import is_shared
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.recipe import Moved, Product, Recipe
+from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import State, Storage
 
-if TYPE_CHECKING:
-    from chainer_ooc.execute.residency import Residency
 
+class MakeAgain:
+    """Runs the calls that a lost map needs, when it is read."""
 
-def hold(storage: Storage, recipe: Recipe) -> None:
-    """Says how a new map can be made again, and has reads of the user's noticed from now on."""
-    root = storage.root()
-    block = None if root is None else arrays.flat_bytes(root)
-    if block is not None:
-        storage.recipe, storage.hold = recipe, block
-        storage.empty_places(variables_only=True)
+    keeps_recalled = True
 
+    def needed_bytes(self, storage: Storage) -> int:
+        return storage.nbytes
 
-def forget(residency: Residency, storage: Storage) -> bool:
-    """Gives up a map that can be made again, after its last forward use; False if it has to go another way.
-
-    What nobody retains is the user's own from here on, if a Variable of his shows it: whatever he writes to it, a chain
-    starts from what the calls before saw. If he may have written already, that is copied to far memory.
-
-    Raises:
-        SpillError: that copy failed; the map is resident and will be lost.
-    """
-    if storage.state is not State.RESIDENT or storage.root() is None:
-        release(storage)
-        return storage.state is State.LOST and storage.recipe is not None
-    if storage.recipe is not None and not storage.is_retained():
-        _part(residency, storage)
+    def begin(self, memory: Residency, storage: Storage) -> bool:
         return True
-    if storage.exposed:
-        release(storage)
-    storage.hold = None
-    if storage.exposed or storage.recipe is None or not storage.recipe.is_whole() or storage.held_elsewhere():
-        storage.recipe = None
-        return False
-    storage.empty_places()
-    storage.state = State.LOST
-    return True
+
+    def want(self, memory: Residency, storage: Storage) -> None:
+        pass
+
+    def left(self, memory: Residency, storage: Storage) -> None:
+        pass
+
+    def bring(self, memory: Residency, storage: Storage) -> ByteArray:
+        """See `Source.bring`.
+
+        Raises:
+            LostMapError: something that a call needs is gone, or has changed.
+            RecomputeMismatchError: a call gave another shape or dtype than at first.
+            SpillError, MemoryError: as for `Residency.fetch`.
+        """
+        pinned = memory.pinned
+        try:
+            return _run(memory, storage, pinned)
+        except LostMapError:
+            memory.context.on_lost(storage)
+            raise
+        finally:
+            memory.pin(pinned)
 
 
-def _part(residency: Residency, storage: Storage) -> None:
-    block = storage.hold
-    release(storage)
-    if storage.exposed and block is not None:
-        storage.recipe = None
-        storage.copy, transfer = residency.backend.swap_out(block)
-        residency.tally.swapped_out_bytes += storage.nbytes
-        transfer.wait()
-        storage.exposed = False
-    del block
-    residency.detach(storage)
+MAKE_AGAIN = MakeAgain()
 
 
-def release(storage: Storage) -> None:
-    """Ends the watch over a map: its Variables have their arrays again."""
-    block, storage.hold = storage.hold, None
-    if block is not None:
-        storage.fill_places(block, variables=True)
-
-
-def revive(residency: Residency, wanted: Storage) -> ByteArray:
-    """Runs the calls that a lost map needs.
-
-    Returns:
-        Its block.
-
-    Raises:
-        LostMapError: something that a call needs is gone, or has changed.
-        RecomputeMismatchError: a call gave another shape or dtype than at first.
-        SpillError, MemoryError: as for `Residency.fetch`.
-    """
+def _run(memory: Residency, wanted: Storage, pinned: frozenset[Storage]) -> ByteArray:
     blocks: dict[Storage, ByteArray] = {}
-    pinned, passed = residency.pinned, set()
-    try:
-        chain = _chain(residency, wanted)
-        readers = Counter(each for recipe in chain for each in _moved(recipe))
-        for recipe in chain:
-            for each in _moved(recipe):
-                if each not in blocks:
-                    blocks[each] = residency.fetch(each, exposed=False)
-            residency.pinned = pinned | blocks.keys()
-            residency.make_room(recipe.peak_bytes)
-            with residency.tally.recomputing():
-                made = recipe.run([arrays.view(blocks[each.storage], each.layout) if isinstance(each, Moved)
-                                   else each.unchanged() for each in recipe.inputs])
-            residency.tally.recomputed_calls += 1
-            for storage, parts in _by_storage(made):
-                if residency.is_lost(storage) and (
-                        storage is wanted or readers[storage] or _stays(residency, storage)):
-                    blocks[storage] = _take_up(residency, storage, parts)
-                    passed.add(storage)
-            made.clear()
-            parts = []
-            for each in _moved(recipe):
-                readers[each] -= 1
-                if not readers[each] and each is not wanted:
-                    del blocks[each]
-                    if each in passed and not _stays(residency, each):
-                        residency.drop(each, may_lose=False)
-        return blocks[wanted]
-    except LostMapError:
-        residency.on_lost(wanted)
-        raise
-    finally:
-        residency.pinned = pinned
+    made_here = set()
+    chain = _chain(wanted)
+    readers = Counter(each for recipe in chain for each in _inputs(recipe))
+    for recipe in chain:
+        for each in _inputs(recipe):
+            if each not in blocks:
+                blocks[each] = each.memory.fetch(each, exposed=False)
+        memory.pin(pinned | blocks.keys())
+        memory.make_room(recipe.peak_bytes)
+        with memory.tally.recomputing():
+            made = recipe.run([each.unchanged(blocks[each.storage]) if isinstance(each, Moved) else each.unchanged()
+                               for each in recipe.inputs])
+        memory.tally.recomputed_calls += 1
+        for storage, parts in _by_storage(made):
+            if is_lost(storage) and (storage is wanted or readers[storage] or _stays(memory, storage)):
+                blocks[storage] = _take_up(memory, storage, parts)
+                made_here.add(storage)
+        made.clear()
+        parts = []
+        for each in _inputs(recipe):
+            readers[each] -= 1
+            if not readers[each] and each is not wanted:
+                del blocks[each]
+                if each in made_here and not _stays(memory, each):
+                    memory.drop(each, may_lose=False)
+    return blocks[wanted]
 
 
-def _stays(residency: Residency, storage: Storage) -> bool:
-    return is_shared(residency.shares_chains, storage.map) and storage.pending_uses > 0
+def is_lost(storage: Storage) -> bool:
+    """Whether its bytes are in no memory."""
+    return storage.notice() is None and storage.state is State.LOST
 
 
-def _chain(residency: Residency, wanted: Storage) -> list[Recipe]:
+def _stays(memory: Residency, storage: Storage) -> bool:
+    return is_shared(memory.context.shares_chains, storage.map) and storage.pending_uses > 0
+
+
+def _chain(wanted: Storage) -> list[Recipe]:
     """The recipes that give a map, in the order in which they have to run."""
     found: dict[int, Recipe] = {}
     waiting = [wanted]
     while waiting:
         storage = waiting.pop()
-        if storage.recipe is None:
-            raise LostMapError(_lost(storage))
-        if storage.recipe.serial not in found:
-            found[storage.recipe.serial] = storage.recipe
-            waiting += [each for each in _moved(storage.recipe) if residency.is_lost(each)]
+        recipe = storage.recipe
+        if not isinstance(recipe, Recipe) or recipe.spoilt:
+            raise LostMapError(
+                f'feature map {storage.map} ({storage.nbytes} bytes) cannot be made again: what it was made from is '
+                "gone, or may have been written to; the next iteration plans for this. To go on now use policy "
+                "'swap-all', which keeps a copy of every map")
+        if recipe.serial not in found:
+            found[recipe.serial] = recipe
+            waiting += [each for each in _inputs(recipe) if is_lost(each)]
     return [found[serial] for serial in sorted(found)]
 
 
-def _lost(storage: Storage) -> str:
-    return (f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, and there '
-            "is no copy of it; the next iteration plans for this use. To go on now use policy 'swap-all', whose maps "
-            'can be read as long as their graph lives')
-
-
-def _moved(recipe: Recipe) -> set[Storage]:
-    return {each.storage for each in recipe.inputs if isinstance(each, Moved)}
+def _inputs(recipe: Recipe) -> set[Storage]:
+    return {each.storage for each in recipe.moved()}
 
 
 def _by_storage(made: dict[Product, Array]) -> Iterator[tuple[Storage, list[tuple[Product, Array]]]]:
@@ -166,7 +129,7 @@ def _by_storage(made: dict[Product, Array]) -> Iterator[tuple[Storage, list[tupl
     yield from groups.items()
 
 
-def _take_up(residency: Residency, storage: Storage, parts: list[tuple[Product, Array]]) -> ByteArray:
+def _take_up(memory: Residency, storage: Storage, parts: list[tuple[Product, Array]]) -> ByteArray:
     """Makes new arrays a storage's content; they are copied if they do not lie as those of the first run did."""
     root = arrays.root_of(parts[0][1])
     block = None if root is None else arrays.flat_bytes(root)
@@ -177,7 +140,7 @@ def _take_up(residency: Residency, storage: Storage, parts: list[tuple[Product, 
         root = arrays.root_of(block)
         for product, array in parts:
             arrays.view(block, product.layout.writable())[...] = array
-    residency.restore(storage, root, block)
+    memory.restore(storage, root, block)
     return block
 
 

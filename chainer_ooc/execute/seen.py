@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, array_of, hidden_places
+from chainer_ooc.execute.account import Beside, find
+from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import Recorder
@@ -34,21 +34,21 @@ class Parameters:
         ref = self._roots.get(id(root))
         return ref is not None and root is not None and ref() is root
 
-    def standing_bytes(self) -> tuple[int, int]:
-        """Bytes of the arrays with the optimizer's state, and of the gradients."""
-        steady = gradients = 0
+    def beside(self) -> Beside:
+        """Bytes of the arrays, of the gradients and of the optimizer's state."""
+        parameter_bytes = gradient_bytes = optimizer_bytes = 0
         alive = {key: parameter for key, ref in self._parameters.items() if (parameter := ref()) is not None}
         self._parameters = {key: self._parameters[key] for key in alive}
         for parameter in alive.values():
-            steady += _nbytes(array_of(parameter))
-            gradients += _nbytes(parameter.grad)
+            parameter_bytes += _nbytes(array_of(parameter))
+            gradient_bytes += _nbytes(parameter.grad)
             state = getattr(parameter.update_rule, 'state', None) or {}
-            steady += sum(_nbytes(value) for value in state.values())
-        return steady, gradients
+            optimizer_bytes += sum(_nbytes(value) for value in state.values())
+        return Beside(parameter_bytes, gradient_bytes, optimizer_bytes)
 
 
 def see_call(
-        residency: Residency, recorder: Recorder, parameters: Parameters, token: object, function: Any,
+        memory: Residency, recorder: Recorder, parameters: Parameters, token: object, function: Any,
         inputs: Sequence[Any], outputs: Sequence[Any], min_bytes: int) -> tuple[list[int], list[int], list[int]]:
     """Registers everything that a call touched.
 
@@ -57,17 +57,31 @@ def see_call(
     """
     position = len(recorder.calls)
 
-    def see(array: Any, place: Any, producer: int | None, hidden: bool = False) -> int:
+    def see(array: Any, node: Any, producer: int | None, place: AttributePlace | None = None) -> int:
         if array is None or parameters.own(array):
             return -1
-        storage = residency.register(array, token, len(recorder.maps), from_outside=producer is None)
+        storage = memory.register(array, token, len(recorder.maps), from_outside=producer is None)
         if storage is None:
             return -1
-        if storage.token is not token or storage.map == len(recorder.maps):
-            storage.token, storage.pending_uses = token, 0
-            storage.map = recorder.new_map(array, storage.counted_bytes, producer, hidden)
-        storage.touched = position
-        storage.add_place(place)
+        if storage.token is not token:
+            storage.assign(token, len(recorder.maps), from_outside=producer is None)
+            if storage.counted_bytes < storage.nbytes:
+                storage.count_as(int(array.nbytes))
+            memory.count_again(storage)
+        is_new = storage.map == len(recorder.maps)
+        if is_new:
+            recorder.new_map(array, storage.counted_bytes, producer, place is not None)
+        if storage.counted_bytes < storage.nbytes and recorder.is_other_part(
+                storage.map, arrays.layout_of(array, storage.root())) and not is_new:
+            storage.count_as(min(storage.nbytes, storage.counted_bytes + int(array.nbytes)))
+            memory.count_again(storage)
+            recorder.maps[storage.map].nbytes = storage.counted_bytes
+        storage.use(position)
+        if place is None:
+            storage.add_node(node)
+        else:
+            storage.add_places(place)
+        storage.memory.touch(storage)
         return storage.map
 
     inside = []
@@ -75,11 +89,12 @@ def see_call(
         is_parameter = _is_parameter(given)
         if is_parameter:
             parameters.add(given)
-        inside.append(-1 if is_parameter else see(array_of(given), NodePlace(node), None))
-    outside = [see(array_of(each), NodePlace(each.node), position) for each in outputs]
-    concealed = _see_hidden(residency, see, function, position, min_bytes)
-    for storage in retained(residency, function):
-        storage.pending_uses += 1
+        inside.append(-1 if is_parameter else see(array_of(given), node, None))
+    outside = [see(array_of(each), each.node, position) for each in outputs]
+    concealed = [see(place.get(), None, position, place) for place in hidden_places(function)
+                 if _is_hidden_map(memory, place, min_bytes)]
+    for storage in retained(function):
+        storage.retain()
         if storage.token is token:
             recorder.maps[storage.map].retained = True
     return inside, outside, concealed
@@ -91,49 +106,43 @@ def name_of(function: Any) -> str:
     return name
 
 
-def retained(residency: Residency, function: Any) -> list[Storage]:
+def retained(function: Any) -> list[Storage]:
     """The storages that a function's backward may read, each once, wherever they are."""
-    found = dict.fromkeys(_retained(residency, function))
+    found = dict.fromkeys(_retained(function))
     found.pop(None, None)
     return [each for each in found if each is not None]
 
 
-def _retained(residency: Residency, function: Any) -> Iterator[Storage | None]:
+def _retained(function: Any) -> Iterator[Storage | None]:
     for index in function._input_indexes_to_retain or ():
         node = function.inputs[index]
-        yield node._ooc.storage if isinstance(node._ooc, Away) else residency.find(node._data)
+        yield find(node._data) if node._ooc is None else node._ooc.storage
     for index, array in enumerate(function._retained_output_data or ()):
-        storage = residency.find(array)
+        storage = find(array)
         if storage is not None:
-            storage.add_place(OutputPlace(function, index))
+            storage.add_places(OutputPlace(function, index))
         yield storage
     owners = [function, function.__dict__.get('_function')]
     for owner in owners:
         yield from (away.storage for away in (getattr(owner, '_ooc', None) or {}).values())
     for place in hidden_places(function):
-        for array in place.arrays():
-            yield residency.find(array)
+        yield find(place.get())
 
 
-def _see_hidden(residency: Residency, see: Any, function: Any, position: int, min_bytes: int) -> list[int]:
-    """Registers the arrays that a function hides and nobody else has: persistent values and constants are no maps."""
-    ids = []
-    for place in hidden_places(function):
-        if place.nbytes() < max(min_bytes, 1):
-            continue
-        if place.look(residency.find) is not None or _is_only_holder(residency, place):
-            ids.append(place.look(functools.partial(see, place=place, producer=position, hidden=True)))
-    return ids
-
-
-def _is_only_holder(residency: Residency, place: AttributePlace) -> bool:
-    root = place.look(arrays.root_of)
+def _is_hidden_map(memory: Residency, place: AttributePlace, min_bytes: int) -> bool:
+    """Whether a function hides an array that nobody else has: persistent values and constants are no maps."""
+    array: Any = place.get()
+    if array.nbytes < max(min_bytes, 1):
+        return False
+    if find(array) is not None:
+        return True
+    root = arrays.root_of(array)
     if root is None:
         return False
-    probe = Storage(residency, root)
-    probe.add_place(place)
-    del root
-    return not probe.held_elsewhere()
+    probe = Storage(memory, root, root.nbytes)
+    probe.add_places(place)
+    del root, array
+    return not probe.is_held_elsewhere()
 
 
 def _is_parameter(given: Any) -> bool:

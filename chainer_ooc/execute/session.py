@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,11 +22,12 @@ from chainer_ooc.backends import Demand
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.iteration import Iteration
+from chainer_ooc.execute.iteration import Iteration, can_leave
+from chainer_ooc.execute.places import computing, is_computing
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, name_of
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
@@ -46,70 +48,70 @@ class Session:
         self.settings = settings
         log.set_level(settings.log_level)
         self._stats: IterationStats | Callable[[], IterationStats] | None = None
-        self._residency = Residency(backend)
+        self._memory = Residency(backend)
         self._parameters = Parameters()
         self._graphs = Graphs()
         self._meter = backend.meter()
         self._iteration: Iteration | None = None
-        self._depth = 0
         self._uncertain = True
         self._default_budget_bytes: int | None = None
-        self._residency.on_lost = _note_reuse
+        self._left_behind: list[weakref.ref[Storage]] = []
 
     # --- what the seams call ---------------------------------------------------------------------------------------
 
     def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Runs a forward call."""
-        if self._depth or not _is_managed(inputs):
-            if not self._depth:  # an evaluation allocates without asking
-                self._residency.backend.keep_at_most(0)
-            with self._inside():
+        if is_computing() or not _is_managed(inputs):
+            if not is_computing():  # an evaluation allocates without asking
+                self._memory.backend.keep_at_most(0)
+            with computing():
                 outputs: tuple[Any, ...] = function._apply(inputs)
             return outputs
-        with self._guard(function, 'forward'), self._inside():
-            if self._iteration is None or self._iteration.is_over():
-                self._begin()
-            iteration = self._iteration
-            assert iteration is not None
-            iteration.before_call(function, inputs)
-            started = self._residency.backend.moment()
+        with self._guard(function, 'forward'), computing():
+            with LOCK:
+                if self._iteration is None or self._iteration.is_over():
+                    self._begin()
+                iteration = self._iteration
+                assert iteration is not None
+                iteration.before_call(function, inputs)
+            started = self._memory.backend.moment()
             outputs = function._apply(inputs)
-            span = started, self._residency.backend.moment()
+            span = started, self._memory.backend.moment()
             if function.inputs is not None:
-                iteration.after_call(function, inputs, outputs, span)
+                with LOCK:
+                    iteration.after_call(function, inputs, outputs, span)
         return outputs
 
     def step(self, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Runs one function's backward."""
         iteration = self._iteration
-        if iteration is None or self._depth:
+        if iteration is None or is_computing():
             run(*arguments)
             return
         function = arguments[0]
-        with self._guard(function, 'backward'), self._inside():
-            needed = iteration.before_step(function)
-            started = self._residency.backend.moment()
+        with self._guard(function, 'backward'), computing():
+            with LOCK:
+                needed = iteration.before_step(function)
+            started = self._memory.backend.moment()
             run(*arguments)
-            iteration.after_step(function, needed, (started, self._residency.backend.moment()))
+            span = started, self._memory.backend.moment()
+            with LOCK:
+                iteration.after_step(function, needed, span)
 
     def backward_pass(self, backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a backward pass, which consists of steps."""
         iteration = self._iteration
-        if iteration is None or self._depth:
+        if iteration is None or is_computing():
             return backprop(*args, **kwargs)
         with self._guard():
-            iteration.begin_backward()
+            with LOCK:
+                iteration.begin_backward()
             result = backprop(*args, **kwargs)
-            self._stats = iteration.end_backward()
+            with LOCK:
+                self._stats = iteration.end_backward()
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         return result
-
-    def bring_back(self, nodes: Sequence[Any]) -> None:
-        """Makes the data of nodes resident for somebody who only looks."""
-        with self._inside():
-            for node in nodes:
-                node.data  # noqa: B018, reading is what brings it back
 
     def adopt(self, settings: config.Settings) -> bool:
         """Goes on under other settings, from the next iteration; False if they need another backend."""
@@ -143,17 +145,26 @@ class Session:
 
     def close(self) -> None:
         """Ends the iteration in hand and gives the backend back."""
-        self._abandon()
-        self._residency.close()
+        with LOCK:
+            self._abandon()
+            self._memory.close()
+
+    def is_idle(self) -> bool:
+        """Whether nobody can ask for anything that is not in near memory."""
+        return self._memory.is_idle()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: nothing is moved any more, and what was away is the parent's."""
+        self._memory.leave_to_parent()
 
     # --- iterations ------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         self._end()
-        if self._graphs.follow_file(self.settings.plan_file, self._residency.backend):
+        if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._uncertain = False
         self._iteration = Iteration(
-            self.settings, self._budget_bytes(), self._residency, self._parameters, self._graphs, self._meter,
+            self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             recording=self._uncertain)
 
     def _end(self) -> None:
@@ -161,8 +172,9 @@ class Session:
         if iteration is None:
             return
         trace = iteration.close()
-        self._residency.abandon_dead()
-        self._residency.calm()  # what is still leaving would count as standing in the next plan
+        self._memory.abandon_dead()
+        self._memory.calm()  # what is still leaving would count as standing in the next plan
+        self._hand_over(iteration)
         self._uncertain = self._uncertain or iteration.following.left
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
@@ -173,8 +185,23 @@ class Session:
             self._graphs.use(iteration.graph)
             timing = iteration.timing()
             if timing is not None:
-                iteration.graph.note_shortage(self._residency.tally.missing_bytes)
+                iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 iteration.graph.note_timing(timing)
+
+    def _hand_over(self, iteration: Iteration) -> None:
+        """What an iteration has left and cannot be moved becomes the program's own.
+
+        What came from outside does so at once: the program had it before, such as a list of batches. Maps do when
+        another iteration is over: until then they are those of the last loss, which most programs still have.
+        """
+        left = iteration.left_behind()
+        for storage in filter(None, (ref() for ref in self._left_behind)):
+            if storage.token is not iteration and not can_leave(storage, self.settings.min_bytes):
+                self._memory.hand_over(storage)
+        for storage in left:
+            if storage.from_outside:
+                self._memory.hand_over(storage)
+        self._left_behind = [weakref.ref(each) for each in left if not each.from_outside]
 
     def _known(self) -> bool:
         graph = self._graphs.latest()
@@ -185,23 +212,12 @@ class Session:
             return self.settings.budget_bytes
         if self._default_budget_bytes is not None:
             return self._default_budget_bytes
-        self._residency.standing_bytes = 0
-        standing_bytes = sum(self._parameters.standing_bytes())
-        held_bytes = self._residency.near_bytes() + standing_bytes
-        budget_bytes = int(held_bytes + SHARE_OF_FREE * self._residency.backend.free_bytes())
-        if standing_bytes:  # before the first iteration nobody knows which of the memory in use is parameters
+        beside = self._parameters.beside()
+        self._memory.stands(beside)
+        budget_bytes = int(self._memory.near_bytes() + SHARE_OF_FREE * self._memory.backend.free_bytes())
+        if beside.steady_bytes:  # before the first iteration nobody knows which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes
-
-    @contextlib.contextmanager
-    def _inside(self) -> Iterator[None]:
-        self._depth += 1
-        self._residency.inside = True
-        try:
-            yield
-        finally:
-            self._depth -= 1
-            self._residency.inside = self._depth > 0
 
     @contextlib.contextmanager
     def _guard(self, function: Any = None, way: str = '') -> Iterator[None]:
@@ -211,7 +227,7 @@ class Session:
         except DeviceMemoryError as error:
             in_hand = self._iteration is not None
             self._abandon()
-            budget_bytes = self._residency.budget_bytes
+            budget_bytes = self._memory.context.budget_bytes
             if function is None or not in_hand or budget_bytes is None or error.floor_bytes <= budget_bytes:
                 raise
             where = f'{way} of {name_of(function)}'
@@ -221,12 +237,13 @@ class Session:
             raise
 
     def _abandon(self) -> None:
-        iteration, self._iteration = self._iteration, None
-        if iteration is not None:
-            iteration.abandon()
-            self._uncertain = self._uncertain or not self._known()
-        self._residency.calm()
-        self._residency.recount()
+        with LOCK:
+            iteration, self._iteration = self._iteration, None
+            if iteration is not None:
+                iteration.abandon()
+                self._uncertain = self._uncertain or not self._known()
+            self._memory.calm()
+            self._memory.recount()
 
 
 def demand_of(settings: config.Settings) -> Demand:
@@ -240,9 +257,3 @@ def _is_managed(inputs: Sequence[Any]) -> bool:
 
     return (chainer.config.enable_backprop and chainer.config.schedule_func is None
             and all(isinstance(each, (chainer.Variable, *chainer.get_array_types())) for each in inputs))
-
-
-def _note_reuse(storage: Storage) -> None:
-    """A lost map is read: from now on its graph's plan may lose none, since the others may be read next."""
-    if isinstance(storage.token, Iteration) and storage.token.graph is not None:
-        storage.token.graph.note_reuse(range(len(storage.token.graph.trace.maps)))

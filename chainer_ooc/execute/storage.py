@@ -1,17 +1,30 @@
-"""One block of near memory and its copy in far memory.
+"""One block of near memory, its places, and where its bytes are while they are not there.
 
-    RESIDENT --swap_out--> LEAVING --reap--> AWAY --prefetch--> ARRIVING --fetch--> RESIDENT
-        |                     '--- recalled: stays RESIDENT
-        '---- drop, forget: to AWAY where a far copy is, else to LOST --revive--> RESIDENT
+    event        from                 to          who calls for it
+    -----------  -------------------  ----------  -------------------------------------------------------------
+    leave        RESIDENT             LEAVING     a swap-out starts: the places are empty, the block is held here
+    stay         LEAVING              RESIDENT    its copy is whole, or failed: the places have the block again
+    let go       RESIDENT             AWAY        the far copy is what the block is: nothing is lost
+    lose         RESIDENT             LOST        no copy: to be made again where there is a recipe. Both also when the
+                                                  last array has died without our doing
+    come         AWAY                 ARRIVING    a swap-in starts: the target is held here
+    arrive       ARRIVING             RESIDENT    the bytes are there
+    turn back    ARRIVING             AWAY        the swap-in failed, or nobody waits for it: the far copy is whole
+    show         AWAY                 RESIDENT    the far copy itself is mapped, see `sources`
+    make         LOST                 RESIDENT    the recipe has run
+    take up      AWAY, LOST           RESIDENT    somebody held the array all the time: his and Chainer's stay one
+    -----------  -------------------  ----------  -------------------------------------------------------------
 
-A storage never owns its block while that is RESIDENT: the places do, and a weak reference tells when it is really
-gone. It may be alive although every place gave it up, when the user holds the array; then it is taken up again, unread
-from anywhere, so that the user's array and Chainer's stay one (P4) and nothing written to it is lost.
+A storage never owns its block while that is RESIDENT: the places do, and a weak reference tells when it is really gone.
 
-A far copy that is read where it is goes from AWAY to RESIDENT at once: its block is a mapping (see `through`).
+Every change is a method of `Storage` and goes through this table; nothing else writes its fields. A storage knows the
+`memory` of the session that made it, and whoever reads it, in whatever thread, reaches that memory through it: another
+session's spill file has other bytes at the same place. All changes happen under one lock of the process, `LOCK`, which
+is held while copies are waited for. Two locks could be taken in both orders; one cannot.
 
-The places are empty from the moment that a swap-out starts, and Variables stay empty when only Chainer itself reads. So
-every read by the user is noticed, and after one the far copy is not trusted: he may have written to what he got.
+**What the program reads, it may write to.** A Variable of a block that has a far copy, or that recipes read, is watched
+(`places.Watched`). After the program's first read the storage is *exposed*: the far copy is not trusted any more, and
+what recipes read is split off as a storage of its own, with the bytes as they were (`Residency.split`).
 
 Left out: when to do what (`residency`), and which memory that frees.
 """
@@ -19,22 +32,23 @@ Left out: when to do what (`residency`), and which memory that frees.
 from __future__ import annotations
 
 import enum
+import os
 import sys
+import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
-from chainer_ooc.execute.places import Array, Away, Place
+from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, is_computing
 
-if TYPE_CHECKING:
-    from chainer_ooc.execute.recipe import Recipe
-    from chainer_ooc.execute.residency import Residency
+#: Held by whoever changes a storage, an account or a residency.
+LOCK = threading.RLock()
 
-
-#: From so many places on the dead ones are looked for: a user's constant may be an input of every iteration.
+#: From so many places on the dead ones are looked for: a constant may be an input of every iteration.
 CROWDED = 32
 
 
@@ -48,74 +62,165 @@ class State(enum.Enum):
     LOST = 'in no memory: to be made again where there is a recipe'
 
 
+TRANSITIONS = {
+    ('leave', State.RESIDENT): State.LEAVING,
+    ('stay', State.LEAVING): State.RESIDENT,
+    ('let go', State.RESIDENT): State.AWAY,
+    ('lose', State.RESIDENT): State.LOST,
+    ('come', State.AWAY): State.ARRIVING,
+    ('arrive', State.ARRIVING): State.RESIDENT,
+    ('turn back', State.ARRIVING): State.AWAY,
+    ('show', State.AWAY): State.RESIDENT,
+    ('make', State.LOST): State.RESIDENT,
+    ('take up', State.AWAY): State.RESIDENT,
+    ('take up', State.LOST): State.RESIDENT,
+}
+
+
+class Memory(Protocol):
+    """What a storage asks of the memory that it is in."""
+
+    closed: bool
+
+    def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
+        """Makes it resident."""
+
+    def swap_out(self, storage: Storage) -> bool:
+        """Lets it go as soon as its copy is whole; False if it cannot go now."""
+
+    def give_up(self, storage: Storage) -> bool:
+        """Lets it go, to be made again; False if it has to go another way."""
+
+    def prefetch(self, storage: Storage) -> bool:
+        """Starts to bring it back; False if there is no room now."""
+
+    def drop(self, storage: Storage, may_lose: bool) -> None:
+        """Frees it after its last use."""
+
+    def touch(self, storage: Storage) -> None:
+        """It was used."""
+
+    def open(self, storage: Storage) -> None:
+        """Brings it back for somebody who may write to it."""
+
+    def release(self, copy: FarCopy) -> None:
+        """Gives a far copy up, from any thread."""
+
+
+class Recipe(Protocol):
+    """How a storage's bytes are made again."""
+
+    def is_whole(self) -> bool:
+        """Whether every input can still be had as it was."""
+
+    def spoil(self) -> None:
+        """An input may not be as it was any more."""
+
+    def retarget(self, before: Storage, after: Storage) -> None:
+        """Has another storage stand where one stood, among what it reads and what it makes."""
+
+
 class Storage:
-    """A block that several arrays may share.
+    """A block that several arrays may share. All attributes are for reading.
 
     Attributes:
+        memory: moves it.
         nbytes: its size.
-        counted_bytes: what of it counts as near memory; less than all where it came from outside.
-        token: the iteration that gave it its map id.
         state: where its bytes are.
-        root: weak reference to the array that owns the block in near memory.
-        block: the bytes while a transfer moves them, else None.
-        copy: the far copy, or None; when the state is RESIDENT it equals the block unless `exposed`.
-        transfer: the one in flight, or None.
-        recipe: how the bytes are made again, or None.
-        hold: the bytes of a new map whose Variables are vacant so that the user's reads are noticed, else None.
-        places: everything of Chainer's that may hold an array on it, each once.
-        map: id of its feature map in the iteration, or -1.
-        mapped: the block, in near memory last or still, shows the far copy itself: the two cannot differ.
-        recalled: it is to stay although it is LEAVING.
-        exposed: the user may have got an array on it, so that the far copy may be outdated.
+        token, map: the iteration that it was last part of, and the id of its feature map there.
+        from_outside: no function of that iteration made it.
+        counted_bytes: what of it counts as near memory.
         pending_uses: functions that retained it and have not run backward yet.
         touched: the position that used it last.
+        root: weak reference to the array that owns the block in near memory.
+        block, transfer: the bytes and the copy while that is under way, else None.
+        copy: the far copy, or None; when RESIDENT it equals the block unless `exposed`.
+        recipe: how the bytes are made again, or None.
+        readers: recipes that read it.
+        places: everything of Chainer's that may hold an array on it, each once.
+        mapped: the block shows the far copy itself: the two cannot differ.
+        recalled: it is to stay although it is LEAVING.
+        exposed: the program may have an array on it, so that the far copy may be outdated.
+        serial: of its latest entry among those that may be evicted.
     """
 
     __slots__ = (
-        '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'hold', 'map', 'mapped', 'nbytes', 'pending_uses',
-        'places', 'recalled', 'recipe', 'residency', 'root', 'state', 'token', 'touched', 'transfer')
+        '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'nbytes',
+        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'serial', 'state', 'token', 'touched',
+        'transfer')
 
-    def __init__(self, residency: Residency, root: Array):
-        self.residency = residency
-        self.nbytes = int(root.nbytes)
-        self.counted_bytes = self.nbytes
+    def __init__(self, memory: Memory, root: Array | None, nbytes: int):
+        self.memory = memory
+        self.nbytes = self.counted_bytes = nbytes
+        self.state = State.LOST if root is None else State.RESIDENT
+        self.root: weakref.ref[Array] = _NOBODY if root is None else weakref.ref(root)
         self.token: object = None
-        self.state = State.RESIDENT
-        self.root: weakref.ref[Array] = weakref.ref(root)
+        self.map, self.touched, self.pending_uses, self.serial = -1, -1, 0, -1
+        self.from_outside = False
         self.block: ByteArray | None = None
         self.copy: FarCopy | None = None
         self.transfer: Transfer | None = None
         self.recipe: Recipe | None = None
-        self.hold: ByteArray | None = None
+        self.readers: weakref.WeakSet[Recipe] = weakref.WeakSet()
         self.places: dict[tuple[int, object], Place] = {}
-        self.map = -1
-        self.mapped = False
-        self.exposed = False
-        self.recalled = False
-        self.pending_uses = 0
-        self.touched = -1
-
-    def add_place(self, place: Place) -> None:
-        """Learns of somewhere that may hold an array on the block; one known already counts once."""
-        if len(self.places) >= CROWDED:
-            self.places = {key: each for key, each in self.places.items() if each.is_alive()}
-        known = self.places.get(place.key)
-        if known is None or not known.is_alive():
-            self.places[place.key] = place
-
-    def fetch(self) -> ByteArray:
-        """What a read of an absent array reaches (P1); whoever is not Chainer may write to what he gets."""
-        return self.residency.fetch(self, exposed=not self.residency.inside)
+        self.mapped = self.exposed = self.recalled = False
 
     def __del__(self) -> None:
         if self.copy is not None:
-            self.residency.backend.release(self.copy)
+            self.memory.release(self.copy)
+
+    # --- whose it is -----------------------------------------------------------------------------------------------
+
+    def assign(self, token: object, map_id: int, from_outside: bool) -> None:
+        """Makes it a feature map of an iteration; functions of others wait for it no more."""
+        self.token, self.map, self.from_outside, self.pending_uses = token, map_id, from_outside, 0
+
+    def count_as(self, nbytes: int) -> None:
+        """Says what of it counts as near memory."""
+        self.counted_bytes = nbytes
+
+    def use(self, position: int) -> None:
+        """A computation has used it."""
+        self.touched = position
+
+    def rank(self, serial: int) -> None:
+        """Its place among those that may be evicted is another one now."""
+        self.serial = serial
+
+    def retain(self) -> None:
+        """One more function retains it for its backward."""
+        self.pending_uses += 1
+
+    def is_done(self) -> bool:
+        """One of these functions has run backward; True if it was the last."""
+        self.pending_uses -= 1
+        return self.pending_uses <= 0
+
+    def add_places(self, *places: Place) -> None:
+        """Learns of places that may hold an array on the block; one known already counts once."""
+        if len(self.places) >= CROWDED:
+            self.places = {key: each for key, each in self.places.items() if each.is_alive()}
+        for place in places:
+            known = self.places.get(place.key)
+            if known is None or not known.is_alive():
+                self.places[place.key] = place
+
+    def add_node(self, node: Any) -> None:
+        """Learns of a variable node, and of its Variable."""
+        known = self.places.get((id(node), 'node'))
+        if known is None or not known.is_alive():
+            self.add_places(NodePlace(node), VariablePlace(node))
+
+    # --- what is asked ---------------------------------------------------------------------------------------------
+
+    def fetch(self) -> ByteArray:
+        """What a read of an absent or watched array reaches (P1)."""
+        return self.memory.fetch(self, exposed=not is_computing())
 
     def is_retained(self) -> bool:
-        """Whether Chainer itself holds it for backward, and not only a Variable of the user's."""
+        """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
         root = self.root()
-        return root is not None and any(
-            arrays.root_of(array) is root for place in self.places.values() for array in place.retained())
+        return root is not None and any(not place.is_variable for place, _ in self._held(root))
 
     def has_true_copy(self) -> bool:
         """Whether the far copy is what the block is."""
@@ -125,17 +230,20 @@ class Storage:
         """Whether its bytes can be had whenever they are asked for, as long as its graph lives."""
         return self.copy is not None or self.recipe is not None or self.is_retained()
 
+    def is_wanted(self) -> bool:
+        """Whether anybody is left who could ask for it."""
+        return any(place.is_alive() for place in self.places.values())
+
     def is_shown(self) -> bool:
-        """Whether there is a Variable for it, with its array or vacant."""
-        return any(place.is_shown() for place in self.places.values())
+        """Whether there is a Variable for it, with its array or without."""
+        return any(isinstance(place, VariablePlace) and place.is_shown() for place in self.places.values())
 
-    def in_variables(self) -> bool:
-        """Whether a Variable that the user can reach holds an array on it."""
+    def is_in_variables(self) -> bool:
+        """Whether a Variable that the program can reach holds an array on it."""
         root = self.root()
-        return any(arrays.root_of(array) is root
-                   for place in self.places.values() for array in place.variables())
+        return root is not None and any(place.is_variable for place, _ in self._held(root))
 
-    def held_elsewhere(self) -> bool:
+    def is_held_elsewhere(self) -> bool:
         """Whether anything but the places refers to the block: then letting go frees nothing, and bytes may change."""
         root = self.root()
         if root is None:
@@ -143,51 +251,203 @@ class Storage:
         held: dict[int, list[Any]] = {}
         array = None
         for place in self.places.values():
-            for array in place.arrays():
+            array = place.get()
+            if array is not None and type(array) is not Away:
                 _add_chain(held, array, root)
         del root, array
         return not held or any(_references(entry) != entry[1] for entry in held.values())
 
-    def empty_places(self, variables_only: bool = False) -> None:
+    def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
+        """The places that hold arrays on the root, each with its array."""
+        for place in self.places.values():
+            array = place.get()
+            if array is not None and type(array) is not Away and arrays.root_of(array) is root:
+                yield place, array  # type: ignore[misc]
+
+    # --- places ----------------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Has the program's next read noticed."""
+        root = self.root()
+        if root is not None and not self.exposed:
+            for place, array in self._held(root):
+                if isinstance(place, VariablePlace):
+                    place.watch(Away(self, arrays.layout_of(array, root)))
+
+    def _empty(self) -> None:
         """Lets every place give its array up for a stand-in; the caller keeps the bytes in reach until it returns."""
         root = self.root()
         stand_ins: dict[int, Away] = {}
-
-        def away_for(array: Array) -> Away | None:
-            if root is None or arrays.root_of(array) is not root:
-                return None
+        for place, array in [] if root is None else list(self._held(root)):
             if id(array) not in stand_ins:
                 stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
-            return stand_ins[id(array)]
+            place.put(stand_ins[id(array)])
 
-        for place in self.places.values():
-            place.empty_variable(away_for)
-            if not variables_only:
-                place.empty(away_for)
-
-    def fill_places(self, block: ByteArray, variables: bool) -> None:
-        """Gives places that have one of our stand-ins their arrays, laid over `block`.
-
-        Args:
-            block: the bytes.
-            variables: those that a user may see, too. While they are not filled, a user's read is noticed.
-        """
+    def _fill(self, block: ByteArray) -> None:
+        """Gives places that have one of our stand-ins their arrays; Variables only if the program may write to them."""
         views: dict[arrays.Layout, Array] = {}
-
-        def array_for(away: Away) -> Array | None:
-            if away.storage is not self:
-                return None
-            if away.layout not in views:
-                views[away.layout] = arrays.view(block, away.layout)
-            return views[away.layout]
-
         for place in self.places.values():
-            place.fill(array_for)
-            if variables:
-                place.fill_variable(array_for)
+            if isinstance(place, VariablePlace):
+                if not self.exposed:
+                    continue
+                place.unwatch()
+            away = place.get()
+            if type(away) is Away and away.storage is self:
+                if away.layout not in views:
+                    views[away.layout] = arrays.view(block, away.layout)
+                place.put(views[away.layout])
+
+    # --- changes ---------------------------------------------------------------------------------------------------
+
+    def _go(self, event: str) -> None:
+        after = TRANSITIONS.get((event, self.state))
+        assert after is not None, f'{event!r} of a storage that is {self.state}'
+        self.state = after
+
+    def leave(self, block: ByteArray, copy: FarCopy, transfer: Transfer, recalled: bool) -> None:
+        """A swap-out has started. The order matters to an interrupt: a copy is trusted when the state says so."""
+        self.drop_copy()
+        self.block, self.transfer = block, transfer
+        self._go('leave')
+        self.copy, self.recipe, self.exposed, self.recalled = copy, None, False, recalled
+        self._empty()
+
+    def stay(self) -> Transfer:
+        """What was to leave is resident; gives the transfer, which has ended."""
+        assert self.block is not None and self.transfer is not None
+        self._go('stay')
+        self._fill(self.block)
+        transfer, self.block, self.transfer = self.transfer, None, None
+        return transfer
+
+    def let_go(self) -> None:
+        """Gives the block up; its far copy is true."""
+        assert self.has_true_copy()
+        root = self.root()
+        self._go('let go')
+        self._empty()
+        self.exposed = False
+        del root
+
+    def lose(self) -> None:
+        """Gives the block up for ever, or until the recipe runs."""
+        self._go('lose')
+        self._empty()
+
+    def recall(self, wanted: bool = True) -> None:
+        """It is wanted back soon, or is not any more."""
+        self.recalled = wanted
+
+    def come(self, block: ByteArray) -> None:
+        """A swap-in is about to start, into `block`."""
+        self._go('come')
+        self.block, self.mapped = block, False
+
+    def coming(self, transfer: Transfer) -> None:
+        """The swap-in has started."""
+        self.transfer = transfer
+
+    def arrive(self) -> ByteArray:
+        """The bytes are there; gives the block, which only the places own from then on."""
+        assert self.block is not None
+        block, self.block, self.transfer = self.block, None, None
+        self._go('arrive')
+        return block
+
+    def turn_back(self) -> None:
+        """The swap-in is of no use: the far copy is still whole."""
+        self.block, self.transfer, self.root = None, None, _NOBODY  # it may live on under a copy that nobody waits for
+        self._go('turn back')
+
+    def show(self) -> None:
+        """The block is a mapping of the far copy."""
+        self.mapped = True
+        self._go('show')
+
+    def make(self) -> None:
+        """The block was made again."""
+        self.exposed, self.mapped = False, False
+        self._go('make')
+
+    def watch_root(self, root: weakref.ref[Array]) -> None:
+        """Says who owns the block from now on."""
+        self.root = root
+
+    def refill(self, block: ByteArray) -> None:
+        """Gives the places their arrays."""
+        self._fill(block)
+
+    def notice(self) -> ByteArray | None:
+        """Returns the block if it is in near memory, and takes note if it is so, or is not, without our doing."""
+        root = self.root()
+        if self.state is State.LEAVING:
+            self.recalled = True
+        elif root is not None and self.state in (State.AWAY, State.LOST):
+            self._go('take up')
+            self.expose()
+        elif root is None and self.state is State.RESIDENT:
+            true = self.has_true_copy()
+            self._go('let go' if true else 'lose')
+            self.exposed = self.exposed and not true
+        near = root is not None and self.state in (State.LEAVING, State.RESIDENT)
+        return arrays.flat_bytes(root) if near and root is not None else None
+
+    def expose(self) -> None:
+        """The program reads it, and may write to it, which no recipe would."""
+        self.exposed, self.recipe = True, None
+
+    def enclose(self) -> None:
+        """The program held no array any more: what the block is now is true, and a copy from before is not."""
+        if self.exposed and not self.mapped:
+            self.drop_copy()
+        self.exposed = False
+
+    def remember(self, recipe: Recipe | None) -> None:
+        """Says how the bytes are made again, or that they cannot be."""
+        self.recipe = recipe
+
+    def spoil_readers(self) -> None:
+        """The bytes may not be any more what recipes have read."""
+        for recipe in list(self.readers):
+            recipe.spoil()
+        self.readers.clear()
+
+    def can_split(self) -> bool:
+        """Whether its bytes as they are can be had without it."""
+        if self.has_true_copy():
+            return not self.mapped
+        return self.recipe is not None and self.recipe.is_whole()
+
+    def split_off(self, copy: FarCopy | None) -> Storage:
+        """Makes a storage of what recipes read, which has a far copy or the recipe: `copy`, or this one's own."""
+        other = Storage(self.memory, None, self.nbytes)
+        other.assign(self.token, self.map, self.from_outside)
+        if copy is None and self.has_true_copy():
+            copy, self.copy = self.copy, None
+        if copy is not None:
+            other.copy, other.state = copy, State.AWAY
+        elif self.recipe is not None:
+            self.recipe.retarget(self, other)
+            other.recipe = self.recipe
+        self.recipe = None
+        for recipe in list(self.readers):
+            recipe.retarget(self, other)
+            other.readers.add(recipe)
+        self.readers.clear()
+        return other
+
+    def keep(self, block: ByteArray) -> None:
+        """Its memory is closed, and the bytes live as long as it does."""
+        self.block = block
+
+    def drop_copy(self) -> None:
+        """Gives the far copy up."""
+        copy, self.copy = self.copy, None
+        if copy is not None:
+            self.memory.release(copy)
 
 
-def _add_chain(held: dict[int, list[Any]], array: Array, root: Any) -> None:
+def _add_chain(held: dict[int, list[Any]], array: Any, root: Any) -> None:
     """Counts a holder of `array`, and the hold of each thing between it and the root on the next, once."""
     waiting: list[Any] = [array]
     while waiting:
@@ -212,3 +472,7 @@ def _calibrate() -> int:
 
 
 _OVERHEAD = _calibrate()
+_NOBODY: weakref.ref[Array] = weakref.ref(np.empty(0))
+
+if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment
+    os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]

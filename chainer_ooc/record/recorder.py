@@ -9,7 +9,7 @@ Source: PoocH 4.1 and 4.2.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ class MapRow:
     shown: bool = False
     written: bool = False
     held: bool = False
+    last_held: int = -1
     backward_uses: list[int] = field(default_factory=list)
 
 
@@ -71,6 +72,7 @@ class Recorder:
         self.maps: list[MapRow] = []
         self.events: list[MemoryEvent] = []
         self.now = -1
+        self._parts: set[tuple[int, Hashable]] = set()
 
     @property
     def next_position(self) -> int:
@@ -83,6 +85,12 @@ class Recorder:
         map_id = len(self.maps) - 1
         self.event('malloc', map_id, nbytes)
         return map_id
+
+    def is_other_part(self, map_id: int, layout: Hashable) -> bool:
+        """Whether this part of a map's block was not asked for yet."""
+        known = len(self._parts)
+        self._parts.add((map_id, layout))
+        return len(self._parts) > known
 
     def event(self, kind: str, map_id: int, nbytes: int) -> None:
         """Notes that a block appeared or went."""
@@ -137,7 +145,7 @@ class Recorder:
                 foreign=row.foreign, last_forward_use=row.last_forward_use, backward_uses=tuple(row.backward_uses),
                 shape=row.shape, dtype=row.dtype,
                 last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive,
-                shown=row.shown, written=row.written, held=row.held)
+                shown=row.shown, written=row.written, held=row.held, last_held=row.last_held)
             for map_id, row in enumerate(self.maps))
         return Trace(
             device=backend.name, calls=calls, steps=steps, maps=maps, events=tuple(self.events),

@@ -52,7 +52,7 @@ class Course:
 def lay_out(problem: Problem, decision: Decision) -> Course:
     """Works out chains, demand and swap-ins; chains share what they make if the decision says so, or memory allows."""
     trace, verdicts = problem.trace, decision.verdicts
-    leaves = tuple(decision.leaves.get(each.id, each.last_forward_use) for each in trace.maps)
+    leaves = tuple(max(decision.leaves.get(each.id, 0), each.leaves_at) for each in trace.maps)
     ways: tuple[Shared, ...] = (True, False) if decision.shares_chains is None else (decision.shares_chains,)
     for shared in ways if Verdict.RECOMPUTE in verdicts else (True,):
         chains = find_chains(trace, verdicts, shared)

@@ -33,7 +33,7 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
         standing: what lives through it.
         min_bytes: smaller maps always stay.
         chains: what runs again.
-        leaves: for each map, the position after which it leaves; by default its last forward use.
+        leaves: for each map, the position after which it leaves; by default as early as it can.
         mapped: swapped maps do not come back, since they are read where they are.
     """
     chains = chains or find_chains(trace, verdicts)
@@ -70,7 +70,7 @@ def residency(
     chains = chains or find_chains(trace, (Verdict.KEEP,))
     uses = chains.uses[feature_map.id]
     if verdict is not Verdict.KEEP:
-        away = (born, feature_map.last_forward_use if leave is None else leave)
+        away = (born, feature_map.leaves_at if leave is None else leave)
         if not uses or (mapped and verdict is Verdict.SWAP):
             return (away,)
         back = uses[0] if verdict is Verdict.SWAP else chains.restored[feature_map.id]

@@ -17,7 +17,7 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
-VERSION = 4
+VERSION = 5
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class FeatureMap:
         reused: a backward pass of a later iteration has read it, after the uses that are known here.
         held: after its last use in backward somebody else held the array, such as a function of second order, so that
             it stays in near memory.
+        last_held: the last position in forward at which somebody else still held the array after its last use there, so
+            that it could not leave: a frame's local variable, for example. -1 if nobody did.
     """
 
     id: int
@@ -59,6 +61,12 @@ class FeatureMap:
     written: bool = False
     reused: bool = False
     held: bool = False
+    last_held: int = -1
+
+    @property
+    def leaves_at(self) -> int:
+        """The position in forward after which it can leave."""
+        return max(self.last_forward_use, self.last_held)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from chainer_ooc.backends.arrays import Layout, flat_bytes, layout_of, root_of, view
 from chainer_ooc.backends.host import HostBackend, block
+from chainer_ooc.execute.account import find
 from chainer_ooc.execute.places import AttributePlace
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import State
@@ -241,10 +242,10 @@ def hidden_family(residency, family):
     storage = residency.register(root, None, 0, from_outside=False)
     expected = {}
     for number, array in enumerate(family):
-        assert residency.find(array) is storage
+        assert find(array) is storage
         setattr(holder, f'array{number}', array)
         expected[f'array{number}'] = seen(array, root)
-        storage.add_place(AttributePlace(holder, f'array{number}'))
+        storage.add_places(AttributePlace(holder, f'array{number}'))
     return holder, storage, expected, weakref.ref(root)
 
 
@@ -280,7 +281,7 @@ def test_a_family_of_views_comes_back_equal_from_the_spill_file(residency, data)
         storage.fetch()
         assert_came_back(holder, storage, expected)
         root = storage.root
-        storage.exposed = True  # as if written to: the copy is not used again
+        storage.expose()  # as if written to: the copy is not used again
 
 
 def test_views_of_one_block_share_it_again_afterwards(residency):

@@ -106,23 +106,24 @@ def test_bytes_written_through_the_block_are_those_of_the_array():
 
 
 class Holder:
-    """A place that holds some arrays."""
+    """A place that holds an array."""
 
-    key = (0, '')
+    is_variable = False
 
-    def __init__(self, *held):
-        self.held = list(held)
+    def __init__(self, held):
+        self.held = held
 
     def is_alive(self):
         return True
 
-    def arrays(self):
-        yield from self.held
+    def get(self):
+        return self.held
 
 
 def storage_of(*held):
-    storage = Storage(None, arrays.root_of(held[0]))
-    storage.places = {(0, ''): Holder(*held)}
+    root = arrays.root_of(held[0])
+    storage = Storage(None, root, root.nbytes)
+    storage.places = {(number, ''): Holder(each) for number, each in enumerate(held)}
     return storage
 
 
@@ -146,9 +147,9 @@ def test_whoever_else_holds_the_block_is_noticed(who, views):
     other = HOLDINGS[who](array)
     storage = storage_of(array, *parts)
     del array, parts
-    assert storage.held_elsewhere() is (other is not None)
+    assert storage.is_held_elsewhere() is (other is not None)
     del other
-    assert not storage.held_elsewhere()
+    assert not storage.is_held_elsewhere()
 
 
 def test_numpy_arrays_are_none_of_a_device():

@@ -143,7 +143,7 @@ def test_the_bits_are_those_of_plain_chainer(on_device, policy, host_limit_bytes
         assert stats.phase == 'run'
         assert (stats.swapped_out_bytes > 0) == (policy not in ('keep', 'pooch'))
         assert stats.peak_bytes >= 3 * MAP_BYTES
-        assert manager.current()._residency.backend.name == 'cuda'
+        assert manager.current()._memory.backend.name == 'cuda'
         chainer_ooc.reset()
 
 
@@ -163,7 +163,7 @@ def test_the_limit_of_the_allocator_holds_and_the_bits_stay(on_device, seed):
             gradients(cupy, 4)
             peak_bytes = chainer_ooc.stats().peak_bytes
         with ooc('pooch', budget=peak_bytes - 2 * MAP_BYTES):
-            budget = manager.current()._residency.backend._budget
+            budget = manager.current()._memory.backend._budget
             highest = []
             budget.add_listener(lambda kind, nbytes: highest.append(budget.held_bytes()))
             assert gradients(cupy, 6) == expected(6)
@@ -206,5 +206,5 @@ def test_a_thread_has_a_session_for_each_device_that_it_trains_on(on_device):
         on_host = manager.current()
         assert gradients(cupy, 3) == expected(3)
         assert manager.current() is on_cuda
-        assert [each._residency.backend.name for each in (on_cuda, on_host)] == ['cuda', 'host']
+        assert [each._memory.backend.name for each in (on_cuda, on_host)] == ['cuda', 'host']
         chainer_ooc.reset()

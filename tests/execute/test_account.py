@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from chainer_ooc.execute.account import Account
+from chainer_ooc.execute.account import Account, Beside, find
 from chainer_ooc.execute.storage import Storage
 
 
@@ -11,31 +11,81 @@ class Interrupting(dict):
         raise KeyboardInterrupt
 
 
+@pytest.fixture
+def account():
+    made = Account()
+    yield made
+    made.close()
+
+
 def storage_of(account, root):
-    storage = Storage(account, root)
-    storage.token, storage.map = object(), 0
+    storage = Storage(account, root, root.nbytes)
+    storage.assign(object(), 0, from_outside=False)
     return storage
 
 
-def test_a_block_counts_until_it_dies():
-    account, root = Account(), np.zeros(1000, np.uint8)
+def test_a_block_counts_until_it_dies(account):
+    root = np.zeros(1000, np.uint8)
     account.count(root, storage_of(account, root), metered=False)
     assert account.near_bytes() == 1000
     del root
     assert account.near_bytes() == 0
 
 
-@pytest.mark.parametrize('late', [False, True])
-def test_a_block_whose_counting_was_interrupted_is_put_right(late):
-    account, root = Account(), np.zeros(1000, np.uint8)
+def test_a_block_is_found_by_all_accounts_and_counted_by_one(account):
+    other, root = Account(), np.zeros(1000, np.uint8)
     storage = storage_of(account, root)
-    if late:  # known, and its bytes are not added yet
-        account.on_event = lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
-    else:
-        account._refs = Interrupting()
-    with pytest.raises(KeyboardInterrupt):
-        account.count(root, storage, metered=False)
-    account._refs, account.on_event = dict(account._refs), lambda *arguments: None
+    account.count(root, storage, metered=False)
+    assert find(root[10:]) is storage
+    assert (account.near_bytes(), other.near_bytes()) == (1000, 0)
+    account.close()
+    assert find(root) is None
+
+
+def test_what_stands_beside_the_maps_counts(account):
+    account.stands(Beside(parameter_bytes=1, gradient_bytes=20, optimizer_bytes=300, scratch_bytes=4000))
+    assert account.near_bytes() == account.beside.total_bytes == 4321
+    assert account.beside.steady_bytes == 301
+
+
+def test_what_is_handed_over_is_the_programs_until_it_is_a_feature_map_again(account):
+    root = np.zeros(1000, np.uint8)
+    storage = storage_of(account, root)
+    account.count(root, storage, metered=False)
+    account.hand_over(storage)
+    account.hand_over(storage)
+    assert (account.near_bytes(), account.program_bytes(), account.storages()) == (0, 1000, [])
+    storage.count_as(300)
+    account.count_again(storage)
+    assert (account.near_bytes(), account.program_bytes(), account.storages()) == (300, 0, [storage])
+    account.hand_over(storage)
+    del root
+    assert (account.near_bytes(), account.program_bytes()) == (0, 0)
+
+
+def test_listeners_hear_of_blocks_while_they_are_metered(account):
+    heard, root, other = [], np.zeros(1000, np.uint8), np.zeros(10, np.uint8)
+    account.count(other, storage_of(account, other), metered=False)
+    account.meter(lambda kind, token, map_id, nbytes: heard.append((kind, nbytes)))
+    account.count(root, storage_of(account, root), metered=True)
+    assert account.metered_bytes() == 1000
+    del root, other
+    assert (account.metered_bytes(), heard) == (0, [('malloc', 1000), ('free', 1000), ('free', 10)])
+    account.stop_metering()
+
+
+@pytest.mark.parametrize('late', [False, True])
+def test_a_block_whose_counting_was_interrupted_is_put_right(account, late, monkeypatch):
+    root = np.zeros(1000, np.uint8)
+    storage = storage_of(account, root)
+    with monkeypatch.context() as patched:
+        if late:  # known and counted, and nobody has heard of it yet
+            account.meter(lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        else:
+            patched.setattr(Account, '_blocks', Interrupting())
+        with pytest.raises(KeyboardInterrupt):
+            account.count(root, storage, metered=False)
+    account.stop_metering()
     account.recount()
     assert account.near_bytes() == (1000 if late else 0)
     del root, storage

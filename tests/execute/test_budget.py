@@ -51,12 +51,12 @@ class Kept:
             self.made += 1
             return make(nbytes)
 
-        def measured(residency, nbytes):
-            fits = make_room(residency, nbytes)
+        def measured(residency, nbytes, thorough=False):
+            fits = make_room(residency, nbytes, thorough)
             kept = kept_bytes(residency.backend._blocks)
             self.most_bytes = max(self.most_bytes, kept)
-            if fits and residency.budget_bytes is not None:
-                self.over_bytes = max(self.over_bytes, residency.near_bytes() + nbytes + kept - residency.budget_bytes)
+            if fits and residency.context.budget_bytes is not None:
+                self.over_bytes = max(self.over_bytes, residency.near_bytes() + nbytes + kept - residency.context.budget_bytes)
             return fits
 
         monkeypatch.setattr(block, 'LEAST_MAPPED_BYTES', 1)

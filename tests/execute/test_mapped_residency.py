@@ -6,9 +6,10 @@ import pytest
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.places import AttributePlace
-from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.mapped import MAPPED
+from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.storage import State
-from chainer_ooc.execute.through import see_off
+from chainer_ooc.execute.tally import Tally
 
 NBYTES = 4096
 
@@ -19,11 +20,15 @@ class Holder:
     _ooc = None
 
 
+def goes_on(residency, budget_bytes=None, far=MAPPED):
+    residency.enter(Context(Tally(residency.backend), budget_bytes, far=far))
+
+
 @pytest.fixture
 def residency(backend_class, tmp_path):
     backend = backend_class(str(tmp_path)) if backend_class.name == 'host' else backend_class(1)
     made = Residency(backend)
-    made.maps_far_memory = True
+    goes_on(made)
     yield made
     backend.close()
 
@@ -34,8 +39,8 @@ def hidden(residency):
     holder = Holder()
     holder.array = np.full(NBYTES, 3, np.uint8)
     storage = residency.register(holder.array, None, 0, from_outside=False)
-    storage.add_place(AttributePlace(holder, 'array'))
-    storage.pending_uses = 1
+    storage.add_places(AttributePlace(holder, 'array'))
+    storage.retain()
     return holder, storage
 
 
@@ -54,7 +59,7 @@ def mapped(residency, storage):
 def test_a_mapped_map_is_not_evicted_as_that_would_free_nothing(residency, hidden):
     storage = hidden[1]
     mapped(residency, storage)
-    residency.budget_bytes = NBYTES
+    goes_on(residency, NBYTES)
     assert not residency.make_room(2 * NBYTES)
     assert (storage.state, residency.tally.evictions) == (State.RESIDENT, 0)
 
@@ -62,9 +67,9 @@ def test_a_mapped_map_is_not_evicted_as_that_would_free_nothing(residency, hidde
 def test_a_map_comes_whatever_the_budget_says(residency, hidden):
     storage = hidden[1]
     away(residency, storage)
-    residency.budget_bytes = 0
+    goes_on(residency, 0)
     assert residency.can_come(storage, 10 * NBYTES)
-    residency.maps_far_memory = False
+    goes_on(residency, 0, COPY_IN)
     assert not residency.can_come(storage, 10 * NBYTES)
 
 
@@ -72,7 +77,7 @@ def test_what_a_user_holds_as_it_comes_back_is_not_exchanged_for_its_older_copy(
     holder, storage = hidden
     assert residency.swap_out(storage)
     held = storage.block
-    storage.recalled = True
+    storage.recall()
     residency.settle()
     assert (storage.state, storage.mapped) == (State.AWAY, False)
     held[5] = 9
@@ -83,7 +88,8 @@ def test_what_a_user_holds_as_it_comes_back_is_not_exchanged_for_its_older_copy(
 def test_what_a_user_has_read_stays_his_when_its_copy_is_whole(residency, hidden):
     holder, storage = hidden
     assert residency.swap_out(storage)
-    storage.recalled = storage.exposed = True
+    storage.recall()
+    storage.expose()
     residency.settle()
     assert (storage.state, storage.mapped, residency.near_bytes()) == (State.RESIDENT, False, NBYTES)
     assert arrays.root_of(holder.array) is storage.root()
@@ -92,8 +98,9 @@ def test_what_a_user_has_read_stays_his_when_its_copy_is_whole(residency, hidden
 def test_a_map_that_is_seen_off_because_it_is_wanted_is_there_on_its_mapping(residency, hidden):
     storage = hidden[1]
     assert residency.swap_out(storage)
-    storage.recalled = True
-    see_off(residency, storage)
+    storage.recall()
+    residency.see_off(storage)
+    residency.leaving.clear()
     assert (storage.state, storage.mapped) == (State.RESIDENT, True)
 
 
@@ -102,7 +109,7 @@ def test_a_map_that_was_mapped_counts_again_when_it_is_swapped_in(residency, hid
     mapped(residency, storage)
     residency.drop(storage, may_lose=False)
     gc.collect()
-    residency.maps_far_memory = False
+    goes_on(residency, far=COPY_IN)
     residency.fetch(storage, exposed=False)
     assert (storage.state, storage.mapped, residency.near_bytes()) == (State.RESIDENT, False, NBYTES)
 

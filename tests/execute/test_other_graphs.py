@@ -562,7 +562,7 @@ def test_a_thousand_iterations_of_changing_shapes_grow_nothing(policy, verdict_m
             del loss
             if number in (300, 1000):
                 model(*vectors(0), 0)  # ends the last iteration
-                manager.current()._residency.calm()  # what leaves still holds its iteration
+                manager.current()._memory.calm()  # what leaves still holds its iteration
                 marks.append(standing())
     for what in ('descriptors', 'threads'):
         assert marks[1][what] == marks[0][what], what

@@ -33,7 +33,6 @@ from chainer_ooc.backends.host.transfer import HostTransfer
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute import places, plans
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.storage import State
 
 #: Budgets as multiples of the smallest that works; hypothesis would draw the same of a few most of the time.
 FACTORS = (None, 1.0, 1.2, 2.0)
@@ -140,13 +139,7 @@ def test_wait_that_returns_at_once_is_found(plant, slow_reads):
 
 @pytest.mark.host  # chaos finds it too, and says so as a misuse, which fails the test
 def test_fetch_that_does_not_wait_is_found(plant, slow_reads):
-    def arrive(self, storage):
-        block = storage.block
-        self.put(block, storage)
-        storage.block, storage.transfer, storage.state = None, None, State.RESIDENT
-        return block
-
-    plant(Residency, '_arrive', arrive)
+    plant(Residency, 'arrive', lambda self, storage: storage.arrive())
     assert finding()
 
 

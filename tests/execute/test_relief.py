@@ -62,7 +62,7 @@ def loss_of(device, missing_bytes=0, act=None):
 
 
 def states():
-    return [each.state for each in manager.current()._residency.known() if each.nbytes == MAP_BYTES]
+    return [each.state for each in list(manager.current()._memory._all) if each.nbytes == MAP_BYTES]
 
 
 def gradient_bits(device, **hunger):
@@ -85,7 +85,7 @@ def test_an_input_of_the_running_function_never_leaves(device):
         seen = []
 
         def look():
-            seen.extend(each.state for each in manager.current()._residency.pinned)
+            seen.extend(each.state for each in manager.current()._memory.pinned)
 
         gradient_bits(device, missing_bytes=1000 * MAP_BYTES, act=look)
     assert seen == [State.RESIDENT]

@@ -173,9 +173,9 @@ def test_parameters_count_before_the_first_of_them_is_seen(file, monkeypatch):
     save(file)
     standing, make_room = [], Residency.make_room
 
-    def noting(residency, need_bytes):
-        standing.append(residency.standing_bytes)
-        return make_room(residency, need_bytes)
+    def noting(residency, need_bytes, thorough=False):
+        standing.append(residency.beside.total_bytes)
+        return make_room(residency, need_bytes, thorough)
     monkeypatch.setattr(Residency, 'make_room', noting)
     train('residual', 'swap-all', iterations=1, plan=file, budget=BUDGET)
     assert standing[0] == read_plans(str(file))[0].trace.standing_backward_bytes > 0

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends.host import HostBackend
-from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, Vacant, hidden_places
+from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, Watched, hidden_places
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import State
 
@@ -43,7 +43,10 @@ def retained(array):
 def stored(residency, array, *places):
     storage = residency.register(array, None, 0, from_outside=False)
     for place in places:
-        storage.add_place(place)
+        if isinstance(place, NodePlace):
+            storage.add_node(place._owner())
+        else:
+            storage.add_places(place)
     return storage
 
 
@@ -72,14 +75,14 @@ class Keeper(chainer.FunctionNode):
 def test_a_variable_and_its_node_alone_hold_their_array(residency):
     variable = retained(made())
     storage = stored(residency, variable.array, NodePlace(variable.node))
-    assert not storage.held_elsewhere()
+    assert not storage.is_held_elsewhere()
 
 
 def test_a_variable_alone_holds_its_array(residency):
     variable = chainer.Variable(made())
     storage = stored(residency, variable.array, NodePlace(variable.node))
-    assert not storage.held_elsewhere()
-    assert storage.in_variables()
+    assert not storage.is_held_elsewhere()
+    assert storage.is_in_variables()
     assert not storage.is_retained()
 
 
@@ -88,8 +91,8 @@ def test_a_node_alone_holds_its_array(residency):
     node = variable.node
     del variable
     storage = stored(residency, node._data, NodePlace(node))
-    assert not storage.held_elsewhere()
-    assert not storage.in_variables()
+    assert not storage.is_held_elsewhere()
+    assert not storage.is_in_variables()
     assert storage.is_retained()
 
 
@@ -98,7 +101,7 @@ def test_two_nodes_hold_the_same_array(residency):
     one, other = retained(array), retained(array)
     storage = stored(residency, array, NodePlace(one.node), NodePlace(other.node))
     del array
-    assert not storage.held_elsewhere()
+    assert not storage.is_held_elsewhere()
 
 
 def test_nodes_hold_views_of_views(residency):
@@ -107,13 +110,13 @@ def test_nodes_hold_views_of_views(residency):
     turned = retained(part.array.T)
     storage = stored(residency, array, *(NodePlace(each.node) for each in (whole, part, turned)))
     del array
-    assert not storage.held_elsewhere()
+    assert not storage.is_held_elsewhere()
 
 
 def test_only_views_hold_the_block(residency):
     part = retained(made()[2:])
     storage = stored(residency, part.array, NodePlace(part.node))
-    assert not storage.held_elsewhere()
+    assert not storage.is_held_elsewhere()
 
 
 def test_a_function_and_its_output_node_hold_a_retained_output(residency):
@@ -121,21 +124,21 @@ def test_a_function_and_its_output_node_hold_a_retained_output(residency):
     function = output.creator_node
     assert function._retained_output_data[0] is output.array
     storage = stored(residency, output.array, NodePlace(output.node), OutputPlace(function, 0))
-    assert not storage.held_elsewhere()
+    assert not storage.is_held_elsewhere()
 
 
 def test_a_function_hides_its_array(residency):
     function = Keeper()
     function.mask = made()
     storage = stored(residency, function.mask, *hidden_places(function))
-    assert not storage.held_elsewhere()
+    assert not storage.is_held_elsewhere()
 
 
 def test_a_place_named_twice_counts_once(residency):
     variable = retained(made())
     storage = stored(residency, variable.array, NodePlace(variable.node), NodePlace(variable.node))
-    assert len(storage.places) == 1
-    assert not storage.held_elsewhere()
+    assert len(storage.places) == 2  # the node's and its Variable's
+    assert not storage.is_held_elsewhere()
 
 
 def test_a_block_that_came_back_is_held_by_its_places_alone(residency):
@@ -144,7 +147,7 @@ def test_a_block_that_came_back_is_held_by_its_places_alone(residency):
     storage = stored(residency, array, NodePlace(whole.node), NodePlace(part.node))
     del array
     sent_away(residency, storage).fetch()
-    assert not storage.held_elsewhere()
+    assert not storage.is_held_elsewhere()
 
 
 # --- held_elsewhere: True --------------------------------------------------------------------------------------------
@@ -169,11 +172,11 @@ def test_whoever_else_holds_the_block_is_noticed_and_it_stays(residency, hold):
     variable = retained(made())
     storage = stored(residency, variable.array, NodePlace(variable.node))
     held = HOLDS[hold](variable.array)
-    assert storage.held_elsewhere()
+    assert storage.is_held_elsewhere()
     assert not residency.swap_out(storage)
     assert storage.state is State.RESIDENT
     del held
-    assert not storage.held_elsewhere()
+    assert not storage.is_held_elsewhere()
     assert residency.swap_out(storage)
 
 
@@ -193,7 +196,7 @@ def test_whoever_takes_hold_while_the_block_is_leaving_is_noticed(residency, hol
 def test_a_place_that_is_not_known_counts_as_somebody_else(residency):
     output, = Keeper().apply((retained(made()),))
     storage = stored(residency, output.array, NodePlace(output.node))
-    assert storage.held_elsewhere()
+    assert storage.is_held_elsewhere()
 
 
 def test_an_unknown_view_of_the_same_block_counts_too(residency):
@@ -201,9 +204,9 @@ def test_an_unknown_view_of_the_same_block_counts_too(residency):
     function = whole.creator_node
     places = [NodePlace(whole.node), NodePlace(part.node), OutputPlace(function, 0)]
     storage = stored(residency, whole.array, *places)
-    assert storage.held_elsewhere()
-    storage.add_place(OutputPlace(function, 1))
-    assert not storage.held_elsewhere()
+    assert storage.is_held_elsewhere()
+    storage.add_places(OutputPlace(function, 1))
+    assert not storage.is_held_elsewhere()
 
 
 # --- what places give up and take back -------------------------------------------------------------------------------
@@ -215,7 +218,7 @@ def test_a_node_and_its_variable_give_up_and_take_back_one_array(residency):
     storage = sent_away(residency, stored(residency, variable.array, NodePlace(node)))
     assert node._data is None
     assert type(node._ooc) is Away
-    assert type(variable._data) is Vacant
+    assert type(variable._data) is Watched
     assert np.array_equal(node.data, made())
     assert storage.state is State.RESIDENT
     assert node._ooc is None
@@ -330,7 +333,7 @@ def test_hidden_places_are_arrays_of_the_instance_alone():
     assert [place.key for place in hidden_places(adapter)] == [(id(adapter.function), 'indexes')]
 
 
-# --- Vacant ----------------------------------------------------------------------------------------------------------
+# --- Watched ----------------------------------------------------------------------------------------------------------
 
 
 class Absent:
@@ -341,13 +344,13 @@ class Absent:
 
     def fetch(self):
         self.fetched += 1
-        self.vacant[0] = self.array
+        return self.array
 
 
 @pytest.fixture
 def vacant():
     absent = Absent('array')
-    absent.vacant = Vacant(absent)
+    absent.vacant = Watched(absent)
     return absent.vacant
 
 

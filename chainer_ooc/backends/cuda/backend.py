@@ -60,6 +60,8 @@ class CudaBackend(Backend):
     #: The state of a cuRAND generator can neither be read nor set.
     repeats_random = False
 
+    counts_all = True
+
     def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'pool',
                  driver: Driver | None = None) -> None:
         self._driver = _cupy_driver() if driver is None else driver

@@ -107,7 +107,7 @@ class _Replay:
     def _candidates(self, position: int) -> Iterator[FeatureMap]:
         """What may leave before a position, in the order in which it should: cheap ones, then the others."""
         unlocked = [each for each in self._least_recent_first
-                    if self.verdicts[each.id] is Verdict.KEEP and each.last_forward_use < position
+                    if self.verdicts[each.id] is Verdict.KEEP and each.leaves_at < position
                     and self.first_use[each.id] > position]
         yield from (each for each in unlocked if self._cheap[each.id])
         yield from (each for each in unlocked if not self._cheap[each.id])
@@ -116,7 +116,7 @@ class _Replay:
         """Has a map leave; returns whether that changes what runs again, so that backward is to be laid out anew."""
         if self._cheap[victim.id]:
             self.verdicts[victim.id] = Verdict.RECOMPUTE
-            self.need[victim.last_forward_use + 1:self.trace.backward_start] -= victim.nbytes
+            self.need[victim.leaves_at + 1:self.trace.backward_start] -= victim.nbytes
             return True
         self.verdicts[victim.id] = Verdict.SWAP
         self.leaves[victim.id] = position - 1

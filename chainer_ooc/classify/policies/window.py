@@ -96,7 +96,7 @@ def _others(problem: Problem, swapped: tuple[Verdict, ...]) -> npt.NDArray[np.in
         if swapped[each.id] is not Verdict.SWAP or not each.backward_uses:
             continue
         allocated = 0 if each.producer is None else each.producer  # by the call that makes it
-        others[allocated:each.last_forward_use + 1] -= each.nbytes
+        others[allocated:each.leaves_at + 1] -= each.nbytes
         others[each.backward_uses[0]:each.backward_uses[-1] + 1] -= each.nbytes
     return others
 
