@@ -74,12 +74,21 @@ class Departures:
                 self.swap_out_later(storage, tries + 1)
         return late
 
-    def stop(self) -> None:
-        """Backward begins: nothing is lost that a Variable of the program's shows.
+    def begin_backward(self) -> list[Storage]:
+        """The frames of forward are gone: what they held is tried again, and returned.
 
-        It may be read after the parameters have changed, from which it could not be made again.
+        Nothing is lost that a Variable of the program's shows. It may be read after the parameters have changed, from
+        which it could not be made again.
         """
         self._give_up_due()
+        held = [storage for entries in self._hesitant.values() for ref, _ in entries if (storage := ref()) is not None]
+        self._hesitant.clear()
+        for storage in held:
+            self.swap_out_later(storage)
+        self._keep_shown()
+        return [storage for storage in held if storage.state is State.RESIDENT]
+
+    def _keep_shown(self) -> None:
         given_up, self._given_up = self._given_up, []
         for ref in given_up:
             storage = ref()

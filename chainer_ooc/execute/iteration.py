@@ -235,15 +235,18 @@ class Iteration:
     def begin_backward(self) -> None:
         """A backward pass begins: old gradients are gone now, and what somebody else holds is known."""
         if not self._in_backward:
+            held = self._departures.begin_backward()
             if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
-                self._note_holders()
+                self._note_holders(held)
             self.following.check_forward_is_over(self._retained)
-            self._departures.stop()
         self._in_backward = True
         self._beside = self._parameters.beside()
         self._start_swap_ins()
 
-    def _note_holders(self) -> None:
+    def _note_holders(self, held: list[Storage]) -> None:
+        for storage in held:
+            if storage.token is self:
+                self.recorder.maps[storage.map].last_held = len(self.recorder.calls) - 1
         for map_id, row in enumerate(self.recorder.maps):
             storage = self._storage(map_id)
             row.foreign = (storage is not None and storage.state is State.RESIDENT

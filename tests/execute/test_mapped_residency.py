@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.execute.places import AttributePlace
 from chainer_ooc.execute.mapped import MAPPED
+from chainer_ooc.execute.places import AttributePlace
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.storage import State
 from chainer_ooc.execute.tally import Tally
