@@ -61,7 +61,9 @@ class Following:
             known = self._graphs.resembling(label, arguments, first_bytes)
         try:
             self._follow(known)
-        except (InfeasibleBudgetError, SpillError):
+        except (InfeasibleBudgetError, SpillError) as error:
+            if isinstance(error, InfeasibleBudgetError) and (known is None or known.is_metered):
+                raise self._graphs.largest_refusal(error, self._settings, self._standing) from error
             if known is None or known.is_metered:
                 raise
             # The truth may be smaller: without a plan the iteration is recorded.

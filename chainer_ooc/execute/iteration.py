@@ -244,9 +244,9 @@ class Iteration:
         self._start_swap_ins()
 
     def _note_holders(self, held: list[Storage]) -> None:
-        for storage in held:
-            if storage.token is self:
-                self.recorder.maps[storage.map].last_held = len(self.recorder.calls) - 1
+        for each in held:
+            if each.token is self:
+                self.recorder.maps[each.map].last_held = len(self.recorder.calls) - 1
         for map_id, row in enumerate(self.recorder.maps):
             storage = self._storage(map_id)
             row.foreign = (storage is not None and storage.state is State.RESIDENT
@@ -267,12 +267,14 @@ class Iteration:
         call = self._call_of.get(id(function), -1)
         self.following.check_step(len(recorder.steps), call)
         known = self.following.step_at(len(recorder.steps))
-        self._other_at_start_bytes = self._other_bytes()
+        scratch_bytes = self._other_bytes()
+        # Maps of an earlier iteration's graph, as in double backprop: no plan knows them, and they are needed here.
+        earlier_bytes = sum(each.counted_bytes for each in needed if each.token is not self and not each.mapped)
+        self._other_at_start_bytes = scratch_bytes + earlier_bytes
         if known is not None:
-            scratch_bytes = max(0, known.other_bytes - self._beside.gradient_bytes)
+            scratch_bytes = max(0, known.other_bytes - earlier_bytes - self._beside.gradient_bytes)
             need_bytes = known.peak_bytes
         else:
-            scratch_bytes = self._other_at_start_bytes
             need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         memory.stands(replace(self._beside, scratch_bytes=scratch_bytes))
         self._room(need_bytes, self.following.is_certain and known is not None,

@@ -31,6 +31,9 @@ from chainer_ooc.trace.scaling import scale
 
 GRAPHS = 64
 
+#: A refusal names a budget that is enough for so many of the latest graphs.
+ASKED_GRAPHS = 8
+
 #: How finely estimates grow: by a fourth root of two.
 ESTIMATES_PER_DOUBLING = 4
 
@@ -152,6 +155,14 @@ class Graph:
         if missing_bytes and followed and not self.is_loaded:
             self.slack_bytes += max(missing_bytes, self.slack_bytes)
             self._forget_orders()
+
+    def refusal(self, settings: Settings, budget_bytes: int, standing: Standing) -> InfeasibleBudgetError | None:
+        """What the graph would say to a budget, or None if a plan keeps within it."""
+        try:
+            self._planned(settings, budget_bytes, standing)
+        except InfeasibleBudgetError as error:
+            return error
+        return None
 
     def _forget_orders(self) -> None:
         self.orders.clear()
@@ -283,6 +294,21 @@ class Graphs:
             graph = self.add(each.trace, each.metered)
             graph.load()
         return bool(loaded)
+
+    def largest_refusal(self, error: InfeasibleBudgetError, settings: Settings,
+                        standing: Standing) -> InfeasibleBudgetError:
+        """A program may have several graphs, as double backprop has two: the budget must be enough for each.
+
+        Args:
+            error: of one graph.
+            settings, standing: what plans are made for.
+        """
+        floor_bytes, where = error.floor_bytes, error.where
+        for graph in list(reversed(self._graphs.values()))[:ASKED_GRAPHS]:
+            other = graph.refusal(settings, floor_bytes, standing) if graph.is_metered else None
+            if other is not None and other.floor_bytes > floor_bytes:
+                floor_bytes, where = other.floor_bytes, other.where
+        return InfeasibleBudgetError(settings.policy, error.budget_bytes, floor_bytes, where)
 
     def use(self, graph: Graph) -> None:
         """Makes a graph the latest."""

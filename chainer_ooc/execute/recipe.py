@@ -248,6 +248,8 @@ def _given(variable: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed
         if not is_open:
             storage.enclose()
         array = array_of(variable)
+        if is_open and array.nbytes <= COPIED_BYTES:
+            return Fixed(array.copy(order='K'), None)
         checksum = arrays.checksum(array) if is_open else None
         return Moved(storage, arrays.layout_of(array, arrays.root_of(array)), checksum)
     array = array_of(variable)

@@ -56,7 +56,8 @@ class Kept:
             kept = kept_bytes(residency.backend._blocks)
             self.most_bytes = max(self.most_bytes, kept)
             if fits and residency.context.budget_bytes is not None:
-                self.over_bytes = max(self.over_bytes, residency.near_bytes() + nbytes + kept - residency.context.budget_bytes)
+                used_bytes = residency.near_bytes() + nbytes + kept
+                self.over_bytes = max(self.over_bytes, used_bytes - residency.context.budget_bytes)
             return fits
 
         monkeypatch.setattr(block, 'LEAST_MAPPED_BYTES', 1)
