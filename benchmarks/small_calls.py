@@ -165,13 +165,13 @@ class Step:
     labels: numpy.ndarray
 
 
-def draw_steps(size: Size, vocabulary: int, classes: int) -> list[Step]:
+def draw_steps(size: Size, vocabulary: int, classes: int, seed: int = SEED) -> list[Step]:
     """Draws binary trees of half as many leaves as the size says up to as many, the largest first.
 
     Places 0 and on are the leaves of a tree, those behind them its inner nodes from the bottom up. A step takes the
     trees that still have a leaf or a node left, which are the first ones.
     """
-    random = numpy.random.RandomState(SEED)
+    random = numpy.random.RandomState(seed)
     leaves = sorted(random.randint(max(2, size.leaves // 2), size.leaves + 1, size.batchsize), reverse=True)
     merges = [_draw_merges(random, count) for count in leaves]
 
@@ -201,7 +201,11 @@ def _draw_merges(random: numpy.random.RandomState, leaves: int) -> list[tuple[in
 
 
 class Recursive(chainer.Chain):
-    """A vector per word, one per pair of children, and classes of each."""
+    """The recursive network of Chainer's sentiment example, its trees evaluated on a stack that all calls share.
+
+    A vector per word, one per pair of children, and classes of each. Each call reads or writes a thin slice of one
+    array, the stack, and hands it on: hundreds of calls retain the same storage.
+    """
 
     def __init__(self, vocabulary: int, units: int, classes: int) -> None:
         super().__init__()
@@ -210,13 +214,26 @@ class Recursive(chainer.Chain):
             self.node = L.Linear(2 * units, units)
             self.classify = L.Linear(units, classes)
 
+    def forward(self, steps: Sequence[Step], shape: tuple[int, int, int]) -> chainer.Variable:
+        """The mean loss over all nodes of all trees; `shape` is that of the stack."""
+        stack: Any = numpy.zeros(shape, numpy.float32)
+        loss: Any = 0
+        for step in steps:
+            vectors, stack = self._vectors(step, stack)
+            loss += F.softmax_cross_entropy(self.classify(vectors), step.labels, normalize=False) * len(step.labels)
+            stack = StackSet()(stack, step.target, vectors)
+        return loss / sum(len(step.labels) for step in steps)
+
+    def _vectors(self, step: Step, stack: Any) -> tuple[chainer.Variable, Any]:
+        if step.words is not None:
+            return self.leaf(step.words), stack
+        left, stack = StackGet()(stack, step.left)
+        right, stack = StackGet()(stack, step.right)
+        return F.tanh(self.node(F.concat((left, right)))), stack
+
 
 class ThinStack(Work):
-    """The recursive network of Chainer's sentiment example, its trees evaluated on a stack that all calls share.
-
-    Each call reads or writes a thin slice of one array, the stack, and hands it on: hundreds of calls retain the same
-    storage.
-    """
+    """`Recursive` on trees of the size."""
 
     vocabulary = 1000
     classes = 5
@@ -229,26 +246,10 @@ class ThinStack(Work):
         self.calls = sum(5 if step.words is not None else 9 for step in self._steps) + 1
 
     def run(self) -> Sequence[numpy.ndarray]:
-        stack: Any = numpy.zeros(self._shape, numpy.float32)
-        loss: Any = 0
-        count = 0
-        for step in self._steps:
-            vectors, stack = self._vectors(step, stack)
-            y = self._chain.classify(vectors)
-            loss += F.softmax_cross_entropy(y, step.labels, normalize=False) * len(step.labels)
-            count += len(step.labels)
-            stack = StackSet()(stack, step.target, vectors)
-        loss /= count
+        loss = self._chain(self._steps, self._shape)
         self._chain.cleargrads()
         loss.backward()
         return [loss.array, *(parameter.grad for _, parameter in sorted(self._chain.namedparams()))]
-
-    def _vectors(self, step: Step, stack: Any) -> tuple[chainer.Variable, Any]:
-        if step.words is not None:
-            return self._chain.leaf(step.words), stack
-        left, stack = StackGet()(stack, step.left)
-        right, stack = StackGet()(stack, step.right)
-        return F.tanh(self._chain.node(F.concat((left, right)))), stack
 
 
 WORKS: Mapping[str, Callable[[Size], Work]] = {
