@@ -373,7 +373,10 @@ def train_in_child(loss: chainer.Variable) -> str:
     del loss
     task = Task('several', 1, ((('size', 8),),), 3, 'momentum', frozenset())
     expected, _ = plain(task)
-    with chainer.using_config('ooc', 'swap-all'), chainer.using_config('ooc_min_bytes', 0):
+    with contextlib.ExitStack() as stack:
+        for name, value in (('budget', None), ('spill_dir', None), ('min_bytes', 0)):
+            stack.enter_context(chainer.using_config(f'ooc_{name}', value))
+        stack.enter_context(chainer.using_config('ooc', 'swap-all'))
         training = Training(task)
         for number in range(task.iterations):
             if training.iterate(number) != expected[number]:

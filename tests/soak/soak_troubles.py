@@ -69,8 +69,8 @@ class Interrupt(Trouble):
     def __init__(self, seconds: float) -> None:
         super().__init__()
         self._lock = threading.Lock()
-        self._is_over = False
-        self._timer = threading.Timer(seconds, self._fire)
+        self._is_over = True
+        self._seconds = seconds
 
     def _fire(self) -> None:
         with self._lock:
@@ -79,6 +79,8 @@ class Interrupt(Trouble):
                 signal.raise_signal(signal.SIGINT)  # is delivered to the main thread
 
     def __enter__(self) -> Trouble:
+        self._is_over = False
+        self._timer = threading.Timer(self._seconds, self._fire)
         self._timer.start()
         return self
 
