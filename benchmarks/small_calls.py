@@ -243,7 +243,7 @@ class ThinStack(Work):
         self._chain = Recursive(self.vocabulary, size.units, self.classes)
         self._steps = draw_steps(size, self.vocabulary, self.classes)
         self._shape = size.batchsize, 2 * size.leaves, size.units
-        self.calls = sum(5 if step.words is not None else 9 for step in self._steps) + 1
+        self.calls = sum(6 if step.words is not None else 10 for step in self._steps) + 1
 
     def run(self) -> Sequence[numpy.ndarray]:
         loss = self._chain(self._steps, self._shape)

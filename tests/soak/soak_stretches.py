@@ -301,7 +301,9 @@ class OocTraining:
             crossing = ', forward in another thread' if number in self._task.crossings else ''
             compare(f'{self._task.network}{crossing}', self._expected[number], found,
                     f' in iteration {number} ({type(trouble).__name__}) under {self._setting}')
-            if number == 0 and self._setting.share is not None and (stats := chainer_ooc.stats()) is not None:
+            stats = chainer_ooc.stats()
+            self._runner.counts['iterations recorded' if stats and stats.phase == 'profile' else 'iterations run'] += 1
+            if number == 0 and self._setting.share is not None and stats is not None:
                 self._budget = max(1, int(self._setting.share * stats.peak_bytes))
 
     def _iterate(self, number: int, trouble: Trouble, forward: Callable[[Callable[[], Any]], Any],

@@ -76,7 +76,7 @@ class Interrupt(Trouble):
         with self._lock:
             if not self._is_over:
                 self.has_happened = True
-                signal.raise_signal(signal.SIGINT)  # is delivered to the main thread
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     def __enter__(self) -> Trouble:
         self._is_over = False
