@@ -28,6 +28,7 @@ import contextlib
 import faulthandler
 import json
 import platform
+import re
 import resource
 import sys
 import tempfile
@@ -232,7 +233,8 @@ def name_of(error: BaseException) -> str:
     if isinstance(error, DifferenceError):
         return f'WRONG BITS: {error.what}'
     if isinstance(error, ChildError):
-        return f'in a forked child: {str(error).splitlines()[-1][:100]}'
+        last = str(error).strip().splitlines()[-1]
+        return f'in a forked child: {re.sub("[0-9]+", "N", last)[:100]}'
     return f'{type(error).__name__} at {_place_of(error)}'
 
 

@@ -81,6 +81,8 @@ class Interrupt(Trouble):
     def __enter__(self) -> Trouble:
         self._is_over = False
         self._timer = threading.Timer(self._seconds, self._fire)
+        # A process that was started in the background ignores interrupts.
+        self._handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         self._timer.start()
         return self
 
@@ -92,6 +94,7 @@ class Interrupt(Trouble):
                 self._timer.cancel()
                 self._timer.join()
                 time.sleep(0)
+                signal.signal(signal.SIGINT, self._handler)
                 return
             except KeyboardInterrupt:
                 if not self.has_happened:

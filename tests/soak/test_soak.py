@@ -3,6 +3,7 @@ import json
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -121,6 +122,7 @@ def test_iteration_is_repeated_after_a_trouble_with_the_same_bits(name):
 
 
 def test_interrupt_comes_once_and_not_after_its_iteration():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a process that was started in the background
     interrupt = Interrupt(0.01)
     with pytest.raises(KeyboardInterrupt) as caught, interrupt:
         time.sleep(60)
@@ -129,6 +131,7 @@ def test_interrupt_comes_once_and_not_after_its_iteration():
         pass
     time.sleep(0.1)
     assert not late.has_happened
+    assert signal.signal(signal.SIGINT, before) == signal.SIG_IGN
 
 
 def test_interrupt_of_an_operator_is_not_explained():
