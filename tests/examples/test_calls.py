@@ -87,8 +87,8 @@ def test_series_are_of_one_work_policy_and_budget_with_the_smallest_first():
 
 
 def test_lines_of_rows_are_drawn(tmp_path, matplotlib):
-    rows = [{'work': 'chain', 'share': share, 'policy': 'pooch', 'calls': n, 'plain_seconds': 1e-5 * n,
-             'recorded_seconds': 1e-4 * n, 'planned_seconds': None, 'run_seconds': 3e-5 * n}
+    rows = [{'work': 'chain', 'share': share, 'policy': 'pooch', 'calls': n, 'plain_fastest_seconds': 1e-5 * n,
+             'recorded_fastest_seconds': 1e-4 * n, 'planned_fastest_seconds': None, 'run_fastest_seconds': 3e-5 * n}
             for share in (None, 0.3) for n in (50, 100)]
     assert [row['recorded_exponent'] for row in calls.exponents_of(rows)] == pytest.approx([1, 1])
     calls.draw(rows, tmp_path / 'calls.png')

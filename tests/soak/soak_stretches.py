@@ -310,6 +310,7 @@ class OocTraining:
                  saved: tuple[Any, ...]) -> Digests:
         """Runs one iteration, again after each exception that the program may get."""
         refusals = lost = 0
+        configuration = dict(vars(chainer.config._local))
         while True:
             try:
                 with trouble, self._runner.entries(self._setting, self._budget):
@@ -330,6 +331,9 @@ class OocTraining:
                     raise
                 self._runner.counts[f'{type(trouble).__name__}: {type(error).__name__}'] += 1
                 trouble = Trouble()
+            # An interrupt may come while Chainer itself puts an entry back.
+            vars(chainer.config._local).clear()
+            vars(chainer.config._local).update(configuration)
             self._training.restore(saved)
 
 
