@@ -5,6 +5,7 @@ Chainer, whatever ran before in the process.
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import random
@@ -28,7 +29,7 @@ import numpy as np  # noqa: E402
 import ooc_networks  # noqa: E402
 import small_calls  # noqa: E402
 
-USES = ('accumulate', 'retain grad', 'evaluate', 'read nodes', 'hold loss')
+USES = ('accumulate', 'retain grad', 'evaluate', 'read nodes', 'hold loss', 'hold a map', 'write to a map')
 OPTIMIZERS: Mapping[str, Callable[[], Any]] = {
     'momentum': lambda: chainer.optimizers.MomentumSGD(lr=0.01, momentum=0.9),
     'adam': lambda: chainer.optimizers.Adam(alpha=0.001)}
@@ -181,6 +182,28 @@ def call(function: Callable[[], Any]) -> Any:
     return function()
 
 
+class Keeper(chainer.LinkHook):
+    """Holds what a link gave, as a program does that shows a map of its network.
+
+    Args:
+        number: of the call of a link, from 0 on.
+
+    Attributes:
+        variable: what the call gave; None if there was no such call.
+    """
+
+    name = 'soak'
+
+    def __init__(self, number: int) -> None:
+        self.variable: Any = None
+        self._left = number
+
+    def forward_postprocess(self, args: Any) -> None:
+        self._left -= 1
+        if self._left == -1 and isinstance(args.out, chainer.Variable):
+            self.variable = args.out
+
+
 def nothing(loss: chainer.Variable) -> None:
     """What happens between forward and backward."""
 
@@ -220,8 +243,11 @@ class Training:
         for part in range(2 if 'accumulate' in uses else 1):
             own = self._own_graph() if number in self.task.crossings else None
             batch = self._batch(number, part)
-            loss = forward(lambda batch=batch: self.model(*batch)) if own else self.model(*batch)
+            with self._keeper(number) as keeper:
+                loss = forward(lambda batch=batch: self.model(*batch)) if own else self.model(*batch)
             del batch
+            if keeper is not None and keeper.variable is not None and self._writes(number):
+                keeper.variable.array[...] *= 0.9
             if 'read nodes' in uses:
                 found += _read_nodes(loss, random.Random(number))
             between(loss)
@@ -230,8 +256,10 @@ class Training:
                 own[1].backward()
                 found.append(('own gradient', digest(own[0].grad)))
             found.append((f'loss {part}', digest(loss.array)))
-            self._held = loss if 'hold loss' in uses else None
-            del loss, own
+            if keeper is not None and keeper.variable is not None:
+                found.append((f'map {part}', digest(keeper.variable.array)))
+            self._held = (loss if 'hold loss' in uses else None, keeper if 'hold a map' in uses else None)
+            del loss, own, keeper
         found += self.gradients()
         self._optimizer.update()
         found += [(f'parameter {name}', digest(each.array)) for name, each in sorted(self.model.namedparams())]
@@ -274,6 +302,15 @@ class Training:
     def _batch(self, number: int, part: int) -> tuple[Any, ...]:
         sizes = dict(self.task.sizes[number % len(self.task.sizes)])
         return self._network.batch(np.random.RandomState(self.task.seed + 100 * number + part), **sizes)
+
+    def _keeper(self, number: int) -> Any:
+        if 'hold a map' in self.task.uses or self._writes(number):
+            return Keeper(random.Random(self.task.seed).randrange(8))
+        return contextlib.nullcontext()
+
+    def _writes(self, number: int) -> bool:
+        """Whether the program writes to a map: in some iterations, so that plans are made without it."""
+        return 'write to a map' in self.task.uses and number % 3 == 2
 
     def _own_graph(self) -> tuple[chainer.Variable, chainer.Variable]:
         x = chainer.Variable(np.linspace(-1, 1, 3000, dtype=np.float32))

@@ -65,8 +65,19 @@ def test_iteration_is_repeated_from_what_was_saved(network, optimizer):
 def test_digests_tell_every_use_apart():
     task = Task('residual', 3, ((('side', 8), ('size', 4)),), 1, 'momentum', frozenset(USES))
     labels = [label.split()[0] for label, _ in plain(task)[0][0]]
-    assert {'evaluation', 'node', 'loss', 'gradient', 'parameter', 'persistent'} == set(labels)
+    assert {'evaluation', 'node', 'map', 'loss', 'gradient', 'parameter', 'persistent'} == set(labels)
     assert labels.count('loss') == 2  # accumulated over two batches
+
+
+def test_write_to_a_map_changes_the_gradients():
+    changed = []
+    for seed in range(4):  # which says the map; not every map is one that backward reads
+        given = [Task('residual', seed, ((('side', 8), ('size', 4)),), 3, 'momentum', frozenset({use}))
+                 for use in ('hold a map', 'write to a map')]
+        held, written = (plain(each)[0] for each in given)
+        assert [each for each in held[1] if not each[0].startswith('map')] == written[1]
+        changed += [label for label, found in held[2] if label.startswith('gradient') and (label, found) not in written[2]]
+    assert changed
 
 
 # --- stretches -------------------------------------------------------------------------------------------------------
