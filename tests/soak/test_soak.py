@@ -76,7 +76,7 @@ def test_write_to_a_map_changes_the_gradients():
                  for use in ('hold a map', 'write to a map')]
         held, written = (plain(each)[0] for each in given)
         assert [each for each in held[1] if not each[0].startswith('map')] == written[1]
-        changed += [label for label, found in held[2] if label.startswith('gradient') and (label, found) not in written[2]]
+        changed += [each for each in held[2] if each[0].startswith('gradient') and each not in written[2]]
     assert changed
 
 
