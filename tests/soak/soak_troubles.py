@@ -172,6 +172,7 @@ class SmallDisk(Trouble):
         self._folder, self._nbytes = folder, nbytes
 
     def __enter__(self) -> Trouble:
+        chainer_ooc.reset()  # a spill file that has grown already would go on in the space that it has
         at = os.statvfs(self._folder)
         used_bytes = (at.f_blocks - at.f_bfree) * at.f_frsize
         resize(self._folder, used_bytes + self._nbytes)
