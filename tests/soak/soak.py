@@ -204,7 +204,7 @@ class Soak:
         with open(self._out / 'findings.txt', 'a') as stream:
             stream.write(f'=== stretch {stretch.number}: --seed {self._arguments.seed} --only {stretch.number}\n'
                          f'{stretch}\n{text}\n')
-        print(f'FOUND in stretch {stretch.number} ({stretch.kind}): {str(error)[:300]}', flush=True)
+        print(f'FOUND in stretch {stretch.number} ({stretch.kind}): {str(error).strip().splitlines()[-1:]}', flush=True)
         traceback.clear_frames(error.__traceback__)
 
     def _sample(self) -> None:

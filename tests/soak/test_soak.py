@@ -24,8 +24,11 @@ from soak_troubles import (
     Interrupt,
     PlantedError,
     Reset,
+    SmallDisk,
     Trouble,
 )
+
+import chainer_ooc
 
 SETTING = Setting('swap-all', None, 0, False)
 TASK = Task('several', 3, ((('size', 9),), (('size', 12),)), 4, 'momentum', frozenset())
@@ -171,6 +174,25 @@ def test_limits_are_as_before_after_a_trouble(tmp_path):
             stream.write(b'1')
     assert resource.getrlimit(resource.RLIMIT_FSIZE) == before
     assert os.pwritev is pwritev
+
+
+@pytest.mark.filterwarnings('ignore:.*RAM disk')
+def test_iteration_is_repeated_after_its_disk_was_full(tmp_path):
+    if not SmallDisk.mount(str(tmp_path)):
+        pytest.skip('mounting a file system is not allowed here')
+    try:
+        runner = Runner(str(tmp_path))
+        setting = Setting('swap-all', None, 0, True)
+        runner.run(Stretch(0, 'training', (TASK,), (setting,), '', {1: ('small disk', 0.0)}, True))
+        assert runner.counts['SmallDisk: SpillError'] == 1
+        with SmallDisk(str(tmp_path), 100_000):
+            with pytest.raises(OSError, match='No space'):
+                (tmp_path / 'file').write_bytes(b'1' * 200_000)
+            (tmp_path / 'file').unlink()
+        (tmp_path / 'file').write_bytes(b'1' * 200_000)
+    finally:
+        chainer_ooc.reset()
+        SmallDisk.unmount(str(tmp_path))
 
 
 def test_part_of_a_write_is_moved(tmp_path):
