@@ -143,8 +143,8 @@ def test_stack_has_the_gradients_of_trees_without_one():
 
     vectors = [chainer.Variable(np.full((1, 4), 0.1 * n, np.float32)) for n in range(3)]
     others = [chainer.Variable(each.array.copy()) for each in vectors]
-    stack = np.zeros((1, 4, 4), np.float32)
-    for place, each in enumerate(vectors):
+    stack, overwritten = np.zeros((1, 4, 4), np.float32), chainer.Variable(np.ones((1, 4), np.float32))
+    for place, each in [(2, overwritten), *enumerate(vectors)]:
         stack = small_calls.StackSet()(stack, np.array([place], np.int32), each)
     first, stack = small_calls.StackGet()(stack, np.array([0], np.int32))
     second, stack = small_calls.StackGet()(stack, np.array([2], np.int32))
@@ -153,3 +153,4 @@ def test_stack_has_the_gradients_of_trees_without_one():
     assert np.array_equal(vectors[0].grad, others[0].grad)
     assert np.array_equal(vectors[2].grad, others[2].grad)
     assert not vectors[1].grad.any()
+    assert not overwritten.grad.any()
