@@ -141,7 +141,7 @@ def test_stack_has_the_gradients_of_trees_without_one():
     import chainer
     import chainer.functions as F
 
-    vectors = [chainer.Variable(np.full((1, 4), 0.1 * n, np.float32)) for n in range(3)]
+    vectors = [chainer.Variable(np.full((1, 4), 0.1 * n + 0.1, np.float32)) for n in range(3)]
     others = [chainer.Variable(each.array.copy()) for each in vectors]
     stack, overwritten = np.zeros((1, 4, 4), np.float32), chainer.Variable(np.ones((1, 4), np.float32))
     for place, each in [(2, overwritten), *enumerate(vectors)]:
