@@ -1,0 +1,256 @@
+"""Networks of many calls with next to no work, on which the time that a call costs beside its work can be seen.
+
+`WORKS` maps a name to a function of a `Size`; what it returns runs an iteration when it is called, and says what bits
+came out. Parameters never change: each iteration of a work gives the same bits.
+"""
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy
+
+SEED = 0
+HELD_OF_FOUR = 3  # arrays out of four that the program of `ArraysHeld` holds
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How large a work is.
+
+    Attributes:
+        calls: Forward calls of a chain.
+        array_bytes: Bytes of each of its arrays.
+        units: Width of the recursive network.
+        leaves: Leaves of its largest tree.
+        batchsize: Its trees.
+    """
+
+    calls: int = 100
+    array_bytes: int = 4096
+    units: int = 30
+    leaves: int = 20
+    batchsize: int = 25
+
+
+class Work:
+    """Something that trains, an iteration at a time.
+
+    Attributes:
+        calls: Forward calls of an iteration.
+        held_share: Share of its feature maps that the program holds, so that they cannot leave.
+    """
+
+    held_share = 0.0
+    calls = 0
+
+    def iterate(self, entries: Mapping[str, Any]) -> tuple[float, str]:
+        """Runs one iteration under entries of chainer.config.
+
+        Returns:
+            tuple: Seconds from the first function to the end of backward, and a digest of loss and gradients.
+        """
+        numpy.random.seed(SEED)
+        with contextlib.ExitStack() as stack:
+            for name, value in entries.items():
+                stack.enter_context(chainer.using_config(name, value))
+            began = time.perf_counter()
+            arrays = self.run()
+            seconds = time.perf_counter() - began
+        digest = hashlib.sha256()
+        for array in arrays:
+            digest.update(array.tobytes())
+        return seconds, digest.hexdigest()
+
+    def run(self) -> Sequence[numpy.ndarray]:
+        """Forward and backward once; returns the loss and the gradients."""
+        raise NotImplementedError
+
+
+class Chain(Work):
+    """Calls in a row, each on the output of the one before; nobody holds what is between."""
+
+    functions = (F.tanh, F.relu, F.identity, F.sigmoid)
+
+    def __init__(self, size: Size) -> None:
+        self.calls = size.calls
+        self._x = numpy.random.RandomState(SEED).uniform(-1, 1, size.array_bytes // 4).astype(numpy.float32)
+
+    def run(self) -> Sequence[numpy.ndarray]:
+        x = h = chainer.Variable(self._x)
+        kept: list[Any] = []
+        for number in range(self.calls - 1):
+            h = self.functions[number % len(self.functions)](h)
+            self.keep(number, h, kept)
+        loss = F.sum(h)
+        loss.backward()
+        return loss.array, x.grad
+
+    def keep(self, number: int, h: chainer.Variable, kept: list[Any]) -> None:
+        """What the program does with the output of a call."""
+
+
+class VariablesHeld(Chain):
+    """The program has each Variable in a list until backward is over."""
+
+    def keep(self, number: int, h: chainer.Variable, kept: list[Any]) -> None:
+        kept.append(h)
+
+
+class ArraysHeld(Chain):
+    """The program has the arrays of three calls in four in a list: most that eviction looks at cannot leave."""
+
+    held_share = HELD_OF_FOUR / 4
+
+    def keep(self, number: int, h: chainer.Variable, kept: list[Any]) -> None:
+        if number % 4 < HELD_OF_FOUR:
+            kept.append(h.array)
+
+
+# --- trees -----------------------------------------------------------------------------------------------------------
+
+
+def _rows(indices: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """Where row i of the result lies in a stack: place `indices[i]` of tree i."""
+    return numpy.arange(len(indices)), indices
+
+
+class StackGet(chainer.Function):
+    """Takes a vector per tree off its place in the stack; the stack goes on as the same array."""
+
+    def forward(self, inputs: Any) -> Any:
+        stack, indices = inputs
+        return stack[_rows(indices)], stack
+
+    def backward(self, inputs: Any, grads: Any) -> Any:
+        stack, indices = inputs
+        vector_gradient, gradient = grads
+        if gradient is None:
+            gradient = numpy.zeros_like(stack)
+        if vector_gradient is not None:
+            gradient[_rows(indices)] += vector_gradient
+        return gradient, None
+
+
+class StackSet(chainer.Function):
+    """Writes a vector per tree to its place in the stack, in place; so does backward with the stack's gradient."""
+
+    def forward(self, inputs: Any) -> Any:
+        stack, indices, vectors = inputs
+        stack[_rows(indices)] = vectors
+        return stack,
+
+    def backward(self, inputs: Any, grads: Any) -> Any:
+        indices, gradient = inputs[1], grads[0]
+        vector_gradient = gradient[_rows(indices)]
+        gradient[_rows(indices)] = 0
+        return gradient, None, vector_gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One step of all trees that are not done: places to read from, none for leaves; a place to write to."""
+
+    words: numpy.ndarray | None
+    left: numpy.ndarray | None
+    right: numpy.ndarray | None
+    target: numpy.ndarray
+    labels: numpy.ndarray
+
+
+def draw_steps(size: Size, vocabulary: int, classes: int, seed: int = SEED) -> list[Step]:
+    """Draws binary trees of half as many leaves as the size says up to as many, the largest first.
+
+    Places 0 and on are the leaves of a tree, those behind them its inner nodes from the bottom up. A step takes the
+    trees that still have a leaf or a node left, which are the first ones.
+    """
+    random = numpy.random.RandomState(seed)
+    leaves = sorted(random.randint(max(2, size.leaves // 2), size.leaves + 1, size.batchsize), reverse=True)
+    merges = [_draw_merges(random, count) for count in leaves]
+
+    def integers(values: Sequence[int]) -> numpy.ndarray:
+        return numpy.array(values, numpy.int32)
+
+    steps = []
+    for place in range(leaves[0]):
+        width = sum(place < count for count in leaves)
+        steps.append(Step(integers(random.randint(0, vocabulary, width)), None, None, integers([place] * width),
+                          integers(random.randint(0, classes, width))))
+    for number in range(leaves[0] - 1):
+        alive = [(count, merge[number]) for count, merge in zip(leaves, merges, strict=True) if number < len(merge)]
+        steps.append(Step(
+            None, integers([pair[0] for _, pair in alive]), integers([pair[1] for _, pair in alive]),
+            integers([count + number for count, _ in alive]), integers(random.randint(0, classes, len(alive)))))
+    return steps
+
+
+def _draw_merges(random: numpy.random.RandomState, leaves: int) -> list[tuple[int, int]]:
+    row, merges = list(range(leaves)), []
+    while len(row) > 1:
+        at = random.randint(len(row) - 1)
+        merges.append((row[at], row[at + 1]))
+        row[at:at + 2] = [leaves + len(merges) - 1]
+    return merges
+
+
+class Recursive(chainer.Chain):
+    """The recursive network of Chainer's sentiment example, its trees evaluated on a stack that all calls share.
+
+    A vector per word, one per pair of children, and classes of each. Each call reads or writes a thin slice of one
+    array, the stack, and hands it on: hundreds of calls retain the same storage.
+    """
+
+    def __init__(self, vocabulary: int, units: int, classes: int) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.leaf = L.EmbedID(vocabulary, units)
+            self.node = L.Linear(2 * units, units)
+            self.classify = L.Linear(units, classes)
+
+    def forward(self, steps: Sequence[Step], shape: tuple[int, int, int]) -> chainer.Variable:
+        """The mean loss over all nodes of all trees; `shape` is that of the stack."""
+        stack: Any = numpy.zeros(shape, numpy.float32)
+        loss: Any = 0
+        for step in steps:
+            vectors, stack = self._vectors(step, stack)
+            loss += F.softmax_cross_entropy(self.classify(vectors), step.labels, normalize=False) * len(step.labels)
+            stack = StackSet()(stack, step.target, vectors)
+        return loss / sum(len(step.labels) for step in steps)
+
+    def _vectors(self, step: Step, stack: Any) -> tuple[chainer.Variable, Any]:
+        if step.words is not None:
+            return self.leaf(step.words), stack
+        left, stack = StackGet()(stack, step.left)
+        right, stack = StackGet()(stack, step.right)
+        return F.tanh(self.node(F.concat((left, right)))), stack
+
+
+class ThinStack(Work):
+    """`Recursive` on trees of the size."""
+
+    vocabulary = 1000
+    classes = 5
+
+    def __init__(self, size: Size) -> None:
+        numpy.random.seed(SEED)
+        self._chain = Recursive(self.vocabulary, size.units, self.classes)
+        self._steps = draw_steps(size, self.vocabulary, self.classes)
+        self._shape = size.batchsize, 2 * size.leaves, size.units
+        self.calls = sum(6 if step.words is not None else 10 for step in self._steps) + 1
+
+    def run(self) -> Sequence[numpy.ndarray]:
+        loss = self._chain(self._steps, self._shape)
+        self._chain.cleargrads()
+        loss.backward()
+        return [loss.array, *(parameter.grad for _, parameter in sorted(self._chain.namedparams()))]
+
+
+WORKS: Mapping[str, Callable[[Size], Work]] = {
+    'chain': Chain, 'variables': VariablesHeld, 'arrays': ArraysHeld, 'thin-stack': ThinStack}
