@@ -118,9 +118,10 @@ def together(run, *workers):
     parts = [run.part() for _ in workers]
     with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
         futures = [pool.submit(part.labelled(worker), part) for worker, part in zip(workers, parts)]
-        concurrent.futures.wait(futures)
-    for number, (future, part) in enumerate(zip(futures, parts)):
-        future.result()
+        errors = [future.exception() for future in futures]
+    for error in sorted(filter(None, errors), key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error  # a broken barrier is what the first error did to the others
+    for number, part in enumerate(parts):
         run.join(part, f'thread {number}')
 
 
@@ -178,10 +179,7 @@ def three_trainings_in_lock_step(run):
                 step.abort()
                 raise
         return work
-    try:
-        together(run, *(worker(number) for number in range(3)))
-    except threading.BrokenBarrierError as error:  # another thread's error came first
-        raise error.__context__ or error from None
+    together(run, *(worker(number) for number in range(3)))
 
 
 @program

@@ -309,3 +309,143 @@ def written_after_backward_and_read_again(run):
         run.note_link(model)
         run.ended()
         del h1, h2
+
+
+class Deep(chainer.Chain):
+    """Cheap layers in a row, whose maps can be made again; shows one of them when it is told to."""
+
+    def __init__(self, shows=()):
+        super().__init__()
+        self.shows, self.shown, self.calls = shows, None, 0
+        with self.init_scope():
+            self.l1, self.l2, self.l3 = (chainer.links.Linear(32, 96), chainer.links.Linear(96, 96),
+                                         chainer.links.Linear(96, 10))
+
+    def forward(self, x):
+        h = F.sigmoid(self.l1(x))
+        self.shown = h if self.calls in self.shows else None
+        self.calls += 1
+        h = F.tanh(F.leaky_relu(F.softplus(h) - 1))
+        h = F.sigmoid(F.tanh(self.l2(F.elu(h))))
+        return self.l3(F.softplus(F.tanh(h)))
+
+
+def train_deep(run, shows, write, count=6, writes=None):
+    model = Deep(shows)
+    optimizer = setup(model)
+    for number in range(count):
+        x, t = vectors(number)
+        loss = F.softmax_cross_entropy(model(x), t)
+        if model.shown is not None and (writes is None or number in writes):
+            write(model)
+        learn(run, model, optimizer, loss)
+
+
+def halve(model):
+    model.shown.array *= np.float32(0.5)
+
+
+@program
+def deep_map_written_in_each_iteration(run):
+    """What lies behind a shown map must not be made again from it."""
+    train_deep(run, range(6), halve)
+
+
+@program
+def deep_map_shown_always_and_written_at_times(run):
+    train_deep(run, range(6), halve, writes=(2, 5))
+
+
+@program
+def deep_map_shown_and_written_at_times(run):
+    """The recorded iteration showed nothing: the plan makes maps again."""
+    train_deep(run, (3, 5), halve, 7)
+
+
+@program
+def deep_map_written_and_let_go_at_times(run):
+    """Nothing shows it any more when backward begins."""
+    def write(model):
+        halve(model)
+        model.shown = None
+    train_deep(run, (3, 5), write, 7)
+
+
+@program
+def deep_map_written_through_a_kept_array(run):
+    """The Variable is gone when the program writes, and then the array too."""
+    def write(model):
+        raw = model.shown.array
+        model.shown = None
+        raw[::2] = 0.25
+    train_deep(run, (2, 3, 5), write, 7)
+
+
+@program
+def batch_written_between_forward_and_backward_at_times(run):
+    """The batch's buffer is filled early in some iterations: what lies behind it is made again from it otherwise."""
+    model = Deep()
+    optimizer = setup(model)
+    x, t = vectors(0)
+    for number in range(7):
+        np.copyto(x, vectors(number)[0])
+        loss = F.softmax_cross_entropy(model(x), t)
+        if number in (0, 3, 5):
+            x *= np.float32(0.5)
+        learn(run, model, optimizer, loss)
+
+
+@program
+def parameters_written_between_forward_and_backward_at_times(run):
+    """Maps that are made again must not come from the new weights."""
+    model = Deep()
+    optimizer = setup(model)
+    for number in range(7):
+        x, t = vectors(number)
+        loss = F.softmax_cross_entropy(model(x), t)
+        if number in (0, 3, 5):
+            model.l1.W.array *= np.float32(0.5)
+            model.l2.b.array += np.float32(0.5)
+        learn(run, model, optimizer, loss)
+
+
+@program
+def running_statistics_written_between_forward_and_backward(run):
+    model = Convolutions()
+    optimizer = setup(model)
+    for number in range(5):
+        x, t = images(number)
+        loss = F.softmax_cross_entropy(model(x), t)
+        model.n1.avg_mean[...] = 0
+        model.n2.gamma.array *= np.float32(0.5)
+        learn(run, model, optimizer, loss)
+
+
+@program
+def random_stream_seeded_between_forward_and_backward(run):
+    """Dropout masks belong to forward, whatever the stream is when maps are made again."""
+    model = Deep()
+    optimizer = setup(model)
+    for number in range(5):
+        x, t = vectors(number)
+        h = F.dropout(F.tanh(F.dropout(F.tanh(model.l1(x)), 0.3)), 0.3)
+        loss = F.softmax_cross_entropy(model.l3(F.dropout(F.tanh(model.l2(h)))), t)
+        del h
+        np.random.seed(number)
+        np.random.rand(7)
+        learn(run, model, optimizer, loss)
+
+
+@program
+def attributes_of_links_changed_between_forward_and_backward(run):
+    """A slope and a rate that functions were given before."""
+    model = Deep()
+    model.slope = np.full((), 0.1, np.float32)
+    optimizer = setup(model)
+    for number in range(5):
+        x, t = vectors(number)
+        h = F.tanh(F.tanh(model.l1(x)) * model.slope)
+        loss = F.softmax_cross_entropy(model.l3(F.tanh(F.tanh(model.l2(h)) * model.slope)), t)
+        del h
+        model.slope[...] = number
+        learn(run, model, optimizer, loss)

@@ -6,7 +6,9 @@ knows nothing of out-of-core (unless that is what it is about) and catches none 
 At the floor, a program runs like this:
 
     budget      1           1.02 x floor        it began anew each time
-    outcome     refused     goes through        a second refusal is a failure: the floor that was named does not hold
+    outcome     refused     goes through        a second refusal is a failure: the floor that was named did not hold
+
+After such a failure the budget is raised to what is named then, since wrong bits are worse than wrong floors.
 
 A program with graphs of several sizes says `run.graph(name)` before each; then each graph may be refused once.
 """
@@ -24,7 +26,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 
 MIN_BYTES = 4096
 MARGIN = 1.02
-MOST_GRAPHS = 8
+MOST_REFUSALS = 16
 
 
 class Run:
@@ -109,7 +111,7 @@ class AtTheFloor:
     """What came of running a program at the floor that it was told.
 
     Attributes:
-        run: the run that went through; `None` if none did.
+        run: the run that went through, if need be with more than was named; `None` if there was no such.
         floors: (graph, floor in bytes, the call that sets it) of each refusal.
         budget_bytes: the last budget.
     """
@@ -170,16 +172,13 @@ def at_the_floor(program, policy) -> AtTheFloor:
     """Asks for a floor with a budget of one byte, and runs the program anew with a little more than that."""
     budget, floors = 1, []
     while True:
-        outcome = AtTheFloor(None, floors, budget)
-        if outcome.refused_twice or len(floors) > MOST_GRAPHS:
-            return outcome
         try:
-            outcome.run = perform(program, policy, budget)
+            return AtTheFloor(perform(program, policy, budget), floors, budget)
         except InfeasibleBudgetError as error:
             floors.append((error.graph, error.floor_bytes, error.where))
             budget = max(budget, int(MARGIN * error.floor_bytes))
-        else:
-            return outcome
+        if len(floors) > MOST_REFUSALS:
+            return AtTheFloor(None, floors, budget)
 
 
 def assert_same_bits(run, expected):
