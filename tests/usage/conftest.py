@@ -2,6 +2,7 @@
 
     pytest tests/usage --usage-every-policy     # every program under every policy; without, each under a part of them
 """
+import itertools
 import pathlib
 import sys
 
@@ -31,10 +32,21 @@ def known_bandwidth(monkeypatch):
 @pytest.fixture
 def copies_end_at_once(monkeypatch):
     """Has each map really be away when its swap-out has been asked for: a small one is often back before that."""
+    wait_for_swap_outs(monkeypatch, itertools.repeat(True))
+
+
+@pytest.fixture
+def every_other_copy_ends_at_once(monkeypatch):
+    """The others are left to the threads."""
+    wait_for_swap_outs(monkeypatch, itertools.cycle((True, False)))
+
+
+def wait_for_swap_outs(monkeypatch, waits):
     honest = HostBackend.swap_out
 
     def swap_out(backend, source):
         copy, transfer = honest(backend, source)
-        transfer.wait()
+        if next(waits):
+            transfer.wait()
         return copy, transfer
     monkeypatch.setattr(HostBackend, 'swap_out', swap_out)

@@ -229,7 +229,7 @@ def memory_of_states(run):
     model = chainer.Sequential(L.Linear(32, 128), F.tanh, L.Linear(128, 32))
     optimizer = setup(model)
     states = [vectors(0)[0]]
-    for number in range(5):
+    for _number in range(5):
         x = np.concatenate(states[-3:])
         y = model(x)
         run.graph(f'{len(x)} rows')
@@ -245,7 +245,7 @@ def moving_average_of_the_model(run):
     mean.copyparams(model)
     for number in range(4):
         train_on(run, model, optimizer, *vectors(number))
-        for target, source in zip(mean.params(), model.params()):
+        for target, source in zip(mean.params(), model.params(), strict=True):
             target.array[...] = 0.9 * target.array + 0.1 * source.array
         with chainer.no_backprop_mode():
             run.note('prediction', mean(vectors(50)[0]))

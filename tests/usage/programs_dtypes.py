@@ -1,7 +1,6 @@
 """Dtypes, layouts and sizes of arrays that are not C-ordered float32."""
 import chainer
 import chainer.functions as F
-import chainer.links as L
 import numpy as np
 from usage_programs import Convolutions, Perceptron, images, learn, program, setup, train_on, vectors
 

@@ -262,7 +262,7 @@ def second_derivatives(run):
     """Hessian times vector, by two nested calls of `chainer.grad`."""
     model = Perceptron()
     for number in range(3):
-        array, t = vectors(number, batch=256)
+        array, _t = vectors(number, batch=256)
         x = chainer.Variable(array)
         y = F.sum(F.tanh(model.l2(F.tanh(model.l1(x)))) ** 2)
         first, = chainer.grad([y], [x], enable_double_backprop=True)
@@ -605,7 +605,7 @@ def several_models_one_after_another(run):
     models = [Perceptron(units=64), Convolutions(), Perceptron(units=128)]
     optimizers = [setup(model, chainer.optimizers.Adam()) for model in models]
     for number in range(3):
-        for model, optimizer, batch in zip(models, optimizers, (vectors, images, vectors)):
+        for model, optimizer, batch in zip(models, optimizers, (vectors, images, vectors), strict=True):
             run.graph(str(models.index(model)))
             train_on(run, model, optimizer, *batch(number))
 
@@ -632,7 +632,7 @@ def two_graphs_crosswise(run):
     for number in range(4):
         x, t = vectors(number)
         losses = [F.softmax_cross_entropy(model(x), t) for model in models]
-        for model, optimizer, loss in zip(models, optimizers, losses):
+        for model, optimizer, loss in zip(models, optimizers, losses, strict=True):
             learn(run, model, optimizer, loss)
 
 
@@ -691,3 +691,101 @@ def graph_walked(run):
             walk(loss)
         learn(run, model, optimizer, loss)
         walk(loss)
+
+
+@program
+def learning_to_learn(run):
+    """MAML: two inner steps of descent are part of the graph; backward goes through their gradients."""
+    model = Perceptron(units=64)
+    optimizer = setup(model, chainer.optimizers.Adam())
+    names = sorted(name for name, _ in model.namedparams())
+
+    def forward(weights, x):
+        h = F.tanh(F.linear(x, weights['/l1/W'], weights['/l1/b']))
+        h = F.tanh(F.linear(h, weights['/l2/W'], weights['/l2/b']))
+        return F.linear(h, weights['/l3/W'], weights['/l3/b'])
+    for number in range(3):
+        x, t = vectors(number, 256)
+        weights = dict(model.namedparams())
+        for _ in range(2):
+            loss = F.softmax_cross_entropy(forward(weights, x), t, enable_double_backprop=True)
+            gradients = chainer.grad([loss], [weights[name] for name in names], enable_double_backprop=True)
+            weights = {name: weights[name] - 0.1 * gradient for name, gradient in zip(names, gradients, strict=True)}
+        x, t = vectors(40 + number, 256)
+        learn(run, model, optimizer, F.softmax_cross_entropy(forward(weights, x), t))
+
+
+@program
+def everything_about_variables_asked(run):
+    """Shapes, texts, comparisons, pictures of the graph: before and after backward."""
+    import io
+    from contextlib import redirect_stdout
+
+    from chainer import computational_graph
+    model = Perceptron()
+    optimizer = setup(model)
+    for number in range(4):
+        x, t = vectors(number)
+        h = F.relu(model.l1(x))
+        loss = F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t)
+        for moment in ('before', 'after'):
+            run.note(moment, np.array([*h.shape, h.size, h.ndim, len(h), h.rank, h.dtype.itemsize]))
+            run.note(moment, np.frombuffer(repr(h).encode(), np.uint8))
+            with redirect_stdout(io.StringIO()):
+                print(h, h.summary(), computational_graph.build_computational_graph([loss]).dump())
+            run.note(moment, h[3:5, ::7])
+            run.note(moment, float(h.array[0, 0]))
+            run.note(moment, h.T.array[:2])
+            if moment == 'before':
+                learn(run, model, optimizer, loss)
+
+
+@program
+def models_moved_between_devices(run):
+    """`to_device` and `to_cpu` on a machine without a GPU change nothing."""
+    model = Perceptron()
+    model.to_device('@numpy')
+    optimizer = setup(model)
+    for number in range(4):
+        x, t = vectors(number)
+        with chainer.using_device('@numpy'):
+            h = F.relu(model.l1(chainer.get_device('@numpy').send(x)))
+            h.to_cpu()
+            loss = F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t)
+            model.to_cpu()
+            h.to_device('@numpy')
+        learn(run, model, optimizer, loss)
+
+
+@program
+def generator_that_yields_graphs(run):
+    """Iterations interleave: each graph is taken to backward only when the next has been built."""
+    model = Perceptron()
+    optimizer = setup(model)
+
+    def graphs():
+        for number in range(5):
+            x, t = vectors(number)
+            yield F.softmax_cross_entropy(model(x), t)
+    source = graphs()
+    waiting = next(source)
+    for following in source:
+        learn(run, model, optimizer, waiting)
+        waiting = following
+    learn(run, model, optimizer, waiting)
+
+
+@program
+def inner_optimisation_inside_forward(run):
+    """A forward pass that trains another model to its end while the outer graph waits."""
+    model, inner = Perceptron(), Perceptron(units=64)
+    optimizer, inner_optimizer = setup(model), setup(inner)
+    for number in range(3):
+        x, t = vectors(number)
+        run.graph('outer')
+        h = F.relu(model.l1(x))
+        run.graph('inner')
+        for step in range(2):
+            train_on(run, inner, inner_optimizer, *vectors(10 * number + step, 256))
+        run.graph('outer')
+        learn(run, model, optimizer, F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t))

@@ -1,18 +1,18 @@
 """Iterations that end early: what follows them is as in plain Chainer."""
+import _thread
 import contextlib
 import signal
 import sys
 import threading
 import time
-import _thread
 
 import chainer
 import chainer.functions as F
 import numpy as np
-from usage_programs import Convolutions, Perceptron, images, learn, program, setup, train_on, vectors
+from usage_programs import Convolutions, Perceptron, images, learn, program, setup, train, train_on, vectors
 
 
-class Stop(Exception):
+class StopError(Exception):
     """The program's own."""
 
 
@@ -67,6 +67,7 @@ def interrupted_then_the_next_batch(run):
 def interrupted_then_the_same_forward(run):
     model = Perceptron()
     optimizer = setup(model)
+    train(run, model, optimizer, 2, first=80)
     drawn = np.random.RandomState(4)
     for number in range(6):
         with contextlib.suppress(KeyboardInterrupt), RaisesAt(MOMENTS[number % 4], drawn.randint(6)):
@@ -79,6 +80,7 @@ def interrupted_then_the_same_forward(run):
 def interrupted_in_backward_then_backward_again(run):
     model = Perceptron()
     optimizer = setup(model)
+    train(run, model, optimizer, 2, first=80)
     for number in range(6):
         loss = loss_of(model, number)
         model.cleargrads()
@@ -92,6 +94,7 @@ def interrupted_in_backward_then_backward_again(run):
 def interrupted_after_a_step_then_backward_again(run):
     model = Convolutions()
     optimizer = setup(model)
+    train(run, model, optimizer, 2, images, first=80)
     for number in range(6):
         loss = loss_of(model, number, images)
         model.cleargrads()
@@ -106,6 +109,7 @@ def interrupted_graph_kept_beside_the_next(run):
     """The graph that was interrupted is run again after another iteration."""
     model = Perceptron()
     optimizer = setup(model)
+    train(run, model, optimizer, 2, first=80)
     for number in range(3):
         first = loss_of(model, number)
         model.cleargrads()
@@ -185,7 +189,7 @@ def optimizer_hook_raises(run):
     def check(optimizer):
         if optimizer.t % 3 == 2 and not failed[0]:
             failed[0] = True
-            raise Stop
+            raise StopError
         failed[0] = False
     failed = [False]
     model = Perceptron()
@@ -194,7 +198,7 @@ def optimizer_hook_raises(run):
         loss = loss_of(model, number)
         try:
             learn(run, model, optimizer, loss)
-        except Stop:
+        except StopError:
             run.note('stopped', loss)
 
 

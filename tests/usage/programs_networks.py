@@ -523,3 +523,41 @@ def metric_and_robust_losses(run):
         loss += F.mean_absolute_error(y, x) + F.sigmoid_cross_entropy(y, (x > 0).astype(np.int32))
         return loss + F.sum(F.huber_loss(y, x, 0.5)) / 256 + F.hinge(y, t)
     run_network(run, model, loss_of)
+
+
+@program
+def pooling_indices_reused(run):
+    """SegNet: the encoder's indices place the decoder's values."""
+    class Segmentation(chainer.Chain):
+        def __init__(self):
+            super().__init__()
+            with self.init_scope():
+                self.c1, self.c2 = L.Convolution2D(3, 8, 3, pad=1), L.Convolution2D(8, 8, 3, pad=1)
+                self.d1 = L.Convolution2D(8, 10, 3, pad=1)
+    model = Segmentation()
+
+    def loss_of(number):
+        x, _ = images(number)
+        h, indices = F.max_pooling_2d(F.relu(model.c1(x)), 2, return_indices=True)
+        h = F.upsampling_2d(F.relu(model.c2(h)), indices, 2, outsize=(16, 16))
+        run.note('indices', indices)
+        t = np.random.RandomState(number).randint(0, 10, (16, 16, 16)).astype(np.int32)
+        return F.softmax_cross_entropy(model.d1(h), t)
+    run_network(run, model, loss_of)
+
+
+@program
+def configuration_differs_between_forward_and_backward(run):
+    """Half of forward in test mode, the other in train mode, backward in either."""
+    model = chainer.ChainList(L.Linear(32, 96), L.BatchNormalization(96), L.Linear(96, 96), L.BatchNormalization(96),
+                              L.Linear(96, 10))
+    optimizer = setup(model)
+    for number in range(5):
+        x, t = vectors(number)
+        with chainer.using_config('train', False):
+            h = F.dropout(F.rrelu(model[1](model[0](x))), 0.4)
+        h = F.dropout(F.rrelu(model[3](model[2](F.tanh(h)))), 0.4)
+        loss = F.softmax_cross_entropy(model[4](h), t)
+        del h
+        with chainer.using_config('train', number % 2 == 0):
+            learn(run, model, optimizer, loss)

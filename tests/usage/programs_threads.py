@@ -15,6 +15,7 @@ def forward_in_a_worker(run):
     """Backward in the main thread, which has an iteration of its own in hand."""
     model, other = Perceptron(), Perceptron()
     optimizer, other_optimizer = setup(model), setup(other)
+    train(run, model, optimizer, 2, first=80)
     for number in range(4):
         x, t = vectors(number)
         own = F.softmax_cross_entropy(other(vectors(20 + number)[0]), t)
@@ -43,6 +44,7 @@ def forward_in_a_worker_that_lives_on(run):
 def first_half_in_a_worker(run):
     model = Perceptron()
     optimizer = setup(model)
+    train(run, model, optimizer, 2, first=80)
     for number in range(4):
         x, t = vectors(number)
         h = run.in_thread(lambda x=x: F.relu(model.l2(F.relu(model.l1(x)))))
@@ -53,6 +55,7 @@ def first_half_in_a_worker(run):
 def second_half_in_a_worker(run):
     model = Perceptron()
     optimizer = setup(model)
+    train(run, model, optimizer, 2, first=80)
     for number in range(4):
         x, t = vectors(number)
         h = F.relu(model.l1(x))
@@ -64,6 +67,7 @@ def second_half_in_a_worker(run):
 def backward_in_a_worker(run):
     model = Perceptron()
     optimizer = setup(model)
+    train(run, model, optimizer, 2, first=80)
     for number in range(4):
         x, t = vectors(number)
         loss = F.softmax_cross_entropy(model(x), t)
@@ -117,7 +121,7 @@ def together(run, *workers):
     """Runs functions of a `Run` at once, joins what they noted in order, and raises the first error."""
     parts = [run.part() for _ in workers]
     with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
-        futures = [pool.submit(part.labelled(worker), part) for worker, part in zip(workers, parts)]
+        futures = [pool.submit(part.labelled(worker), part) for worker, part in zip(workers, parts, strict=True)]
         errors = [future.exception() for future in futures]
     for error in sorted(filter(None, errors), key=lambda error: isinstance(error, threading.BrokenBarrierError)):
         raise error  # a broken barrier is what the first error did to the others

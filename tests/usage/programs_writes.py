@@ -449,3 +449,114 @@ def attributes_of_links_changed_between_forward_and_backward(run):
         del h
         model.slope[...] = number
         learn(run, model, optimizer, loss)
+
+
+class WritesInputs(chainer.FunctionHook):
+    """Halves what one step of backward has read, for the steps after it."""
+
+    name = 'WritesInputs'
+
+    def backward_postprocess(self, function, in_data, out_grad):
+        if function.label in ('Softplus', 'ELU') and in_data[0] is not None:
+            in_data[0][:, ::2] *= np.float32(0.5)
+
+
+@program
+def written_by_a_hook_for_later_steps(run):
+    """Several functions retain one map; the hook lets go of it between their steps."""
+    model = Perceptron()
+    optimizer = setup(model)
+    with WritesInputs():
+        for number in range(5):
+            x, t = vectors(number)
+            h = model.l1(x)
+            h = F.elu(h) + F.softplus(h) + h * h
+            loss = F.softmax_cross_entropy(model.l3(F.tanh(model.l2(h))), t)
+            del h
+            learn(run, model, optimizer, loss)
+
+
+class ScaleGradients(chainer.FunctionHook):
+    """Writes to gradients on their way."""
+
+    name = 'ScaleGradients'
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        if function.label == 'ReLU':
+            out_grad[0][...] *= np.float32(0.5)
+
+
+@program
+def gradients_written_by_a_hook(run):
+    model = Perceptron()
+    optimizer = setup(model)
+    with ScaleGradients():
+        for number in range(4):
+            train_on(run, model, optimizer, *vectors(number))
+
+
+@program
+def conditions_written_after_forward(run):
+    """`F.where` holds the program's own condition, as large as the map."""
+    model = Perceptron()
+    optimizer = setup(model)
+    condition = np.zeros((512, 96), bool)
+    for number in range(5):
+        x, t = vectors(number)
+        condition[...] = np.random.RandomState(number).rand(512, 96) < 0.7
+        h = F.tanh(model.l1(x))
+        h = F.where(condition, F.tanh(h), F.sigmoid(h))
+        loss = F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t)
+        del h
+        condition[::2] = True
+        learn(run, model, optimizer, loss)
+
+
+@program
+def words_written_after_forward(run):
+    """The integer buffer of an embedding is filled with the next batch too early."""
+    embed, model = chainer.links.EmbedID(50, 64), Perceptron(inputs=64)
+    both = chainer.ChainList(embed, model)
+    optimizer = setup(both)
+    words = np.random.RandomState(0).randint(0, 50, 512).astype(np.int32)
+    for number in range(5):
+        _, t = vectors(number)
+        loss = F.softmax_cross_entropy(model(F.tanh(F.tanh(embed(words)))), t)
+        words[...] = np.random.RandomState(number).randint(0, 50, 512)
+        learn(run, both, optimizer, loss)
+
+
+@program
+def masks_shared_and_written(run):
+    """The mask of one dropout goes into another, is changed, and is read after backward."""
+    model = Perceptron()
+    optimizer = setup(model)
+    for number in range(5):
+        x, t = vectors(number)
+        h, mask = F.dropout(F.tanh(model.l1(x)), 0.5, return_mask=True)
+        h = F.dropout(F.tanh(h), 0.5, mask=mask)
+        loss = F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t)
+        del h
+        if number % 2:
+            mask[:, 0] = 3
+        learn(run, model, optimizer, loss)
+        run.note('mask', mask)
+
+
+@program
+def parameters_exchanged_between_forward_and_backward(run):
+    """`W.array = ...` and `load_npz`: other arrays, or other values in the same."""
+    import io
+    model = Deep()
+    optimizer = setup(model)
+    file = io.BytesIO()
+    chainer.serializers.save_npz(file, model)
+    for number in range(6):
+        x, t = vectors(number)
+        loss = F.softmax_cross_entropy(model(x), t)
+        if number % 3 == 1:
+            model.l2.W.array = model.l2.W.array * np.float32(0.5)
+        if number % 3 == 2:
+            file.seek(0)
+            chainer.serializers.load_npz(file, model)
+        learn(run, model, optimizer, loss)

@@ -185,5 +185,5 @@ def assert_same_bits(run, expected):
     """Compares everything in order, and names what differs."""
     assert [label for label, _ in run.bits] == [label for label, _ in expected.bits]
     differing = [f'{number}: {label}' for number, ((label, value), (_, other))
-                 in enumerate(zip(run.bits, expected.bits)) if value != other]
+                 in enumerate(zip(run.bits, expected.bits, strict=True)) if value != other]
     assert differing == [], f'{len(differing)} of {len(run.bits)} values differ from those of plain Chainer'
