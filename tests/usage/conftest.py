@@ -3,6 +3,7 @@
     pytest tests/usage --usage-every-policy     # every program under every policy; without, each under a part of them
 """
 import itertools
+import multiprocessing.heap
 import pathlib
 import sys
 
@@ -27,6 +28,12 @@ def pytest_addoption(parser):
 def known_bandwidth(monkeypatch):
     """Measuring takes ten times as long as a program here, and makes plans that differ from run to run."""
     monkeypatch.setattr(HostBackend, 'bandwidth', lambda self: Bandwidth(1e9, 1e9, 1e-5))
+
+
+@pytest.fixture(autouse=True)
+def shared_memory_of_its_own(monkeypatch):
+    """`MultiprocessIterator` shares memory with its workers; multiprocessing keeps what was shared once."""
+    monkeypatch.setattr(multiprocessing.heap.BufferWrapper, '_heap', multiprocessing.heap.Heap())
 
 
 @pytest.fixture

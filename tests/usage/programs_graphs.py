@@ -742,7 +742,7 @@ def everything_about_variables_asked(run):
 
 @program
 def models_moved_between_devices(run):
-    """`to_device` and `to_cpu` on a machine without a GPU change nothing."""
+    """`to_device` on a machine without a GPU changes nothing."""
     model = Perceptron()
     model.to_device('@numpy')
     optimizer = setup(model)
@@ -750,10 +750,9 @@ def models_moved_between_devices(run):
         x, t = vectors(number)
         with chainer.using_device('@numpy'):
             h = F.relu(model.l1(chainer.get_device('@numpy').send(x)))
-            h.to_cpu()
-            loss = F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t)
-            model.to_cpu()
             h.to_device('@numpy')
+            loss = F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t)
+            model.to_device('@numpy')
         learn(run, model, optimizer, loss)
 
 

@@ -292,13 +292,13 @@ def n_step_lstm(run):
         def __init__(self):
             super().__init__()
             with self.init_scope():
-                self.e, self.l = L.EmbedID(50, 32), L.NStepBiLSTM(2, 32, 32, 0.2)
+                self.e, self.l = L.EmbedID(50, 32), L.NStepBiLSTM(1, 32, 32, 0.2)
                 self.o = L.Linear(64, 10)
     model = Tagger()
 
     def loss_of(number):
         stream = np.random.RandomState(number % 2)
-        lengths = sorted(stream.randint(3, 12, 24), reverse=True)
+        lengths = sorted(stream.randint(3, 8, 40), reverse=True)
         words = [np.random.RandomState(number + count).randint(0, 50, length).astype(np.int32)
                  for count, length in enumerate(lengths)]
         run.graph(f'lengths {number % 2}')

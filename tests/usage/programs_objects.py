@@ -203,6 +203,7 @@ def adam_with_decay_of_weights(run):
 def other_optimizers(run):
     for make in (optimizers.NesterovAG, optimizers.AdaDelta, optimizers.CorrectedMomentumSGD, optimizers.SMORMS3,
                  optimizers.MSVAG, optimizers.RMSprop):
+        run.graph(make.__name__)  # each has a state of another size
         model = Perceptron(units=64)
         train(run, model, setup(model, make()), 2)
 
