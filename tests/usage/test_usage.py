@@ -21,6 +21,7 @@ import chainer_ooc
 EVERY_POLICY = '--usage-every-policy'
 # Each of these moves maps, or makes them again, in a way of its own; the others are mixtures.
 MECHANISMS = ('swap-all', 'sublinear', 'keep', 'tensor-cache', 'unified', 'pooch', 'superneurons')
+ALWAYS_MOVE = ('swap-all', 'keep', 'vdnn-all', 'swap-all-naive')
 MIXTURES = tuple(sorted(set(chainer_ooc.policies()) - set(MECHANISMS)))
 
 pytestmark = [
@@ -43,11 +44,13 @@ def pytest_generate_tests(metafunc):
 
 
 def part_of_policies(name, at_floor):
-    """At the floor one mechanism and one mixture; without a budget another mechanism that moves maps even then."""
+    """At the floor one mechanism; then a mixture at the floor, or without a budget what moves maps even then."""
     number = zlib.crc32(name.encode())
+    mechanism, number = MECHANISMS[number % len(MECHANISMS)], number // len(MECHANISMS)
+    without, number = number % 2, number // 2
     if at_floor:
-        return MECHANISMS[number % len(MECHANISMS)], MIXTURES[number // 7 % len(MIXTURES)]
-    return ('swap-all', 'keep', 'vdnn-all', 'swap-all-naive')[number // 56 % 4],
+        return (mechanism,) if without else (mechanism, MIXTURES[number % len(MIXTURES)])
+    return (ALWAYS_MOVE[number % len(ALWAYS_MOVE)],) if without else ()
 
 
 @functools.cache
