@@ -1,0 +1,77 @@
+"""Programs as people write them give the bits of plain Chainer, also in the least memory that out-of-core asks for."""
+import functools
+import zlib
+
+import programs_batches  # noqa: F401
+import programs_dtypes  # noqa: F401
+import programs_forks  # noqa: F401
+import programs_graphs  # noqa: F401
+import programs_interrupts  # noqa: F401
+import programs_loops  # noqa: F401
+import programs_networks  # noqa: F401
+import programs_objects  # noqa: F401
+import programs_threads  # noqa: F401
+import programs_writes  # noqa: F401
+import pytest
+from usage_programs import PROGRAMS
+from usage_runs import assert_same_bits, at_the_floor, perform
+
+import chainer_ooc
+
+EVERY_POLICY = '--usage-every-policy'
+# Each of these moves maps, or makes them again, in a way of its own; the others are mixtures.
+MECHANISMS = ('swap-all', 'sublinear', 'keep', 'tensor-cache', 'unified', 'pooch', 'superneurons')
+ALWAYS_MOVE = ('swap-all', 'keep', 'vdnn-all', 'swap-all-naive')
+MIXTURES = tuple(sorted(set(chainer_ooc.policies()) - set(MECHANISMS)))
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    # An interrupt that falls into a destructor is lost, in plain Chainer too.
+    pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning'),
+]
+
+
+def pytest_generate_tests(metafunc):
+    """Each program under all policies, or under a part of them that depends on its name."""
+    every = metafunc.config.getoption(EVERY_POLICY, False)
+    if 'policy' in metafunc.fixturenames:
+        at_floor = metafunc.function is test_a_named_floor_works_at_once
+        pairs = [(name, policy) for name in PROGRAMS
+                 for policy in (chainer_ooc.policies() if every else part_of_policies(name, at_floor))]
+        metafunc.parametrize(('name', 'policy'), pairs, ids=['-'.join(pair) for pair in pairs])
+    elif 'name' in metafunc.fixturenames:
+        metafunc.parametrize('name', [name for name in PROGRAMS if every or zlib.crc32(name.encode()) % 8 == 0])
+
+
+def part_of_policies(name, at_floor):
+    """At the floor one mechanism; then a mixture at the floor, or without a budget what moves maps even then."""
+    number = zlib.crc32(name.encode())
+    mechanism, number = MECHANISMS[number % len(MECHANISMS)], number // len(MECHANISMS)
+    without, number = number % 2, number // 2
+    if at_floor:
+        return (mechanism,) if without else (mechanism, MIXTURES[number % len(MIXTURES)])
+    return (ALWAYS_MOVE[number % len(ALWAYS_MOVE)],) if without else ()
+
+
+@functools.cache
+def plain(name):
+    """The run of a program in plain Chainer."""
+    return perform(PROGRAMS[name])
+
+
+@pytest.mark.usefixtures('copies_end_at_once')
+def test_without_a_budget_the_bits_are_those_of_plain_chainer(name, policy):
+    assert_same_bits(perform(PROGRAMS[name], policy), plain(name))
+
+
+@pytest.mark.usefixtures('every_other_copy_ends_at_once')
+def test_a_named_floor_works_at_once(name, policy):
+    outcome = at_the_floor(PROGRAMS[name], policy)
+    if outcome.run is not None:
+        assert_same_bits(outcome.run, plain(name))
+    assert outcome.refused_twice == [], f'refused again: {outcome.floors}'
+    assert outcome.run.overruns == [], f'more was in use than the budget of {outcome.budget_bytes}'
+
+
+def test_plain_chainer_gives_the_same_bits_twice(name):
+    assert_same_bits(perform(PROGRAMS[name]), plain(name))
