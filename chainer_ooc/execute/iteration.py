@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +26,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.account import find
+from chainer_ooc.execute.account import Beside, find
 from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.freezing import freeze_trace
@@ -90,17 +91,19 @@ class Iteration:
         self._before: tuple[int, ...] = ()
         self._liveness = Liveness(self._storages)
         self._departures = Departures(memory)
-        self._beside = parameters.beside()
-        memory.stands(self._beside)
-        steady_bytes = self._beside.steady_bytes + _fixed_bytes(memory, settings.min_bytes)
-        self._standing = Standing(steady_bytes + self._beside.gradient_bytes, steady_bytes)
-        self.following = Following(graphs, settings, budget_bytes, self._standing, memory.backend.reserve)
+        self._beside = Beside()
+        self.following = Following(graphs, settings, budget_bytes, memory.backend.reserve)
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Looks for a plan, and says what the memory is used for."""
         given = [array_of(each) for each in inputs]
-        self.following.begin(name_of(function), forms(given), int(given[0].nbytes) if given else 0)
+        first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
         del given
+        try:
+            self.following.begin(*first, self._standing())
+        except InfeasibleBudgetError:
+            gc.collect()  # a model, or a graph, that the program has no more
+            self.following.begin(*first, self._standing())
         self.graph = self.following.graph
         if self.graph is not None and not self._beside.steady_bytes:
             # A loaded plan runs before any parameter was seen.
@@ -113,6 +116,13 @@ class Iteration:
         tally.begin()
         self._memory.enter(self._context(tally))
         self._memory.backend.limit(self.budget_bytes, self._memory.relieve)
+
+    def _standing(self) -> Standing:
+        """What lives through the iteration beside its feature maps."""
+        self._beside = self._parameters.beside()
+        self._memory.stands(self._beside)
+        steady_bytes = self._beside.steady_bytes + _fixed_bytes(self._memory, self.settings.min_bytes)
+        return Standing(steady_bytes + self._beside.gradient_bytes, steady_bytes)
 
     def _context(self, tally: Tally) -> Context:
         following = self.following
@@ -238,6 +248,10 @@ class Iteration:
             held = self._departures.begin_backward()
             if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
                 self._note_holders(held)
+            elif not self._memory.backend.counts_all:  # the program holds a batch that it did not hold before
+                for storage in held:
+                    if storage.from_outside and storage.is_held_elsewhere():
+                        self._memory.hand_over(storage)
             self.following.check_forward_is_over(self._retained)
         self._in_backward = True
         self._beside = self._parameters.beside()
@@ -428,7 +442,12 @@ class Iteration:
         return 0
 
     def _room(self, need_bytes: int, certain: bool, where: str) -> None:
-        fits = self._memory.make_room(need_bytes) or (certain and self._memory.make_room(need_bytes, thorough=True))
+        fits = self._memory.make_room(need_bytes)
+        if not fits and certain:
+            gc.collect()
+            scratch_bytes, self._beside = self._memory.beside.scratch_bytes, self._parameters.beside()
+            self._memory.stands(replace(self._beside, scratch_bytes=scratch_bytes))
+            fits = self._memory.make_room(need_bytes, thorough=True)
         self._peak(need_bytes if certain else 0)
         if not fits and certain:
             floor_bytes = self._memory.near_bytes() + need_bytes

@@ -301,7 +301,8 @@ class Graphs:
 
         Args:
             error: of one graph.
-            settings, standing: what plans are made for.
+            settings: what plans are made for.
+            standing: what lives beside the maps.
         """
         floor_bytes, where = error.floor_bytes, error.where
         for graph in list(reversed(self._graphs.values()))[:ASKED_GRAPHS]:
