@@ -30,10 +30,6 @@ from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
 
-#: What the arrays may have of the memory that is free: the rest is for the interpreter, libraries, and the holes that
-#: freed arrays leave between live ones.
-SHARE_OF_FREE = 0.9
-
 
 class Session:
     """Everything that lives from one iteration to the next.
@@ -183,12 +179,10 @@ class Session:
     def _budget_bytes(self) -> int:
         if self.settings.budget_bytes is not None:
             return self.settings.budget_bytes
-        if self._default_budget_bytes is not None:
-            return self._default_budget_bytes
         self._residency.standing_bytes = 0
         standing_bytes = sum(self._parameters.standing_bytes())
         held_bytes = self._residency.near_bytes() + standing_bytes
-        budget_bytes = int(held_bytes + SHARE_OF_FREE * self._residency.backend.free_bytes())
+        budget_bytes = self._residency.backend.default_budget_bytes(held_bytes, self._default_budget_bytes)
         if standing_bytes:  # before the first iteration nobody knows which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes
