@@ -68,14 +68,14 @@ def recurrent(batch: int, length: int):
 def convolutions(batch: int, crop: int):
     def draw(random):
         return random.rand(batch, 3, crop, crop).astype('f'), random.randint(0, 10, batch).astype('i')
-    return Convolutions(12), draw
+    return Convolutions(16), draw
 
 
 #: Network by name: what makes it, and its two sizes.
 NETWORKS = {
-    'resnet50': (resnet50, 16, 96),
-    'recurrent': (recurrent, 768, 40),
-    'convolutions': (convolutions, 16, 96),
+    'resnet50': (resnet50, 16, 64),
+    'recurrent': (recurrent, 512, 40),
+    'convolutions': (convolutions, 16, 64),
 }
 
 

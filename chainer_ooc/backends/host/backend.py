@@ -101,7 +101,6 @@ class HostBackend(Backend):
         heap.trim()
         if self._headroom.is_limited():
             self._file.clean()
-            self._headroom.note_trim()
 
     def reserve(self, nbytes: int) -> None:
         self._check_usable('reserve far memory')

@@ -7,13 +7,13 @@ measured: it is missing from what is free. What is still to come is set aside:
     limit | beside arrays | arrays held |                what is free                  |
           |<-- measured ->|<---- the default budget, in steps ---->|<--- set aside --->|
 
-Set aside are a tenth of what is free; in a container the pages that may be dirty and a little more; and what
-computations have lacked so far, although the budget had room for them.
+Set aside is a tenth of what is free. In a container it is a twentieth, what is allocated unasked, and half of the pages
+that may be dirty: there each computation and each swap-in asks first, since nothing but the kernel says no, and it
+kills. What is lacking then leaves early, which costs time and no more.
 
-A plan takes seconds to make. So the budget in force stays while no more than half of what is set aside is gone and less
-than an eighth can be added; a new one is a multiple of a coarse step, so that a plan may be found again.
-
-In a container nothing but the kernel says no, and it kills. There each computation and each swap-in asks first.
+A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while half of what would be
+set aside is still free, and less than an eighth can be added. It falls no further than that asks for: the smallest that
+works is not known here. All are multiples of coarse steps, so that a plan may be found again.
 
 Left out: what the program itself allocates between two computations.
 """
@@ -23,11 +23,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from chainer_ooc.backends.base import SHARE_OF_FREE
 from chainer_ooc.backends.host import groups
 from chainer_ooc.backends.host.groups import Group
 
-#: Of what is free, for the holes between arrays and what libraries allocate.
-SHARE_SET_ASIDE = 0.1
+#: Of what is free, for the holes between arrays and what libraries allocate: where each computation asks, and else.
+SHARE_SET_ASIDE_ASKED, SHARE_SET_ASIDE = 0.05, 1 - SHARE_OF_FREE
 
 #: Of a container's limit: for what is allocated unasked, and for the spill file's dirty pages.
 SHARE_UNASKED, SHARE_DIRTY = 1 / 64, 1 / 32
@@ -35,7 +36,7 @@ LEAST_UNASKED_BYTES, LEAST_DIRTY_BYTES = 8 << 20, 16 << 20
 MOST_DIRTY_BYTES = 256 << 20
 
 #: A budget has this many binary digits that count.
-_DIGITS = 6
+_DIGITS = 7
 
 _LOOK_AGAIN_SECONDS = 1.0
 
@@ -51,8 +52,6 @@ class Headroom:
         self._find = find
         self._groups: Sequence[Group] = ()
         self._looked_at = float('-inf')
-        self._gave_all_back = False
-        self._lacked_bytes = 0
 
     def has_room(self, nbytes: int, will_write: bool) -> bool:
         """Whether so much more can be used now.
@@ -64,17 +63,9 @@ class Headroom:
         for each in self._in_force():
             needed_bytes = nbytes + _unasked_bytes(each)
             dirty_bytes = _dirty_bytes(each) if will_write else 0
-            lacking_bytes = needed_bytes - each.left_now_bytes(needed_bytes, dirty_bytes)
-            if lacking_bytes > 0:
-                if self._gave_all_back:
-                    self._lacked_bytes = max(self._lacked_bytes, lacking_bytes)
+            if needed_bytes > each.left_now_bytes(needed_bytes, dirty_bytes):
                 return False
-        self._gave_all_back = False
         return True
-
-    def note_trim(self) -> None:
-        """All was given back that is free: what lacks now lacks for the budget's sake."""
-        self._gave_all_back = True
 
     def is_limited(self) -> bool:
         """Whether there is a container."""
@@ -86,8 +77,10 @@ class Headroom:
 
     def set_aside_bytes(self, free_bytes: int) -> int:
         """What of the free memory is not for arrays."""
-        container_bytes = max((_unasked_bytes(each) + _dirty_bytes(each) for each in self._in_force()), default=0)
-        return int(SHARE_SET_ASIDE * free_bytes) + container_bytes + self._lacked_bytes
+        if not self._in_force():
+            return int(SHARE_SET_ASIDE * free_bytes)
+        return int(SHARE_SET_ASIDE_ASKED * free_bytes) + max(
+            _unasked_bytes(each) + _dirty_bytes(each) // 2 for each in self._in_force())
 
     def _in_force(self) -> Sequence[Group]:
         now = time.monotonic()
@@ -106,13 +99,14 @@ def budget(latest_bytes: int | None, whole_bytes: int, set_aside_bytes: int) -> 
     """
     if latest_bytes is not None and holds(latest_bytes, whole_bytes, set_aside_bytes):
         return latest_bytes
-    found_bytes = max(1, whole_bytes - set_aside_bytes)
+    falls = latest_bytes is not None and latest_bytes > whole_bytes - set_aside_bytes
+    found_bytes = max(1, whole_bytes - (set_aside_bytes // 2 if falls else set_aside_bytes))
     step_bytes = 1 << max(0, found_bytes.bit_length() - _DIGITS)
     return found_bytes // step_bytes * step_bytes
 
 
 def holds(latest_bytes: int, whole_bytes: int, set_aside_bytes: int) -> bool:
-    """Whether a budget may stay: nothing of note can be added, and half of what was set aside is still there."""
+    """Whether a budget may stay: half of what is to be set aside is still there, and nothing of note can be added."""
     return (latest_bytes <= whole_bytes - set_aside_bytes // 2
             and whole_bytes - set_aside_bytes < latest_bytes + latest_bytes // 8)
 
