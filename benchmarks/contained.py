@@ -1,4 +1,4 @@
-"""One training within a limit, in a process of its own, watched from outside: whether it was killed, and what it used."""
+"""One training within a limit, in a process of its own and watched from outside: was it killed, what did it use?"""
 from __future__ import annotations
 
 import dataclasses
@@ -63,7 +63,8 @@ def run_contained(network: str, policy: str | None, kind: str, limit_bytes: int,
     """Runs one training within a limit.
 
     Args:
-        network, policy: what the worker takes; a policy of None is plain Chainer.
+        network: one of the worker's.
+        policy: value of chainer.config.ooc; None is plain Chainer.
         kind: one of `KINDS`.
         limit_bytes: the limit.
         more: further arguments of the worker.

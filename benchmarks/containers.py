@@ -109,8 +109,8 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
     """How often each outcome came up, and the least that was used of a limit below what plain Chainer holds."""
     counts = collections.Counter(row['outcome'] for row in rows)
     lines = [f'{len(rows)} trainings: ' + ', '.join(f'{number} {outcome}' for outcome, number in counts.items())]
-    short = sorted((row['used'], f"{row['network']}, {row['policy']}, {row['limit_bytes'] / 1e6:.0f} MB") for row in rows
-                   if row['outcome'] == 'finished' and row['limit_bytes'] < row['plain_bytes'])
+    short = sorted((row['used'], f"{row['network']}, {row['policy']}, {row['limit_bytes'] / 1e6:.0f} MB")
+                   for row in rows if row['outcome'] == 'finished' and row['limit_bytes'] < row['plain_bytes'])
     if short:
         lines.append(f'limits below what plain Chainer holds: {len(short)}, used to {short[0][0]:.0%} at least '
                      f'({short[0][1]}), in the median to {short[len(short) // 2][0]:.0%}')

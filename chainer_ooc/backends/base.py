@@ -36,6 +36,7 @@ Source: the split into two tiers with a contract test follows zict's mappings; e
 from __future__ import annotations
 
 import abc
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -201,6 +202,14 @@ class Backend(abc.ABC):
     def seconds_between(self, start: Any, end: Any) -> float:
         """Returns the seconds from one moment to a later one, on the device; waits until both have passed."""
         return float(end - start)
+
+    def computing(self) -> contextlib.AbstractContextManager[None]:
+        """Goes around each computation; not to be nested.
+
+        Where the system ends a process for want of memory, it has the computation raise MemoryError instead, as far as
+        the device can.
+        """
+        return contextlib.nullcontext()
 
     def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:  # noqa: B027 - a host has accounts
         """Has near memory hold so many bytes at most from now on, where the device can enforce that.

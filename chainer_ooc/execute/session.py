@@ -69,7 +69,8 @@ class Session:
             assert iteration is not None
             iteration.before_call(function, inputs)
             started = self._residency.backend.moment()
-            outputs = function._apply(inputs)
+            with self._residency.backend.computing():
+                outputs = function._apply(inputs)
             span = started, self._residency.backend.moment()
             if function.inputs is not None:
                 iteration.after_call(function, inputs, outputs, span)
@@ -85,7 +86,8 @@ class Session:
         with self._guard(function, 'backward'), self._inside():
             needed = iteration.before_step(function)
             started = self._residency.backend.moment()
-            run(*arguments)
+            with self._residency.backend.computing():
+                run(*arguments)
             iteration.after_step(function, needed, (started, self._residency.backend.moment()))
 
     def backward_pass(self, backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -26,6 +26,7 @@ from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Tr
 from chainer_ooc.backends.forks import close_in_children
 from chainer_ooc.backends.host import block, filesystem, headroom, heap, limits, machine, measure
 from chainer_ooc.backends.host.extents import Extents
+from chainer_ooc.backends.host.guard import Guard
 from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.backends.host.kept_blocks import KeptBlocks
 from chainer_ooc.backends.host.mapping import Mapping
@@ -54,6 +55,7 @@ class HostBackend(Backend):
 
     def __init__(self, spill_dir: str | None = None, *, mapped_bytes: int = heap.MAPPED_BYTES) -> None:
         self._headroom = Headroom()
+        self._guard = Guard(self._headroom)
         self._file = SpillFile(spill_dir, self._headroom.dirty_bytes)
         self._owner = os.getpid()
         self._closed = False
@@ -73,6 +75,9 @@ class HostBackend(Backend):
 
     def meter(self) -> HostMeter:
         return HostMeter()
+
+    def computing(self) -> Guard:
+        return self._guard
 
     def allocate(self, nbytes: int) -> ByteArray:
         try:
@@ -147,7 +152,12 @@ class HostBackend(Backend):
 
     def bandwidth(self) -> Bandwidth:
         if self._bandwidth is None:
-            self._bandwidth = measure.bandwidth(self)
+            needed_bytes = 4 * measure.SAMPLE_BYTES  # near memory and what is dirty in the page cache
+            if not self.has_room(needed_bytes):
+                self.trim()
+            fits = self.has_room(needed_bytes)
+            with self._guard:
+                self._bandwidth = measure.bandwidth(self, measure.SAMPLE_BYTES if fits else measure.SMALL_SAMPLE_BYTES)
         return self._bandwidth
 
     def machine(self) -> str:

@@ -103,14 +103,17 @@ def groups(root: str = '/sys/fs/cgroup', membership: str = '/proc/self/cgroup') 
 def _groups(root: str, membership: str) -> Iterator[Group]:
     for line in _read(membership).decode('ascii', 'replace').splitlines():
         _, controllers, path = line.split(':', 2)
-        version = None if controllers else _VERSION_2
-        folder = root
-        if 'memory' in controllers.split(','):
-            version, folder = _VERSION_1, os.path.join(root, 'memory')
-        for each in _upwards(folder, path) if version is not None else ():
-            found = [number for name in version.limits if (number := _number(os.path.join(each, name))) is not None]
-            if found and min(found) < _UNLIMITED and _number(os.path.join(each, version.used)) is not None:
-                yield Group(each, min(found), version)
+        if not controllers:
+            yield from _limited(root, path, _VERSION_2)
+        elif 'memory' in controllers.split(','):
+            yield from _limited(os.path.join(root, 'memory'), path, _VERSION_1)
+
+
+def _limited(root: str, path: str, version: Version) -> Iterator[Group]:
+    for folder in _upwards(root, path):
+        found = [number for name in version.limits if (number := _number(os.path.join(folder, name))) is not None]
+        if found and min(found) < _UNLIMITED and _number(os.path.join(folder, version.used)) is not None:
+            yield Group(folder, min(found), version)
 
 
 def _upwards(root: str, path: str) -> Iterator[str]:

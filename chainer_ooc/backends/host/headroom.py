@@ -1,7 +1,7 @@
 """How near a limit training may come: the default budget, and what is left at each computation in a container.
 
-A budget counts arrays. Beside them a process has the interpreter, libraries and the holes that freed arrays leave in the
-heap, and a container counts the spill file's dirty pages too. What of that is there when an iteration begins is
+A budget counts arrays. Beside them a process has the interpreter, libraries and the holes that freed arrays leave in
+the heap, and a container counts the spill file's dirty pages too. What of that is there when an iteration begins is
 measured: it is missing from what is free. What is still to come is set aside:
 
     limit | beside arrays | arrays held |                what is free                  |
@@ -11,9 +11,9 @@ Set aside is a tenth of what is free. In a container it is a twentieth, what is 
 that may be dirty: there each computation and each swap-in asks first, since nothing but the kernel says no, and it
 kills. What is lacking then leaves early, which costs time and no more.
 
-A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while half of what would be
-set aside is still free, and less than an eighth can be added. It falls no further than that asks for: the smallest that
-works is not known here. All are multiples of coarse steps, so that a plan may be found again.
+A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while half of what would
+be set aside is still free, and less than an eighth can be added. It falls no further than that asks for: the smallest
+that works is not known here. All are multiples of coarse steps, so that a plan may be found again.
 
 Left out: what the program itself allocates between two computations.
 """
@@ -66,6 +66,10 @@ class Headroom:
             if needed_bytes > each.left_now_bytes(needed_bytes, dirty_bytes):
                 return False
         return True
+
+    def left_bytes(self) -> int | None:
+        """What can be used now at most; None where there is no container."""
+        return min((each.left_now_bytes() for each in self._in_force()), default=None)
 
     def is_limited(self) -> bool:
         """Whether there is a container."""
