@@ -183,6 +183,7 @@ class HostBackend(Backend):
 
     def close(self) -> None:
         self._closed = True
+        self._guard.lift()
         if os.getpid() == self._owner:
             self._swap_out.stop()
             self._swap_in.stop()

@@ -51,13 +51,17 @@ class Guard(contextlib.AbstractContextManager[None]):
             self._before = soft, hard
             resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
-    def __exit__(self, kind: type[BaseException] | None = None, error: BaseException | None = None,
-                 trace: TracebackType | None = None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self.lift() and not self._headroom.has_room(0, will_write=True):
+            heap.trim()
+
+    def lift(self) -> bool:
+        """Puts back the limit that was there, also in a child that was forked meanwhile; whether there was one."""
         before, self._before = self._before, None
         if before is not None:
             resource.setrlimit(resource.RLIMIT_DATA, before)
-            if not self._headroom.has_room(0, will_write=True):
-                heap.trim()
+        return before is not None
 
 
 def data_bytes() -> int:
