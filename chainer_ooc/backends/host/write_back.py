@@ -3,11 +3,11 @@
 What is written lies in the page cache as dirty pages until the system writes it to the disk, by default for half a
 minute. In a container they count against its limit, and unlike clean ones they cannot be taken back at once: with
 ResNet50 and a limit of 1,300 MB up to 770 MB were dirty, and the kernel killed the training. So where there is such a
-limit, the thread that writes starts the writing to disk when a part of what is allowed is dirty, and waits for the
+limit, the thread that writes starts the writing to disk when half of what is allowed is dirty, and waits for the
 oldest piece when all of it is. The pages stay in the cache, clean, for as long as the kernel has room for them.
 
-    written:   | 1 | 2 | 3 | 4 | 5 | 6 |         allowed: four pieces
-    to disk:   waited for   started        not yet
+    written:   |   1   |   2   |   3   |   4   |   5   |   6   |         allowed: four pieces
+    to disk:   |    waited for |       started |       not yet |
 
 It costs the speed of the disk: 11.9 GB/s to the page cache, 5.0 GB/s with two or more pieces under way (600 MB in
 pieces of 8 MB, the virtual disk of the machine of docs/results.md). ``fdatasync`` instead would wait for everything.
@@ -54,13 +54,13 @@ class WriteBack:
             return
         self._waiting.append((start, nbytes))
         self._waiting_bytes += nbytes
-        while self._waiting and self._waiting_bytes + self._started_bytes > allowed_bytes // 2:
+        while self._waiting_bytes > allowed_bytes // 2:
             start, nbytes = self._waiting.popleft()
             self._waiting_bytes -= nbytes
             self._started_bytes += nbytes
             self._started.append((start, nbytes))
             sync(self._descriptor, start, nbytes, _WRITE)
-        while self._started and self._waiting_bytes + self._started_bytes > allowed_bytes:
+        while self._waiting_bytes + self._started_bytes > allowed_bytes:
             start, nbytes = self._started.popleft()
             self._started_bytes -= nbytes
             sync(self._descriptor, start, nbytes, _WAIT_BEFORE | _WRITE | _WAIT_AFTER)
