@@ -195,7 +195,7 @@ def test_a_machine_that_tells_nothing_has_a_name_all_the_same(undescribed, monke
 
 def test_without_proc_there_is_no_limit_to_know(monkeypatch):
     monkeypatch.setattr(limits, 'lines', lambda path: [])
-    monkeypatch.setattr(groups, 'groups', lambda: [])
+    monkeypatch.setattr(groups, 'groups', list)
     monkeypatch.setattr(resource, 'getrlimit', lambda number: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert limits.free_bytes() == sys.maxsize
     with pytest.raises(OSError, match='Linux only'):

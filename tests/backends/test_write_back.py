@@ -64,7 +64,7 @@ def test_a_disk_that_fails_fails_the_copy(tmp_path, monkeypatch):
 
     monkeypatch.setattr(write_back, 'sync', fail)
     spill = SpillFile(str(tmp_path), lambda: MB)
-    with pytest.raises(SpillError, match='writing to the spill file in .* Input/output error'):
+    with pytest.raises(SpillError, match=r'writing to the spill file in .* Input/output error'):
         spill.write(np.ones(2 * MB, np.uint8).data, 0)
     spill.clean()
     spill.close()

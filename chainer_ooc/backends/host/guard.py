@@ -19,9 +19,12 @@ Left out: a heap with holes that were given back before. A computation with many
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import resource
 from types import TracebackType
+
+import numpy as np
 
 from chainer_ooc.backends.host import heap
 from chainer_ooc.backends.host.headroom import Headroom
@@ -45,6 +48,7 @@ class Guard(contextlib.AbstractContextManager[None]):
         left_bytes = self._headroom.left_bytes()
         if left_bytes is None:
             return
+        _have_blas_map_its_buffers()
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = data_bytes() + max(0, left_bytes)
         if soft == resource.RLIM_INFINITY or wanted < soft:
@@ -62,6 +66,13 @@ class Guard(contextlib.AbstractContextManager[None]):
         if before is not None:
             resource.setrlimit(resource.RLIMIT_DATA, before)
         return before is not None
+
+
+@functools.cache
+def _have_blas_map_its_buffers() -> None:
+    """OpenBLAS maps them at its first large product, uses little of them, and ends the process if it cannot."""
+    square = np.ones((512, 512), np.float32)
+    square.dot(square)
 
 
 def data_bytes() -> int:
