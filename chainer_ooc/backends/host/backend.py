@@ -87,7 +87,7 @@ class HostBackend(Backend):
             return self._blocks.allocate(nbytes)
 
     def free_bytes(self) -> int:
-        return limits.free_bytes() + self._blocks.nbytes()
+        return limits.free_bytes(heap.free_bytes()) + self._blocks.nbytes()
 
     def default_budget_bytes(self, held_bytes: int, latest_bytes: int | None) -> int:
         """In steps, see `headroom`; what the heap keeps is given back before another budget is taken."""
@@ -176,7 +176,7 @@ class HostBackend(Backend):
             'spill_free_bytes': self._far_free_bytes(),
             'spill_file_bytes': self._extents.end_bytes,
             'near_free_bytes': self.free_bytes(),
-            'near_limits_bytes': limits.limits_bytes(),
+            'near_limits_bytes': limits.limits_bytes(heap.free_bytes()),
             'default_budget_bytes': self.default_budget_bytes(0, None),
             'warnings': warnings,
         }

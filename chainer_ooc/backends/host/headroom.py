@@ -12,8 +12,8 @@ that may be dirty: there each computation and each swap-in asks first, since not
 kills. What is lacking then leaves early, which costs time and no more.
 
 A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while half of what would
-be set aside is still free, and less than an eighth can be added. It falls no further than that asks for: the smallest
-that works is not known here. All are multiples of coarse steps, so that a plan may be found again.
+be set aside is still free, and less than an eighth can be added. When it falls, three quarters are set aside: the
+smallest budget that works is not known here. All are multiples of coarse steps, so that a plan may be found again.
 
 Left out: what the program itself allocates between two computations.
 """
@@ -104,7 +104,7 @@ def budget(latest_bytes: int | None, whole_bytes: int, set_aside_bytes: int) -> 
     if latest_bytes is not None and holds(latest_bytes, whole_bytes, set_aside_bytes):
         return latest_bytes
     falls = latest_bytes is not None and latest_bytes > whole_bytes - set_aside_bytes
-    found_bytes = max(1, whole_bytes - (set_aside_bytes // 2 if falls else set_aside_bytes))
+    found_bytes = max(1, whole_bytes - (set_aside_bytes * 3 // 4 if falls else set_aside_bytes))
     step_bytes = 1 << max(0, found_bytes.bit_length() - _DIGITS)
     return found_bytes // step_bytes * step_bytes
 

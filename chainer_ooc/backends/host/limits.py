@@ -5,8 +5,9 @@
     a container   limit - (usage - cache)            see ``groups``; this group and those above it
     the system    MemAvailable
 
-Left out: NUMA nodes, swap space (whoever trains into swap has chosen a worse spill file), and memory that glibc
-holds free in its heap, which is available on top.
+Memory that glibc holds free in its heap can be used on top of the first two; whoever asks says how much that is.
+
+Left out: NUMA nodes, and swap space (whoever trains into swap has chosen a worse spill file).
 """
 
 from __future__ import annotations
@@ -24,20 +25,24 @@ _STRICT = '2'  # of vm.overcommit_memory: the system promises no more than it ha
 PHYSICAL_BYTES = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
 
-def free_bytes() -> int:
+def free_bytes(reusable_bytes: int = 0) -> int:
     """Returns the smallest of ``limits_bytes``, at least 0; ``sys.maxsize`` where nothing is known."""
-    return max(0, min(limits_bytes().values(), default=sys.maxsize))
+    return max(0, min(limits_bytes(reusable_bytes).values(), default=sys.maxsize))
 
 
-def limits_bytes() -> dict[str, int]:
-    """Returns the bytes that are left by each limit in force, by its name."""
+def limits_bytes(reusable_bytes: int = 0) -> dict[str, int]:
+    """Returns the bytes that are left by each limit in force, by its name.
+
+    Args:
+        reusable_bytes: what the process has from the system and can use again; limits on what it has count that.
+    """
     status = kilobyte_fields('/proc/self/status')
     left: dict[str, int] = {}
     for name, number, used in (('RLIMIT_DATA', resource.RLIMIT_DATA, 'VmData'),
                                ('RLIMIT_AS', resource.RLIMIT_AS, 'VmSize')):
         soft, _ = resource.getrlimit(number)
         if soft != resource.RLIM_INFINITY and used in status:
-            left[name] = soft - status[used]
+            left[name] = soft - status[used] + reusable_bytes
     available = kilobyte_fields('/proc/meminfo').get('MemAvailable')
     if available is not None:
         left['MemAvailable'] = available
