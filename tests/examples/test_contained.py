@@ -18,7 +18,8 @@ ROWS = [{'seconds': 9.0, 'phase': 'profile', 'budget_bytes': 800, 'account_bytes
 
 
 @pytest.mark.parametrize(('status', 'rows', 'outcome', 'message'), [
-    (0, [], 'finished', ''), (-9, [], 'killed', ''), (contained.REFUSED, [{'error': 'too small'}], 'refused', 'too small'),
+    (0, [], 'finished', ''), (-9, [], 'killed', ''),
+    (contained.REFUSED, [{'error': 'too small'}], 'refused', 'too small'),
     (contained.MEMORY_ERROR, [{'error': 'none left'}], 'MemoryError', 'none left'), (1, [], 'failed', 'last line')])
 def test_how_a_training_ended(status, rows, outcome, message):
     trial = contained.make_trial(ASKED, status, [*ROWS, *rows], 'first line\nlast line\n', (990, 900))
