@@ -32,12 +32,14 @@ def test_a_training_that_died_at_once_has_no_times():
     assert (trial.iterations, trial.seconds, trial.budget_bytes) == (0, None, None)
 
 
-def test_the_summary_counts_what_happened_and_looks_at_limits_that_are_too_small_for_all():
-    trials = [contained.make_trial((*ASKED[:3], limit), status, ROWS, '', (limit, kept))
-              for limit, status, kept in ((1000, 0, 900), (1000, 0, 870), (1000, -9, 1000), (3000, 0, 1200))]
-    lines = containers.summary([containers.row_of(each, 1.05, plain_bytes=2000) for each in trials])
-    assert lines[0] == '4 trainings: 3 finished, 1 killed'
-    assert lines[1].startswith('limits below what plain Chainer holds: 2, used to 87% at least')
+def test_the_summary_counts_what_happened_and_looks_at_limits_that_are_too_small_for_all_maps():
+    tried = [('keep', 1000, contained.REFUSED, 700), ('pooch', 1000, 0, 900), ('swap-all', 1000, 0, 870),
+             ('lms', 1000, -9, 1000), ('keep', 3000, 0, 1200), ('pooch', 3000, 0, 1200)]
+    trials = [contained.make_trial(('convolutions', policy, 'group', limit), status, ROWS, '', (limit, kept))
+              for policy, limit, status, kept in tried]
+    lines = containers.summary([containers.row_of(each, 1.05) for each in trials])
+    assert lines[0] == '6 trainings: 1 refused, 4 finished, 1 killed'
+    assert ': 2, used to 87% at least (convolutions, swap-all, 0 MB), in the median to 90%' in lines[1]
 
 
 def test_a_training_behind_a_limit_is_watched():
