@@ -11,9 +11,9 @@ Set aside is a tenth of what is free. In a container it is a twentieth, what is 
 that may be dirty: there each computation and each swap-in asks first, since nothing but the kernel says no, and it
 kills. What is lacking then leaves early, which costs time and no more.
 
-A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while half of what would
-be set aside is still free, and less than an eighth can be added. When it falls, three quarters are set aside: the
-smallest budget that works is not known here. All are multiples of coarse steps, so that a plan may be found again.
+A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while a quarter of what
+would be set aside is still free, and less than an eighth can be added. When it falls, half is set aside: the smallest
+budget that works is not known here. All are multiples of coarse steps, so that a plan may be found again.
 
 Left out: what the program itself allocates between two computations.
 """
@@ -104,14 +104,14 @@ def budget(latest_bytes: int | None, whole_bytes: int, set_aside_bytes: int) -> 
     if latest_bytes is not None and holds(latest_bytes, whole_bytes, set_aside_bytes):
         return latest_bytes
     falls = latest_bytes is not None and latest_bytes > whole_bytes - set_aside_bytes
-    found_bytes = max(1, whole_bytes - (set_aside_bytes * 3 // 4 if falls else set_aside_bytes))
+    found_bytes = max(1, whole_bytes - (set_aside_bytes // 2 if falls else set_aside_bytes))
     step_bytes = 1 << max(0, found_bytes.bit_length() - _DIGITS)
     return found_bytes // step_bytes * step_bytes
 
 
 def holds(latest_bytes: int, whole_bytes: int, set_aside_bytes: int) -> bool:
-    """Whether a budget may stay: half of what is to be set aside is still there, and nothing of note can be added."""
-    return (latest_bytes <= whole_bytes - set_aside_bytes // 2
+    """Whether a budget may stay: a quarter of what is to be set aside is still there, and nothing of note can be added."""
+    return (latest_bytes <= whole_bytes - set_aside_bytes // 4
             and whole_bytes - set_aside_bytes < latest_bytes + latest_bytes // 8)
 
 
