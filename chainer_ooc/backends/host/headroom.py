@@ -110,7 +110,7 @@ def budget(latest_bytes: int | None, whole_bytes: int, set_aside_bytes: int) -> 
 
 
 def holds(latest_bytes: int, whole_bytes: int, set_aside_bytes: int) -> bool:
-    """Whether a budget may stay: a quarter of what is to be set aside is still there, and nothing of note can be added."""
+    """Whether a budget may stay: a quarter of what is to be set aside is still there, and little can be added."""
     return (latest_bytes <= whole_bytes - set_aside_bytes // 4
             and whole_bytes - set_aside_bytes < latest_bytes + latest_bytes // 8)
 
