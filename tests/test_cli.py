@@ -65,7 +65,7 @@ def test_doctor_finds_nothing_wrong_here(capsys, tmp_path):
     assert found['versions']['chainer'] == '7.8.1'
     assert found['patches']['count'] == len(list((ROOT / 'patches').glob('*.patch')))
     assert found['device']['spill_folder'] == str(tmp_path)
-    assert found['device']['budget_bytes'] == min(found['device']['near_limits_bytes'].values())
+    assert 0 < found['device']['budget_bytes'] < min(found['device']['near_limits_bytes'].values())
     assert found['training']['swap'] > 0
 
 

@@ -36,6 +36,7 @@ Source: the split into two tiers with a contract test follows zict's mappings; e
 from __future__ import annotations
 
 import abc
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,10 @@ import numpy as np
 import numpy.typing as npt
 
 from chainer_ooc.errors import SpillError
+
+#: What the arrays may have by default of the memory that is free: the rest is for the interpreter, libraries, and the
+#: holes that freed arrays leave between live ones.
+SHARE_OF_FREE = 0.9
 
 #: Bytes in near memory: uint8, one-dimensional, C-contiguous.
 ByteArray = npt.NDArray[np.uint8]
@@ -201,6 +206,14 @@ class Backend(abc.ABC):
         """Returns the seconds from one moment to a later one, on the device; waits until both have passed."""
         return float(end - start)
 
+    def computing(self) -> contextlib.AbstractContextManager[None]:
+        """Goes around each computation; not to be nested.
+
+        Where the system ends a process for want of memory, it has the computation raise MemoryError instead, as far as
+        the device can.
+        """
+        return contextlib.nullcontext()
+
     def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:  # noqa: B027 - a host has accounts
         """Has near memory hold so many bytes at most from now on, where the device can enforce that.
 
@@ -226,10 +239,31 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def free_bytes(self) -> int:
-        """Returns the bytes of near memory that this process can still get, by the tightest limit in force."""
+        """Returns the bytes of near memory that this process can get in the end, by the tightest limit in force.
+
+        What is used for something else and can be taken back counts, however long that takes.
+        """
+
+    def default_budget_bytes(self, held_bytes: int, latest_bytes: int | None) -> int:
+        """Returns the budget of an iteration where the program sets none; asked when it begins.
+
+        A plan is made for each budget that was not met before, and that takes time: it may change in coarse steps only.
+
+        Args:
+            held_bytes: of the arrays that the budget covers and that are in near memory now.
+            latest_bytes: what it returned for the iteration before, or None.
+        """
+        if latest_bytes is not None:
+            return latest_bytes
+        return int(held_bytes + SHARE_OF_FREE * self.free_bytes())
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether the device would give ``nbytes`` more now; asked before each computation, so it must be quick."""
+        """Whether the device would give ``nbytes`` more at once; asked before each computation and each swap-in.
+
+        So it must be quick: tens of microseconds. A device that says yes must not fail, or have the system end the
+        process, for want of these bytes. After a no the caller may wait for swap-outs, call ``trim``, let go of arrays,
+        and ask again.
+        """
         return nbytes <= self.free_bytes()
 
     def keep_at_most(self, nbytes: int) -> None:  # noqa: B027 - nothing to do is a right answer
@@ -239,7 +273,7 @@ class Backend(abc.ABC):
         """
 
     def trim(self) -> None:  # noqa: B027 - nothing to do is a right answer
-        """Gives all near memory that is free but kept for the next array back to the device.
+        """Gives all near memory that is free but kept for the next array back to the device, however long that takes.
 
         For the moments when memory is short: keeping some is faster. What is live does not move.
         """

@@ -106,7 +106,8 @@ def device(spill_dir: str | None) -> dict[str, Any]:
     try:
         facts = backend.describe()
         limits = facts['near_limits_bytes']
-        return {'budget_bytes': facts['near_free_bytes'], 'budget_limit': min(limits, key=limits.get, default=None),
+        return {'budget_bytes': facts.pop('default_budget_bytes'),
+                'budget_limit': min(limits, key=limits.get, default=None),
                 **facts, **asdict(backend.bandwidth())}
     finally:
         backend.close()

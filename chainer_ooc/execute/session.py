@@ -32,10 +32,6 @@ from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
 
-#: What the arrays may have of the memory that is free: the rest is for the interpreter, libraries, and the holes that
-#: freed arrays leave between live ones.
-SHARE_OF_FREE = 0.9
-
 
 class Session:
     """Everything that lives from one iteration to the next.
@@ -75,7 +71,8 @@ class Session:
                 assert iteration is not None
                 iteration.before_call(function, inputs)
             started = self._memory.backend.moment()
-            outputs = function._apply(inputs)
+            with self._memory.backend.computing():
+                outputs = function._apply(inputs)
             span = started, self._memory.backend.moment()
             if function.inputs is not None:
                 with LOCK:
@@ -93,7 +90,8 @@ class Session:
             with LOCK:
                 needed = iteration.before_step(function)
             started = self._memory.backend.moment()
-            run(*arguments)
+            with self._memory.backend.computing():
+                run(*arguments)
             span = started, self._memory.backend.moment()
             with LOCK:
                 iteration.after_step(function, needed, span)
@@ -210,11 +208,10 @@ class Session:
     def _budget_bytes(self) -> int:
         if self.settings.budget_bytes is not None:
             return self.settings.budget_bytes
-        if self._default_budget_bytes is not None:
-            return self._default_budget_bytes
         beside = self._parameters.beside()
         self._memory.stands(beside)
-        budget_bytes = int(self._memory.near_bytes() + SHARE_OF_FREE * self._memory.backend.free_bytes())
+        budget_bytes = self._memory.backend.default_budget_bytes(
+            self._memory.near_bytes(), self._default_budget_bytes)
         if beside.steady_bytes:  # before the first iteration nobody knows which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes

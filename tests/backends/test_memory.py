@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import HostBackend, block, heap, limits, machine, resident
+from chainer_ooc.backends.host import HostBackend, block, groups, heap, limits, machine, resident
 
 MB = 1 << 20
 
@@ -170,32 +170,6 @@ def test_a_refused_setting_is_shown(monkeypatch):
     assert 'refused' in heap.return_freed_memory()
 
 
-def write(folder, **files):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name.replace('__', '.')).write_text(text)
-
-
-def test_a_version_2_group_is_as_tight_as_the_tightest_above_it(tmp_path):
-    membership = tmp_path / 'cgroup'
-    membership.write_text('0::/outer/inner\n')
-    write(tmp_path / 'outer', memory__max='1000\n', memory__current='700\n',
-          memory__stat='anon 100\nfile 300\nshmem 100\n')
-    write(tmp_path / 'outer' / 'inner', memory__max='max\n', memory__current='400\n', memory__stat='file 0\n')
-    assert list(limits._cgroup_left_bytes(str(tmp_path), str(membership))) == [500]  # 1000 - 700 + 300 - 100
-    write(tmp_path / 'outer' / 'inner', memory__max='450\n')
-    assert sorted(limits._cgroup_left_bytes(str(tmp_path), str(membership))) == [50, 500]
-
-
-def test_a_version_1_group_counts_its_cache_as_free(tmp_path):
-    membership = tmp_path / 'cgroup'
-    membership.write_text('5:cpu,cpuacct:/job\n4:memory:/job\n')
-    write(tmp_path / 'memory' / 'job', memory__limit_in_bytes='1000\n', memory__usage_in_bytes='600\n',
-          memory__stat='cache 1\ntotal_cache 250\ntotal_shmem 50\n')
-    write(tmp_path / 'memory', memory__limit_in_bytes='9223372036854771712\n', memory__usage_in_bytes='9\n')
-    assert list(limits._cgroup_left_bytes(str(tmp_path), str(membership))) == [600]
-
-
 @pytest.fixture
 def undescribed():
     """Forgets what the machine is called, before and after."""
@@ -221,6 +195,7 @@ def test_a_machine_that_tells_nothing_has_a_name_all_the_same(undescribed, monke
 
 def test_without_proc_there_is_no_limit_to_know(monkeypatch):
     monkeypatch.setattr(limits, 'lines', lambda path: [])
+    monkeypatch.setattr(groups, 'groups', list)
     monkeypatch.setattr(resource, 'getrlimit', lambda number: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert limits.free_bytes() == sys.maxsize
     with pytest.raises(OSError, match='Linux only'):

@@ -24,8 +24,10 @@ import numpy as np
 
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
 from chainer_ooc.backends.forks import close_in_children
-from chainer_ooc.backends.host import block, filesystem, heap, limits, machine, measure
+from chainer_ooc.backends.host import block, filesystem, headroom, heap, limits, machine, measure
 from chainer_ooc.backends.host.extents import Extents
+from chainer_ooc.backends.host.guard import Guard
+from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.backends.host.kept_blocks import KeptBlocks
 from chainer_ooc.backends.host.mapping import Mapping
 from chainer_ooc.backends.host.meter import HostMeter
@@ -52,7 +54,9 @@ class HostBackend(Backend):
     name = 'host'
 
     def __init__(self, spill_dir: str | None = None, *, mapped_bytes: int = heap.MAPPED_BYTES) -> None:
-        self._file = SpillFile(spill_dir)
+        self._headroom = Headroom()
+        self._guard = Guard(self._headroom)
+        self._file = SpillFile(spill_dir, self._headroom.dirty_bytes)
         self._owner = os.getpid()
         self._closed = False
         self._blocks = KeptBlocks()
@@ -60,6 +64,8 @@ class HostBackend(Backend):
         self._unwanted: collections.deque[Space] = collections.deque()
         self._asked_bytes = 0  # ever given to swap_out
         self._answered_bytes = 0  # of those: placed, failed or no longer wanted
+        self._sought_bytes = 0  # ever given to swap_in
+        self._found_bytes = 0  # of those: read, or failed
         self._swap_out = SwapThread('chainer_ooc-swap-out', self._write, self._write_ended)
         self._swap_in = SwapThread('chainer_ooc-swap-in', self._read, self._read_ended)
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
@@ -70,6 +76,9 @@ class HostBackend(Backend):
     def meter(self) -> HostMeter:
         return HostMeter()
 
+    def computing(self) -> Guard:
+        return self._guard
+
     def allocate(self, nbytes: int) -> ByteArray:
         try:
             return self._blocks.allocate(nbytes)
@@ -78,10 +87,16 @@ class HostBackend(Backend):
             return self._blocks.allocate(nbytes)
 
     def free_bytes(self) -> int:
-        return limits.free_bytes() + self._blocks.nbytes()
+        return limits.free_bytes(heap.free_bytes()) + self._blocks.nbytes()
+
+    def default_budget_bytes(self, held_bytes: int, latest_bytes: int | None) -> int:
+        """In steps, see `headroom`; what the heap keeps is given back before another budget is taken."""
+        if latest_bytes is None or not headroom.holds(latest_bytes, *self._whole_and_set_aside(held_bytes)):
+            self.trim()
+        return headroom.budget(latest_bytes, *self._whole_and_set_aside(held_bytes))
 
     def has_room(self, nbytes: int) -> bool:
-        return block.is_available(nbytes) or (self._blocks.keep_at_most(0) and block.is_available(nbytes))
+        return self._gives(nbytes) or (self._blocks.keep_at_most(0) and self._gives(nbytes))
 
     def keep_at_most(self, nbytes: int) -> None:
         self._blocks.keep_at_most(nbytes)
@@ -89,11 +104,12 @@ class HostBackend(Backend):
     def trim(self) -> None:
         self._blocks.keep_at_most(0)
         heap.trim()
+        if self._headroom.is_limited():
+            self._file.clean()
 
     def reserve(self, nbytes: int) -> None:
         self._check_usable('reserve far memory')
-        queued_bytes = max(0, self._asked_bytes - self._answered_bytes)
-        free = self._far_free_bytes() - queued_bytes
+        free = self._far_free_bytes() - self._queued_bytes()
         if nbytes > free:
             raise no_room(self._file.folder, nbytes, max(0, free))
 
@@ -111,11 +127,13 @@ class HostBackend(Backend):
         check_target(into, copy.nbytes)
         transfer = HostTransfer(copy.nbytes)
         space.reads_started += 1  # before the thread can end it
+        sought_bytes = max(self._sought_bytes, self._found_bytes)
         try:
             self._swap_in.submit(Task(space, into, transfer, space.swap_out))
         except SpillError:
             space.reads_started -= 1
             raise
+        self._sought_bytes = sought_bytes + into.nbytes
         return transfer
 
     def map(self, copy: FarCopy) -> ByteArray:
@@ -134,7 +152,12 @@ class HostBackend(Backend):
 
     def bandwidth(self) -> Bandwidth:
         if self._bandwidth is None:
-            self._bandwidth = measure.bandwidth(self)
+            needed_bytes = 4 * measure.SAMPLE_BYTES  # near memory and what is dirty in the page cache
+            if not self.has_room(needed_bytes):
+                self.trim()
+            fits = self.has_room(needed_bytes)
+            with self._guard:
+                self._bandwidth = measure.bandwidth(self, measure.SAMPLE_BYTES if fits else measure.SMALL_SAMPLE_BYTES)
         return self._bandwidth
 
     def machine(self) -> str:
@@ -153,12 +176,14 @@ class HostBackend(Backend):
             'spill_free_bytes': self._far_free_bytes(),
             'spill_file_bytes': self._extents.end_bytes,
             'near_free_bytes': self.free_bytes(),
-            'near_limits_bytes': limits.limits_bytes(),
+            'near_limits_bytes': limits.limits_bytes(heap.free_bytes()),
+            'default_budget_bytes': self.default_budget_bytes(0, None),
             'warnings': warnings,
         }
 
     def close(self) -> None:
         self._closed = True
+        self._guard.lift()
         if os.getpid() == self._owner:
             self._swap_out.stop()
             self._swap_in.stop()
@@ -178,6 +203,19 @@ class HostBackend(Backend):
         if not isinstance(copy, HostCopy) or copy.space.unwanted:
             raise ValueError(f'cannot {act} a copy that is released or of another backend')
         return copy.space
+
+    def _gives(self, nbytes: int) -> bool:
+        """Whether the system gives so much more now: as addresses, and as pages beside those of swap-ins under way."""
+        arriving_bytes = max(0, self._sought_bytes - self._found_bytes)
+        return (self._headroom.has_room(nbytes + arriving_bytes, self._queued_bytes() > 0)
+                and block.is_available(nbytes))
+
+    def _whole_and_set_aside(self, held_bytes: int) -> tuple[int, int]:
+        free_bytes = self.free_bytes()
+        return held_bytes + free_bytes, self._headroom.set_aside_bytes(free_bytes)
+
+    def _queued_bytes(self) -> int:
+        return max(0, self._asked_bytes - self._answered_bytes)
 
     def _far_free_bytes(self) -> int:
         """What the file can still take: room to grow, free extents, and released ones that wait to be taken back."""
@@ -200,3 +238,4 @@ class HostBackend(Backend):
 
     def _read_ended(self, space: Space) -> None:
         space.reads_ended += 1
+        self._found_bytes += space.nbytes

@@ -58,6 +58,25 @@ def trim() -> None:
         ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 
 
+def free_bytes() -> int:
+    """What the heap holds for the next arrays: the process has it from the system, resident or not.
+
+    0 where that is not known: before glibc 2.33, and with other C libraries.
+    """
+    call = getattr(ctypes.CDLL(None), 'mallinfo2', None) if is_glibc() else None
+    if call is None:
+        return 0
+    call.restype = _Mallinfo
+    return int(call().fordblks)
+
+
+class _Mallinfo(ctypes.Structure):
+    """What mallinfo2 returns (malloc.h)."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (
+        'arena', 'ordblks', 'smblks', 'hblks', 'hblkhd', 'usmblks', 'fsmblks', 'uordblks', 'fordblks', 'keepcost'))
+
+
 def is_glibc() -> bool:
     """Whether the C library is glibc."""
     try:

@@ -2,15 +2,12 @@
 
     RLIMIT_DATA   limit - VmData                     private writable mappings: what ``--wall`` of the examples sets
     RLIMIT_AS     limit - VmSize                     all mappings
-    cgroup v2     memory.max - (current - cache)     this group and those above it
-    cgroup v1     limit - (usage - cache)            likewise
+    a container   limit - (usage - cache)            see ``groups``; this group and those above it
     the system    MemAvailable
 
-A container's page cache, in which the spill file's pages lie too, counts as available: the kernel takes it back before
-it refuses memory. What tmpfs holds is called cache as well but cannot be taken back, so it is not.
+Memory that glibc holds free in its heap can be used on top of the first two; whoever asks says how much that is.
 
-Left out: NUMA nodes, swap space (whoever trains into swap has chosen a worse spill file), and memory that glibc
-holds free in its heap, which is available on top.
+Left out: NUMA nodes, and swap space (whoever trains into swap has chosen a worse spill file).
 """
 
 from __future__ import annotations
@@ -19,35 +16,39 @@ import functools
 import os
 import resource
 import sys
-from collections.abc import Iterator
 
-_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a number of pages near 2**63
+from chainer_ooc.backends.host import groups
+
 _STRICT = '2'  # of vm.overcommit_memory: the system promises no more than it has
 
 #: Memory of the machine.
 PHYSICAL_BYTES = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
 
 
-def free_bytes() -> int:
+def free_bytes(reusable_bytes: int = 0) -> int:
     """Returns the smallest of ``limits_bytes``, at least 0; ``sys.maxsize`` where nothing is known."""
-    return max(0, min(limits_bytes().values(), default=sys.maxsize))
+    return max(0, min(limits_bytes(reusable_bytes).values(), default=sys.maxsize))
 
 
-def limits_bytes() -> dict[str, int]:
-    """Returns the bytes that are left by each limit in force, by its name."""
+def limits_bytes(reusable_bytes: int = 0) -> dict[str, int]:
+    """Returns the bytes that are left by each limit in force, by its name.
+
+    Args:
+        reusable_bytes: what the process has from the system and can use again; limits on what it has count that.
+    """
     status = kilobyte_fields('/proc/self/status')
     left: dict[str, int] = {}
     for name, number, used in (('RLIMIT_DATA', resource.RLIMIT_DATA, 'VmData'),
                                ('RLIMIT_AS', resource.RLIMIT_AS, 'VmSize')):
         soft, _ = resource.getrlimit(number)
         if soft != resource.RLIM_INFINITY and used in status:
-            left[name] = soft - status[used]
+            left[name] = soft - status[used] + reusable_bytes
     available = kilobyte_fields('/proc/meminfo').get('MemAvailable')
     if available is not None:
         left['MemAvailable'] = available
-    cgroup = list(_cgroup_left_bytes())
-    if cgroup:
-        left['cgroup'] = min(cgroup)
+    in_force = groups.groups()
+    if in_force:
+        left['cgroup'] = min(each.left_bytes() for each in in_force)
     return left
 
 
@@ -71,48 +72,6 @@ def kilobyte_fields(path: str) -> dict[str, int]:
         if value.endswith(' kB'):
             fields[name] = int(value[:-3]) * 1024
     return fields
-
-
-def _cgroup_left_bytes(root: str = '/sys/fs/cgroup', membership: str = '/proc/self/cgroup') -> Iterator[int]:
-    """Yields the bytes left by each memory group that this process is in."""
-    for line in lines(membership):
-        _, controllers, path = line.split(':', 2)
-        if not controllers:
-            yield from _version_2(root, path)
-        elif 'memory' in controllers.split(','):
-            yield from _version_1(os.path.join(root, 'memory'), path)
-
-
-def _version_2(root: str, path: str) -> Iterator[int]:
-    for folder in _upwards(root, path):
-        yield from _left(folder, 'memory.max', 'memory.current', 'file', 'shmem')
-
-
-def _version_1(root: str, path: str) -> Iterator[int]:
-    for folder in _upwards(root, path):
-        yield from _left(folder, 'memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_cache', 'total_shmem')
-
-
-def _left(folder: str, limit_file: str, used_file: str, cache: str, fixed: str) -> Iterator[int]:
-    """Yields the bytes left by one group, or nothing where it sets no limit."""
-    limit, used = (_number(os.path.join(folder, name)) for name in (limit_file, used_file))
-    if limit is None or used is None or limit >= _UNLIMITED:
-        return
-    words = [line.split() for line in lines(os.path.join(folder, 'memory.stat'))]
-    sizes = {word[0]: int(word[1]) for word in words if len(word) == 2}
-    yield limit - used + max(0, sizes.get(cache, 0) - sizes.get(fixed, 0))
-
-
-def _upwards(root: str, path: str) -> Iterator[str]:
-    """Yields the group's folder and all above it; in a container the path may be that of the outside."""
-    parts = [part for part in path.strip('/').split('/') if part and part != '..']
-    for length in range(len(parts), -1, -1):
-        yield os.path.join(root, *parts[:length])
-
-
-def _number(path: str) -> int | None:
-    text = ''.join(lines(path))
-    return int(text) if text.isdigit() else None
 
 
 def lines(path: str) -> list[str]:

@@ -21,25 +21,27 @@ import numpy as np
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer
 
 SAMPLE_BYTES = 16 << 20
+#: Where a larger sample has no room.
+SMALL_SAMPLE_BYTES = 2 << 20
 _PASSES = 4
 _TINY_BYTES = 4096
 _SIDE = 384
 _ROUND_SECONDS = 0.02
 
 
-def bandwidth(backend: Backend) -> Bandwidth:
-    """Copies a sample out and in a few times and takes the medians; near memory needed: twice ``SAMPLE_BYTES``.
+def bandwidth(backend: Backend, sample_bytes: int = SAMPLE_BYTES) -> Bandwidth:
+    """Copies a sample out and in a few times and takes the medians; near memory needed: twice `sample_bytes`.
 
     Raises:
         SpillError: A copy failed. Its space is given back.
     """
-    sample = backend.allocate(SAMPLE_BYTES)
+    sample = backend.allocate(sample_bytes)
     sample[:] = 1  # so that its pages exist
     passes = [_round_trip(backend, sample) for _ in range(_PASSES)][1:]
     tiny = sample[:_TINY_BYTES]
     return Bandwidth(
-        write_bytes_per_second=SAMPLE_BYTES / statistics.median(write for write, _ in passes),
-        read_bytes_per_second=SAMPLE_BYTES / statistics.median(read for _, read in passes),
+        write_bytes_per_second=sample_bytes / statistics.median(write for write, _ in passes),
+        read_bytes_per_second=sample_bytes / statistics.median(read for _, read in passes),
         latency_seconds=statistics.median(latency_seconds(backend, tiny) for _ in range(_PASSES)),
         drag=_drag(backend, sample))
 

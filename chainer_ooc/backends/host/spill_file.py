@@ -18,7 +18,8 @@ file grows, which costs microseconds, makes the first write faster and tells of 
 mapping kept for good would be a little faster still, but its pages count as resident memory of this process, and a
 full disk or a failing one would end the process by SIGBUS. ``O_DIRECT`` (a third of the speed) and dropping the page
 cache after each write (a quarter) keep the page cache small, and it is the first thing the kernel takes back
-under pressure anyway: neither is done. What the policy ``unified`` maps, it maps to read (see ``mapping``).
+under pressure anyway: neither is done. Where a container's limit counts the page cache, what is dirty in it is kept
+small (see ``write_back``). What the policy ``unified`` maps, it maps to read (see ``mapping``).
 
 Calls move at most ``PIECE_BYTES`` at a time: the interpreter's lock is free meanwhile, and a copy that nobody wants
 any more stops soon. Calls that a signal interrupts are repeated by Python itself (PEP 475).
@@ -26,6 +27,7 @@ any more stops soon. Calls that a signal interrupts are repeated by Python itsel
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -33,8 +35,9 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable
 
-from chainer_ooc.backends.host import filesystem
+from chainer_ooc.backends.host import filesystem, write_back
 from chainer_ooc.backends.host.mapping import Mapping
+from chainer_ooc.backends.host.write_back import WriteBack
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 
@@ -52,6 +55,7 @@ class SpillFile:
 
     Args:
         folder: Where the file lies; None for ``filesystem.default_folder()``.
+        dirty_bytes: Says how much of the file may be dirty in the page cache; None for any amount.
 
     Attributes:
         folder: Where the file lies.
@@ -60,9 +64,11 @@ class SpillFile:
         SpillError: The folder is missing or cannot be written to. Nothing is left open.
     """
 
-    def __init__(self, folder: str | None = None) -> None:
+    def __init__(self, folder: str | None = None, dirty_bytes: Callable[[], int | None] = lambda: None) -> None:
         self.folder = os.path.abspath(filesystem.default_folder() if folder is None else folder)
         self._descriptor = _open_nameless(self.folder)
+        self._write_back = WriteBack(self._descriptor)
+        self._dirty_bytes = dirty_bytes
         if filesystem.is_ram_disk(self.folder):
             warnings.warn(
                 f'the spill folder {self.folder!r} is a RAM disk: what is swapped out stays in memory; set '
@@ -96,7 +102,7 @@ class SpillFile:
         Raises:
             SpillError: A write failed. The view is untouched.
         """
-        self._move(os.pwritev, view, start, 'writing to the spill file', unwanted)
+        self._move(os.pwritev, view, start, 'writing to the spill file', unwanted, self._note_written)
 
     def read(self, view: memoryview, start: int) -> None:
         """Fills ``view`` from ``start``.
@@ -104,7 +110,15 @@ class SpillFile:
         Raises:
             SpillError: A read failed, or the file is shorter than it should be. The view is partly filled.
         """
-        self._move(os.preadv, view, start, 'reading from the spill file', bool)
+        self._move(os.preadv, view, start, 'reading from the spill file', bool, lambda start, nbytes: None)
+
+    def clean(self) -> None:
+        """Waits until nothing of the file is dirty, so that the page cache can be taken back; for any thread.
+
+        If this fails: nothing is raised; what the disk does not take stays dirty.
+        """
+        with contextlib.suppress(OSError):
+            write_back.clean(self._descriptor)
 
     def map(self, start: int, nbytes: int, mapped: set[object]) -> Mapping:
         """Maps an extent that was written; see ``Mapping``.
@@ -135,17 +149,21 @@ class SpillFile:
             os.close(descriptor)
 
     def _move(self, call: Callable[[int, list[memoryview], int], int], view: memoryview, start: int, step: str,
-              unwanted: Callable[[], bool]) -> None:
+              unwanted: Callable[[], bool], after: Callable[[int, int], None]) -> None:
         moved = 0
         while moved < view.nbytes and not unwanted():
             try:
                 count = call(self._descriptor, [view[moved:moved + PIECE_BYTES]], start + moved)
+                after(start + moved, count)
             except OSError as error:
                 raise self._failure(error, step, view.nbytes) from error
             if not count:  # the end of the file, or a device that takes nothing: asking again would never end
                 ended = OSError(errno.EIO, f'it ends after {moved} of {view.nbytes} bytes at offset {start}')
                 raise self._failure(ended, step, view.nbytes)
             moved += count
+
+    def _note_written(self, start: int, nbytes: int) -> None:
+        self._write_back.wrote(start, nbytes, self._dirty_bytes())
 
     def _failure(self, error: OSError, step: str, nbytes: int) -> SpillError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

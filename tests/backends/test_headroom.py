@@ -1,0 +1,299 @@
+"""The default budget, and what a container leaves for the next computation."""
+import contextlib
+import resource
+import warnings
+
+import numpy as np
+import pytest
+
+from chainer_ooc.backends.host import HostBackend, groups, headroom, heap, limits
+from chainer_ooc.backends.host.guard import Guard, data_bytes
+from chainer_ooc.backends.host.headroom import Headroom
+
+MB = 1 << 20
+LIMIT = 1024 * MB
+UNASKED, DIRTY = 16 * MB, 32 * MB  # of that limit
+
+
+class Container:
+    """A group of version 1 whose files the test writes.
+
+    Attributes:
+        found: the group, as the kernel's files show it.
+    """
+
+    def __init__(self, folder):
+        self._folder = folder / 'memory' / 'job'
+        self._folder.mkdir(parents=True)
+        (folder / 'membership').write_text('4:memory:/job\n')
+        self.holds(0)
+        self.found = groups.groups(str(folder), str(folder / 'membership'))
+
+    def holds(self, kept_bytes, clean_bytes=0, dirty_bytes=0, limit_bytes=LIMIT):
+        """Says what the group's memory is."""
+        files = {'limit_in_bytes': limit_bytes, 'usage_in_bytes': kept_bytes + clean_bytes + dirty_bytes}
+        for name, value in files.items():
+            (self._folder / f'memory.{name}').write_text(f'{value}\n')
+        (self._folder / 'memory.stat').write_text(
+            f'total_cache {clean_bytes + dirty_bytes}\ntotal_shmem 0\ntotal_inactive_file {clean_bytes + dirty_bytes}\n'
+            f'total_active_file 0\ntotal_dirty {dirty_bytes}\ntotal_writeback 0\n')
+
+
+@pytest.fixture
+def container(tmp_path):
+    return Container(tmp_path)
+
+
+@pytest.fixture
+def contained(container, tmp_path, monkeypatch):
+    """A backend in that container."""
+    monkeypatch.setattr(groups, 'groups', lambda: container.found)
+    monkeypatch.setattr(headroom.groups, 'groups', lambda: container.found)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        backend = HostBackend(str(tmp_path))
+    monkeypatch.setattr(backend, '_headroom', Headroom(lambda: container.found))
+    yield backend
+    backend.close()
+
+
+# Room for a computation
+
+
+def test_there_is_room_up_to_what_is_allocated_unasked(container):
+    room = Headroom(lambda: container.found)
+    container.holds(600 * MB)
+    assert room.has_room(LIMIT - 600 * MB - UNASKED, will_write=False)
+    assert not room.has_room(LIMIT - 600 * MB - UNASKED + 1, will_write=False)
+
+
+def test_clean_pages_of_the_spill_file_are_room_and_dirty_ones_are_not(container):
+    room = Headroom(lambda: container.found)
+    container.holds(600 * MB, clean_bytes=424 * MB)
+    assert room.has_room(300 * MB, will_write=False)
+    container.holds(600 * MB, clean_bytes=224 * MB, dirty_bytes=200 * MB)
+    assert room.has_room(200 * MB, will_write=False)
+    assert not room.has_room(300 * MB, will_write=False)
+
+
+def test_what_is_about_to_be_written_takes_room(container):
+    room = Headroom(lambda: container.found)
+    container.holds(600 * MB)
+    assert room.has_room(LIMIT - 600 * MB - UNASKED - DIRTY, will_write=True)
+    assert not room.has_room(LIMIT - 600 * MB - UNASKED - DIRTY + 1, will_write=True)
+
+
+def test_without_a_container_there_is_always_room_and_nothing_to_write_early():
+    room = Headroom(list)
+    assert room.has_room(1 << 60, will_write=True)
+    assert (room.dirty_bytes(), room.left_bytes(), room.is_limited()) == (None, None, False)
+
+
+def test_a_limit_that_changes_is_noticed(container, monkeypatch):
+    now, asked = [0.0], []
+    monkeypatch.setattr(headroom.time, 'monotonic', lambda: now[0])
+    room = Headroom(lambda: asked.append(1) or (container.found if len(asked) > 1 else []))
+    assert room.dirty_bytes() is None
+    now[0] = 0.9
+    assert room.dirty_bytes() is None
+    now[0] = 1.1
+    assert room.dirty_bytes() == DIRTY
+    assert len(asked) == 2
+
+
+def test_a_backend_asks_the_container_too(contained, container):
+    container.holds(900 * MB)
+    assert contained.has_room(100 * MB)
+    assert not contained.has_room(124 * MB)
+
+
+def test_swap_ins_under_way_take_room_that_their_blocks_do_not_have_yet(contained, container, monkeypatch):
+    source = np.ones(64 * MB, np.uint8)
+    copy, out = contained.swap_out(source)
+    out.wait()
+    held = contained._swap_in
+    submitted = []
+    monkeypatch.setattr(contained, '_swap_in', type('Held', (), {
+        'submit': staticmethod(submitted.append), 'stop': held.stop})())
+    container.holds(LIMIT - UNASKED - 100 * MB)
+    assert contained.has_room(100 * MB)
+    transfer = contained.swap_in(copy, contained.allocate(64 * MB))
+    assert contained.has_room(36 * MB)
+    assert not contained.has_room(37 * MB)
+    held.submit(submitted.pop())
+    transfer.wait()
+    assert contained.has_room(100 * MB)
+
+
+def test_blocks_that_are_kept_go_back_before_room_is_denied(contained, container):
+    array = contained.allocate(64 * MB)
+    array[:] = 1
+    del array
+    assert contained._blocks.nbytes() == 64 * MB
+    container.holds(900 * MB)
+    assert contained.has_room(100 * MB)
+    assert contained._blocks.nbytes() == 64 * MB
+    container.holds(LIMIT)
+    assert not contained.has_room(MB)
+    assert contained._blocks.nbytes() == 0
+
+
+def test_a_trim_has_the_spill_file_clean(contained, container, monkeypatch):
+    cleaned = []
+    monkeypatch.setattr(contained._file, 'clean', lambda: cleaned.append(1))
+    contained.trim()
+    assert cleaned == [1]
+    monkeypatch.setattr(contained, '_headroom', Headroom(list))
+    contained.trim()
+    assert cleaned == [1]
+
+
+# The guard around a computation
+
+
+@pytest.fixture
+def restored():
+    """Fails a test that leaves another limit behind, and repairs it."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    yield before
+    after = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, before)
+    assert after == before
+
+
+@pytest.mark.usefixtures('restored')
+def test_in_a_computation_the_system_refuses_what_the_container_would_kill_for(container):
+    guard = Guard(Headroom(lambda: container.found))
+    container.holds(LIMIT - 100 * MB)
+    with guard:
+        np.empty(80 * MB, np.uint8)
+        with pytest.raises(MemoryError):
+            np.empty(120 * MB, np.uint8)
+    np.empty(120 * MB, np.uint8)
+
+
+def test_an_error_in_a_computation_takes_the_guard_away(container, restored):
+    guard = Guard(Headroom(lambda: container.found))
+    with contextlib.suppress(ZeroDivisionError), guard:
+        assert resource.getrlimit(resource.RLIMIT_DATA) != restored
+        1 / 0  # noqa: B018
+    assert resource.getrlimit(resource.RLIMIT_DATA) == restored
+
+
+def test_a_tighter_limit_of_the_program_stays(container, restored):
+    guard = Guard(Headroom(lambda: container.found))
+    own = data_bytes() + 50 * MB, restored[1]
+    resource.setrlimit(resource.RLIMIT_DATA, own)
+    try:
+        with guard:
+            assert resource.getrlimit(resource.RLIMIT_DATA) == own
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, restored)
+
+
+def test_without_a_container_there_is_no_guard(restored):
+    with Guard(Headroom(list)):
+        assert resource.getrlimit(resource.RLIMIT_DATA) == restored
+
+
+def test_when_little_is_left_after_a_computation_the_heap_gives_back_what_is_free(container, monkeypatch):
+    trims = []
+    monkeypatch.setattr(heap, 'trim', lambda: trims.append(1))
+    guard = Guard(Headroom(lambda: container.found))
+    container.holds(LIMIT - UNASKED - DIRTY)
+    with guard:
+        pass
+    assert not trims
+    with guard:
+        container.holds(LIMIT - UNASKED)
+    assert trims == [1]
+
+
+def test_a_closed_backend_leaves_no_guard(contained, restored):
+    contained.computing().__enter__()
+    contained.close()
+    assert resource.getrlimit(resource.RLIMIT_DATA) == restored
+
+
+# The default budget
+
+
+def test_the_first_budget_is_all_but_what_is_set_aside_in_a_coarse_step():
+    assert headroom.budget(None, 1000 * MB, 100 * MB) == 896 * MB  # 900 in steps of 8
+    assert headroom.budget(None, 1023 * MB, 0) == 1016 * MB
+    assert headroom.budget(None, 100, 200) == 1
+
+
+@pytest.mark.parametrize('whole', [921, 1000, 1050, 1090])
+def test_a_budget_stays_while_a_quarter_of_what_was_set_aside_is_there_and_little_can_be_added(whole):
+    assert headroom.budget(896 * MB, whole * MB, 100 * MB) == 896 * MB
+
+
+@pytest.mark.parametrize(('whole', 'budget'), [
+    (920, 864),  # 50 of 100 are set aside then
+    (500, 448),
+    (1108, 1008),  # an eighth more
+    (2000, 1888),
+])
+def test_a_budget_follows_what_is_free(whole, budget):
+    assert headroom.budget(896 * MB, whole * MB, 100 * MB) == budget * MB
+
+
+def test_a_budget_that_fell_stays_where_it_fell_to():
+    for whole in range(905, 200, -7):
+        fallen = headroom.budget(896 * MB, whole * MB, 50 * MB)
+        assert headroom.budget(fallen, whole * MB, 50 * MB) == fallen
+        assert headroom.budget(fallen, whole * MB - 10 * MB, 50 * MB) == fallen
+
+
+def test_budgets_are_few_however_the_free_memory_changes():
+    latest, budgets = None, set()
+    for whole in np.random.default_rng(0).integers(950 * MB, 1050 * MB, 1000).tolist():
+        latest = headroom.budget(latest, whole, whole // 20)
+        budgets.add(latest)
+    assert len(budgets) <= 5
+
+
+def test_more_is_set_aside_in_a_container_only_for_what_is_dirty_and_unasked(container):
+    assert Headroom(list).set_aside_bytes(1000 * MB) == 100 * MB
+    assert Headroom(lambda: container.found).set_aside_bytes(1000 * MB) == 50 * MB + UNASKED + DIRTY // 2
+
+
+def test_a_backend_counts_what_is_held_and_what_is_free(contained, container):
+    container.holds(524 * MB, dirty_bytes=100 * MB)  # dirty pages can be taken back in the end
+    assert contained.default_budget_bytes(200 * MB, None) == 640 * MB  # 200 + 500 - 25 - 16 - 16 = 643
+
+
+def test_the_heap_is_given_back_before_another_budget_is_taken(contained, container, monkeypatch):
+    def trim():
+        trims.append(1)
+        container.holds(524 * MB)
+
+    trims = []
+    monkeypatch.setattr(heap, 'trim', trim)
+    container.holds(524 * MB)
+    assert contained.default_budget_bytes(200 * MB, 640 * MB) == 640 * MB
+    assert not trims
+    container.holds(700 * MB)  # most of it is free in the heap
+    assert contained.default_budget_bytes(200 * MB, 640 * MB) == 640 * MB
+    assert trims == [1]
+
+
+def test_what_the_program_allocates_and_frees_moves_the_budget(contained, container):
+    container.holds(300 * MB)
+    budget = contained.default_budget_bytes(0, None)
+    container.holds(600 * MB)
+    less = contained.default_budget_bytes(0, budget)
+    assert less <= budget - 250 * MB
+    container.holds(300 * MB)
+    assert contained.default_budget_bytes(0, less) == budget
+
+
+def test_outside_of_containers_a_tenth_of_what_is_free_is_set_aside(tmp_path, monkeypatch):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        backend = HostBackend(str(tmp_path))
+    monkeypatch.setattr(backend, '_headroom', Headroom(list))
+    monkeypatch.setattr(limits, 'free_bytes', lambda reusable_bytes: 1000 * MB)
+    assert backend.default_budget_bytes(0, None) == 896 * MB
+    backend.close()

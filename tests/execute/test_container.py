@@ -1,0 +1,102 @@
+"""Training in a container (a memory group of version 1): the kernel kills nothing, whatever the policy and the budget.
+
+The groups are real, so that these tests need root and a kernel that has them.
+"""
+import functools
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+BENCHMARKS = str(pathlib.Path(__file__).parents[2] / 'benchmarks')
+
+if BENCHMARKS not in sys.path:
+    sys.path.insert(0, BENCHMARKS)
+from memory_groups import memory_group  # noqa: E402
+
+#: 190 MB of maps; the first convolutions unfold the batch to nine times a map.
+PROGRAM = '''
+    import sys
+    import numpy as np
+    import chainer_ooc
+    import chainer, chainer.functions as F, chainer.links as L
+    from chainer_ooc.errors import InfeasibleBudgetError
+
+    class Net(chainer.ChainList):
+        def __init__(self):
+            super().__init__(*(L.Convolution2D(None, 8, 3, pad=1) for _ in range(2)),
+                             *(L.Convolution2D(None, 8, 1) for _ in range(20)), L.Linear(None, 10))
+        def forward(self, x):
+            for link in self[:-1]:
+                x = F.relu(link(x))
+            return F.sum(self[-1](F.average_pooling_2d(x, 8, 8)) ** 2)
+
+    chainer.config.ooc, chainer.config.ooc_budget = sys.argv[1] or None, sys.argv[2] or None
+    np.random.seed(0)
+    net, x = Net(), np.random.randn(16, 8, 96, 96).astype('f')
+    optimizer = chainer.optimizers.MomentumSGD(1e-9).setup(net)
+    try:
+        for _ in range(4):
+            optimizer.update(lambda: net(x))
+    except (InfeasibleBudgetError, MemoryError) as error:
+        print(type(error).__name__)
+    else:
+        print(sum(float(abs(each.array).sum()) for each in net.params()))
+'''
+
+
+@functools.cache
+def why_not():
+    """Why memory groups cannot be made here, or ''."""
+    try:
+        with memory_group(1 << 30) as group:
+            subprocess.run(['true'], preexec_fn=group.enter, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return ''
+
+
+@pytest.fixture(autouse=True)
+def groups():
+    if why_not():
+        pytest.skip(f'memory groups of version 1 cannot be made here: {why_not()}')
+
+
+def train(policy, megabytes, budget=''):
+    """Returns what the program printed, or 'killed', and how many MB could not be taken back at most."""
+    environment = {**os.environ, 'OMP_NUM_THREADS': '1'}
+    command = [sys.executable, '-W', 'ignore', '-c', textwrap.dedent(PROGRAM), policy, budget]
+    with memory_group(megabytes << 20) as group:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment,
+                              preexec_fn=group.enter)
+        kills = group.kills()
+    assert (done.returncode == -9) == (kills > 0)
+    assert kills or done.returncode == 0, done.stderr
+    return 'killed' if kills else done.stdout.strip()
+
+
+@functools.cache
+def unlimited():
+    return train('', 4096)
+
+
+def test_plain_chainer_is_killed_where_out_of_core_goes_through():
+    assert train('', 200) == 'killed'
+    assert train('swap-all', 200) == unlimited()
+
+
+@pytest.mark.parametrize('policy', ['pooch', 'unified'])
+def test_other_policies_go_through_too(policy):
+    assert train(policy, 200) == unlimited()
+
+
+def test_a_budget_beyond_the_limit_is_kept_within_it():
+    assert train('pooch', 200, '8 GB') == unlimited()
+
+
+@pytest.mark.parametrize('megabytes', [120, 160])
+def test_where_nothing_works_there_is_an_error_and_no_kill(megabytes):
+    assert train('swap-all', megabytes) in ('MemoryError', 'InfeasibleBudgetError')
