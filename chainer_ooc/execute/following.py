@@ -23,7 +23,7 @@ class Following:
 
     Args:
         graphs: the known ones.
-        settings, budget_bytes: what a plan is made for.
+        settings: what plans are made for.
         reserve: called with the bytes that a new plan will have in far memory; raises if they do not fit.
 
     Attributes:
@@ -31,18 +31,18 @@ class Following:
         left: one was followed, and then the program differed.
     """
 
-    def __init__(self, graphs: Graphs, settings: Settings, budget_bytes: int, reserve: Callable[[int], None]):
+    def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None]):
         self.graph: Graph | None = None
         self.left = False
         self._graphs = graphs
         self._settings = settings
-        self._budget_bytes = budget_bytes
+        self._budget_bytes = 0
         self._standing = Standing(0, 0)
         self._reserve = reserve
         self._orders: Orders | None = None
         self._next_swap_in = 0
 
-    def begin(self, label: str, arguments: str, first_bytes: int, standing: Standing) -> None:
+    def begin(self, label: str, arguments: str, first_bytes: int, standing: Standing, budget_bytes: int) -> None:
         """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
 
         Args:
@@ -50,13 +50,14 @@ class Following:
             arguments: forms of its inputs.
             first_bytes: size of its first input.
             standing: what lives beside the maps.
+            budget_bytes: for all of it.
 
         Raises:
             InfeasibleBudgetError: no plan for that graph keeps within the budget.
             PlanMismatchError: the file has a plan for that graph which does not hold here.
             SpillError: far memory is too small for the plan.
         """
-        self._standing = standing
+        self._standing, self._budget_bytes = standing, budget_bytes
         known = self._graphs.beginning_with(label, arguments)
         if known is None:
             known = self._graphs.resembling(label, arguments, first_bytes)

@@ -64,6 +64,7 @@ class Iteration:
     Args:
         memory: of the session.
         recording: record even what is known already.
+        proven_bytes: a larger budget that the device has allowed before, to fall back on.
 
     Attributes:
         following: the known graph that it seems to be, and its plan.
@@ -73,7 +74,7 @@ class Iteration:
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
-                 graphs: Graphs, meter: Meter, recording: bool):
+                 graphs: Graphs, meter: Meter, recording: bool, proven_bytes: int = 0):
         self.settings = settings
         self.budget_bytes = budget_bytes
         self.recorder = Recorder()
@@ -92,7 +93,8 @@ class Iteration:
         self._liveness = Liveness(self._storages)
         self._departures = Departures(memory)
         self._beside = Beside()
-        self.following = Following(graphs, settings, budget_bytes, memory.backend.reserve)
+        self._proven_bytes = proven_bytes
+        self.following = Following(graphs, settings, memory.backend.reserve)
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Looks for a plan, and says what the memory is used for."""
@@ -100,10 +102,11 @@ class Iteration:
         first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
         del given
         try:
-            self.following.begin(*first, self._standing())
+            self.following.begin(*first, self._standing(), self.budget_bytes)
         except InfeasibleBudgetError:
             gc.collect()  # a model, or a graph, that the program has no more
-            self.following.begin(*first, self._standing())
+            self.budget_bytes = max(self.budget_bytes, self._proven_bytes)
+            self.following.begin(*first, self._standing(), self.budget_bytes)
         self.graph = self.following.graph
         if self.graph is not None and not self._beside.steady_bytes:
             # A loaded plan runs before any parameter was seen.

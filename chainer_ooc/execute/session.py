@@ -51,6 +51,7 @@ class Session:
         self._iteration: Iteration | None = None
         self._uncertain = True
         self._default_budget_bytes: int | None = None
+        self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
 
     # --- what the seams call ---------------------------------------------------------------------------------------
@@ -163,13 +164,15 @@ class Session:
             self._uncertain = False
         self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
-            recording=self._uncertain)
+            recording=self._uncertain, proven_bytes=self._proven_bytes if self.settings.budget_bytes is None else 0)
 
     def _end(self) -> None:
         iteration, self._iteration = self._iteration, None
         if iteration is None:
             return
         trace = iteration.close()
+        if self.settings.budget_bytes is None and iteration.finished:
+            self._proven_bytes = iteration.budget_bytes
         self._memory.abandon_dead()
         self._memory.calm()  # what is still leaving would count as standing in the next plan
         self._hand_over(iteration)

@@ -96,7 +96,8 @@ class Floors:
             try:
                 return self.original(function, inputs)
             except InfeasibleBudgetError as error:
-                assert error.budget_bytes == self.nbytes and np.random.get_state()[2] == state
+                if error.budget_bytes != self.nbytes or np.random.get_state()[2] != state:
+                    raise AssertionError('another budget was refused, or a number was drawn before') from error
                 graphs = manager.current()._graphs
                 latest = graphs.latest()
                 if latest is not None and latest.signatures in self.known:
