@@ -103,6 +103,9 @@ class Memory(Protocol):
     def open(self, storage: Storage) -> None:
         """Brings it back for somebody who may write to it."""
 
+    def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
+        """Takes new bytes for a lost storage, of which `root` is the owner."""
+
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
 
