@@ -337,6 +337,7 @@ class Residency(Account):
         with LOCK:
             block = self.fetch(storage, exposed=False)
             self._expose(storage, block)
+            storage.refill(block)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Frees a storage after its last backward use.

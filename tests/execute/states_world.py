@@ -117,6 +117,7 @@ class World:
         self.random = np.random.RandomState(seed)
         self.calls, self.shown, self.raws, self.owned = [], [], [], {}
         self.blocks, self.parents, self.open, self.losable = {}, {}, set(), set()
+        self.block_of = weakref.WeakKeyDictionary()
         self.armed = self.maps = 0
         self.token = object()
 
@@ -148,8 +149,8 @@ class World:
         if any(each[1].array.ndim == 0 or len(each[1].array) < 2 for each in given):
             return
         function, plain = make(), make()
-        inputs = [each[0] for each in given]
-        with computing():
+        inputs, outputs, twins = [each[0] for each in given], (), ()
+        with self._troubles(*(each[1].array for each in given)), computing():
             with LOCK:
                 self._before_call(memory, function, inputs)
                 try:
@@ -158,12 +159,13 @@ class World:
                     prototype = None
             outputs = function.apply(inputs)
             twins = plain.apply([each[1] for each in given])
+            if recipes.may_write_inputs(function):
+                self.losable |= self.open & {self._block(each[1].array) for each in given}
             self._note_parents(twins, [each[1] for each in given], plain)
-            with LOCK:
-                self._after_call(memory, function, inputs, outputs, prototype)
-        if any(find(each.data) is None for each in twins):
             self.calls.append(Call(function, plain))
-        self.shown += list(zip(outputs, twins, strict=True))
+            self.shown += list(zip(outputs, twins, strict=True))
+            with LOCK:
+                self._after_call(memory, self.calls[-1], given, list(zip(outputs, twins, strict=True)), prototype)
 
     def _before_call(self, memory, function, inputs):
         found = [find(each.array) for each in inputs]
@@ -174,23 +176,23 @@ class World:
         with self._troubles():
             memory.make_room(100)
 
-    def _after_call(self, memory, function, inputs, outputs, prototype):
+    def _after_call(self, memory, call, given, made, prototype):
         """As `seen.see_call` and `Iteration.after_call` do."""
+        function = call.function
+        for (variable, plain), node in zip(given, function.inputs, strict=True):
+            self._see(memory, variable.array, plain.array, True).add_node(node)
         born = len(self.watch.born)
-        for given, node in zip(inputs, function.inputs, strict=True):
-            self._see(memory, given.array, True).add_node(node)
-        made = len(self.watch.born)
-        for each in outputs:
-            self._see(memory, each.array, False).add_node(each.node)
-        for place in hidden_places(function):
-            self._see(memory, place.get(), False).add_places(place)
+        for variable, plain in made:
+            self._see(memory, variable.array, plain.array, False).add_node(variable.node)
+        for place, plain in zip(hidden_places(function), hidden_places(call.plain), strict=True):
+            self._see(memory, place.get(), plain.get(), False).add_places(place)
         for storage in retained(function):
             storage.retain()
-        del born
         if prototype is not None:
-            call = types.SimpleNamespace(label='', peak_bytes=100)
-            recipe = write_recipe(prototype, function, inputs, outputs, call, lambda storage: storage.can_return())
-            new = [ref() for ref in self.watch.born[made:]]
+            record = types.SimpleNamespace(label='', peak_bytes=100)
+            recipe = write_recipe(prototype, function, [each[0] for each in given], [each[0] for each in made], record,
+                                  lambda storage: storage.can_return())
+            new = [ref() for ref in self.watch.born[born:]]
             for product in recipe.products:
                 storage = product.storage()
                 if storage is not None and storage.recipe is None and storage in new:
@@ -198,8 +200,9 @@ class World:
                     storage.watch()
         memory.pin()
 
-    def _see(self, memory, array, from_outside):
+    def _see(self, memory, array, plain, from_outside):
         storage = memory.register(array, self.token, self.maps, from_outside)
+        self.block_of[storage] = self._block(plain)
         self.maps += 1
         if id(storage) in self.owned:
             del self.owned[id(storage)]
@@ -358,9 +361,8 @@ class World:
                 storage.memory.drop(storage, may_lose)
 
     def _may_lose(self, storage):
-        for array, plain in self._in_place():
-            if find(array) is storage:
-                self.losable.add(self._block(plain))
+        if storage in self.block_of:
+            self.losable.add(self.block_of[storage])
 
     def reap(self, i, j):
         memory = self._memory(i)
@@ -542,7 +544,13 @@ class World:
         if not any(memory.closed for memory in self.memories):
             with LOCK:
                 self._quiet()
-                self.memories[i % 2].close()
+                self._close(self.memories[i % 2])
+
+    def _close(self, memory):
+        for storage in self.watch.alive():  # what no function waits for any more is not made again
+            if storage.state is State.LOST and storage.pending_uses <= 0 and not storage.is_shown():
+                self._may_lose(storage)
+        memory.close()
 
     def _quiet(self):
         """Copies that are to fail do not fail any more."""
@@ -620,7 +628,7 @@ class World:
             with LOCK:
                 for memory in self.memories:
                     if not memory.closed:
-                        memory.close()
+                        self._close(memory)
             self.read_all()
             self.check()
             self.calls, self.shown, self.raws = [], [], []
