@@ -434,14 +434,14 @@ class Residency(Account):
         self.backend.limit(None, lambda nbytes: False)
         self.calm()
         for storage in list(self._all):
-            if storage.state is State.LOST and storage.recipe is not None and (
+            if storage.notice() is None and storage.state is State.LOST and storage.recipe is not None and (
                     storage.pending_uses > 0 or storage.is_shown()):
                 with contextlib.suppress(LostMapError):
                     self.fetch(storage, exposed=False)
         for storage in list(self._all):
             storage.spoil_readers()
+            is_away = storage.notice() is None  # what only a recipe held dies here
             if storage.state is not State.LOST:
-                is_away = storage.root() is None
                 block = self.fetch(storage, exposed=True)
                 if is_away:  # copies of Variables, which no place knows, find the block here as long as they live
                     storage.keep(block)
