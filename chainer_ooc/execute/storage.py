@@ -119,6 +119,9 @@ class Recipe(Protocol):
     def spoil(self) -> None:
         """An input may not be as it was any more."""
 
+    def makes(self) -> list[Storage]:
+        """The storages that have it as their recipe."""
+
     def retarget(self, before: Storage, after: Storage) -> None:
         """Has another storage stand where one stood, among what it reads and what it makes."""
 

@@ -284,6 +284,7 @@ class World:
         pair = self._pick(self.shown, i)
         if pair is not None:
             fresh = self.random.uniform(-1, 1, pair[1].shape).astype('f4')
+            self.losable.add(self._block(pair[1].array))  # a node that retained it has the new one from now on
             pair[0].array, pair[1].array = fresh, fresh.copy()
 
     # --- Chainer's backward ----------------------------------------------------------------------------------------

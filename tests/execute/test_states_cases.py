@@ -93,3 +93,13 @@ def test_a_batch_that_only_a_recipe_held_is_no_trouble_when_its_session_ends(mem
     del batch
     memory.close()
     assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_maps_of_another_session_are_made_again_before_what_they_are_made_from_goes(memories):
+    output, storage = applied(memories[0], Tanh, chainer.Variable(values()))
+    behind, lost = applied(memories[1], Tanh, output)
+    assert lost.memory.give_up(lost)
+    assert lost.state is State.LOST
+    memories[0].close()
+    memories[1].make_room(0)
+    assert np.array_equal(behind.array, np.tanh(np.tanh(values())))
