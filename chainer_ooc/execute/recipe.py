@@ -141,6 +141,11 @@ class Recipe:
         """An input may not be as it was any more."""
         self.spoilt = True
 
+    def makes(self) -> list[Storage]:
+        """The storages that have it as their recipe."""
+        found = (each.storage() for each in self.products)
+        return [each for each in found if each is not None and each.recipe is self]
+
     def retarget(self, before: Storage, after: Storage) -> None:
         """Has another storage stand where one stood, among what it reads and what it makes."""
         self.inputs = tuple(replace(each, storage=after) if isinstance(each, Moved) and each.storage is before else each

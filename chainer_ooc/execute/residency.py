@@ -337,6 +337,7 @@ class Residency(Account):
         with LOCK:
             block = self.fetch(storage, exposed=False)
             self._expose(storage, block)
+            storage.refill(block)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Frees a storage after its last backward use.
@@ -433,14 +434,17 @@ class Residency(Account):
         self.backend.limit(None, lambda nbytes: False)
         self.calm()
         for storage in list(self._all):
-            if storage.state is State.LOST and storage.recipe is not None and (
-                    storage.pending_uses > 0 or storage.is_shown()):
-                with contextlib.suppress(LostMapError):
-                    self.fetch(storage, exposed=False)
+            if storage.pending_uses > 0 or storage.is_shown():
+                self._make_last(storage)
+        for storage in list(self._all):
+            for recipe in list(storage.readers):
+                for made in recipe.makes():
+                    if made.memory is not self:
+                        self._make_last(made)
         for storage in list(self._all):
             storage.spoil_readers()
+            is_away = storage.notice() is None  # what only a recipe held dies here
             if storage.state is not State.LOST:
-                is_away = storage.root() is None
                 block = self.fetch(storage, exposed=True)
                 if is_away:  # copies of Variables, which no place knows, find the block here as long as they live
                     storage.keep(block)
@@ -555,6 +559,14 @@ class Residency(Account):
                 'whose maps can be read as long as their graph lives')
         assert source is not None
         return source.bring(self, storage)
+
+    def _make_last(self, storage: Storage) -> None:
+        """Makes a lost storage again for the last time: what it is made from is about to go."""
+        if storage.notice() is None and storage.state is State.LOST and storage.recipe is not None:
+            with contextlib.suppress(LostMapError):
+                storage.memory.fetch(storage, exposed=storage.is_shown())
+        if storage.state is not State.LOST:
+            storage.remember(None)
 
     def _expose(self, storage: Storage, block: ByteArray) -> None:
         """The program may write to the block from now on: what recipes read is split off, as it is now.

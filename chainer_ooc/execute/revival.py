@@ -76,7 +76,7 @@ def _run(memory: Residency, wanted: Storage, pinned: frozenset[Storage]) -> Byte
         memory.tally.recomputed_calls += 1
         for storage, parts in _by_storage(made):
             if is_lost(storage) and (storage is wanted or readers[storage] or _stays(memory, storage)):
-                blocks[storage] = _take_up(memory, storage, parts)
+                blocks[storage] = _take_up(storage, parts)
                 made_here.add(storage)
         made.clear()
         parts = []
@@ -85,7 +85,7 @@ def _run(memory: Residency, wanted: Storage, pinned: frozenset[Storage]) -> Byte
             if not readers[each] and each is not wanted:
                 del blocks[each]
                 if each in made_here and not _stays(memory, each):
-                    memory.drop(each, may_lose=False)
+                    each.memory.drop(each, may_lose=False)
     return blocks[wanted]
 
 
@@ -129,7 +129,7 @@ def _by_storage(made: dict[Product, Array]) -> Iterator[tuple[Storage, list[tupl
     yield from groups.items()
 
 
-def _take_up(memory: Residency, storage: Storage, parts: list[tuple[Product, Array]]) -> ByteArray:
+def _take_up(storage: Storage, parts: list[tuple[Product, Array]]) -> ByteArray:
     """Makes new arrays a storage's content; they are copied if they do not lie as those of the first run did."""
     root = arrays.root_of(parts[0][1])
     block = None if root is None else arrays.flat_bytes(root)
@@ -140,7 +140,7 @@ def _take_up(memory: Residency, storage: Storage, parts: list[tuple[Product, Arr
         root = arrays.root_of(block)
         for product, array in parts:
             arrays.view(block, product.layout.writable())[...] = array
-    memory.restore(storage, root, block)
+    storage.memory.restore(storage, root, block)
     return block
 
 

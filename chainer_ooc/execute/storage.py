@@ -103,6 +103,9 @@ class Memory(Protocol):
     def open(self, storage: Storage) -> None:
         """Brings it back for somebody who may write to it."""
 
+    def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
+        """Takes new bytes for a lost storage, of which `root` is the owner."""
+
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
 
@@ -115,6 +118,9 @@ class Recipe(Protocol):
 
     def spoil(self) -> None:
         """An input may not be as it was any more."""
+
+    def makes(self) -> list[Storage]:
+        """The storages that have it as their recipe."""
 
     def retarget(self, before: Storage, after: Storage) -> None:
         """Has another storage stand where one stood, among what it reads and what it makes."""

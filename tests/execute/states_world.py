@@ -1,0 +1,683 @@
+"""Two sessions' memories, a graph that spans them, a program that reads and writes, and plain Chainer beside them.
+
+Whatever the program or a function does is done twice: to the graph whose arrays are moved, and to its *twin*, a graph of
+plain Chainer. Both have to hold the same bytes at all times. What the manager does is done once. Each operation takes two
+small numbers, which say what it is done to, so that anything may draw them: `test_states.py` has a state machine do it.
+
+An array may be looked at without being brought back (`peek`). So the bytes of all that is in place are compared after
+each operation, without changing what the next one finds.
+"""
+import contextlib
+import copy
+import os
+import sys
+import tempfile
+import threading
+import types
+import warnings
+import weakref
+
+import chainer
+import numpy as np
+from states_functions import FUNCTIONS
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.chaos import ChaosBackend
+from chainer_ooc.backends.host import HostBackend
+from chainer_ooc.errors import LostMapError
+from chainer_ooc.execute import recipe as recipes
+from chainer_ooc.execute import storage as storages
+from chainer_ooc.execute.account import find
+from chainer_ooc.execute.mapped import MAPPED
+from chainer_ooc.execute.places import AttributePlace, Away, computing, hidden_places
+from chainer_ooc.execute.recipe import UnrepeatableError, prepare, write_recipe
+from chainer_ooc.execute.residency import COPY_IN, Context, Residency
+from chainer_ooc.execute.revival import MAKE_AGAIN
+from chainer_ooc.execute.seen import retained
+from chainer_ooc.execute.storage import LOCK, State, Storage
+from chainer_ooc.execute.tally import Tally
+
+#: What may become of a storage, written down once more: the table itself may be what is wrong.
+LEGAL = {
+    'leave': {('RESIDENT', 'LEAVING')}, 'stay': {('LEAVING', 'RESIDENT')}, 'let go': {('RESIDENT', 'AWAY')},
+    'lose': {('RESIDENT', 'LOST')}, 'come': {('AWAY', 'ARRIVING')}, 'arrive': {('ARRIVING', 'RESIDENT')},
+    'turn back': {('ARRIVING', 'AWAY')}, 'show': {('AWAY', 'RESIDENT')}, 'make': {('LOST', 'RESIDENT')},
+    'take up': {('AWAY', 'RESIDENT'), ('LOST', 'RESIDENT')}}
+#: Modules in which an interrupt may come.
+CORE = os.path.dirname(storages.__file__)
+#: Budgets that an iteration may have.
+BUDGETS = (None, None, 0, 400, 1000, 3000)
+
+
+class Wrong(AssertionError):
+    """Something is not as it is in plain Chainer."""
+
+
+class Call:
+    """A function that has run, and its twin; both know their graphs."""
+
+    def __init__(self, function, plain):
+        self.function, self.plain, self.finished = function, plain, False
+
+
+class Watch:
+    """Sees the storages that come into being, their changes and the copies that are released."""
+
+    def __init__(self):
+        self.born, self.last, self.seen, self.released = [], weakref.WeakKeyDictionary(), set(), {}
+        self._undo = contextlib.ExitStack()
+
+    def __enter__(self):
+        init, go, release = Storage.__init__, Storage._go, Residency.release
+
+        def see_birth(storage, *args):
+            init(storage, *args)
+            self.born.append(weakref.ref(storage))
+
+        def see_change(storage, event):
+            before = storage.state.name
+            go(storage, event)
+            if (before, storage.state.name) not in LEGAL[event]:
+                raise Wrong(f'{event}: {before} -> {storage.state.name}')
+            self.seen.add((event, before))
+            self.last[storage] = storage.state
+
+        def see_release(memory, copy_):
+            if copy_.__class__.__name__ != 'FarCopy' and id(copy_) in self.released:
+                raise Wrong('a copy is released twice')
+            self.released[id(copy_)] = copy_
+            release(memory, copy_)
+
+        for owner, name, value in ((Storage, '__init__', see_birth), (Storage, '_go', see_change),
+                                   (Residency, 'release', see_release)):
+            self._undo.callback(setattr, owner, name, getattr(owner, name))
+            setattr(owner, name, value)
+        return self
+
+    def __exit__(self, *error):
+        self._undo.close()
+
+    def alive(self):
+        """The storages that exist, in the order of their births."""
+        return [storage for ref in self.born if (storage := ref()) is not None]
+
+
+class World:
+    """See the module. Operations are the methods named in `OPERATIONS`."""
+
+    def __init__(self, seed=0, host=(), copied_bytes=64):
+        self._undo = contextlib.ExitStack()
+        self._copied_bytes, recipes.COPIED_BYTES = recipes.COPIED_BYTES, copied_bytes
+        self._undo.callback(setattr, recipes, 'COPIED_BYTES', self._copied_bytes)
+        self.watch = self._undo.enter_context(Watch())
+        self.backends = [self._backend(seed + number, number in host) for number in range(2)]
+        self.memories = [Residency(each) for each in self.backends]
+        for memory in self.memories:
+            memory.enter(Context(Tally(memory.backend), recipes=MAKE_AGAIN))
+        self.random = np.random.RandomState(seed)
+        self.calls, self.shown, self.raws, self.owned = [], [], [], {}
+        self.blocks, self.parents, self.open, self.losable = {}, {}, set(), set()
+        self.block_of = weakref.WeakKeyDictionary()
+        self.armed = self.maps = 0
+        self.token = object()
+
+    def _backend(self, seed, on_host):
+        if not on_host:
+            return ChaosBackend(seed)
+        folder = self._undo.enter_context(tempfile.TemporaryDirectory())
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # the folder for temporary files may be a RAM disk
+            return HostBackend(folder)
+
+    # --- the program -----------------------------------------------------------------------------------------------
+
+    def batch(self, i, j):
+        """The program makes an array and a Variable of it; it may go on holding the array."""
+        array = self.random.uniform(-1, 1, (6, 8)).astype('f4')
+        plain = array.copy()
+        self.shown.append((chainer.Variable(array), chainer.Variable(plain)))
+        if j % 3 == 0:
+            self.raws.append((array, plain))
+
+    def apply(self, i, j):
+        """Runs a function, in one of the sessions, and writes its recipe."""
+        make, count = FUNCTIONS[j % len(FUNCTIONS)]
+        given = [self._pick(self.shown, i + number * (j // 16)) for number in range(count)]
+        memory = self._memory(j // 2)
+        if None in given or memory is None or len({each[1].shape for each in given}) > 1:
+            return
+        if any(each[1].array.ndim == 0 or len(each[1].array) < 2 for each in given):
+            return
+        function, plain = make(), make()
+        inputs, outputs, twins = [each[0] for each in given], (), ()
+        with self._troubles(*(each[1].array for each in given)), computing():
+            with LOCK:
+                self._before_call(memory, function, inputs)
+                try:
+                    prototype = prepare(function)
+                except UnrepeatableError:
+                    prototype = None
+            outputs = function.apply(inputs)
+            twins = plain.apply([each[1] for each in given])
+            if recipes.may_write_inputs(function):
+                self.losable |= self.open & {self._block(each[1].array) for each in given}
+            self._note_parents(twins, [each[1] for each in given], plain)
+            self.calls.append(Call(function, plain))
+            self.shown += list(zip(outputs, twins, strict=True))
+            with LOCK:
+                self._after_call(memory, self.calls[-1], given, list(zip(outputs, twins, strict=True)), prototype)
+
+    def _before_call(self, memory, function, inputs):
+        found = [find(each.array) for each in inputs]
+        memory.pin(each for each in found if each is not None)
+        if recipes.may_write_inputs(function):
+            for storage in memory.pinned:
+                storage.memory.open(storage)
+        with self._troubles():
+            memory.make_room(100)
+
+    def _after_call(self, memory, call, given, made, prototype):
+        """As `seen.see_call` and `Iteration.after_call` do."""
+        function = call.function
+        for (variable, plain), node in zip(given, function.inputs, strict=True):
+            self._see(memory, variable.array, plain.array, True).add_node(node)
+        born = len(self.watch.born)
+        for variable, plain in made:
+            self._see(memory, variable.array, plain.array, False).add_node(variable.node)
+        for place, plain in zip(hidden_places(function), hidden_places(call.plain), strict=True):
+            self._see(memory, place.get(), plain.get(), False).add_places(place)
+        for storage in retained(function):
+            storage.retain()
+        if prototype is not None:
+            record = types.SimpleNamespace(label='', peak_bytes=100)
+            recipe = write_recipe(prototype, function, [each[0] for each in given], [each[0] for each in made], record,
+                                  lambda storage: storage.can_return())
+            new = [ref() for ref in self.watch.born[born:]]
+            for product in recipe.products:
+                storage = product.storage()
+                if storage is not None and storage.recipe is None and storage in new:
+                    storage.remember(recipe)
+                    storage.watch()
+        memory.pin()
+
+    def _see(self, memory, array, plain, from_outside):
+        storage = memory.register(array, self.token, self.maps, from_outside)
+        self.block_of[storage] = self._block(plain)
+        self.maps += 1
+        if id(storage) in self.owned:
+            del self.owned[id(storage)]
+            storage.memory.count_again(storage)
+        storage.memory.touch(storage)
+        return storage
+
+    def _note_parents(self, outputs, inputs, plain):
+        """Remembers in the twin what was made from what, and which inputs the program can write to unnoticed."""
+        made = [each.array for each in outputs]
+        made += [place.get() for place in hidden_places(plain)]
+        parents = {self._block(each.array) for each in inputs}
+        for array in made:
+            block = self._block(array)
+            self.parents.setdefault(block, set()).update(parents - {block})
+        self.open |= parents
+
+    def _block(self, plain):
+        """Names a block of the twin; the block lives as long as this."""
+        while plain.base is not None:
+            plain = plain.base
+        self.blocks[id(plain)] = plain
+        return id(plain)
+
+    def read(self, i, j):
+        """The program reads a Variable."""
+        pair = self._pick(self.shown, i)
+        if pair is not None:
+            with self._troubles(pair[1].array):
+                self._compare(pair[0].array, pair[1].array, 'a Variable')
+
+    def write(self, i, j):
+        """The program writes through a Variable."""
+        pair = self._pick(self.shown, i)
+        if pair is not None:
+            with self._troubles(pair[1].array):
+                self._write(pair[0].array, pair[1].array, j)
+
+    def hold(self, i, j):
+        """The program holds on to the array of a Variable, or to a view of it."""
+        pair = self._pick(self.shown, i)
+        if pair is not None:
+            part = (slice(None), slice(1, None), slice(None, None, -1))[j % 3]
+            with self._troubles(pair[1].array):
+                self.raws.append((pair[0].array[part], pair[1].array[part]))
+
+    def write_held(self, i, j):
+        """The program writes to an array that it holds."""
+        pair = self._pick(self.raws, i)
+        if pair is not None:
+            self._write(*pair, j)
+
+    def _write(self, array, plain, j):
+        if self._block(plain) in self.open:  # somebody might notice by a checksum, and refuse
+            self.losable.add(self._block(plain))
+        for each in (array, plain):
+            np.subtract(np.float32(j / 8), each, out=each)
+
+    def let_go(self, i, j):
+        """The program lets go of an array."""
+        if self.raws:
+            self.raws.pop(i % len(self.raws))
+
+    def hide(self, i, j):
+        """The program lets go of a Variable."""
+        if len(self.shown) > 1:
+            self.shown.pop(i % len(self.shown))
+
+    def duplicate(self, i, j):
+        """The program copies a Variable, or makes another for the same array."""
+        pair = self._pick(self.shown, i)
+        if pair is not None:
+            make = (copy.copy, lambda each: chainer.Variable(each.array), copy.copy)[j % 3]
+            with self._troubles(pair[1].array):
+                self.shown.append((make(pair[0]), make(pair[1])))
+
+    def replace(self, i, j):
+        """The program puts another array into a Variable."""
+        pair = self._pick(self.shown, i)
+        if pair is not None:
+            fresh = self.random.uniform(-1, 1, pair[1].shape).astype('f4')
+            self.losable.add(self._block(pair[1].array))  # a node that retained it has the new one from now on
+            pair[0].array, pair[1].array = fresh, fresh.copy()
+
+    # --- Chainer's backward ----------------------------------------------------------------------------------------
+
+    def step(self, i, j):
+        """Backward reads what a function retains, as a session has it do; at times for the last time."""
+        call = self._pick(self.calls, i)
+        memory = self._memory(j)
+        if call is None or memory is None:
+            return
+        with self._troubles(*self._retained_twins(call)), computing():
+            with LOCK:
+                needed = retained(call.function)
+                memory.pin(needed)
+                for storage in needed:
+                    if storage.state is not State.RESIDENT:
+                        storage.memory.fetch(storage, exposed=False)
+            self._look_at(call)
+            if j % 3 == 0 and not call.finished:
+                call.finished = True
+                with LOCK:
+                    for storage in needed:
+                        if storage.is_done():
+                            storage.memory.drop(storage, may_lose=False)
+                        storage.memory.touch(storage)
+        memory.pin()
+
+    def look(self, i, j):
+        """Chainer reads what a function retains, of which nobody has told the manager (P1)."""
+        call = self._pick(self.calls, i)
+        if call is not None:
+            with self._troubles(*self._retained_twins(call)), computing():
+                self._look_at(call)
+
+    def _look_at(self, call):
+        for what, get in _retained_slots(call.plain):
+            self._compare(get(call.function), get(call.plain), what)
+
+    def _retained_twins(self, call):
+        return [get(call.plain) for _, get in _retained_slots(call.plain)]
+
+    def forget(self, i, j):
+        """A function and what only it holds goes, as the graph does after backward."""
+        if self.calls:
+            self.calls.pop(i % len(self.calls))
+
+    # --- the manager -----------------------------------------------------------------------------------------------
+
+    def swap_out(self, i, j):
+        storage = self._storage(i)
+        if storage is not None:
+            with LOCK:
+                storage.memory.swap_out(storage)
+
+    def give_up(self, i, j):
+        storage = self._storage(i)
+        if storage is not None:
+            with LOCK:
+                storage.memory.give_up(storage)
+
+    def prefetch(self, i, j):
+        storage = self._storage(i)
+        if storage is not None:
+            with self._troubles(), LOCK:
+                storage.memory.prefetch(storage)
+
+    def drop(self, i, j):
+        """Drops a map; one that may be lost may be refused from then on."""
+        storage = self._storage(i)
+        if storage is not None:
+            may_lose = j % 4 == 0
+            if may_lose:
+                self._may_lose(storage)
+            with LOCK:
+                storage.memory.drop(storage, may_lose)
+
+    def _may_lose(self, storage):
+        if storage in self.block_of:
+            self.losable.add(self.block_of[storage])
+
+    def reap(self, i, j):
+        memory = self._memory(i)
+        if memory is not None:
+            with self._troubles(), LOCK:
+                memory.reap(wait=bool(j % 2))
+
+    def settle(self, i, j):
+        memory = self._memory(i)
+        if memory is not None:
+            with self._troubles(), LOCK:
+                memory.settle()
+
+    def make_room(self, i, j):
+        memory = self._memory(i)
+        if memory is not None:
+            with self._troubles(), LOCK:
+                memory.make_room(100 * j, thorough=j % 5 == 0)
+
+    def enter(self, i, j):
+        """Another iteration begins, or the same goes on in another way."""
+        memory = self._memory(i)
+        if memory is not None:
+            with LOCK:
+                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)], recipes=MAKE_AGAIN,
+                                     far=(COPY_IN, MAPPED)[j // 8 % 2], shares_chains=j % 3 > 0))
+
+    def arrive_all(self, i, j):
+        memory = self._memory(i)
+        if memory is not None:
+            with self._troubles(), LOCK:
+                memory.arrive_all()
+
+    def abandon_dead(self, i, j):
+        memory = self._memory(i)
+        if memory is not None:
+            with LOCK:
+                memory.abandon_dead()
+
+    def hand_over(self, i, j):
+        """A block becomes the program's own."""
+        storage = self._storage(i)
+        if storage is not None and storage.state is State.RESIDENT and storage.root() is not None:
+            with LOCK:
+                storage.memory.hand_over(storage)
+            self.owned[id(storage)] = storage.root
+
+    # --- troubles --------------------------------------------------------------------------------------------------
+
+    def fail_a_copy(self, i, j):
+        """The device fails once."""
+        backend = self.backends[i % 2]
+        if isinstance(backend, ChaosBackend) and not backend._closed:
+            backend.fail_next(('swap_out', 'swap_in')[j % 2])
+            self.armed += 1
+
+    @contextlib.contextmanager
+    def _troubles(self, *read):
+        """Lets pass what may go wrong: a copy that was made to fail, a map that could be lost or was written to."""
+        try:
+            yield
+        except OSError:
+            if not self.armed:
+                raise
+        except LostMapError:
+            if not any(self._may_be_lost(self._block(each)) for each in read):
+                raise
+
+    def _may_be_lost(self, block):
+        seen, waiting = set(), [block]
+        while waiting:
+            each = waiting.pop()
+            if each in self.losable:
+                return True
+            if each not in seen:
+                seen.add(each)
+                waiting += self.parents.get(each, ())
+        return False
+
+    def interrupt(self, operation, i, j, lines):
+        """Has a KeyboardInterrupt come when so many lines of the core have run."""
+        left = lines
+
+        def count(frame, event, argument):
+            nonlocal left
+            if event == 'line':
+                left -= 1
+                if left < 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return count
+
+        def trace(frame, event, argument):
+            code = frame.f_code
+            # Raised there it is printed, and goes no further.
+            silent = code.co_name in ('__del__', '<lambda>', 'release', '_at_fork_reinit')
+            return count if code.co_filename.startswith(CORE) and not silent and left >= 0 else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            operation(i, j)
+        except KeyboardInterrupt:
+            sys.settrace(before)
+            self.recover()
+        finally:
+            sys.settrace(before)
+
+    def recover(self):
+        """As a session does after an exception."""
+        with LOCK:
+            for memory in self.memories:
+                if not memory.closed:
+                    memory.pin()
+                    memory.calm()
+                    memory.recount()
+
+    def in_a_thread(self, operation, i, j, busy):
+        """Has another thread do it, while this one is busy with the other session."""
+        failures, begun = [], threading.Event()
+
+        def run():
+            begun.set()
+            try:
+                operation(i, j)
+            except BaseException as error:  # noqa: BLE001 - raised by who joins
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        memory = self._memory(busy)
+        with LOCK:
+            thread.start()
+            begun.wait()
+            if memory is not None:
+                with self._troubles():
+                    memory.make_room(200 * busy)
+        thread.join()
+        if failures:
+            raise failures[0]
+
+    def fork(self, i, j):
+        """A child reads all it can; what is away is its parent's."""
+        pid = os.fork()
+        if not pid:
+            status = 9
+            try:
+                status = self._as_a_child()
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if status:
+            raise Wrong(f'the child says {status}')
+
+    def _as_a_child(self):
+        for memory in self.memories:
+            memory.leave_to_parent()
+        for variable, plain in self.shown:
+            data = variable._data
+            away = getattr(data, 'away', None) if list.__getitem__(data, 0) is None else None
+            must_fail = away is not None and away.storage.state is State.AWAY and away.storage.root() is None
+            try:
+                array = variable.array
+            except OSError:
+                if away is None:
+                    return 1
+                continue
+            except LostMapError:
+                if away is None:
+                    return 2
+                continue
+            if must_fail and not away.storage.memory.closed:
+                return 3
+            if not np.array_equal(array, plain.array):
+                return 4
+        return 0
+
+    def close_one(self, i, j):
+        """One session ends."""
+        if not any(memory.closed for memory in self.memories):
+            with LOCK:
+                self._quiet()
+                self._close(self.memories[i % 2])
+
+    def _close(self, memory):
+        for storage in self.watch.alive():  # what no function waits for any more is not made again
+            if storage.state is State.LOST and storage.pending_uses <= 0 and not storage.is_shown():
+                self._may_lose(storage)
+        memory.close()
+
+    def _quiet(self):
+        """Copies that are to fail do not fail any more."""
+        for backend in self.backends:
+            if isinstance(backend, ChaosBackend):
+                backend._doomed = dict.fromkeys(backend._doomed, 0)
+
+    # --- what has to hold ------------------------------------------------------------------------------------------
+
+    def check(self):
+        """Compares all that can be looked at without bringing it back, and the accounts."""
+        for array, plain in self._in_place():
+            self._compare(array, plain, 'what is in place')
+        alive = self.watch.alive()
+        for storage in alive:
+            if storage in self.watch.last and self.watch.last[storage] is not storage.state:
+                raise Wrong(f'{storage.state} without a transition')
+            if storage.state is State.LEAVING and storage not in storage.memory.leaving:
+                raise Wrong('a storage leaves, and nobody sees it off')
+        for memory in self.memories:
+            near_bytes = memory.map_bytes()
+            counted = 0 if memory.closed else sum(self._counted_bytes(each) for each in alive if each.memory is memory)
+            if near_bytes != counted:
+                raise Wrong(f'the account says {near_bytes} bytes, and {counted} are there')
+        for backend in self.backends:
+            if isinstance(backend, ChaosBackend) and any('source' in each for each in backend.misuses):
+                raise Wrong(backend.misuses[-1])
+
+    def _counted_bytes(self, storage):
+        root = storage.root()
+        if root is None or storage.mapped:
+            return 0
+        owned = self.owned.get(id(storage))
+        return 0 if owned is not None and owned() is root else storage.counted_bytes
+
+    def _in_place(self):
+        """Pairs of an array that somebody can reach and its twin, without bringing any back."""
+        for variable, plain in self.shown:
+            array = list.__getitem__(variable._data, 0)
+            if array is not None:
+                yield array, plain.array
+        yield from self.raws
+        for call in self.calls:
+            for index in call.plain._input_indexes_to_retain or ():
+                if call.function.inputs[index]._data is not None:
+                    yield call.function.inputs[index]._data, call.plain.inputs[index]._data
+            for ours, plain in zip(call.function._retained_output_data or (), call.plain._retained_output_data or (),
+                                   strict=True):
+                if ours is not None:
+                    yield ours, plain
+            if 'mask' in call.function.__dict__:
+                yield call.function.mask, call.plain.mask
+
+    def _compare(self, array, plain, what):
+        if array.shape != plain.shape or array.strides != plain.strides or not np.array_equal(array, plain):
+            raise Wrong(f'{what} is not as in plain Chainer: {array.ravel()[:3]} instead of {plain.ravel()[:3]}')
+
+    def read_all(self):
+        """Reads everything, first as Chainer does."""
+        for number in range(len(self.calls)):
+            self.look(number, 0)
+        for number in range(len(self.shown)):
+            self.read(number, 0)
+
+    def end(self):
+        """Reads everything, then ends, and looks for what is left."""
+        try:
+            with LOCK:
+                self._quiet()
+                for memory in self.memories:
+                    if not memory.closed:
+                        memory.calm()
+            self.read_all()
+            self.check()
+            with LOCK:
+                for memory in self.memories:
+                    if not memory.closed:
+                        self._close(memory)
+            self.read_all()
+            self.check()
+            self.calls, self.shown, self.raws = [], [], []
+            left = self.watch.alive()
+            if left:
+                raise Wrong(f'{len(left)} storages are left')
+        finally:
+            self.abandon()
+
+    def abandon(self):
+        """Gives everything back, whatever its state."""
+        for backend in self.backends:
+            backend.close()
+        for memory in self.memories:
+            if not memory.closed:
+                memory.closed = True
+                super(Residency, memory).close()
+        self.calls, self.shown, self.raws = [], [], []
+        self._undo.close()
+
+    # --- what is picked --------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _pick(things, index):
+        return things[index % len(things)] if things else None
+
+    def _memory(self, index):
+        memory = self.memories[index % 2]
+        return self.memories[1 - index % 2] if memory.closed else memory
+
+    def _storage(self, index):
+        return self._pick(self.watch.alive(), index)
+
+
+def _retained_slots(plain):
+    """Where a function retains an array: names, and how to read it there."""
+    for index in plain._input_indexes_to_retain or ():
+        yield 'a retained input', lambda function, index=index: function.inputs[index].data
+    for index in range(len(plain._retained_output_data or ())):
+        yield 'a retained output', lambda function, index=index: function.output_data[
+            function._output_indexes_to_retain[index]]
+    if 'mask' in plain.__dict__:
+        yield 'a hidden array', lambda function: function.mask
+
+
+#: What changes the world.
+OPERATIONS = [
+    'batch', 'apply', 'read', 'write', 'hold', 'write_held', 'let_go', 'hide', 'duplicate', 'replace', 'step', 'look',
+    'forget', 'swap_out', 'give_up', 'prefetch', 'drop', 'reap', 'settle', 'make_room', 'enter', 'arrive_all',
+    'abandon_dead', 'hand_over']
+__all__ = ['AttributePlace', 'Away', 'OPERATIONS', 'World', 'Wrong', 'arrays']

@@ -1,0 +1,105 @@
+"""Short ways to faults that the state machine of `test_states.py` found."""
+import types
+
+import chainer
+import numpy as np
+import pytest
+from chainer.functions.activation.tanh import Tanh
+
+from chainer_ooc.backends.chaos import ChaosBackend
+from chainer_ooc.execute import recipe as recipes
+from chainer_ooc.execute.places import computing
+from chainer_ooc.execute.recipe import prepare, write_recipe
+from chainer_ooc.execute.residency import Context, Residency
+from chainer_ooc.execute.revival import MAKE_AGAIN
+from chainer_ooc.execute.seen import retained
+from chainer_ooc.execute.storage import State
+from chainer_ooc.execute.tally import Tally
+
+
+@pytest.fixture
+def memories():
+    """Two sessions'."""
+    made = [Residency(ChaosBackend(seed)) for seed in range(2)]
+    for memory in made:
+        memory.enter(Context(Tally(memory.backend), recipes=MAKE_AGAIN))
+    yield made
+    for memory in made:
+        memory.backend.close()
+
+
+def values(shape=(6, 8)):
+    return np.random.RandomState(0).uniform(-1, 1, shape).astype('f4')
+
+
+def stored(memory, variable, from_outside=False):
+    storage = memory.register(variable.array, None, 0, from_outside)
+    storage.add_node(variable.node)
+    return storage
+
+
+def away(storage):
+    assert storage.memory.swap_out(storage)
+    storage.memory.settle()
+    assert storage.state is State.AWAY
+
+
+def applied(memory, make, *inputs):
+    """Runs a function and writes its recipe: its output, with its storage."""
+    function = make()
+    with computing():
+        prototype = prepare(function)
+        output, = function.apply(inputs)
+        for each in inputs:
+            stored(memory, each, True)
+        storage = stored(memory, output)
+        for each in retained(function):
+            each.retain()
+        recipe = write_recipe(prototype, function, inputs, [output], types.SimpleNamespace(label='', peak_bytes=0),
+                              lambda each: each.can_return())
+        storage.remember(recipe)
+        storage.watch()
+    return output, storage
+
+
+def test_a_map_that_only_a_variable_shows_is_there_for_a_function_that_may_write_to_it(memories):
+    variable = chainer.Variable(values())
+    storage = stored(memories[0], variable)
+    away(storage)
+    memories[0].open(storage)
+    assert (storage.state, storage.root() is not None) == (State.RESIDENT, True)
+    assert np.array_equal(variable.array, values())
+
+
+def test_what_another_session_needs_made_again_counts_where_it_is(memories):
+    batch = chainer.Variable(values())
+    first, lower = applied(memories[0], Tanh, batch)
+    second, upper = applied(memories[1], Tanh, first)
+    assert all(each.memory.give_up(each) for each in (lower, upper))
+    nbytes = lower.nbytes
+    assert [each.map_bytes() for each in memories] == [nbytes, 0]
+    with computing():
+        assert np.array_equal(second.node.data, np.tanh(np.tanh(values())))
+    assert lower.state is State.RESIDENT
+    assert [each.map_bytes() for each in memories] == [2 * nbytes, nbytes]
+
+
+def test_a_batch_that_only_a_recipe_held_is_no_trouble_when_its_session_ends(memories, monkeypatch):
+    monkeypatch.setattr(recipes, 'COPIED_BYTES', 0)
+    memory = memories[0]
+    batch = chainer.Variable(values())
+    output, storage = applied(memory, Tanh, batch)
+    memory._all = [storage, *memory._all]  # in this order the recipe dies before its batch is looked at
+    del batch
+    memory.close()
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_maps_of_another_session_are_made_again_before_what_they_are_made_from_goes(memories):
+    output, storage = applied(memories[0], Tanh, chainer.Variable(values()))
+    behind, lost = applied(memories[1], Tanh, output)
+    assert lost.memory.give_up(lost)
+    assert lost.state is State.LOST
+    memories[0].close()
+    memories[1].make_room(0)
+    assert np.array_equal(behind.array, np.tanh(np.tanh(values())))
