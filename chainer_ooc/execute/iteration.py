@@ -152,7 +152,7 @@ class Iteration:
         memory.pin(each for each in given if each is not None)
         self._expect_writes(function, memory.pinned)
         known = self.following.call_at(position)
-        memory.stands(replace(self._beside, scratch_bytes=self._other_bytes()))
+        self._stands(self._other_bytes())
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in memory.pinned)
         self._room(need_bytes, self.following.is_certain and known is not None,
                    f'{name_of(function)}, forward of call {position}')
@@ -177,9 +177,9 @@ class Iteration:
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._meter.above_mark_bytes()
         if self.recorded:
             self._peak(peak_bytes)
-        ids = see_call(
+        ids, kept = see_call(
             self._memory, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
-        self._keep_track(function, inputs, outputs, position)
+        self._keep_track(function, inputs, outputs, kept)
         arrays = [array_of(each) for each in (*inputs, *outputs)]
         call = recorder.call(name_of(function), ids, arrays, span, peak_bytes, self._repeatable)
         del arrays
@@ -202,13 +202,12 @@ class Iteration:
         self._memory.pin()
         self._wait_if_synchronous()
 
-    def _keep_track(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], position: int) -> None:
-        """Remembers the storages that got an id in this call, in the order of their ids."""
+    def _keep_track(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], kept: list[Storage]) -> None:
+        """Remembers the storages that got an id in this call, in the order of their ids; the function retains `kept`."""
         self._functions.append(weakref.ref(function))
-        self._call_of[id(function)] = position
-        kept = [each for each in retained(function) if each.token is self]
-        self._retained.append([each.map for each in kept])
-        found = {each.map: each for each in kept}
+        self._call_of[id(function)] = len(self.recorder.calls)
+        found = {each.map: each for each in kept if each.token is self}
+        self._retained.append(list(found))
         for given in (*inputs, *outputs):
             storage = find(array_of(given))
             if storage is not None and storage.token is self:
@@ -294,7 +293,7 @@ class Iteration:
             need_bytes = known.peak_bytes
         else:
             need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
-        memory.stands(replace(self._beside, scratch_bytes=scratch_bytes))
+        self._stands(scratch_bytes)
         self._room(need_bytes, self.following.is_certain and known is not None,
                    f'{name_of(function)}, backward of call {call}')
         self._meter.mark()
@@ -360,8 +359,8 @@ class Iteration:
             tally.whole.end()
         if tally.peak_bytes > self.budget_bytes:
             log.logger.warning(
-                'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones keep '
-                'within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
+                'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '
+                'keep within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
         return functools.partial(
             freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, self.following.plan)
 
@@ -405,9 +404,9 @@ class Iteration:
 
     def _look_around(self, position: int) -> None:
         """Takes note of what ended since the last computation: swap-outs, blocks that died, references."""
-        context = self._context(self._memory.tally)
-        if (context.far, context.shares_chains) != (self._memory.context.far, self._memory.context.shares_chains):
-            self._memory.enter(context)
+        context, following = self._memory.context, self.following
+        if (context.far is MAPPED) != following.maps_far_memory or context.shares_chains != following.shares_chains:
+            self._memory.enter(self._context(self._memory.tally))
         self._memory.reap()
         for storage in self._departures.go_on():
             if storage.token is self and not self._in_backward:
@@ -449,12 +448,16 @@ class Iteration:
             return max(0, self._parameters.beside().gradient_bytes - self._beside.gradient_bytes)
         return 0
 
+    def _stands(self, scratch_bytes: int) -> None:
+        """Says what lives beside the maps."""
+        self._memory.stands(replace(self._beside, scratch_bytes=scratch_bytes) if scratch_bytes else self._beside)
+
     def _room(self, need_bytes: int, certain: bool, where: str) -> None:
         fits = self._memory.make_room(need_bytes)
         if not fits and certain:
             gc.collect()
-            scratch_bytes, self._beside = self._memory.beside.scratch_bytes, self._parameters.beside()
-            self._memory.stands(replace(self._beside, scratch_bytes=scratch_bytes))
+            self._beside = self._parameters.beside()
+            self._stands(self._memory.beside.scratch_bytes)
             fits = self._memory.make_room(need_bytes, thorough=True)
         self._peak(need_bytes if certain else 0)
         if not fits and certain:

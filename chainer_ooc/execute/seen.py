@@ -49,11 +49,12 @@ class Parameters:
 
 def see_call(
         memory: Residency, recorder: Recorder, parameters: Parameters, token: object, function: Any,
-        inputs: Sequence[Any], outputs: Sequence[Any], min_bytes: int) -> tuple[list[int], list[int], list[int]]:
+        inputs: Sequence[Any], outputs: Sequence[Any],
+        min_bytes: int) -> tuple[tuple[list[int], list[int], list[int]], list[Storage]]:
     """Registers everything that a call touched.
 
     Returns:
-        The ids of its inputs, outputs and hidden arrays; -1 for what cannot be moved.
+        The ids of its inputs, outputs and hidden arrays, -1 for what cannot be moved; and what its backward may read.
     """
     position = len(recorder.calls)
 
@@ -93,11 +94,12 @@ def see_call(
     outside = [see(array_of(each), each.node, position) for each in outputs]
     concealed = [see(place.get(), None, position, place) for place in hidden_places(function)
                  if _is_hidden_map(memory, place, min_bytes)]
-    for storage in retained(function):
+    kept = retained(function)
+    for storage in kept:
         storage.retain()
         if storage.token is token:
             recorder.maps[storage.map].retained = True
-    return inside, outside, concealed
+    return (inside, outside, concealed), kept
 
 
 def name_of(function: Any) -> str:
