@@ -203,7 +203,7 @@ class Iteration:
         self._wait_if_synchronous()
 
     def _keep_track(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], kept: list[Storage]) -> None:
-        """Remembers the storages that got an id in this call, in the order of their ids; the function retains `kept`."""
+        """Remembers the storages that got an id in this call, by id; the function retains `kept`."""
         self._functions.append(weakref.ref(function))
         self._call_of[id(function)] = len(self.recorder.calls)
         found = {each.map: each for each in kept if each.token is self}
