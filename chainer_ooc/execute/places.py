@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -182,10 +183,13 @@ class VariablePlace(Place):
         return data.away if array is None and type(data) is Watched else array
 
     def put(self, content: Array | Away) -> None:
-        data, variable = self._data(), self._owner().get_variable_or_none()
+        variable = self._owner().get_variable_or_none()
+        is_shared = _is_shared(variable)  # by a copy of the Variable
+        data = variable._data
         if not isinstance(content, Away):
-            data[0] = content  # for copies of the Variable that share the list
-            variable._data = [content]
+            data[0] = content
+            if not is_shared:
+                variable._data = [content]
         elif type(data) is Watched:
             data.away = content
             list.__setitem__(data, 0, None)
@@ -193,7 +197,9 @@ class VariablePlace(Place):
             variable._data = Watched(content)
 
     def watch(self, away: Away) -> None:
-        """Has the program's next read noticed; the array stays."""
+        """Has the program's next read noticed, unless it has copies; the array stays."""
+        if self.is_copied():
+            return
         data = self._data()
         if type(data) is Watched:
             data.away = away
@@ -209,6 +215,10 @@ class VariablePlace(Place):
     def is_shown(self) -> bool:
         """Whether there is a Variable that the program may look at."""
         return self._data() is not None
+
+    def is_copied(self) -> bool:
+        """Whether a copy of the Variable shares its list, so that what is read through that goes unnoticed."""
+        return type(self._data()) is list and _is_shared(self._owner().get_variable_or_none())
 
     def _data(self) -> Any:
         node = self._owner()
@@ -268,6 +278,26 @@ class AttributePlace(Place):
     def source(self) -> tuple[Any, str]:
         """The function that has the attribute, and its name."""
         return self._owner(), str(self.key[1])
+
+
+def _is_shared(variable: Any) -> bool:
+    return _references(variable) > _ALONE
+
+
+def _references(variable: Any) -> int:
+    data = variable._data
+    return sys.getrefcount(data)
+
+
+def _calibrate() -> int:
+    class Alone:
+        def __init__(self) -> None:
+            self._data = [None]
+
+    return _references(Alone())
+
+
+_ALONE = _calibrate()
 
 
 def array_of(given: Any) -> Any:

@@ -259,6 +259,8 @@ class Storage:
         for place in self.places.values():
             array = place.get()
             if array is not None and type(array) is not Away:
+                if isinstance(place, VariablePlace) and place.is_copied():
+                    return True
                 _add_chain(held, array, root)
         del root, array
         return not held or any(_references(entry) != entry[1] for entry in held.values())
@@ -273,11 +275,13 @@ class Storage:
     # --- places ----------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Has the program's next read noticed."""
+        """Has the program's next read noticed. Where that is not possible it may be written to already."""
         root = self.root()
         if root is not None and not self.exposed:
-            for place, array in self._held(root):
+            for place, array in list(self._held(root)):
                 if isinstance(place, VariablePlace):
+                    if place.is_copied():
+                        self.expose()
                     place.watch(Away(self, arrays.layout_of(array, root)))
 
     def _empty(self) -> None:

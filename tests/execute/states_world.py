@@ -573,8 +573,8 @@ class World:
                 raise Wrong('a storage leaves, and nobody sees it off')
         for memory in self.memories:
             near_bytes = memory.map_bytes()
-            counted = 0 if memory.closed else sum(self._counted_bytes(each) for each in alive if each.memory is memory)
-            if near_bytes != counted:
+            counted = sum(self._counted_bytes(each) for each in alive if each.memory is memory)
+            if not memory.closed and near_bytes != counted:
                 raise Wrong(f'the account says {near_bytes} bytes, and {counted} are there')
         for backend in self.backends:
             if isinstance(backend, ChaosBackend) and any('source' in each for each in backend.misuses):

@@ -1,4 +1,5 @@
 """Short ways to faults that the state machine of `test_states.py` found."""
+import copy
 import types
 
 import chainer
@@ -103,3 +104,37 @@ def test_maps_of_another_session_are_made_again_before_what_they_are_made_from_g
     memories[0].close()
     memories[1].make_room(0)
     assert np.array_equal(behind.array, np.tanh(np.tanh(values())))
+
+
+def test_what_is_written_through_a_copy_of_a_variable_reaches_no_map_that_is_made_again(memories):
+    shown = chainer.Variable(values())
+    stored(memories[0], shown)
+    shown.retain_data()
+    duplicate = copy.copy(shown)
+    output, lost = applied(memories[0], Tanh, shown)
+    duplicate.array[...] = 0
+    assert lost.memory.give_up(lost)
+    assert lost.state is State.LOST
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_what_is_written_through_a_copy_of_a_variable_while_it_leaves_is_not_lost(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    duplicate = copy.copy(shown)
+    if memories[0].swap_out(storage):
+        storage.transfer.wait()
+    duplicate.array[...] = 0
+    del duplicate
+    memories[0].settle()
+    assert not shown.array.any()
+
+
+def test_a_new_array_reaches_the_copies_of_a_variable_that_was_away(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    away(storage)
+    duplicate = copy.copy(shown)
+    assert np.array_equal(duplicate.array, values())
+    shown.array = values() * 2
+    assert np.array_equal(duplicate.array, values() * 2)
