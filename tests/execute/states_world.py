@@ -633,6 +633,8 @@ class World:
             self.read_all()
             self.check()
             self.calls, self.shown, self.raws = [], [], []
+            for memory in self.memories:
+                memory.near_bytes()  # books what has died
             left = self.watch.alive()
             if left:
                 raise Wrong(f'{len(left)} storages are left')
