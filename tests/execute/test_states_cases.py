@@ -180,3 +180,18 @@ def test_a_variable_and_its_copy_do_not_hide_who_else_holds_the_array(memories):
     assert not storage.is_held_elsewhere()
     away(storage)
     assert not duplicate.array.any()
+
+
+def test_what_a_session_needs_of_another_is_not_evicted_there(memories):
+    one, other = (chainer.Variable(values()) for _ in range(2))
+    for each in (one, other):
+        each.retain_data()
+    needed = [stored(memories[0], each) for each in (one, other)]
+    for each in needed:
+        away(each)
+    memories[0].enter(Context(Tally(memories[0].backend), budget_bytes=needed[0].nbytes))
+    memories[1].pin(needed)
+    with computing():
+        for each in needed:
+            each.fetch()
+    assert [each.node._data is not None for each in (one, other)] == [True, True]
