@@ -61,7 +61,7 @@ class Mapped:
 
         What the program holds it keeps; that is then taken up again when it is read.
         """
-        if storage.exposed or storage.copy is None or (storage in memory.pinned and not storage.recalled):
+        if storage.exposed or storage.copy is None or (memory.is_pinned(storage) and not storage.recalled):
             return
         wanted = storage.recalled
         storage.let_go()

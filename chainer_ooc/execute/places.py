@@ -133,6 +133,10 @@ class Place(abc.ABC):
         """Whether the node or function that it belongs to still exists."""
         return self._owner() is not None
 
+    def slot(self) -> object:
+        """Tells it from other slots: two places may be one, of a Variable and its copy."""
+        return self.key
+
     @abc.abstractmethod
     def get(self) -> Array | Away | None:
         """What is in it; looking does not bring it back."""
@@ -215,6 +219,9 @@ class VariablePlace(Place):
     def is_shown(self) -> bool:
         """Whether there is a Variable that the program may look at."""
         return self._data() is not None
+
+    def slot(self) -> object:
+        return id(self._data())
 
     def is_copied(self) -> bool:
         """Whether a copy of the Variable shares its list, so that what is read through that goes unnoticed."""

@@ -20,7 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
@@ -89,7 +89,7 @@ class CopyIn:
         storage.recall()
 
     def left(self, memory: Residency, storage: Storage) -> None:
-        if not storage.recalled and not storage.exposed and storage not in memory.pinned:
+        if not storage.recalled and not storage.exposed and not memory.is_pinned(storage):
             storage.let_go()
 
 
@@ -134,6 +134,8 @@ class Residency(Account):
         closed: nothing is moved here any more.
     """
 
+    _open: ClassVar[weakref.WeakSet[Residency]] = weakref.WeakSet()
+
     def __init__(self, backend: Backend, context: Context | None = None):
         super().__init__()
         self.backend = backend
@@ -144,6 +146,7 @@ class Residency(Account):
         self._arrivals = Arrivals()
         self._candidates = Candidates()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
+        self._open.add(self)
 
     @property
     def tally(self) -> Tally:
@@ -165,6 +168,10 @@ class Residency(Account):
     def pin(self, storages: Iterable[Storage] = ()) -> None:
         """Says what the current computation needs, and is not evicted."""
         self.pinned = frozenset(storages)
+
+    def is_pinned(self, storage: Storage) -> bool:
+        """Whether a computation needs it, in whatever thread."""
+        return any(storage in each.pinned for each in list(self._open))
 
     def touch(self, storage: Storage) -> None:
         """A storage was used, or has come: its next use is another one now."""
@@ -521,7 +528,7 @@ class Residency(Account):
         victim = self._candidates.pop()
         if victim is None:
             return False
-        if victim in self.pinned or victim.mapped:
+        if self.is_pinned(victim) or victim.mapped:
             return True
         if victim.state is State.ARRIVING:
             self.turn_back(victim)

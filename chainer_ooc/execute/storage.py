@@ -36,7 +36,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -215,7 +215,9 @@ class Storage:
         """Learns of a variable node, and of its Variable."""
         known = self.places.get((id(node), 'node'))
         if known is None or not known.is_alive():
-            self.add_places(NodePlace(node), VariablePlace(node))
+            variable = VariablePlace(node)
+            self.add_places(NodePlace(node), variable)
+            self._watch([variable])
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
@@ -255,13 +257,16 @@ class Storage:
         if root is None:
             return True
         held: dict[int, list[Any]] = {}
+        slots: set[object] = set()
         array = None
         for place in self.places.values():
             array = place.get()
             if array is not None and type(array) is not Away:
                 if isinstance(place, VariablePlace) and place.is_copied():
                     return True
-                _add_chain(held, array, root)
+                if place.slot() not in slots:
+                    slots.add(place.slot())
+                    _add_chain(held, array, root)
         del root, array
         return not held or any(_references(entry) != entry[1] for entry in held.values())
 
@@ -276,13 +281,19 @@ class Storage:
 
     def watch(self) -> None:
         """Has the program's next read noticed. Where that is not possible it may be written to already."""
+        self._watch(place for place in self.places.values() if isinstance(place, VariablePlace))
+
+    def _watch(self, places: Iterable[VariablePlace]) -> None:
         root = self.root()
-        if root is not None and not self.exposed:
-            for place, array in list(self._held(root)):
-                if isinstance(place, VariablePlace):
-                    if place.is_copied():
-                        self.expose()
-                    place.watch(Away(self, arrays.layout_of(array, root)))
+        if root is None or self.exposed or not (self.copy is not None or self.recipe is not None or self.readers):
+            return
+        for place in places:
+            array = place.get()
+            if array is None or type(array) is Away or arrays.root_of(array) is not root:
+                continue
+            if place.is_copied():
+                self.expose()
+            place.watch(Away(self, arrays.layout_of(array, root)))
 
     def _empty(self) -> None:
         """Lets every place give its array up for a stand-in; the caller keeps the bytes in reach until it returns."""

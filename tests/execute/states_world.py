@@ -317,7 +317,9 @@ class World:
         call = self._pick(self.calls, i)
         if call is not None:
             with self._troubles(*self._retained_twins(call)), computing():
+                self.memories[0].pin(retained(call.function))
                 self._look_at(call)
+            self.memories[0].pin()
 
     def _look_at(self, call):
         for what, get in _retained_slots(call.plain):
@@ -633,6 +635,8 @@ class World:
             self.read_all()
             self.check()
             self.calls, self.shown, self.raws = [], [], []
+            for memory in self.memories:
+                memory.near_bytes()  # books what has died
             left = self.watch.alive()
             if left:
                 raise Wrong(f'{len(left)} storages are left')

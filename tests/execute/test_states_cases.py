@@ -6,6 +6,7 @@ import chainer
 import numpy as np
 import pytest
 from chainer.functions.activation.tanh import Tanh
+from chainer.functions.array.reshape import Reshape
 
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.execute import recipe as recipes
@@ -138,3 +139,59 @@ def test_a_new_array_reaches_the_copies_of_a_variable_that_was_away(memories):
     assert np.array_equal(duplicate.array, values())
     shown.array = values() * 2
     assert np.array_equal(duplicate.array, values() * 2)
+
+
+def test_what_is_written_through_a_view_that_came_later_reaches_no_map_that_is_made_again(memories):
+    shown = chainer.Variable(values())
+    stored(memories[0], shown)
+    shown.retain_data()
+    output, lost = applied(memories[0], Tanh, shown)
+    with computing():
+        view, = Reshape((48,)).apply((shown,))
+        stored(memories[0], view)
+    view.array[...] = 0
+    assert lost.memory.give_up(lost)
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_what_is_written_through_a_view_of_a_map_that_was_away_is_not_lost(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    shown.retain_data()
+    away(storage)
+    with computing():
+        view, = Reshape((48,)).apply((shown,))
+        stored(memories[0], view)
+    view.array[...] = 0
+    away(storage)
+    assert not shown.array.any()
+
+
+def test_a_variable_and_its_copy_do_not_hide_who_else_holds_the_array(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    away(storage)
+    duplicate = copy.copy(shown)
+    storage.add_node(duplicate.node)
+    held = shown.array
+    assert storage.is_held_elsewhere()
+    held[...] = 0
+    del held
+    assert not storage.is_held_elsewhere()
+    away(storage)
+    assert not duplicate.array.any()
+
+
+def test_what_a_session_needs_of_another_is_not_evicted_there(memories):
+    one, other = (chainer.Variable(values()) for _ in range(2))
+    for each in (one, other):
+        each.retain_data()
+    needed = [stored(memories[0], each) for each in (one, other)]
+    for each in needed:
+        away(each)
+    memories[0].enter(Context(Tally(memories[0].backend), budget_bytes=needed[0].nbytes))
+    memories[1].pin(needed)
+    with computing():
+        for each in needed:
+            each.fetch()
+    assert [each.node._data is not None for each in (one, other)] == [True, True]
