@@ -166,6 +166,26 @@ def test_a_limit_that_is_lifted_leaves_what_the_device_has(fake):
     assert backend.free_bytes() == 5000
 
 
+def test_two_that_are_open_at_once_share_the_device_and_one_that_closes_takes_its_own_share_alone(fake, monkeypatch):
+    first = fake(near_bytes=5000)
+    driver = fake.driver_of(first)
+    budget = driver.budgets[0]
+    monkeypatch.setattr(driver, 'budget', lambda allocator: budget)  # as in a process, where each allocator has one
+    other = fake(driver=driver)
+    first.limit(1000, bool)
+    assert budget.limit_bytes == 1000
+    other.limit(600, bool)
+    assert budget.limit_bytes == 1600
+    first.limit(800, bool)
+    assert budget.limit_bytes == 1400
+    other.close()
+    assert (budget.limit_bytes, budget.installed) == (800, True)
+    other.close()
+    assert (budget.limit_bytes, budget.installed) == (800, True)
+    first.close()
+    assert not budget.installed
+
+
 def test_what_is_kept_is_given_back_only_where_no_limit_counts_it(fake):
     backend = fake()
     budget = fake.driver_of(backend).budgets[0]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -74,6 +75,7 @@ class CudaBackend(Backend):
         self._budget = self._driver.budget(allocator)
         self._room_bytes = 0
         close_in_children(self)
+        _shares.setdefault(self._budget, {})[id(self)] = None
         self._budget.install()
         self._look_at_room()
 
@@ -91,7 +93,8 @@ class CudaBackend(Backend):
         return self._driver.seconds_between(start, end)
 
     def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:
-        self._budget.limit_bytes, self._budget.relieve = nbytes, relieve
+        self._share_budget(nbytes)
+        self._budget.relieve = relieve
         self._look_at_room()
 
     def allocate(self, nbytes: int) -> ByteArray:
@@ -189,7 +192,19 @@ class CudaBackend(Backend):
         except RuntimeError as error:
             raise SpillError(f'the GPU failed while its backend was closed: {error}') from error
         finally:
-            self._budget.close()
+            _shares[self._budget].pop(id(self), None)
+            if _shares[self._budget]:  # another thread trains
+                self._share_budget()
+            else:
+                self._budget.close()
+
+    def _share_budget(self, nbytes: int | None = None) -> None:
+        """The device may hold what all threads that train on it may; `nbytes` is this one's."""
+        shares = _shares[self._budget]
+        if id(self) in shares:
+            shares[id(self)] = nbytes
+        limits = [each for each in shares.values() if each is not None]
+        self._budget.limit_bytes = sum(limits) if limits else None
 
     def _own(self, copy: FarCopy, act: str) -> CudaCopy:
         self._check_usable(act)
@@ -215,6 +230,10 @@ class CudaBackend(Backend):
             raise forked(act)
         if self._closed:
             raise SpillError(f'cannot {act}: the cuda backend is closed; chainer_ooc.reset() makes a new one')
+
+
+#: Of each budget, what the backends that are open let the device hold; None for one that has no limit yet.
+_shares: weakref.WeakKeyDictionary[Any, dict[int, int | None]] = weakref.WeakKeyDictionary()
 
 
 def _cupy_driver() -> Driver:

@@ -78,8 +78,7 @@ class Budget:
         self.closed = False
         self._allocator, self._calls, self._others = allocator, calls, others
         self._limit_bytes: int | None = None
-        self._relieve: Relieve | None = None
-        self._relieved_thread = 0
+        self._relieve: dict[int, Relieve] = {}  # by thread
         self._live = Ledger()
         self._ledgers: tuple[Ledger, ...] = (self._live,)
         self._thread = _Thread()
@@ -130,12 +129,15 @@ class Budget:
 
     @property
     def relieve(self) -> Relieve | None:
-        """Who makes room; asked only on the thread that set it, since whoever evicts works in one thread."""
-        return self._relieve
+        """Who makes room for the calling thread, as it has said: each thread that trains evicts its own."""
+        return self._relieve.get(threading.get_ident())
 
     @relieve.setter
     def relieve(self, relieve: Relieve | None) -> None:
-        self._relieve, self._relieved_thread = relieve, threading.get_ident()
+        if relieve is None:
+            self._relieve.pop(threading.get_ident(), None)
+        else:
+            self._relieve[threading.get_ident()] = relieve
 
     @contextlib.contextmanager
     def no_relief(self) -> Iterator[None]:
@@ -259,7 +261,8 @@ class Budget:
         Live memory stays its owners'; when the last of it is freed, it goes back too. `install` takes all this back.
         """
         self.uninstall()
-        self._limit_bytes = self._relieve = self._allocator.limit_bytes = None
+        self._limit_bytes = self._allocator.limit_bytes = None
+        self._relieve.clear()
         self._live.listeners = ()
         self._ledgers = (self._live,)
         self.closed = True
@@ -300,13 +303,13 @@ class Budget:
             return None
 
     def _may_ask(self) -> bool:
-        return (self._relieve is not None and not self._thread.alone
-                and self._relieved_thread == threading.get_ident())
+        return self.relieve is not None and not self._thread.alone
 
     def _relieved(self, nbytes: int) -> bool:
-        assert self._relieve is not None
+        relieve = self.relieve
+        assert relieve is not None
         with self.no_relief():
-            return self._relieve(self._missing_bytes(nbytes))
+            return relieve(self._missing_bytes(nbytes))
 
     def _missing_bytes(self, nbytes: int) -> int:
         """By how much the limit would be passed; all of it where the device refuses, which does not say."""
