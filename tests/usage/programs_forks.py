@@ -73,7 +73,8 @@ def in_child_unless_away(run, function, *args):
     try:
         in_child(part, function, *args)
     except chainer_ooc.errors.SpillError as error:
-        assert 'was forked' in str(error)
+        if 'was forked' not in str(error):
+            raise
         return
     found = [value for _, value in part.bits]
     assert EXPECTED.setdefault((function.__qualname__, args[-1]), found) == found
