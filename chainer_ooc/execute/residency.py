@@ -203,7 +203,7 @@ class Residency(Account):
 
         If this fails: `reap` reports it, and the storage stays resident.
         """
-        if storage.state is not State.RESIDENT:
+        if storage.state is not State.RESIDENT or self.closed:
             return False
         if storage.has_true_copy():
             storage.let_go()

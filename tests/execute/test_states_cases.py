@@ -195,3 +195,11 @@ def test_what_a_session_needs_of_another_is_not_evicted_there(memories):
         for each in needed:
             each.fetch()
     assert [each.node._data is not None for each in (one, other)] == [True, True]
+
+
+def test_a_map_whose_session_has_ended_does_not_leave(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    memories[0].close()
+    assert not storage.memory.swap_out(storage)
+    assert np.array_equal(shown.array, values())
