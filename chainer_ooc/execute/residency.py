@@ -267,8 +267,7 @@ class Residency(Account):
             with self.tally.stalled():
                 storage.transfer.wait()
         except OSError:
-            storage.stay()
-            storage.drop_copy()
+            storage.stay_alone()
             raise
         self.tally.written.append(storage.stay())
         self.context.far.left(self, storage)
