@@ -203,7 +203,7 @@ class Residency(Account):
 
         If this fails: `reap` reports it, and the storage stays resident.
         """
-        if storage.state is not State.RESIDENT:
+        if storage.state is not State.RESIDENT or self.closed:
             return False
         if storage.has_true_copy():
             storage.let_go()
@@ -267,8 +267,7 @@ class Residency(Account):
             with self.tally.stalled():
                 storage.transfer.wait()
         except OSError:
-            storage.stay()
-            storage.drop_copy()
+            storage.stay_alone()
             raise
         self.tally.written.append(storage.stay())
         self.context.far.left(self, storage)

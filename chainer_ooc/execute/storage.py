@@ -304,12 +304,12 @@ class Storage:
                 stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
             place.put(stand_ins[id(array)])
 
-    def _fill(self, block: ByteArray) -> None:
+    def _fill(self, block: ByteArray, in_variables: bool = False) -> None:
         """Gives places that have one of our stand-ins their arrays; Variables only if the program may write to them."""
         views: dict[arrays.Layout, Array] = {}
         for place in self.places.values():
             if isinstance(place, VariablePlace):
-                if not self.exposed:
+                if not self.exposed and not in_variables:
                     continue
                 place.unwatch()
             away = place.get()
@@ -340,6 +340,15 @@ class Storage:
         self._fill(self.block)
         transfer, self.block, self.transfer = self.transfer, None, None
         return transfer
+
+    def stay_alone(self) -> None:
+        """What was to leave is resident, and its copy is worthless: Variables too have their arrays again."""
+        assert self.block is not None
+        self._go('stay')
+        self._fill(self.block, in_variables=True)
+        self.block = self.transfer = None
+        self.drop_copy()
+        self.watch()
 
     def let_go(self) -> None:
         """Gives the block up; its far copy is true."""

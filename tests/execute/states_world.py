@@ -576,6 +576,10 @@ class World:
         for memory in self.memories:
             near_bytes = memory.map_bytes()
             counted = sum(self._counted_bytes(each) for each in alive if each.memory is memory)
+            for block, ref, _ in memory._arrivals._blocks:  # a copy that nobody waits for any more
+                storage = ref()
+                if storage is None or storage.root() is not arrays.root_of(block):
+                    counted += block.nbytes
             if not memory.closed and near_bytes != counted:
                 raise Wrong(f'the account says {near_bytes} bytes, and {counted} are there')
         for backend in self.backends:

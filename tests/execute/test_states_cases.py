@@ -9,6 +9,7 @@ from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
 
 from chainer_ooc.backends.chaos import ChaosBackend
+from chainer_ooc.errors import SpillError
 from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute.places import computing
 from chainer_ooc.execute.recipe import prepare, write_recipe
@@ -195,3 +196,22 @@ def test_what_a_session_needs_of_another_is_not_evicted_there(memories):
         for each in needed:
             each.fetch()
     assert [each.node._data is not None for each in (one, other)] == [True, True]
+
+
+def test_a_map_whose_session_has_ended_does_not_leave(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    memories[0].close()
+    assert not storage.memory.swap_out(storage)
+    assert np.array_equal(shown.array, values())
+
+
+def test_a_map_that_only_a_variable_shows_survives_a_failed_swap_out(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    memories[0].backend.fail_next('swap_out')
+    memories[0].swap_out(storage)
+    with pytest.raises(SpillError, match='failed'):
+        memories[0].settle()
+    assert storage.root() is not None
+    assert np.array_equal(shown.array, values())
