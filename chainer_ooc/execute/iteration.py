@@ -39,6 +39,7 @@ from chainer_ooc.execute.recipe import (
     Prototype,
     Recipe,
     UnrepeatableError,
+    has_foreign_hooks,
     is_repeatable,
     may_write_inputs,
     prepare,
@@ -91,6 +92,7 @@ class Iteration:
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
         self._before: tuple[int, ...] = ()
+        self._before_writes: list[tuple[Storage, int | None]] = []
         self._liveness = Liveness(self._storages)
         self._departures = Departures(memory)
         self._beside = Beside()
@@ -161,10 +163,24 @@ class Iteration:
         self._meter.mark()
 
     def _expect_writes(self, function: Any, storages: Iterable[Storage]) -> None:
-        """A function of the program's may write to what it is given: far copies are outdated then."""
-        if may_write_inputs(function):
-            for storage in storages:
+        """A function or a hook of the program's may write to what it is given: then far copies are outdated."""
+        is_foreign = may_write_inputs(function)
+        self._before_writes = []
+        if not is_foreign and not has_foreign_hooks(function):
+            return
+        for storage in storages:
+            if storage.readers and is_foreign:
                 storage.memory.open(storage)
+            elif storage.copy is not None or storage.recipe is not None or storage.readers:
+                self._before_writes.append((storage, storage.checksum()))
+
+    def _look_for_writes(self) -> None:
+        """What was written to is neither what its far copy is, nor what a recipe gives."""
+        for storage, before in self._before_writes:
+            if storage.checksum() != before:
+                storage.spoil_readers()
+                storage.expose()
+        self._before_writes = []
 
     def _prepared(self, function: Any, position: int) -> Prototype | None:
         if self.following.needs_recipe(position):
@@ -177,6 +193,7 @@ class Iteration:
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._meter.above_mark_bytes()
         if self.recorded:
             self._peak(peak_bytes)
+        self._look_for_writes()
         ids, kept = see_call(
             self._memory, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
         self._keep_track(function, inputs, outputs, kept)
@@ -190,6 +207,9 @@ class Iteration:
         if self._prototype is not None and self.following.graph is not None:
             self._hold(write_recipe(self._prototype, function, inputs, outputs, call, self._will_stay), position)
         self._prototype = None
+        for each in (*self._memory.pinned, *kept):
+            if each.copy is not None or each.recipe is not None or each.readers:
+                each.watch()  # a Variable may have come that shows another part of it
         # What is hidden does not go before the next call: F.dropout looks at the mask once more.
         for map_id in self.following.forgotten_after(position):
             hidden = recorder.maps[map_id].hidden
@@ -304,6 +324,7 @@ class Iteration:
         peak_bytes, position = self._meter.above_mark_bytes(), self.recorder.next_position
         if self.recorded:
             self._peak(peak_bytes)
+        self._look_for_writes()
         self._note_reuse(needed)
         own = [each.map for each in needed if each.token is self]
         call = self._call_of.get(id(function), -1)

@@ -42,27 +42,38 @@ Array = np.ndarray[Any, Any]
 
 
 class _Thread(threading.local):
-    """Of each thread, how many of Chainer's computations it is within: whatever it reads then it does not write to."""
+    """Of each thread: how many computations it is within, and whether the innermost is one of the program's own."""
 
     computations = 0
+    is_foreign = False
 
 
 _thread = _Thread()
 
 
 @contextlib.contextmanager
-def computing() -> Iterator[None]:
-    """Within it, what this thread reads is read by Chainer's own functions, not by the program."""
-    _thread.computations += 1
+def computing(is_foreign: bool = False) -> Iterator[None]:
+    """Within it, this thread runs a function.
+
+    Args:
+        is_foreign: it is the program's own, which may write to whatever it reads. Chainer's functions only read.
+    """
+    outer = _thread.is_foreign
+    _thread.computations, _thread.is_foreign = _thread.computations + 1, is_foreign
     try:
         yield
     finally:
-        _thread.computations -= 1
+        _thread.computations, _thread.is_foreign = _thread.computations - 1, outer
 
 
 def is_computing() -> bool:
-    """Whether the calling thread runs one of Chainer's functions."""
+    """Whether the calling thread runs a function."""
     return _thread.computations > 0
+
+
+def only_reads() -> bool:
+    """Whether it runs one that does not write to what it reads: whoever else reads is the program."""
+    return _thread.computations > 0 and not _thread.is_foreign
 
 
 class Owner(Protocol):
@@ -99,11 +110,11 @@ class Watched(list):  # type: ignore[type-arg]
 
     def __getitem__(self, index: Any) -> Any:
         away, array = self.away, super().__getitem__(0)
-        if away is None or (array is not None and is_computing()):
+        if away is None or (array is not None and only_reads()):
             return super().__getitem__(index)
         found = away.fetch()
         array = found if array is None else array
-        if is_computing():
+        if only_reads():
             return [array][index]
         self[0] = array
         return super().__getitem__(index)

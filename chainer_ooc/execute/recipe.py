@@ -188,6 +188,14 @@ def may_write_inputs(function: Any) -> bool:
     return not all(_is_trusted(each) for each in owners_of(function))
 
 
+def has_foreign_hooks(function: Any) -> bool:
+    """Whether a hook that is not Chainer's own looks at the function's arrays, and may write to them."""
+    import chainer
+
+    hooks = [*chainer.get_function_hooks().values(), *(function._local_function_hooks or {}).values()]
+    return not all(type(each).__module__.startswith('chainer.') for each in hooks)
+
+
 def owners_of(function: Any) -> list[Any]:
     """A function, and the old-style function that it adapts, if it does."""
     old_style = function.__dict__.get('_function')

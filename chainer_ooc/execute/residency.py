@@ -449,10 +449,10 @@ class Residency(Account):
                         self._make_last(made)
         for storage in list(self._all):
             storage.spoil_readers()
-            is_away = storage.notice() is None  # what only a recipe held dies here
+            here = storage.notice()  # what only a recipe held dies before, and nothing while it is looked at
             if storage.state is not State.LOST:
                 block = self.fetch(storage, exposed=True)
-                if is_away:  # copies of Variables, which no place knows, find the block here as long as they live
+                if here is None:  # copies of Variables, which no place knows, find the block here as long as they live
                     storage.keep(block)
         self.backend.close()
         self._arrivals.clear()

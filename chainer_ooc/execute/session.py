@@ -19,12 +19,15 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import Demand
+from chainer_ooc.backends.arrays import is_array
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
+from chainer_ooc.execute.account import find
 from chainer_ooc.execute.iteration import Iteration, can_leave
-from chainer_ooc.execute.places import computing, is_computing
+from chainer_ooc.execute.places import array_in_place, computing, is_computing
 from chainer_ooc.execute.plans import Graphs
+from chainer_ooc.execute.recipe import may_write_inputs
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, name_of
 from chainer_ooc.execute.storage import LOCK, Storage
@@ -58,11 +61,17 @@ class Session:
 
     def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Runs a forward call."""
+        is_foreign = may_write_inputs(function)
         if is_computing() or not _is_managed(inputs):
-            if not is_computing():  # an evaluation allocates without asking
+            is_outermost = not is_computing()
+            if is_outermost:  # an evaluation allocates without asking
                 self._memory.backend.keep_at_most(0)
-            with computing():
+            if is_foreign:
+                _open(inputs)
+            with computing(is_foreign):
                 outputs: tuple[Any, ...] = function._apply(inputs)
+            if is_outermost:
+                _open(outputs)  # they may lie on what was given
             return outputs
         with self._guard(function, 'forward'), computing():
             with LOCK:
@@ -72,7 +81,7 @@ class Session:
                 assert iteration is not None
                 iteration.before_call(function, inputs)
             started = self._memory.backend.moment()
-            with self._memory.backend.computing():
+            with self._memory.backend.computing(), computing(is_foreign):
                 outputs = function._apply(inputs)
             span = started, self._memory.backend.moment()
             if function.inputs is not None:
@@ -91,7 +100,7 @@ class Session:
             with LOCK:
                 needed = iteration.before_step(function)
             started = self._memory.backend.moment()
-            with self._memory.backend.computing():
+            with self._memory.backend.computing(), computing(may_write_inputs(function)):
                 run(*arguments)
             span = started, self._memory.backend.moment()
             with LOCK:
@@ -244,6 +253,15 @@ class Session:
                 self._uncertain = self._uncertain or not self._known()
             self._memory.calm()
             self._memory.recount()
+
+
+def _open(given: Sequence[Any]) -> None:
+    """Of Variables or arrays, notes that the program may write to what they lie on."""
+    for each in given:
+        array = array_in_place(each)
+        storage = find(array) if is_array(array) else None
+        if storage is not None:
+            storage.memory.open(storage)
 
 
 def demand_of(settings: config.Settings) -> Demand:

@@ -43,7 +43,7 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
-from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, is_computing
+from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, only_reads
 
 #: Held by whoever changes a storage, an account or a residency.
 LOCK = threading.RLock()
@@ -223,7 +223,7 @@ class Storage:
 
     def fetch(self) -> ByteArray:
         """What a read of an absent or watched array reaches (P1)."""
-        return self.memory.fetch(self, exposed=not is_computing())
+        return self.memory.fetch(self, exposed=not only_reads())
 
     def is_retained(self) -> bool:
         """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
@@ -276,6 +276,12 @@ class Storage:
             array = place.get()
             if array is not None and type(array) is not Away and arrays.root_of(array) is root:
                 yield place, array  # type: ignore[misc]
+
+    def checksum(self) -> int | None:
+        """A number that changes with the bytes; None if they are not in near memory."""
+        root = self.root()
+        block = None if root is None else arrays.flat_bytes(root)
+        return None if block is None else arrays.checksum(block)
 
     # --- places ----------------------------------------------------------------------------------------------------
 
