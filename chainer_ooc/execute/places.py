@@ -53,11 +53,12 @@ _thread = _Thread()
 @contextlib.contextmanager
 def computing() -> Iterator[None]:
     """Within it, what this thread reads is read by Chainer's own functions, not by the program."""
-    _thread.computations += 1
+    before = _thread.computations
     try:
+        _thread.computations = before + 1
         yield
     finally:
-        _thread.computations -= 1
+        _thread.computations = before
 
 
 def is_computing() -> bool:
