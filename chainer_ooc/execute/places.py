@@ -58,12 +58,12 @@ def computing(is_foreign: bool = False) -> Iterator[None]:
     Args:
         is_foreign: it is the program's own, which may write to whatever it reads. Chainer's functions only read.
     """
-    outer = _thread.is_foreign
-    _thread.computations, _thread.is_foreign = _thread.computations + 1, is_foreign
+    before = _thread.computations, _thread.is_foreign
     try:
+        _thread.computations, _thread.is_foreign = before[0] + 1, is_foreign
         yield
     finally:
-        _thread.computations, _thread.is_foreign = _thread.computations - 1, outer
+        _thread.computations, _thread.is_foreign = before
 
 
 def is_computing() -> bool:

@@ -89,7 +89,7 @@ class CopyIn:
         storage.recall()
 
     def left(self, memory: Residency, storage: Storage) -> None:
-        if not storage.recalled and not storage.exposed and not memory.is_pinned(storage):
+        if storage.has_true_copy() and not storage.recalled and not memory.is_pinned(storage):
             storage.let_go()
 
 
@@ -216,8 +216,8 @@ class Residency(Account):
             return False
         copy, transfer = self.backend.swap_out(block)
         self.tally.swapped_out_bytes += storage.nbytes
+        self.leaving.append(storage)  # first, or an interrupt leaves it to nobody
         storage.leave(block, copy, transfer, storage.recalled and not self.context.far.keeps_recalled)
-        self.leaving.append(storage)
         return True
 
     def give_up(self, storage: Storage) -> bool:
@@ -387,13 +387,14 @@ class Residency(Account):
             SpillError: as `Backend.swap_in`; the storage is away.
         """
         assert storage.copy is not None
-        storage.come(block)
-        self._count(arrays.root_of(block), storage, block.base is None)
-        self._limit_kept(0)
         try:
+            storage.come(block)
+            self._count(arrays.root_of(block), storage, block.base is None)
+            self._limit_kept(0)
             storage.coming(self._arrivals.begin(self.backend, storage, block))
         except BaseException:
-            storage.turn_back()
+            if storage.state is State.ARRIVING:
+                storage.turn_back()
             raise
         self.tally.swapped_in_bytes += storage.nbytes
 
@@ -426,6 +427,10 @@ class Residency(Account):
         for storage in self._arrivals.storages():
             if storage.state is State.ARRIVING:
                 self.fetch(storage, exposed=False)
+
+    def know(self, storage: Storage) -> None:
+        """Takes in a storage that was split off."""
+        self._all.add(storage)
 
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
@@ -590,5 +595,5 @@ class Residency(Account):
                 copy, transfer = self.backend.swap_out(block)
                 self.tally.swapped_out_bytes += storage.nbytes
                 transfer.wait()
-            self._all.add(storage.split_off(copy))
+            self.know(storage.split_off(copy))
         storage.expose()

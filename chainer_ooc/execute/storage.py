@@ -106,6 +106,9 @@ class Memory(Protocol):
     def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
         """Takes new bytes for a lost storage, of which `root` is the owner."""
 
+    def know(self, storage: Storage) -> None:
+        """Takes in a storage that was split off."""
+
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
 
@@ -172,8 +175,9 @@ class Storage:
         self.mapped = self.exposed = self.recalled = False
 
     def __del__(self) -> None:
-        if self.copy is not None:
-            self.memory.release(self.copy)
+        copy = getattr(self, 'copy', None)  # an interrupt may have come while it was made
+        if copy is not None:
+            self.memory.release(copy)
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
@@ -419,6 +423,7 @@ class Storage:
         if self.state is State.LEAVING:
             self.recalled = True
         elif root is not None and self.state in (State.AWAY, State.LOST):
+            self._part()
             self._go('take up')
             self.expose()
         elif root is None and self.state is State.RESIDENT:
@@ -447,6 +452,12 @@ class Storage:
         for recipe in list(self.readers):
             recipe.spoil()
         self.readers.clear()
+
+    def _part(self) -> None:
+        """Who held the array may have written to it, or will: recipes go on with what it was before."""
+        if self.readers and self.can_split():
+            self.memory.know(self.split_off(None))
+        self.spoil_readers()
 
     def can_split(self) -> bool:
         """Whether its bytes as they are can be had without it."""

@@ -9,6 +9,7 @@ each operation, without changing what the next one finds.
 """
 import contextlib
 import copy
+import inspect
 import os
 import sys
 import tempfile
@@ -60,11 +61,21 @@ class Call:
         self.function, self.plain, self.finished = function, plain, False
 
 
+class Reader:
+    """The session whose thread reads, for those who ask that instead of whose a storage is."""
+
+    memory = None
+
+    @classmethod
+    def of(cls, storage):
+        return cls.memory or storage.memory
+
+
 class Watch:
     """Sees the storages that come into being, their changes and the copies that are released."""
 
     def __init__(self):
-        self.born, self.last, self.seen, self.released = [], weakref.WeakKeyDictionary(), set(), {}
+        self.born, self.last, self.released = [], weakref.WeakKeyDictionary(), {}
         self._undo = contextlib.ExitStack()
 
     def __enter__(self):
@@ -76,11 +87,12 @@ class Watch:
 
         def see_change(storage, event):
             before = storage.state.name
-            go(storage, event)
+            try:
+                go(storage, event)
+            finally:  # an interrupt may come as it returns
+                self.last[storage] = storage.state
             if (before, storage.state.name) not in LEGAL[event]:
                 raise Wrong(f'{event}: {before} -> {storage.state.name}')
-            self.seen.add((event, before))
-            self.last[storage] = storage.state
 
         def see_release(memory, copy_):
             if copy_.__class__.__name__ != 'FarCopy' and id(copy_) in self.released:
@@ -109,6 +121,7 @@ class World:
         self._undo = contextlib.ExitStack()
         self._copied_bytes, recipes.COPIED_BYTES = recipes.COPIED_BYTES, copied_bytes
         self._undo.callback(setattr, recipes, 'COPIED_BYTES', self._copied_bytes)
+        self._undo.callback(setattr, Reader, 'memory', None)
         self.watch = self._undo.enter_context(Watch())
         self.backends = [self._backend(seed + number, number in host) for number in range(2)]
         self.memories = [Residency(each) for each in self.backends]
@@ -162,10 +175,11 @@ class World:
             if recipes.may_write_inputs(function):
                 self.losable |= self.open & {self._block(each[1].array) for each in given}
             self._note_parents(twins, [each[1] for each in given], plain)
-            self.calls.append(Call(function, plain))
-            self.shown += list(zip(outputs, twins, strict=True))
+            call, made = Call(function, plain), list(zip(outputs, twins, strict=True))
             with LOCK:
-                self._after_call(memory, self.calls[-1], given, list(zip(outputs, twins, strict=True)), prototype)
+                self._after_call(memory, call, given, made, prototype)
+            self.calls.append(call)
+            self.shown += made
 
     def _before_call(self, memory, function, inputs):
         found = [find(each.array) for each in inputs]
@@ -445,34 +459,10 @@ class World:
                 waiting += self.parents.get(each, ())
         return False
 
-    def interrupt(self, operation, i, j, lines):
-        """Has a KeyboardInterrupt come when so many lines of the core have run."""
-        left = lines
-
-        def count(frame, event, argument):
-            nonlocal left
-            if event == 'line':
-                left -= 1
-                if left < 0:
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-            return count
-
-        def trace(frame, event, argument):
-            code = frame.f_code
-            # Raised there it is printed, and goes no further.
-            silent = code.co_name in ('__del__', '<lambda>', 'release', '_at_fork_reinit')
-            return count if code.co_filename.startswith(CORE) and not silent and left >= 0 else None
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            operation(i, j)
-        except KeyboardInterrupt:
-            sys.settrace(before)
+    def interrupt(self, operation, i, j, moments):
+        """Has a KeyboardInterrupt come in the middle of an operation."""
+        if interrupted(lambda: operation(i, j), moments):
             self.recover()
-        finally:
-            sys.settrace(before)
 
     def recover(self):
         """As a session does after an exception."""
@@ -666,7 +656,8 @@ class World:
 
     def _memory(self, index):
         memory = self.memories[index % 2]
-        return self.memories[1 - index % 2] if memory.closed else memory
+        Reader.memory = self.memories[1 - index % 2] if memory.closed else memory
+        return Reader.memory
 
     def _storage(self, index):
         return self._pick(self.watch.alive(), index)
@@ -681,6 +672,35 @@ def _retained_slots(plain):
             function._output_indexes_to_retain[index]]
     if 'mask' in plain.__dict__:
         yield 'a hidden array', lambda function: function.mask
+
+
+def interrupted(act, moments):
+    """Has a KeyboardInterrupt come after so many calls and returns in the core, where Python looks for signals.
+
+    Returns whether it came, before `act` had ended.
+    """
+    left = moments
+
+    def look(frame, event, argument):
+        nonlocal left
+        code = frame.f_code
+        # In `__del__` and what a weak reference calls it is printed and goes no further; a generator that is entered or
+        # left by it here skips its `finally`, as no signal has it.
+        quiet = code.co_name in ('__del__', '<lambda>') or code.co_flags & inspect.CO_GENERATOR
+        if event != 'c_call' and code.co_filename.startswith(CORE) and not quiet:
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
 
 
 #: What changes the world.

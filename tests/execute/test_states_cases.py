@@ -8,6 +8,8 @@ import pytest
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
 
+from states_world import interrupted
+
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute import recipe as recipes
@@ -214,4 +216,39 @@ def test_a_map_that_only_a_variable_shows_survives_a_failed_swap_out(memories):
     with pytest.raises(SpillError, match='failed'):
         memories[0].settle()
     assert storage.root() is not None
+    assert np.array_equal(shown.array, values())
+
+
+def test_what_is_taken_up_is_split_from_what_recipes_read(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    shown.retain_data()
+    output, lost = applied(memories[0], Tanh, shown)
+    away(storage)
+    with computing():
+        held = shown.node.data
+    away(storage)  # with its array alive, as an interrupt may leave it too
+    assert lost.memory.give_up(lost)
+    held[...] = 0
+    assert not shown.array.any()
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+@pytest.mark.parametrize('moments', range(40))
+def test_a_swap_in_that_is_interrupted_at_any_moment_can_be_tried_again(memories, moments):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    away(storage)
+    interrupted(lambda: shown.array, moments)
+    memories[0].recount()
+    assert np.array_equal(shown.array, values())
+
+
+@pytest.mark.parametrize('moments', range(60))
+def test_a_swap_out_that_is_interrupted_at_any_moment_ends(memories, moments):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    interrupted(lambda: memories[0].swap_out(storage), moments)
+    memories[0].calm()
+    assert storage.state in (State.RESIDENT, State.AWAY)
     assert np.array_equal(shown.array, values())
