@@ -39,8 +39,8 @@ from chainer_ooc.execute.recipe import (
     Prototype,
     Recipe,
     UnrepeatableError,
-    has_foreign_hooks,
     is_repeatable,
+    may_change_maps,
     may_write_inputs,
     prepare,
     write_recipe,
@@ -166,7 +166,7 @@ class Iteration:
         """A function or a hook of the program's may write to what it is given: then far copies are outdated."""
         is_foreign = may_write_inputs(function)
         self._before_writes = []
-        if not is_foreign and not has_foreign_hooks(function):
+        if not is_foreign and not may_change_maps(function):
             return
         for storage in storages:
             if storage.readers and is_foreign:

@@ -41,6 +41,8 @@ _SERIAL = itertools.count()
 _DRAWING_MODULES = frozenset(f'chainer.functions.{name}' for name in (
     'activation.rrelu', 'loss.negative_sampling', 'noise.dropout', 'noise.gaussian', 'noise.simplified_dropconnect',
     'noise.zoneout'))
+#: Modules of Chainer's functions that write, in backward, to arrays that they hide.
+_WRITING_MODULES = frozenset({'chainer.functions.loss.ctc'})
 #: NumPy's own random functions. One that is replaced, as tests do, draws from where no state of ours leads back to.
 _DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
 
@@ -188,10 +190,12 @@ def may_write_inputs(function: Any) -> bool:
     return not all(_is_trusted(each) for each in owners_of(function))
 
 
-def has_foreign_hooks(function: Any) -> bool:
-    """Whether a hook that is not Chainer's own looks at the function's arrays, and may write to them."""
+def may_change_maps(function: Any) -> bool:
+    """Whether a function of Chainer's writes to what it hides, or a hook that is not Chainer's own may write to maps."""
     import chainer
 
+    if type(function).__module__ in _WRITING_MODULES:
+        return True
     hooks = [*chainer.get_function_hooks().values(), *(function._local_function_hooks or {}).values()]
     return not all(type(each).__module__.startswith('chainer.') for each in hooks)
 
