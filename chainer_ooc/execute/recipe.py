@@ -194,7 +194,7 @@ def may_change_maps(function: Any) -> bool:
     """Whether a function of Chainer's writes to what it hides, or a hook that is not Chainer's own may write to maps."""
     import chainer
 
-    if type(function).__module__ in _WRITING_MODULES:
+    if any(type(each).__module__ in _WRITING_MODULES for each in owners_of(function)):
         return True
     hooks = [*chainer.get_function_hooks().values(), *(function._local_function_hooks or {}).values()]
     return not all(type(each).__module__.startswith('chainer.') for each in hooks)
