@@ -448,10 +448,7 @@ class Residency(Account):
             if storage.pending_uses > 0 or storage.is_shown():
                 self._make_last(storage)
         for storage in list(self._all):
-            for recipe in list(storage.readers):
-                for made in recipe.makes():
-                    if made.memory is not self:
-                        self._make_last(made)
+            self._make_readers_last(storage)
         for storage in list(self._all):
             storage.spoil_readers()
             here = storage.notice()  # what only a recipe held dies before, and nothing while it is looked at
@@ -573,11 +570,20 @@ class Residency(Account):
 
     def _make_last(self, storage: Storage) -> None:
         """Makes a lost storage again for the last time: what it is made from is about to go."""
-        if storage.notice() is None and storage.state is State.LOST and storage.recipe is not None:
+        block = storage.notice()
+        if block is None and storage.state is State.LOST and storage.recipe is not None:
             with contextlib.suppress(LostMapError):
-                storage.memory.fetch(storage, exposed=storage.is_shown())
-        if storage.state is not State.LOST:
+                block = storage.memory.fetch(storage, exposed=storage.is_shown())
+        if not storage.is_wanted():  # it was split off: recipes alone read it
+            self._make_readers_last(storage)
+        elif storage.state is not State.LOST:
             storage.remember(None)
+
+    def _make_readers_last(self, storage: Storage) -> None:
+        for recipe in list(storage.readers):
+            for made in recipe.makes():
+                if made.memory is not self:
+                    self._make_last(made)
 
     def _expose(self, storage: Storage, block: ByteArray) -> None:
         """The program may write to the block from now on: what recipes read is split off, as it is now.

@@ -630,6 +630,7 @@ class World:
             self.check()
             self.calls, self.shown, self.raws = [], [], []
             for memory in self.memories:
+                memory.pin()
                 memory.near_bytes()  # books what has died
             left = self.watch.alive()
             if left:

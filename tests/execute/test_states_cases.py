@@ -252,3 +252,15 @@ def test_a_swap_out_that_is_interrupted_at_any_moment_ends(memories, moments):
     memories[0].calm()
     assert storage.state in (State.RESIDENT, State.AWAY)
     assert np.array_equal(shown.array, values())
+
+
+def test_what_is_made_from_what_was_split_off_is_made_too_before_its_session_ends(memories):
+    batch = chainer.Variable(values())
+    batch.retain_data()
+    stored(memories[0], batch)
+    between, _ = applied(memories[1], Tanh, batch)
+    output, lost = applied(memories[1], Tanh, between)
+    assert lost.memory.give_up(lost)
+    assert np.array_equal(between.array, np.tanh(values()))  # from now on the program may write to it
+    memories[0].close()
+    assert np.array_equal(output.array, np.tanh(np.tanh(values())))
