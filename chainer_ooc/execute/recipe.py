@@ -191,7 +191,7 @@ def may_write_inputs(function: Any) -> bool:
 
 
 def may_change_maps(function: Any) -> bool:
-    """Whether a function of Chainer's writes to what it hides, or a hook that is not Chainer's own may write to maps."""
+    """Whether a function of Chainer's writes to what it hides, or a hook of the program's may write to maps."""
     import chainer
 
     if any(type(each).__module__ in _WRITING_MODULES for each in owners_of(function)):

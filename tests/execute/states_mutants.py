@@ -26,12 +26,14 @@ LINES = {
     'a chain counts what it makes in its own memory': (
         revival._take_up, 'storage.memory.restore(', 'READER.of(storage).restore('),
     # fault 2: what the program writes reaches what is made again
-    'what recipes read is not split off': (Residency._expose, 'if storage.readers and not storage.exposed:', 'if False:'),
+    'what recipes read is not split off': (
+        Residency._expose, 'if storage.readers and not storage.exposed:', 'if False:'),
     'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (Storage.add_node, 'self._watch([variable])', 'pass'),
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
-    'a batch has no checksum': (recipe._given, 'return Fixed(array, arrays.checksum(array))', 'return Fixed(array, None)'),
+    'a batch has no checksum': (
+        recipe._given, 'return Fixed(array, arrays.checksum(array))', 'return Fixed(array, None)'),
     'a checksum is not looked at': (recipe._unchanged, 'if checksum is not None and', 'if False and'),
     # leave
     'leave forgets the copy': (Storage.leave, 'self.copy, self.recipe,', '_, self.recipe,'),
@@ -61,7 +63,8 @@ LINES = {
     'what the program has written to is made again': (
         Residency.drop, 'storage.recipe is not None and not storage.exposed', 'storage.copy is None'),
     'what a Variable shows is lost': (
-        Residency.drop, '(may_lose and storage.copy is None and not storage.is_in_variables())', 'storage.copy is None'),
+        Residency.drop, '(may_lose and storage.copy is None and not storage.is_in_variables())',
+        'storage.copy is None'),
     'what is held is given up': (Residency.give_up, 'if storage.is_held_elsewhere():', 'if False:'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),
     # come, arrive, turn back
