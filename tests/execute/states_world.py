@@ -481,7 +481,7 @@ class World:
             begun.set()
             try:
                 operation(i, j)
-            except BaseException as error:  # noqa: BLE001 - raised by who joins
+            except BaseException as error:
                 failures.append(error)
 
         thread = threading.Thread(target=run)
@@ -709,4 +709,4 @@ OPERATIONS = [
     'batch', 'apply', 'read', 'write', 'hold', 'write_held', 'let_go', 'hide', 'duplicate', 'replace', 'step', 'look',
     'forget', 'swap_out', 'give_up', 'prefetch', 'drop', 'reap', 'settle', 'make_room', 'enter', 'arrive_all',
     'abandon_dead', 'hand_over']
-__all__ = ['AttributePlace', 'Away', 'OPERATIONS', 'World', 'Wrong', 'arrays']
+__all__ = ['OPERATIONS', 'AttributePlace', 'Away', 'World', 'Wrong', 'arrays']

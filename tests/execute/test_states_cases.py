@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
-
 from states_world import interrupted
 
 from chainer_ooc.backends.chaos import ChaosBackend

@@ -1,0 +1,47 @@
+"""Programs that ask for more than out-of-core gives today, each with the reason; the guide says what it means for users.
+
+Bits are compared all the same: nothing here may ever give another value.
+"""
+
+_OTHER_THREADS = 'what other threads allocate while a graph is recorded is recorded too, and a graph that spans threads ' \
+                 'is no graph that a plan knows'
+_LATER = 'it does later what the recorded iterations did not, and what no recording can tell'
+
+#: Programs that may be refused once more at 1.02 times a named floor, or pass a budget by an estimate.
+UNFORESEEN = {
+    'graphs-gradients_accumulated': 'gradients stand in backward for the first time after the plan was made',
+    'graphs-gradients_accumulated_over_a_split_batch': 'gradients stand in backward for the first time later',
+    'graphs-gan_in_several_critic_steps': "the generator's optimizer gets its state later",
+    'graphs-learning_to_learn': 'the second graph is known after the first floor is named',
+    'graphs-graph_walked': _LATER,
+    'interrupts-interrupted_graph_kept_beside_the_next': _LATER,
+    'interrupts-forward_abandoned': _LATER,
+    'interrupts-interrupted_at_any_line_then_the_same_graph': _LATER,
+    'interrupts-interrupted_at_any_line_then_another_batch': _LATER,
+    'interrupts-interrupted_at_any_line_then_the_same_forward': _LATER,
+    'interrupts-interrupted_by_a_timer_thread': _LATER,
+    'loops-trainer_with_a_multiprocess_iterator': _OTHER_THREADS,
+    'loops-trainer_with_a_multithread_iterator': _OTHER_THREADS,
+    'networks-inception_of_several_poolings': 'what somebody holds after the last use is seen in the first planned '
+                                              'iteration alone',
+    'networks-n_step_lstm': 'sequences of a length that was never seen run under an estimate',
+    'networks-tree_of_small_calls': 'trees of a shape that was never seen run without a plan',
+    'objects-unset_between_forward_and_backward': 'backward runs while nobody looks, and leaves its gradients',
+    'objects-variables_deeply_copied': 'the copies are another graph, which the first floor does not know',
+    'objects-other_optimizers': "each optimizer's state is another size",
+    'writes-adversarial_batch': _LATER,
+    'writes-image_optimised_by_hand': "the image's gradient stays from one iteration to the next",
+}
+
+#: Programs that read, or run backward over, what its last known use has freed: LostMapError, as the guide says.
+USED_UP = {
+    'graphs-maps_read_after_backward', 'graphs-graph_walked', 'graphs-second_backward_now_and_then',
+    'graphs-truncated_backpropagation_without_unchain', 'interrupts-interrupted_in_backward_then_backward_again',
+    'interrupts-interrupted_after_a_step_then_backward_again', 'interrupts-interrupted_graph_kept_beside_the_next',
+    'interrupts-interrupted_at_any_line_then_the_same_graph', 'objects-unset_after_training',
+    'objects-unset_between_forward_and_backward'}
+
+
+def unforeseen(name):
+    """Why a program may be refused once more, or None."""
+    return UNFORESEEN.get(name, _OTHER_THREADS if name.startswith(('threads-', 'forks-')) else None)
