@@ -75,7 +75,8 @@ def _run(memory: Residency, wanted: Storage, pinned: frozenset[Storage]) -> Byte
                                for each in recipe.inputs])
         memory.tally.recomputed_calls += 1
         for storage, parts in _by_storage(made):
-            if is_lost(storage) and (storage is wanted or readers[storage] or _stays(memory, storage)):
+            if storage.recipe is recipe and is_lost(storage) and (
+                    storage is wanted or readers[storage] or _stays(memory, storage)):
                 blocks[storage] = _take_up(storage, parts)
                 made_here.add(storage)
         made.clear()

@@ -9,12 +9,10 @@ from states_world import Reader
 from chainer_ooc.execute import recipe, revival
 from chainer_ooc.execute.account import Account, _Block
 from chainer_ooc.execute.mapped import Mapped
-from chainer_ooc.execute.places import OutputPlace, VariablePlace, Watched
+from chainer_ooc.execute.places import VariablePlace, Watched
 from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.residency import CopyIn, Residency
-from chainer_ooc.execute.storage import TRANSITIONS, State, Storage
-
-__all__ = ['LINES', 'entry', 'line']
+from chainer_ooc.execute.storage import TRANSITIONS, Storage
 
 #: What is changed, the line, and what it is instead.
 LINES = {
@@ -26,31 +24,26 @@ LINES = {
     'a chain counts what it makes in its own memory': (
         revival._take_up, 'storage.memory.restore(', 'READER.of(storage).restore('),
     # fault 2: what the program writes reaches what is made again
-    'what recipes read is not split off': (
-        Residency._expose, 'if storage.readers and not storage.exposed:', 'if False:'),
+    'what recipes read is not split off': (Residency._expose, 'if storage.readers and not storage.exposed:', 'if False:'),
     'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (Storage.add_node, 'self._watch([variable])', 'pass'),
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
-    'a batch has no checksum': (
-        recipe._given, 'return Fixed(array, arrays.checksum(array))', 'return Fixed(array, None)'),
+    'a batch has no checksum': (recipe._given, 'return Fixed(array, arrays.checksum(array))', 'return Fixed(array, None)'),
     'a checksum is not looked at': (recipe._unchanged, 'if checksum is not None and', 'if False and'),
     # leave
     'leave forgets the copy': (Storage.leave, 'self.copy, self.recipe,', '_, self.recipe,'),
-    'leave keeps the recipe': (Storage.leave, '= copy, None, False, recalled', '= copy, self.recipe, False, recalled'),
-    'leave stays exposed': (Storage.leave, '= copy, None, False, recalled', '= copy, None, self.exposed, recalled'),
     'leave empties no place': (Storage.leave, 'self._empty()', 'pass'),
     'leave lets go of the block': (Storage.leave, 'self.block, self.transfer = block,', '_, self.transfer = block,'),
     'what is held leaves': (Residency.swap_out, 'if storage.is_held_elsewhere():', 'if False:'),
     'what leaves is seen off by nobody': (Residency.swap_out, 'self.leaving.append(storage)', 'pass'),
     # stay
-    'stay fills no place': (Storage.stay, 'self._fill(self.block)', 'pass'),
     'stay forgets the copy': (Storage.stay, "self._go('stay')", "self._go('stay'); self.copy = None"),
     'stay is not waited for': (Residency.see_off, 'storage.transfer.wait()', 'pass'),
     'a failed swap-out counts as a copy': (Storage.stay_alone, 'self.drop_copy()', 'pass'),
     'a failed swap-out gives Variables nothing': (Storage.stay_alone, 'in_variables=True', 'in_variables=False'),
-    'what the program has read leaves all the same': (
-        CopyIn.left, 'not storage.recalled and not storage.exposed', 'not storage.recalled'),
+    'what is exposed leaves all the same': (
+        CopyIn.left, 'storage.has_true_copy() and not storage.recalled', 'not storage.recalled'),
     'what is needed leaves all the same': (
         Residency.is_pinned, 'any(storage in each.pinned for each in list(self._open))', 'False'),
     # let go
@@ -59,13 +52,10 @@ LINES = {
     'let go loses the copy': (Storage.let_go, 'self._empty()', 'self._empty(); self.drop_copy()'),
     # lose
     'lose forgets the recipe': (Storage.lose, 'self._empty()', 'self._empty(); self.recipe = None'),
-    'lose empties no place': (Storage.lose, 'self._empty()', 'pass'),
     'what the program has written to is made again': (
         Residency.drop, 'storage.recipe is not None and not storage.exposed', 'storage.copy is None'),
     'what a Variable shows is lost': (
-        Residency.drop, '(may_lose and storage.copy is None and not storage.is_in_variables())',
-        'storage.copy is None'),
-    'what is held is given up': (Residency.give_up, 'if storage.is_held_elsewhere():', 'if False:'),
+        Residency.drop, '(may_lose and storage.copy is None and not storage.is_in_variables())', 'storage.copy is None'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),
     # come, arrive, turn back
     'come stays mapped': (Storage.come, 'self.block, self.mapped = block, False', 'self.block = block'),
@@ -79,20 +69,13 @@ LINES = {
     'a failed swap-in counts as arrived': (Residency.arrive, 'if transfer.done and not here:', 'if False:'),
     # show, make, take up
     'show forgets that it is mapped': (Storage.show, 'self.mapped = True', 'pass'),
-    'make is exposed still': (Storage.make, 'self.exposed, self.mapped = False, False', 'self.mapped = False'),
-    'make copies nothing where it has to': (revival._take_up, 'writable())[...] = array', 'writable())'),
-    'take up trusts the copy': (Storage.notice, 'self.expose()', 'pass'),
     'take up does not happen': (Storage.notice, 'elif root is not None and self.state in (', 'elif False and self.state in ('),
     'who died unseen is not noticed': (
         Storage.notice, 'elif root is None and self.state is State.RESIDENT:', 'elif False:'),
-    'who died unseen leaves a copy that is not true': (Storage.notice, 'true = self.has_true_copy()',
-                                                       'true = self.copy is not None'),
     # split, expose, enclose
     'split keeps the copy': (Storage.split_off, 'copy, self.copy = self.copy, None', 'pass'),
     'split keeps the copy for both': (Storage.split_off, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
-    'split keeps the readers': (Storage.split_off, 'recipe.retarget(self, other)\n            other', 'other'),
     'split keeps the recipe\'s product': (Storage.split_off, 'self.recipe.retarget(self, other)', 'pass'),
-    'split forgets its readers': (Storage.split_off, 'other.readers.add(recipe)', 'pass'),
     'a recipe reads what it read before': (Recipe.retarget, 'storage=after) if isinstance(each, Moved)',
                                            'storage=before) if isinstance(each, Moved)'),
     'enclose keeps the copy of before': (Storage.enclose, 'self.drop_copy()', 'pass'),
@@ -100,11 +83,8 @@ LINES = {
     # places
     'Variables have their arrays back unseen': (Storage._fill, 'if not self.exposed and not in_variables:', 'if False:'),
     'Variables get nothing': (Storage._fill, 'if not self.exposed and not in_variables:', 'if True:'),
-    'a function\'s read is the program\'s': (Storage.fetch, 'exposed=not is_computing()', 'exposed=True'),
-    'the program\'s read is a function\'s': (Storage.fetch, 'exposed=not is_computing()', 'exposed=False'),
+    'the program\'s read is a function\'s': (Storage.fetch, 'exposed=not only_reads()', 'exposed=False'),
     'a copy of a Variable reads unseen': (VariablePlace.is_copied, 'type(self._data()) is list and', 'False and'),
-    'a Variable and its copy hide a holder': (VariablePlace.slot, 'return id(self._data())', 'return self.key'),
-    'a retained output is not taken away': (OutputPlace.put, 'retained[index] = None if away else content', 'pass'),
     'a new array is taken for the old': (Watched.__setitem__, 'self.away = None', 'pass'),
     'nobody else is looked for': (Storage.is_held_elsewhere, 'return not held or any(', 'return not held or all('),
     # the account
@@ -115,8 +95,6 @@ LINES = {
         Account.count_again, 'block.account._map_bytes += block.nbytes', 'pass'),
     # the rest
     'a mapping is let go while it leaves': (Mapped.left, 'storage.exposed or storage.copy is None or', 'False or'),
-    'a chain drops what it was asked for': (revival._run, 'and each is not wanted', ''),
-    'what reads another\'s map is not whole': (Recipe.is_whole, 'each.storage.can_return()', 'not each.storage.can_return()'),
 }
 
 
@@ -133,7 +111,7 @@ def line(name):
     found = {}
     vars(module)['READER'] = Reader
     lines = 'from __future__ import annotations\n' + source.replace(before, after)
-    exec(compile(lines, f'<{name}>', 'exec'), vars(module), found)
+    exec(compile(lines, f'<{name}>', 'exec'), vars(module), found)  # noqa: S102
     setattr(owner, function.__name__, found[function.__name__])
     try:
         yield
@@ -153,7 +131,3 @@ def entry(key, target):
     finally:
         TRANSITIONS[key] = before
 
-
-def targets(key):
-    """Where an entry may lead wrongly: nowhere, back, or to another state."""
-    return [None, *(state for state in State if state is not TRANSITIONS[key])]

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import inspect
 import os
+import random
 import sys
 import tempfile
 import threading
@@ -355,6 +356,14 @@ class World:
             with LOCK:
                 storage.memory.swap_out(storage)
 
+    def send_away(self, i, j):
+        """Swaps a map out, and waits for it."""
+        self.swap_out(i, j)
+        for memory in self.memories:
+            if not memory.closed:
+                with self._troubles(), LOCK:
+                    memory.settle()
+
     def give_up(self, i, j):
         storage = self._storage(i)
         if storage is not None:
@@ -459,6 +468,15 @@ class World:
                 waiting += self.parents.get(each, ())
         return False
 
+    def burst(self, seed, length=10):
+        """Many operations at once, which a seed draws: on one thing mostly, on what came last, or on anything."""
+        drawn = random.Random(seed)
+        latest, focus, faithful = drawn.random() < 0.5, drawn.randrange(64), drawn.choice((0, 0.5, 0.8))
+        for name in drawn.choices(list(OPERATIONS), list(OPERATIONS.values()), k=length):
+            i = drawn.choice((-1, -1, -2, -3, drawn.randrange(64))) if latest else drawn.randrange(64)
+            getattr(self, name)(focus if drawn.random() < faithful else i, drawn.randrange(64))
+            self.check()
+
     def interrupt(self, operation, i, j, moments):
         """Has a KeyboardInterrupt come in the middle of an operation."""
         if interrupted(lambda: operation(i, j), moments):
@@ -481,7 +499,7 @@ class World:
             begun.set()
             try:
                 operation(i, j)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised by who joins
                 failures.append(error)
 
         thread = threading.Thread(target=run)
@@ -704,9 +722,8 @@ def interrupted(act, moments):
     return False
 
 
-#: What changes the world.
-OPERATIONS = [
-    'batch', 'apply', 'read', 'write', 'hold', 'write_held', 'let_go', 'hide', 'duplicate', 'replace', 'step', 'look',
-    'forget', 'swap_out', 'give_up', 'prefetch', 'drop', 'reap', 'settle', 'make_room', 'enter', 'arrive_all',
-    'abandon_dead', 'hand_over']
-__all__ = ['OPERATIONS', 'AttributePlace', 'Away', 'World', 'Wrong', 'arrays']
+#: What changes the world, and how often: what moves maps is what faults hide in.
+OPERATIONS = {
+    'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'hold': 2, 'write_held': 2, 'let_go': 2, 'hide': 2, 'duplicate': 1,
+    'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5, 'give_up': 5, 'prefetch': 4, 'drop': 3, 'reap': 2,
+    'settle': 4, 'make_room': 2, 'enter': 2, 'arrive_all': 1, 'abandon_dead': 1, 'hand_over': 1, 'fail_a_copy': 1}

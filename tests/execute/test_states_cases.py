@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
+
+from states_functions import Pair
 from states_world import interrupted
 
 from chainer_ooc.backends.chaos import ChaosBackend
-from chainer_ooc.errors import SpillError
+from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute.places import computing
 from chainer_ooc.execute.recipe import prepare, write_recipe
@@ -49,21 +51,22 @@ def away(storage):
 
 
 def applied(memory, make, *inputs):
-    """Runs a function and writes its recipe: its output, with its storage."""
+    """Runs a function and writes its recipe: its outputs, then their storages."""
     function = make()
     with computing():
         prototype = prepare(function)
-        output, = function.apply(inputs)
+        outputs = function.apply(inputs)
         for each in inputs:
             stored(memory, each, True)
-        storage = stored(memory, output)
+        storages = [stored(memory, each) for each in outputs]
         for each in retained(function):
             each.retain()
-        recipe = write_recipe(prototype, function, inputs, [output], types.SimpleNamespace(label='', peak_bytes=0),
+        recipe = write_recipe(prototype, function, inputs, outputs, types.SimpleNamespace(label='', peak_bytes=0),
                               lambda each: each.can_return())
-        storage.remember(recipe)
-        storage.watch()
-    return output, storage
+        for each in storages:
+            each.remember(recipe)
+            each.watch()
+    return (*outputs, *storages)
 
 
 def test_a_map_that_only_a_variable_shows_is_there_for_a_function_that_may_write_to_it(memories):
@@ -263,3 +266,15 @@ def test_what_is_made_from_what_was_split_off_is_made_too_before_its_session_end
     assert np.array_equal(between.array, np.tanh(values()))  # from now on the program may write to it
     memories[0].close()
     assert np.array_equal(output.array, np.tanh(np.tanh(values())))
+
+
+def test_a_map_that_was_written_to_and_lost_does_not_come_back_with_its_sibling(memories):
+    first, second, written, given_up = applied(memories[0], Pair, chainer.Variable(values()))
+    first.array[...] = 0
+    node = first.node
+    del first
+    memories[0].drop(written, may_lose=True)
+    assert memories[0].give_up(given_up)
+    assert np.array_equal(second.array, np.cos(values()))
+    with pytest.raises(LostMapError, match='no copy of it'):
+        _ = node.data

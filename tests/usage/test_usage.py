@@ -25,6 +25,8 @@ EVERY_POLICY = '--usage-every-policy'
 # Each of these moves maps, or makes them again, in a way of its own; the others are mixtures.
 MECHANISMS = ('swap-all', 'sublinear', 'keep', 'tensor-cache', 'unified', 'pooch', 'superneurons')
 ALWAYS_MOVE = ('swap-all', 'keep', 'vdnn-all', 'swap-all-naive')
+# Interrupts that come whenever they like: another test in each run.
+OTHERWISE_EACH_TIME = ('interrupts-interrupted_by_a_timer_thread',)
 MIXTURES = tuple(sorted(set(chainer_ooc.policies()) - set(MECHANISMS)))
 
 pytestmark = [
@@ -39,7 +41,7 @@ def pytest_generate_tests(metafunc):
     every = metafunc.config.getoption(EVERY_POLICY, False)
     if 'policy' in metafunc.fixturenames:
         at_floor = metafunc.function is test_a_named_floor_works_at_once
-        pairs = [(name, policy) for name in PROGRAMS
+        pairs = [(name, policy) for name in PROGRAMS if every or name not in OTHERWISE_EACH_TIME
                  for policy in (chainer_ooc.policies() if every else part_of_policies(name, at_floor))]
         metafunc.parametrize(('name', 'policy'), pairs, ids=['-'.join(pair) for pair in pairs])
     elif 'name' in metafunc.fixturenames:

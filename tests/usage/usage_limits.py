@@ -1,10 +1,9 @@
-"""Programs that ask for more than out-of-core gives today, each with the reason; the guide says what it means for users.
+"""Programs that ask for more than out-of-core gives today, each with the reason; the guide tells users.
 
 Bits are compared all the same: nothing here may ever give another value.
 """
 
-_OTHER_THREADS = 'what other threads allocate while a graph is recorded is recorded too, and a graph that spans threads ' \
-                 'is no graph that a plan knows'
+_OTHER_THREADS = 'what other threads allocate while a graph is recorded counts, and no plan knows a graph that spans threads'
 _LATER = 'it does later what the recorded iterations did not, and what no recording can tell'
 
 #: Programs that may be refused once more at 1.02 times a named floor, or pass a budget by an estimate.
