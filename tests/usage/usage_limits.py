@@ -3,7 +3,7 @@
 Bits are compared all the same: nothing here may ever give another value.
 """
 
-_OTHER_THREADS = 'what other threads allocate while a graph is recorded counts, and no plan knows a graph that spans threads'
+_OTHER_THREADS = 'what other threads allocate while a graph is recorded counts, and plans know no graph that spans them'
 _LATER = 'it does later what the recorded iterations did not, and what no recording can tell'
 
 #: Programs that may be refused once more at 1.02 times a named floor, or pass a budget by an estimate.
