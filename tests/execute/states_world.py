@@ -31,7 +31,7 @@ from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute import storage as storages
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import AttributePlace, Away, computing, hidden_places
+from chainer_ooc.execute.places import computing, hidden_places
 from chainer_ooc.execute.recipe import UnrepeatableError, prepare, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.revival import MAKE_AGAIN
@@ -133,6 +133,7 @@ class World:
         self.blocks, self.parents, self.open, self.losable = {}, {}, set(), set()
         self.block_of = weakref.WeakKeyDictionary()
         self.armed = self.maps = 0
+        self.was_interrupted = False
         self.token = object()
 
     def _backend(self, seed, on_host):
@@ -480,6 +481,7 @@ class World:
     def interrupt(self, operation, i, j, moments):
         """Has a KeyboardInterrupt come in the middle of an operation."""
         if interrupted(lambda: operation(i, j), moments):
+            self.was_interrupted = True
             self.recover()
 
     def recover(self):
@@ -499,7 +501,7 @@ class World:
             begun.set()
             try:
                 operation(i, j)
-            except BaseException as error:  # noqa: BLE001 - raised by who joins
+            except BaseException as error:
                 failures.append(error)
 
         thread = threading.Thread(target=run)
@@ -579,6 +581,9 @@ class World:
         for storage in alive:
             if storage in self.watch.last and self.watch.last[storage] is not storage.state:
                 raise Wrong(f'{storage.state} without a transition')
+            if storage.state is State.RESIDENT and storage.block is not None and not (
+                    storage.memory.closed or self.was_interrupted):
+                raise Wrong('a storage keeps a block that its places own')
             if storage.state is State.LEAVING and storage not in storage.memory.leaving:
                 raise Wrong('a storage leaves, and nobody sees it off')
         for memory in self.memories:

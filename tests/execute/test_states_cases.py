@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
-
 from states_functions import Pair
 from states_world import interrupted
 
