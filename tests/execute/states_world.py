@@ -519,7 +519,9 @@ class World:
 
     def fork(self, i, j):
         """A child reads all it can; what is away is its parent's."""
-        pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', DeprecationWarning)  # threads copy while it forks, on purpose
+            pid = os.fork()
         if not pid:
             status = 9
             try:
@@ -627,7 +629,7 @@ class World:
 
     def _compare(self, array, plain, what):
         if array.shape != plain.shape or array.strides != plain.strides or not np.array_equal(array, plain):
-            raise DifferenceError(f'{what} is not as in plain Chainer: {array.ravel()[:3]} instead of {plain.ravel()[:3]}')
+            raise DifferenceError(f'{what} shows {array.ravel()[:3]}, and {plain.ravel()[:3]} in plain Chainer')
 
     def read_all(self):
         """Reads everything, first as Chainer does."""
