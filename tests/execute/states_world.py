@@ -1,8 +1,9 @@
 """Two sessions' memories, a graph that spans them, a program that reads and writes, and plain Chainer beside them.
 
-Whatever the program or a function does is done twice: to the graph whose arrays are moved, and to its *twin*, a graph of
-plain Chainer. Both have to hold the same bytes at all times. What the manager does is done once. Each operation takes two
-small numbers, which say what it is done to, so that anything may draw them: `test_states.py` has a state machine do it.
+Whatever the program or a function does is done twice: to the graph whose arrays are moved, and to its *twin*, a graph
+of plain Chainer. Both have to hold the same bytes at all times. What the manager does is done once. Each operation
+takes two small numbers, which say what it is done to, so that anything may draw them; `test_states.py` has a state
+machine do it.
 
 An array may be looked at without being brought back (`peek`). So the bytes of all that is in place are compared after
 each operation, without changing what the next one finds.
@@ -31,7 +32,7 @@ from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute import storage as storages
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import AttributePlace, Away, computing, hidden_places
+from chainer_ooc.execute.places import computing, hidden_places
 from chainer_ooc.execute.recipe import UnrepeatableError, prepare, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.revival import MAKE_AGAIN
@@ -51,7 +52,7 @@ CORE = os.path.dirname(storages.__file__)
 BUDGETS = (None, None, 0, 400, 1000, 3000)
 
 
-class Wrong(AssertionError):
+class DifferenceError(AssertionError):
     """Something is not as it is in plain Chainer."""
 
 
@@ -93,11 +94,11 @@ class Watch:
             finally:  # an interrupt may come as it returns
                 self.last[storage] = storage.state
             if (before, storage.state.name) not in LEGAL[event]:
-                raise Wrong(f'{event}: {before} -> {storage.state.name}')
+                raise DifferenceError(f'{event}: {before} -> {storage.state.name}')
 
         def see_release(memory, copy_):
             if copy_.__class__.__name__ != 'FarCopy' and id(copy_) in self.released:
-                raise Wrong('a copy is released twice')
+                raise DifferenceError('a copy is released twice')
             self.released[id(copy_)] = copy_
             release(memory, copy_)
 
@@ -133,6 +134,7 @@ class World:
         self.blocks, self.parents, self.open, self.losable = {}, {}, set(), set()
         self.block_of = weakref.WeakKeyDictionary()
         self.armed = self.maps = 0
+        self.was_interrupted = False
         self.token = object()
 
     def _backend(self, seed, on_host):
@@ -480,6 +482,7 @@ class World:
     def interrupt(self, operation, i, j, moments):
         """Has a KeyboardInterrupt come in the middle of an operation."""
         if interrupted(lambda: operation(i, j), moments):
+            self.was_interrupted = True
             self.recover()
 
     def recover(self):
@@ -499,7 +502,7 @@ class World:
             begun.set()
             try:
                 operation(i, j)
-            except BaseException as error:  # noqa: BLE001 - raised by who joins
+            except BaseException as error:
                 failures.append(error)
 
         thread = threading.Thread(target=run)
@@ -516,7 +519,9 @@ class World:
 
     def fork(self, i, j):
         """A child reads all it can; what is away is its parent's."""
-        pid = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', DeprecationWarning)  # threads copy while it forks, on purpose
+            pid = os.fork()
         if not pid:
             status = 9
             try:
@@ -525,7 +530,7 @@ class World:
                 os._exit(status)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if status:
-            raise Wrong(f'the child says {status}')
+            raise DifferenceError(f'the child says {status}')
 
     def _as_a_child(self):
         for memory in self.memories:
@@ -578,9 +583,12 @@ class World:
         alive = self.watch.alive()
         for storage in alive:
             if storage in self.watch.last and self.watch.last[storage] is not storage.state:
-                raise Wrong(f'{storage.state} without a transition')
+                raise DifferenceError(f'{storage.state} without a transition')
+            if storage.state is State.RESIDENT and storage.block is not None and not (
+                    storage.memory.closed or self.was_interrupted):
+                raise DifferenceError('a storage keeps a block that its places own')
             if storage.state is State.LEAVING and storage not in storage.memory.leaving:
-                raise Wrong('a storage leaves, and nobody sees it off')
+                raise DifferenceError('a storage leaves, and nobody sees it off')
         for memory in self.memories:
             near_bytes = memory.map_bytes()
             counted = sum(self._counted_bytes(each) for each in alive if each.memory is memory)
@@ -589,10 +597,10 @@ class World:
                 if storage is None or storage.root() is not arrays.root_of(block):
                     counted += block.nbytes
             if not memory.closed and near_bytes != counted:
-                raise Wrong(f'the account says {near_bytes} bytes, and {counted} are there')
+                raise DifferenceError(f'the account says {near_bytes} bytes, and {counted} are there')
         for backend in self.backends:
             if isinstance(backend, ChaosBackend) and any('source' in each for each in backend.misuses):
-                raise Wrong(backend.misuses[-1])
+                raise DifferenceError(backend.misuses[-1])
 
     def _counted_bytes(self, storage):
         root = storage.root()
@@ -621,7 +629,7 @@ class World:
 
     def _compare(self, array, plain, what):
         if array.shape != plain.shape or array.strides != plain.strides or not np.array_equal(array, plain):
-            raise Wrong(f'{what} is not as in plain Chainer: {array.ravel()[:3]} instead of {plain.ravel()[:3]}')
+            raise DifferenceError(f'{what} shows {array.ravel()[:3]}, and {plain.ravel()[:3]} in plain Chainer')
 
     def read_all(self):
         """Reads everything, first as Chainer does."""
@@ -652,7 +660,7 @@ class World:
                 memory.near_bytes()  # books what has died
             left = self.watch.alive()
             if left:
-                raise Wrong(f'{len(left)} storages are left')
+                raise DifferenceError(f'{len(left)} storages are left')
         finally:
             self.abandon()
 
@@ -725,5 +733,6 @@ def interrupted(act, moments):
 #: What changes the world, and how often: what moves maps is what faults hide in.
 OPERATIONS = {
     'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'hold': 2, 'write_held': 2, 'let_go': 2, 'hide': 2, 'duplicate': 1,
-    'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5, 'give_up': 5, 'prefetch': 4, 'drop': 3, 'reap': 2,
-    'settle': 4, 'make_room': 2, 'enter': 2, 'arrive_all': 1, 'abandon_dead': 1, 'hand_over': 1, 'fail_a_copy': 1}
+    'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5, 'give_up': 5, 'prefetch': 4,
+    'drop': 3, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2, 'arrive_all': 1, 'abandon_dead': 1, 'hand_over': 1,
+    'fail_a_copy': 1}

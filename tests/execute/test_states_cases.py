@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
-
 from states_functions import Pair
 from states_world import interrupted
 
@@ -103,7 +102,7 @@ def test_a_batch_that_only_a_recipe_held_is_no_trouble_when_its_session_ends(mem
 
 
 def test_maps_of_another_session_are_made_again_before_what_they_are_made_from_goes(memories):
-    output, storage = applied(memories[0], Tanh, chainer.Variable(values()))
+    output, _ = applied(memories[0], Tanh, chainer.Variable(values()))
     behind, lost = applied(memories[1], Tanh, output)
     assert lost.memory.give_up(lost)
     assert lost.state is State.LOST
