@@ -1,6 +1,6 @@
 """P3 on graphs that nobody thought of: accounts are what a count of the living blocks gives, floors and budgets hold.
 
-16 graphs in every run; 300 under every policy, which takes an hour, with
+8 graphs in every run; 300 under every policy, which takes an hour, with
 
     pytest tests/execute/test_random_accounts.py --hypothesis-profile many
 
@@ -154,7 +154,7 @@ hypothesis.settings.register_profile('many', max_examples=300, deadline=None, pr
     hypothesis.HealthCheck.too_slow])
 
 
-@hypothesis.settings(max_examples=16)
+@hypothesis.settings(max_examples=8)
 @given(programs, st.integers(0, 1 << 16), st.sampled_from([0, 100, 700]))
 def test_accounts_floors_and_budgets_hold_on_random_graphs(program, number, min_bytes):
     names = list(chainer_ooc.policies())

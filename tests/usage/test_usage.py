@@ -49,12 +49,12 @@ def pytest_generate_tests(metafunc):
 
 
 def part_of_policies(name, at_floor):
-    """At the floor one mechanism; then a mixture at the floor, or without a budget what moves maps even then."""
+    """At the floor one mechanism or mixture; for half of them also, without a budget, what moves maps even then."""
     number = zlib.crc32(name.encode())
     mechanism, number = MECHANISMS[number % len(MECHANISMS)], number // len(MECHANISMS)
     without, number = number % 2, number // 2
     if at_floor:
-        return (mechanism,) if without else (mechanism, MIXTURES[number % len(MIXTURES)])
+        return (mechanism,) if without or number % 2 else (MIXTURES[number // 2 % len(MIXTURES)],)
     return (ALWAYS_MOVE[number % len(ALWAYS_MOVE)],) if without else ()
 
 
