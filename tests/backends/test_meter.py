@@ -107,3 +107,16 @@ def test_a_process_that_has_started_it_too_often_may_not_again(meter, monkeypatc
         meter.stop()
     finally:
         tracemalloc.stop()
+
+
+def test_one_that_stops_leaves_another_counting(meter):
+    other = HostMeter()
+    meter.start()
+    other.start()
+    meter.stop()
+    assert tracemalloc.is_tracing()
+    array = np.empty(MB, 'u1')
+    assert other.current_bytes() == pytest.approx(MB, abs=SLACK_BYTES)
+    other.stop()
+    assert not tracemalloc.is_tracing()
+    del array

@@ -12,8 +12,11 @@ may be lost at most.
 from __future__ import annotations
 
 import itertools
+import os
 import sys
+import threading
 import tracemalloc
+import weakref
 
 from chainer_ooc.backends.base import Meter
 
@@ -22,32 +25,42 @@ MOST_STARTS = sys.maxsize if sys.version_info >= (3, 13) else 2_000
 
 _starts = itertools.count()
 
+#: The meters that count now; tracemalloc is one for all threads, and the last one ends it.
+_counting: weakref.WeakSet[HostMeter] = weakref.WeakSet()
+_lock = threading.Lock()
+_ours = False
+
 
 class HostMeter(Meter):
     """Counts by tracemalloc. `start` is False if the process has started it too often (`MOST_STARTS`)."""
 
     def __init__(self) -> None:
         self.running = False
-        self._ours = False
         self._before_bytes = 0
 
     def start(self) -> bool:
-        if self.running:
-            return True
-        ours = not tracemalloc.is_tracing()
-        if ours and next(_starts) >= MOST_STARTS:
-            return False
-        self._ours = ours
-        if ours:
-            tracemalloc.start(1)
-        self._before_bytes = tracemalloc.get_traced_memory()[0]
-        self.running = True
+        global _ours
+        with _lock:
+            if self.running:
+                return True
+            if not tracemalloc.is_tracing():
+                if next(_starts) >= MOST_STARTS:
+                    return False
+                _ours = True
+                tracemalloc.start(1)
+            _counting.add(self)
+            self._before_bytes = tracemalloc.get_traced_memory()[0]
+            self.running = True
         return True
 
     def stop(self) -> None:
-        if self.running and self._ours:
-            tracemalloc.stop()
-        self.running = False
+        global _ours
+        with _lock:
+            self.running = False
+            _counting.discard(self)
+            if _ours and not _counting:
+                _ours = False
+                tracemalloc.stop()
 
     def current_bytes(self) -> int:
         return tracemalloc.get_traced_memory()[0] - self._before_bytes if self.running else 0
@@ -59,3 +72,13 @@ class HostMeter(Meter):
 
     def above_mark_bytes(self) -> int:
         return tracemalloc.get_traced_memory()[1] - self._mark_bytes if self.running else 0
+
+
+def _forget_threads() -> None:
+    """In a forked child: the meters of other threads are gone, and one of them may have held the lock."""
+    _lock._at_fork_reinit()  # type: ignore[attr-defined]
+    _counting.clear()
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_forget_threads)
