@@ -1,1 +1,17 @@
-"""Runs iterations: what is in near memory, what is away, and who waits for whom."""
+"""Runs iterations: what is in near memory, what is away, and who waits for whom.
+
+The files, from what a program calls down to what holds its bytes; each imports those below it alone:
+
+    manager                                     which session a call belongs to: one for each thread and device
+    session                                     sees iterations begin and end; one lock around what changes
+    iteration                                   one forward call, one backward step, from top to bottom
+    following, plans, saved_plans, times        the known graph that an iteration seems to be, and its plan
+    seen, departures, liveness, look_ahead      what a call touches; maps on their way out; their end; swap-ins unplanned
+    revival, mapped                             how bytes come back: made again, mapped (copied in: `residency`)
+    residency, arrivals, eviction               every move of bytes, and the budget
+    recipe                                      how a call is run again
+    account                                     whose each byte in near memory is
+    storage                                     one block: its states, its places, and who may change what
+    places                                      where Chainer holds arrays, and how a read is noticed
+    tally, freezing, log                        what it cost; what becomes a trace; what is said
+"""

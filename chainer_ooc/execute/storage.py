@@ -12,7 +12,7 @@
     turn back    ARRIVING             AWAY        the swap-in failed, or nobody waits for it: the far copy is whole
     show         AWAY                 RESIDENT    the far copy itself is mapped, see `sources`
     make         LOST                 RESIDENT    the recipe has run
-    take up      AWAY, LOST           RESIDENT    somebody held the array all the time: his and Chainer's stay one
+    take up      AWAY, LOST           RESIDENT    somebody held the array all the time: it stays one with Chainer's
     -----------  -------------------  ----------  -------------------------------------------------------------
 
 A storage never owns its block while that is RESIDENT: the places do, and a weak reference tells when it is really gone.
