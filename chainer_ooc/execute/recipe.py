@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +101,8 @@ class Prototype:
 
     Attributes:
         function: the copy's attributes, by owner: the function, and the old-style function that it adapts.
-        random: state of NumPy's random stream.
+        random: state of NumPy's random stream before the first run, or None if that drew nothing.
+        random_after: its state after that run.
         configuration: chainer.config's entries in this thread.
     """
 
@@ -108,6 +110,7 @@ class Prototype:
     attributes: tuple[dict[str, Any], ...]
     random: dict[str, Any] | None
     configuration: dict[str, Any]
+    random_after: dict[str, Any] | None = None
 
 
 @dataclass(eq=False)
@@ -164,6 +167,11 @@ class Recipe:
         owners = _revive(self.prototype)
         with _surroundings(self.prototype):
             outputs = owners[0].forward(tuple(inputs))
+            if self.prototype.random is not None and not _same_random(
+                    np.random.get_state(legacy=False), self.prototype.random_after):
+                raise LostMapError(
+                    f'{self.label} drew other random numbers when it ran again, as another thread draws from '
+                    "numpy.random too. To go on use policy 'swap-all', which keeps a copy of every map")
         made = {}
         for product in self.products:
             array = outputs[product.name] if isinstance(product.name, int) else owners[product.owner].__dict__.get(
@@ -222,7 +230,8 @@ def prepare(function: Any, repeats_random: bool = True) -> Prototype:
     attributes = _attributes_of(function)
     kinds = tuple(type(each) for each in owners_of(function))
     configuration = {**vars(chainer.global_config), **vars(chainer.config._local), 'ooc': None, 'in_recomputing': True}
-    return Prototype(kinds, attributes, np.random.get_state(legacy=False), configuration)
+    random = np.random.get_state(legacy=False) if _may_draw(function) else None
+    return Prototype(kinds, attributes, random, configuration)
 
 
 def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], call: Call,
@@ -238,8 +247,10 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
         will_stay: whether a storage can be had in backward.
     """
     prototype.attributes[0]['_input_layouts'] = function._input_layouts
-    if _same_random(prototype.random, np.random.get_state(legacy=False)):
-        prototype.random = None
+    if prototype.random is not None:
+        prototype.random_after = np.random.get_state(legacy=False)
+        if _same_random(prototype.random, prototype.random_after):
+            prototype.random = None
     products = []
     found: list[tuple[int | str, int, Any]] = [(index, 0, array_of(each)) for index, each in enumerate(outputs)]
     owners = owners_of(function)
@@ -298,10 +309,24 @@ def _is_trusted(owner: Any) -> bool:
 def _check_random(function: Any, repeats_random: bool) -> None:
     if not repeats_random and any(type(each).__module__ in _DRAWING_MODULES for each in owners_of(function)):
         raise UnrepeatableError(f'{type(function).__name__} draws from a stream that cannot be set back')
+    if _has_other_threads() and _may_draw(function):
+        raise UnrepeatableError(f'{type(function).__name__} draws from a stream that another thread may draw from')
     present = vars(np.random)
     for name, value in _DRAWING.items():
         if present.get(name) is not value:
             raise UnrepeatableError(f'numpy.random.{name} is replaced')
+
+
+def _may_draw(function: Any) -> bool:
+    """Whether a function may draw random numbers: of Chainer's own, it is known which do."""
+    modules = [type(each).__module__ for each in owners_of(function)]
+    return any(each in _DRAWING_MODULES or not each.startswith('chainer.') for each in modules)
+
+
+def _has_other_threads() -> bool:
+    """Whether the program has threads, such as those that load data, which share NumPy's random stream."""
+    return any(each is not threading.current_thread() and not each.name.startswith('chainer_ooc')
+               for each in threading.enumerate())
 
 
 def _attributes_of(function: Any) -> tuple[dict[str, Any], ...]:

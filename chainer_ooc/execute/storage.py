@@ -390,8 +390,9 @@ class Storage:
     def arrive(self) -> ByteArray:
         """The bytes are there; gives the block, which only the places own from then on."""
         assert self.block is not None
-        block, self.block, self.transfer = self.block, None, None
+        block = self.block
         self._go('arrive')
+        self.block = self.transfer = None
         return block
 
     def turn_back(self) -> None:
