@@ -45,8 +45,8 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 def bring_back(nodes: Sequence[Any]) -> None:
     """Makes the data of nodes resident for hooks, which look and do not write."""
     with computing():
-        for node in nodes:
-            node.data  # noqa: B018, reading is what brings it back
+        arrays = [node.data for node in nodes]  # held meanwhile, so that none leaves for the next
+        del arrays
 
 
 def current() -> Session | None:
