@@ -268,7 +268,7 @@ class Storage:
         array = None
         for place in self.places.values():
             array = place.get()
-            if array is not None and type(array) is not Away:
+            if array is not None and type(array) is not Away and arrays.root_of(array) is root:
                 if isinstance(place, VariablePlace) and place.is_copied():
                     return True
                 if place.slot() not in slots:

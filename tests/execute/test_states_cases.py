@@ -302,3 +302,14 @@ def test_a_failed_swap_out_that_is_interrupted_at_any_moment_loses_nothing(memor
     memories[0].swap_out(storage)
     memories[0].calm()
     assert np.array_equal(shown.array, values())
+
+
+def test_a_block_whose_places_have_another_is_held_by_whoever_is_left(memories):
+    array = values()
+    shown = chainer.Variable(array)
+    storage = stored(memories[0], shown)
+    shown.array = values() * 2
+    assert storage.is_held_elsewhere()
+    assert not memories[0].swap_out(storage)
+    array[...] = 0
+    assert np.array_equal(shown.array, values() * 2)
