@@ -146,6 +146,10 @@ class Recipe:
         """An input may not be as it was any more."""
         self.spoilt = True
 
+    def trusts(self, storage: Storage) -> bool:
+        """Whether it would not see that a storage's bytes are others."""
+        return any(each.storage is storage and each.checksum is None for each in self.moved())
+
     def makes(self) -> list[Storage]:
         """The storages that have it as their recipe."""
         found = (each.storage() for each in self.products)

@@ -601,5 +601,13 @@ class Residency(Account):
                 copy, transfer = self.backend.swap_out(block)
                 self.tally.swapped_out_bytes += storage.nbytes
                 transfer.wait()
+            self._hold(storage, block)
             self.know(storage.split_off(copy))
+        self._hold(storage, block)
         storage.expose()
+
+    @staticmethod
+    def _hold(storage: Storage, block: ByteArray) -> None:
+        """Until the places have it, as an interrupt may come between that and a copy that is worthless."""
+        if storage.state is State.RESIDENT:
+            storage.keep(block)

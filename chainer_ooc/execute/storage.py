@@ -122,6 +122,9 @@ class Recipe(Protocol):
     def spoil(self) -> None:
         """An input may not be as it was any more."""
 
+    def trusts(self, storage: Storage) -> bool:
+        """Whether it would not see that a storage's bytes are others."""
+
     def makes(self) -> list[Storage]:
         """The storages that have it as their recipe."""
 
@@ -240,7 +243,7 @@ class Storage:
 
     def can_return(self) -> bool:
         """Whether its bytes can be had whenever they are asked for, as long as its graph lives."""
-        return self.copy is not None or self.recipe is not None or self.is_retained()
+        return self.has_true_copy() or self.recipe is not None or self.is_retained()
 
     def is_wanted(self) -> bool:
         """Whether anybody is left who could ask for it."""
@@ -265,7 +268,7 @@ class Storage:
         array = None
         for place in self.places.values():
             array = place.get()
-            if array is not None and type(array) is not Away:
+            if array is not None and type(array) is not Away and arrays.root_of(array) is root:
                 if isinstance(place, VariablePlace) and place.is_copied():
                     return True
                 if place.slot() not in slots:
@@ -354,10 +357,10 @@ class Storage:
     def stay_alone(self) -> None:
         """What was to leave is resident, and its copy is worthless: Variables too have their arrays again."""
         assert self.block is not None
+        self.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
         self._go('stay')
         self._fill(self.block, in_variables=True)
         self.block = self.transfer = None
-        self.drop_copy()
         self.watch()
 
     def let_go(self) -> None:
@@ -391,7 +394,7 @@ class Storage:
         """The bytes are there; gives the block, which only the places own from then on."""
         assert self.block is not None
         block = self.block
-        self._go('arrive')
+        self._go('arrive')  # before anything else, or an interrupt leaves it waiting for nothing
         self.block = self.transfer = None
         return block
 
@@ -415,8 +418,10 @@ class Storage:
         self.root = root
 
     def refill(self, block: ByteArray) -> None:
-        """Gives the places their arrays."""
+        """Gives the places their arrays, and what kept the block for them is over."""
         self._fill(block)
+        if self.state is State.RESIDENT and not self.memory.closed:
+            self.block = None
 
     def notice(self) -> ByteArray | None:
         """Returns the block if it is in near memory, and takes note if it is so, or is not, without our doing."""
@@ -458,7 +463,9 @@ class Storage:
         """Who held the array may have written to it, or will: recipes go on with what it was before."""
         if self.readers and self.can_split():
             self.memory.know(self.split_off(None))
-        self.spoil_readers()
+        for recipe in list(self.readers):
+            if recipe.trusts(self):
+                recipe.spoil()
 
     def can_split(self) -> bool:
         """Whether its bytes as they are can be had without it."""
@@ -485,7 +492,7 @@ class Storage:
         return other
 
     def keep(self, block: ByteArray) -> None:
-        """Its memory is closed, and the bytes live as long as it does."""
+        """The bytes live as long as it does: until the places have them, or for ever once its memory is closed."""
         self.block = block
 
     def drop_copy(self) -> None:

@@ -1,4 +1,5 @@
 """Short ways to faults that the state machine of `test_states.py` found."""
+import contextlib
 import copy
 import types
 
@@ -235,7 +236,7 @@ def test_what_is_taken_up_is_split_from_what_recipes_read(memories):
     assert np.array_equal(output.array, np.tanh(values()))
 
 
-@pytest.mark.parametrize('moments', range(40))
+@pytest.mark.parametrize('moments', range(90))
 def test_a_swap_in_that_is_interrupted_at_any_moment_can_be_tried_again(memories, moments):
     shown = chainer.Variable(values())
     storage = stored(memories[0], shown)
@@ -277,3 +278,38 @@ def test_a_map_that_was_written_to_and_lost_does_not_come_back_with_its_sibling(
     assert np.array_equal(second.array, np.cos(values()))
     with pytest.raises(LostMapError, match='no copy of it'):
         _ = node.data
+
+
+def test_a_batch_whose_copy_is_outdated_is_copied_for_a_recipe(memories):
+    batch = chainer.Variable(values())
+    away(stored(memories[0], batch))
+    assert np.array_equal(batch.array, values())  # from now on the program may write to it
+    output, lost = applied(memories[0], Tanh, batch)
+    del batch
+    assert lost.memory.give_up(lost)
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+@pytest.mark.parametrize('moments', range(60))
+def test_a_failed_swap_out_that_is_interrupted_at_any_moment_loses_nothing(memories, moments):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    memories[0].backend.fail_next('swap_out')
+    memories[0].swap_out(storage)
+    with contextlib.suppress(SpillError):
+        interrupted(memories[0].settle, moments)
+    memories[0].calm()
+    memories[0].swap_out(storage)
+    memories[0].calm()
+    assert np.array_equal(shown.array, values())
+
+
+def test_a_block_whose_places_have_another_is_held_by_whoever_is_left(memories):
+    array = values()
+    shown = chainer.Variable(array)
+    storage = stored(memories[0], shown)
+    shown.array = values() * 2
+    assert storage.is_held_elsewhere()
+    assert not memories[0].swap_out(storage)
+    array[...] = 0
+    assert np.array_equal(shown.array, values() * 2)
