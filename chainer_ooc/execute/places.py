@@ -66,6 +66,11 @@ def computing(is_foreign: bool = False) -> Iterator[None]:
         _thread.computations, _thread.is_foreign = before
 
 
+def forget_computations() -> None:
+    """No function runs in this thread any more: an exception has come to the outermost, and may have hit any line."""
+    _thread.computations, _thread.is_foreign = 0, False
+
+
 def is_computing() -> bool:
     """Whether the calling thread runs a function."""
     return _thread.computations > 0

@@ -25,7 +25,7 @@ from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.iteration import Iteration, can_leave
-from chainer_ooc.execute.places import array_in_place, computing, is_computing
+from chainer_ooc.execute.places import array_in_place, computing, forget_computations, is_computing
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.recipe import may_write_inputs
 from chainer_ooc.execute.residency import Residency
@@ -68,8 +68,13 @@ class Session:
                 self._memory.backend.keep_at_most(0)
             if is_foreign:
                 _open(inputs)
-            with computing(is_foreign):
-                outputs: tuple[Any, ...] = function._apply(inputs)
+            try:
+                with computing(is_foreign):
+                    outputs: tuple[Any, ...] = function._apply(inputs)
+            except BaseException:
+                if is_outermost:
+                    forget_computations()
+                raise
             if is_outermost:
                 _open(outputs)  # they may lie on what was given
             return outputs
@@ -234,6 +239,7 @@ class Session:
         try:
             yield
         except DeviceMemoryError as error:
+            forget_computations()
             in_hand = self._iteration is not None
             self._abandon()
             budget_bytes = self._memory.context.budget_bytes
@@ -242,6 +248,7 @@ class Session:
             where = f'{way} of {name_of(function)}'
             raise InfeasibleBudgetError(self.settings.policy, budget_bytes, error.floor_bytes, where) from error
         except BaseException:
+            forget_computations()
             self._abandon()
             raise
 
