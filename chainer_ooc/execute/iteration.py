@@ -183,7 +183,7 @@ class Iteration:
         self._before_writes = []
 
     def _prepared(self, function: Any, position: int) -> Prototype | None:
-        if self.following.needs_recipe(position):
+        if self.following.needs_recipe(position) and not may_change_maps(function):
             with contextlib.suppress(UnrepeatableError):
                 return prepare(function, self._memory.backend.repeats_random)
         return None

@@ -155,7 +155,7 @@ class Residency(Account):
 
     def enter(self, context: Context) -> None:
         """Begins an iteration, or goes on with it in another way."""
-        if context.listener is not self.context.listener:
+        if context.listener != self.context.listener:
             if context.listener is None:
                 self.stop_metering()
             else:

@@ -48,7 +48,8 @@ from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePl
 #: Held by whoever changes a storage, an account or a residency.
 LOCK = threading.RLock()
 
-#: From so many places on the dead ones are looked for: a constant may be an input of every iteration.
+#: From so many places on, and each time that they have doubled, the dead ones are looked for: a constant may be an
+#: input of every iteration.
 CROWDED = 32
 
 
@@ -211,7 +212,7 @@ class Storage:
 
     def add_places(self, *places: Place) -> None:
         """Learns of places that may hold an array on the block; one known already counts once."""
-        if len(self.places) >= CROWDED:
+        if len(self.places) >= CROWDED and not len(self.places) & (len(self.places) - 1):
             self.places = {key: each for key, each in self.places.items() if each.is_alive()}
         for place in places:
             known = self.places.get(place.key)

@@ -6,7 +6,7 @@
 A swap-in starts together with the step before the one that reads the map; that one starts when both have ended.
 
 Source: OOC-Paleo 2.1 and 3.4. What differs: a swap-in for which there is no memory starts later, where vDNN fails; and
-a swap-out starts after the layer that reads the map last, not beside it (see `execute.synchrony`).
+a swap-out starts after the layer that reads the map last, not beside it (see `execute.iteration`).
 """
 
 from chainer_ooc.classify.decision import WITH_THE_STEP_BEFORE, Decision
