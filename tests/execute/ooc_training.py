@@ -180,9 +180,10 @@ def spill_bytes():
 
 
 def live_storages():
-    """Number of blocks of memory that chainer_ooc still looks after."""
+    """Number of blocks of memory that sessions still look after, those of tests without a session aside."""
     from chainer_ooc.execute.account import bury
     from chainer_ooc.execute.storage import Storage
     gc.collect()
-    bury()  # storages of tests that had no session
-    return sum(1 for each in gc.get_objects() if type(each) is Storage)
+    bury()
+    return sum(1 for each in gc.get_objects() if type(each) is Storage
+               and (each.memory.closed or not each.memory.backend._closed))
