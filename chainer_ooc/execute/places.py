@@ -24,11 +24,10 @@ Source: PyTorch's saved-tensor hooks (pack and unpack), for a framework that has
 from __future__ import annotations
 
 import abc
-import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -51,19 +50,24 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-@contextlib.contextmanager
-def computing(is_foreign: bool = False) -> Iterator[None]:
-    """Within it, this thread runs a function.
+class computing:  # noqa: N801
+    """Within it, this thread runs a function. Not a generator: one that an interrupt left open would end much later.
 
     Args:
         is_foreign: it is the program's own, which may write to whatever it reads. Chainer's functions only read.
     """
-    before = _thread.computations, _thread.is_foreign
-    try:
-        _thread.computations, _thread.is_foreign = before[0] + 1, is_foreign
-        yield
-    finally:
-        _thread.computations, _thread.is_foreign = before
+
+    __slots__ = ('_before', '_is_foreign')
+
+    def __init__(self, is_foreign: bool = False):
+        self._is_foreign = is_foreign
+
+    def __enter__(self) -> None:
+        self._before = _thread.computations, _thread.is_foreign
+        _thread.computations, _thread.is_foreign = self._before[0] + 1, self._is_foreign
+
+    def __exit__(self, *exception: object) -> None:
+        _thread.computations, _thread.is_foreign = self._before
 
 
 def forget_computations() -> None:
