@@ -32,7 +32,7 @@ from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute import storage as storages
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import computing, hidden_places
+from chainer_ooc.execute.places import computing, forget_computations, hidden_places
 from chainer_ooc.execute.recipe import UnrepeatableError, prepare, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.revival import MAKE_AGAIN
@@ -483,6 +483,7 @@ class World:
         """Has a KeyboardInterrupt come in the middle of an operation."""
         if interrupted(lambda: operation(i, j), moments):
             self.was_interrupted = True
+            forget_computations()  # as a session does when an exception comes to it
             self.recover()
 
     def recover(self):
