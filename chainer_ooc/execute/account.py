@@ -93,8 +93,7 @@ class Account:
 
     def near_bytes(self) -> int:
         """Bytes in near memory that count."""
-        bury()
-        return self._map_bytes + self.beside.total_bytes
+        return self.map_bytes() + self.beside.total_bytes
 
     def map_bytes(self) -> int:
         """Bytes of feature maps."""

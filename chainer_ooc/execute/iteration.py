@@ -171,7 +171,7 @@ class Iteration:
         for storage in storages:
             if storage.readers and is_foreign:
                 storage.memory.open(storage)
-            elif storage.copy is not None or storage.recipe is not None or storage.readers:
+            elif storage.is_relied_on():
                 self._before_writes.append((storage, storage.checksum()))
 
     def _look_for_writes(self) -> None:
@@ -208,8 +208,7 @@ class Iteration:
             self._hold(write_recipe(self._prototype, function, inputs, outputs, call, self._will_stay), position)
         self._prototype = None
         for each in (*self._memory.pinned, *kept):
-            if each.copy is not None or each.recipe is not None or each.readers:
-                each.watch()  # a Variable may have come that shows another part of it
+            each.watch()  # a Variable may have come that shows another part of it
         # What is hidden does not go before the next call: F.dropout looks at the mask once more.
         for map_id in self.following.forgotten_after(position):
             hidden = recorder.maps[map_id].hidden

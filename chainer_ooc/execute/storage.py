@@ -10,7 +10,7 @@
     come         AWAY                 ARRIVING    a swap-in starts: the target is held here
     arrive       ARRIVING             RESIDENT    the bytes are there
     turn back    ARRIVING             AWAY        the swap-in failed, or nobody waits for it: the far copy is whole
-    show         AWAY                 RESIDENT    the far copy itself is mapped, see `sources`
+    show         AWAY                 RESIDENT    the far copy itself is mapped, see `mapped`
     make         LOST                 RESIDENT    the recipe has run
     take up      AWAY, LOST           RESIDENT    somebody held the array all the time: it stays one with Chainer's
     -----------  -------------------  ----------  -------------------------------------------------------------
@@ -24,7 +24,7 @@ is held while copies are waited for. Two locks could be taken in both orders; on
 
 **What the program reads, it may write to.** A Variable of a block that has a far copy, or that recipes read, is watched
 (`places.Watched`). After the program's first read the storage is *exposed*: the far copy is not trusted any more, and
-what recipes read is split off as a storage of its own, with the bytes as they were (`Residency.split`).
+what recipes read is split off as a storage of its own, with the bytes as they were (`split_off`).
 
 Left out: when to do what (`residency`), and which memory that frees.
 """
@@ -242,6 +242,10 @@ class Storage:
         """Whether the far copy is what the block is."""
         return self.copy is not None and (self.mapped or not self.exposed)
 
+    def is_relied_on(self) -> bool:
+        """Whether a far copy, its recipe or others would be wrong if somebody wrote to the block unseen."""
+        return self.copy is not None or self.recipe is not None or bool(self.readers)
+
     def can_return(self) -> bool:
         """Whether its bytes can be had whenever they are asked for, as long as its graph lives."""
         return self.has_true_copy() or self.recipe is not None or self.is_retained()
@@ -299,7 +303,7 @@ class Storage:
 
     def _watch(self, places: Iterable[VariablePlace]) -> None:
         root = self.root()
-        if root is None or self.exposed or not (self.copy is not None or self.recipe is not None or self.readers):
+        if root is None or self.exposed or not self.is_relied_on():
             return
         for place in places:
             array = place.get()
