@@ -116,6 +116,9 @@ class Holder:
     def is_alive(self):
         return True
 
+    def slot(self):
+        return id(self)
+
     def get(self):
         return self.held
 

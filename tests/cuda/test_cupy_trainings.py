@@ -12,7 +12,8 @@ from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc import backends
-from chainer_ooc.backends.cuda import CudaBackend
+from chainer_ooc.backends import host
+from chainer_ooc.backends.cuda import CudaBackend, arrays
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
@@ -32,6 +33,7 @@ def on_device(monkeypatch):
     monkeypatch.setattr(cuda, 'available', True)
     monkeypatch.setattr(cuda, 'ndarray', cupy.ndarray)
     monkeypatch.setattr(cuda.GpuDevice, 'from_array', staticmethod(lambda array: None))  # there is none to make current
+    monkeypatch.setattr(arrays, 'checksum', lambda array: host.arrays.checksum(cupy_over_host.seen(array)))  # a kernel
     for remembered in ('_array_types', '_cpu_array_types'):  # from when there was no GPU
         monkeypatch.setattr(chainer, remembered, None)
     made, before, outside = [], cupy.cuda.get_allocator(), cupy_over_host.outside(cupy)
