@@ -14,7 +14,7 @@ from chainer_ooc.cli.prediction import in_core, problem_of, read_trace
 from chainer_ooc.errors import OocError
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import seconds
-from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.schedule.plan import plan_within
 from chainer_ooc.schedule.plan_file import put_plan
 from chainer_ooc.schedule.saved import SavedPlan, save_plan
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     trace = read_trace(arguments.trace)
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     started = time.perf_counter()
-    plan = make_plan(POLICIES[arguments.policy], problem)
+    plan = plan_within(POLICIES[arguments.policy], problem)
     planning_seconds = time.perf_counter() - started
     if arguments.save is not None:
         _save(arguments.save, save_plan(trace, plan, arguments.min_bytes))

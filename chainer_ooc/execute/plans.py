@@ -24,7 +24,7 @@ from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.saved_plans import SavedPlans
 from chainer_ooc.execute.times import Times, Timing
-from chainer_ooc.schedule.plan import Plan, make_plan
+from chainer_ooc.schedule.plan import Plan, plan_within
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import scale
@@ -123,9 +123,9 @@ class Graph:
         problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes)
         if self.slack_bytes:
             with contextlib.suppress(InfeasibleBudgetError):  # better short now and then than refused
-                return make_plan(POLICIES[settings.policy], replace(
+                return plan_within(POLICIES[settings.policy], replace(
                     problem, budget_bytes=max(1, budget_bytes - self.slack_bytes)))
-        return make_plan(POLICIES[settings.policy], problem)
+        return plan_within(POLICIES[settings.policy], problem)
 
     def record_again(self, trace: Trace, metered: bool) -> None:
         """Takes a newer recording; plans are made anew."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from chainer_ooc.classify.policies.policy import Policy
@@ -12,6 +13,9 @@ from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.course import Course, lay_out
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.simulate.simulator import run
+
+#: What users are told to add to a named floor, and how far apart the budgets are that `plan_within` tries.
+MARGIN = 1.02
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,33 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
     if not course.fits(problem.budget_bytes):
         raise _refusal(policy, problem, course)
     return plan_of(policy.name, problem, course)
+
+
+def plan_within(policy: Policy, problem: Problem) -> Plan:
+    """`make_plan` for training: a policy that refuses a budget, and takes a smaller one, is asked as if it had that.
+
+    Such are policies whose swap-ins start without a look at memory. With more memory they keep more, and what they need
+    grows past it: a budget above one that was named would be refused again. The papers' tables show them as they are.
+
+    Raises:
+        InfeasibleBudgetError: as `make_plan`.
+    """
+    try:
+        return make_plan(policy, problem)
+    except InfeasibleBudgetError:
+        course = _course_of_less(policy, problem)
+        if course is None:
+            raise
+        return plan_of(policy.name, problem, course)
+
+
+def _course_of_less(policy: Policy, problem: Problem) -> Course | None:
+    """What is decided for the largest of some smaller budgets that fits, down to half the budget."""
+    if policy.decide(problem).starts.checks_memory:
+        return None
+    smaller = (replace(problem, budget_bytes=math.ceil(problem.budget_bytes / MARGIN ** step)) for step in range(1, 36))
+    courses = (lay_out(each, policy.decide(each)) for each in smaller)
+    return next((course for course in courses if course.fits(problem.budget_bytes)), None)
 
 
 def _refusal(policy: Policy, problem: Problem, course: Course) -> InfeasibleBudgetError:

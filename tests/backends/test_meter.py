@@ -1,4 +1,5 @@
 """The meter counts what NumPy allocates, and leaves tracemalloc as it was."""
+import ctypes
 import itertools
 import tracemalloc
 
@@ -9,7 +10,7 @@ from chainer_ooc.backends.host import meter as module
 from chainer_ooc.backends.host.meter import HostMeter
 
 MB = 1_000_000
-SLACK_BYTES = 100_000  # objects of Python
+SLACK_BYTES = 100  # what the interpreter allocates between the start and its own allocators being back
 
 
 @pytest.fixture
@@ -89,6 +90,27 @@ def test_a_user_who_stops_tracing_meanwhile_does_no_harm(meter):
     meter.above_mark_bytes()
     meter.stop()
     assert not tracemalloc.is_tracing()
+
+
+def allocators():
+    """Which functions Python allocates by, of each domain."""
+    found = [module._Allocator() for _ in range(3)]
+    for domain, each in enumerate(found):
+        ctypes.pythonapi.PyMem_GetAllocator(domain, ctypes.byref(each))
+    return [bytes(each) for each in found]
+
+
+def test_objects_of_python_are_not_counted_and_are_allocated_as_before(meter):
+    before = allocators()
+    meter.start()
+    assert allocators() == before
+    objects = [str(number) for number in range(100_000)]
+    assert meter.current_bytes() == pytest.approx(0, abs=SLACK_BYTES)
+    array = np.empty(2 * MB, 'u1')
+    assert meter.current_bytes() == pytest.approx(2 * MB, abs=SLACK_BYTES)
+    meter.stop()
+    assert allocators() == before
+    del objects, array
 
 
 def test_a_process_that_has_started_it_too_often_may_not_again(meter, monkeypatch):

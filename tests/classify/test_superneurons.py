@@ -2,9 +2,13 @@
 import dataclasses
 from collections import Counter
 
+import pytest
+
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.plan import make_plan, plan_within
 from chainer_ooc.schedule.swap_ins import SwapIn
 
 KEEP, SWAP, RECOMPUTE = Verdict
@@ -116,3 +120,19 @@ def test_a_decision_takes_few_evaluations(resnet, monkeypatch):
         calls.append(given), real(*given))[1])
     POLICY.decide(resnet.problem(40_000))
     assert 2 < len(calls) <= 8
+
+
+def test_training_takes_every_budget_above_one_that_was_named(resnet):
+    # With more memory the policy keeps more, which may leave too little for swap-ins that do not wait for any.
+    def is_refused(plan, budget_bytes):
+        try:
+            assert plan(POLICY, resnet.problem(budget_bytes)).peak_bytes <= budget_bytes
+        except InfeasibleBudgetError:
+            return True
+        return False
+
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        make_plan(POLICY, resnet.problem(1))
+    budgets = [int(caught.value.floor_bytes * (1 + percent / 100)) for percent in range(60)]
+    assert not any(is_refused(plan_within, each) for each in budgets)
+    assert any(is_refused(make_plan, each) for each in budgets)
