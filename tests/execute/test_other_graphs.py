@@ -112,14 +112,20 @@ def test_an_estimate_that_does_not_know_what_is_retained_is_left(policy, sizes):
 
 def test_an_estimate_that_is_too_large_for_the_budget_is_not_used(policy):
     """In an estimate all bytes grow, parameters' gradients too: a budget for the truth may be too small for it."""
-    def run(name, budget=None):
-        training = Training('residual')
+    def run(name, sizes, budget=None):
+        training, phases = Training('views'), []
+        chainer_ooc.reset()
         with chainer.using_config('ooc', None) if name is None else ooc(name, budget=budget):
-            for size in (1, 1, 4, 4, 2):
+            for size in sizes:
                 training.iterate(size=size)
-        return training.finish()
-    peak_bytes = max(each.peak_bytes for each in run(policy).stats)
-    assert_same_bits(run(policy, peak_bytes + 40_000), run(None).bits)
+                phases.append(None if name is None else chainer_ooc.stats().phase)
+        return training.finish(), phases
+    sizes = (1, 1, 4, 4, 2)
+    assert run(policy, sizes)[1][2] == 'run'
+    peak_bytes = max(each.peak_bytes for each in run(policy, (4, 4))[0].stats)
+    found, phases = run(policy, sizes, int(1.05 * peak_bytes))
+    assert phases[2] == 'profile'
+    assert_same_bits(found, run(None, sizes)[0].bits)
 
 
 def test_graphs_that_differ_in_a_later_shape_only_have_plans_of_their_own():
