@@ -26,7 +26,8 @@ _libraries: dict[type, ModuleType | None] = {np.ndarray: _host}
 
 def is_array(value: Any) -> bool:
     """Whether a value is an array whose memory may be moved."""
-    return _library(type(value)) is not None
+    kind = type(value)  # each attribute of each function comes here
+    return (_libraries[kind] if kind in _libraries else _library(kind)) is not None
 
 
 def is_on_device(value: Any) -> bool:

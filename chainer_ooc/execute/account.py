@@ -46,7 +46,7 @@ class Beside:
     @property
     def total_bytes(self) -> int:
         """All of them."""
-        return self.steady_bytes + self.gradient_bytes + self.scratch_bytes
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.scratch_bytes
 
 
 @dataclass(eq=False)
@@ -93,7 +93,8 @@ class Account:
 
     def near_bytes(self) -> int:
         """Bytes in near memory that count."""
-        return self.map_bytes() + self.beside.total_bytes
+        bury()
+        return self._map_bytes + self.beside.total_bytes
 
     def map_bytes(self) -> int:
         """Bytes of feature maps."""

@@ -194,9 +194,9 @@ class Iteration:
         if self.recorded:
             self._peak(peak_bytes)
         self._look_for_writes()
-        ids, kept = see_call(
+        ids, kept, touched = see_call(
             self._memory, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
-        self._keep_track(function, inputs, outputs, kept)
+        self._keep_track(function, kept, touched)
         arrays = [array_of(each) for each in (*inputs, *outputs)]
         call = recorder.call(name_of(function), ids, arrays, span, peak_bytes, self._repeatable)
         del arrays
@@ -221,17 +221,12 @@ class Iteration:
         self._memory.pin()
         self._wait_if_synchronous()
 
-    def _keep_track(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], kept: list[Storage]) -> None:
+    def _keep_track(self, function: Any, kept: list[Storage], touched: dict[int, Storage]) -> None:
         """Remembers the storages that got an id in this call, by id; the function retains `kept`."""
         self._functions.append(weakref.ref(function))
         self._call_of[id(function)] = len(self.recorder.calls)
-        found = {each.map: each for each in kept if each.token is self}
-        self._retained.append(list(found))
-        for given in (*inputs, *outputs):
-            storage = find(array_of(given))
-            if storage is not None and storage.token is self:
-                found[storage.map] = storage
-        self._storages += [weakref.ref(found[map_id]) for map_id in sorted(found) if map_id >= len(self._storages)]
+        self._retained.append([each.map for each in kept if each.token is self])
+        self._storages += [weakref.ref(touched[map_id]) for map_id in sorted(touched) if map_id >= len(self._storages)]
 
     def _note_written(self, call: Call) -> None:
         """A function that may write to its inputs has read them: their producers may not give them again."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
-from chainer_ooc.execute.places import array_in_place, computing
-from chainer_ooc.execute.session import Session, demand_of
+from chainer_ooc.execute.places import array_in_place, computing, is_computing
+from chainer_ooc.execute.session import Session, apply_within, demand_of
 from chainer_ooc.execute.storage import LOCK
 
 _Thread = threading.Thread
@@ -24,6 +24,8 @@ _latest: dict[_Thread, str] = {}
 
 def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """FunctionNode.apply while chainer.config.ooc is set."""
+    if is_computing():
+        return apply_within(function, inputs)
     return _session(_device_of(inputs)).apply(function, inputs)
 
 

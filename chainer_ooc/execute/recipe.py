@@ -199,7 +199,8 @@ def is_repeatable(function: Any, repeats_random: bool = True) -> bool:
 
 def may_write_inputs(function: Any) -> bool:
     """Whether nothing is known about what a function does to its inputs: a user's, which does not say it is pure."""
-    return not all(_is_trusted(each) for each in owners_of(function))
+    old_style = function.__dict__.get('_function')
+    return not (_is_trusted(function) and (old_style is None or _is_trusted(old_style)))
 
 
 def may_change_maps(function: Any) -> bool:
@@ -208,8 +209,10 @@ def may_change_maps(function: Any) -> bool:
 
     if any(type(each).__module__ in _WRITING_MODULES for each in owners_of(function)):
         return True
-    hooks = [*chainer.get_function_hooks().values(), *(function._local_function_hooks or {}).values()]
-    return not all(type(each).__module__.startswith('chainer.') for each in hooks)
+    common, own = chainer.get_function_hooks(), function._local_function_hooks
+    if not common and not own:
+        return False
+    return not all(type(each).__module__.startswith('chainer.') for each in (*common.values(), *(own or {}).values()))
 
 
 def owners_of(function: Any) -> list[Any]:
@@ -311,9 +314,11 @@ def _is_trusted(owner: Any) -> bool:
 
 
 def _check_random(function: Any, repeats_random: bool) -> None:
+    if not _may_draw(function):
+        return
     if not repeats_random and any(type(each).__module__ in _DRAWING_MODULES for each in owners_of(function)):
         raise UnrepeatableError(f'{type(function).__name__} draws from a stream that cannot be set back')
-    if _has_other_threads() and _may_draw(function):
+    if _has_other_threads():
         raise UnrepeatableError(f'{type(function).__name__} draws from a stream that another thread may draw from')
     present = vars(np.random)
     for name, value in _DRAWING.items():

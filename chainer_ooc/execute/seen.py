@@ -50,13 +50,14 @@ class Parameters:
 def see_call(
         memory: Residency, recorder: Recorder, parameters: Parameters, token: object, function: Any,
         inputs: Sequence[Any], outputs: Sequence[Any],
-        min_bytes: int) -> tuple[tuple[list[int], list[int], list[int]], list[Storage]]:
+        min_bytes: int) -> tuple[tuple[list[int], list[int], list[int]], list[Storage], dict[int, Storage]]:
     """Registers everything that a call touched.
 
     Returns:
-        The ids of its inputs, outputs and hidden arrays, -1 for what cannot be moved; and what its backward may read.
+        The ids of its inputs, outputs and hidden arrays, -1 for what cannot be moved; what its backward may read; and
+        what it touched, by id.
     """
-    position = len(recorder.calls)
+    position, touched = len(recorder.calls), {}
 
     def see(array: Any, node: Any, producer: int | None, place: AttributePlace | None = None) -> int:
         if array is None or parameters.own(array):
@@ -83,6 +84,7 @@ def see_call(
         else:
             storage.add_places(place)
         storage.memory.touch(storage)
+        touched[storage.map] = storage
         return storage.map
 
     inside = []
@@ -99,7 +101,7 @@ def see_call(
         storage.retain()
         if storage.token is token:
             recorder.maps[storage.map].retained = True
-    return (inside, outside, concealed), kept
+    return (inside, outside, concealed), kept, touched
 
 
 def name_of(function: Any) -> str:

@@ -60,24 +60,10 @@ class Session:
     # --- what the seams call ---------------------------------------------------------------------------------------
 
     def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Runs a forward call."""
+        """Runs a forward call that is within no other."""
+        if not _is_managed(inputs):
+            return self._evaluate(function, inputs)
         is_foreign = may_write_inputs(function)
-        if is_computing() or not _is_managed(inputs):
-            is_outermost = not is_computing()
-            if is_outermost:  # an evaluation allocates without asking
-                self._memory.backend.keep_at_most(0)
-            if is_foreign:
-                _open(inputs)
-            try:
-                with computing(is_foreign):
-                    outputs: tuple[Any, ...] = function._apply(inputs)
-            except BaseException:
-                if is_outermost:
-                    forget_computations()
-                raise
-            if is_outermost:
-                _open(outputs)  # they may lie on what was given
-            return outputs
         with self._guard(function, 'forward'), computing():
             with LOCK:
                 if self._iteration is None or self._iteration.is_over():
@@ -87,11 +73,22 @@ class Session:
                 iteration.before_call(function, inputs)
             started = self._memory.backend.moment()
             with self._memory.backend.computing(), computing(is_foreign):
-                outputs = function._apply(inputs)
+                outputs: tuple[Any, ...] = function._apply(inputs)
             span = started, self._memory.backend.moment()
             if function.inputs is not None:
                 with LOCK:
                     iteration.after_call(function, inputs, outputs, span)
+        return outputs
+
+    def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Runs a forward call that backward will not see; it allocates without asking."""
+        self._memory.backend.keep_at_most(0)
+        try:
+            outputs = apply_within(function, inputs)
+        except BaseException:
+            forget_computations()
+            raise
+        _open(outputs)  # they may lie on what was given
         return outputs
 
     def step(self, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -262,6 +259,16 @@ class Session:
             self._memory.recount()
 
 
+def apply_within(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Runs a forward call as it is, such as one that another function's backward applies."""
+    is_foreign = may_write_inputs(function)
+    if is_foreign:
+        _open(inputs)
+    with computing(is_foreign):
+        outputs: tuple[Any, ...] = function._apply(inputs)
+    return outputs
+
+
 def _open(given: Sequence[Any]) -> None:
     """Of Variables or arrays, notes that the program may write to what they lie on."""
     for each in given:
@@ -281,4 +288,4 @@ def _is_managed(inputs: Sequence[Any]) -> bool:
     import chainer
 
     return (chainer.config.enable_backprop and chainer.config.schedule_func is None
-            and all(isinstance(each, (chainer.Variable, *chainer.get_array_types())) for each in inputs))
+            and all(isinstance(each, chainer.Variable) or isinstance(each, chainer.get_array_types()) for each in inputs))
