@@ -11,6 +11,7 @@ import functools
 import logging
 import math
 import numbers
+import operator
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -72,8 +73,10 @@ def current() -> Settings:
     import chainer
 
     # Each call of a function comes here: reading the attributes one by one would take it ten times as long.
-    own, common = vars(chainer.config._local), vars(chainer.global_config)
-    return _settings(*[own[name] if name in own else common[name] for name in _READERS])
+    values, own = _common_values(vars(chainer.global_config)), vars(chainer.config._local)
+    if not own.keys().isdisjoint(_READERS):
+        values = tuple(own.get(name, value) for name, value in zip(_READERS, values, strict=True))
+    return _settings(*values)
 
 
 @functools.lru_cache(maxsize=16)
@@ -176,3 +179,4 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     'ooc_allocator': _allocator,
     'ooc_log': _log_level,
 }
+_common_values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter(*_READERS)

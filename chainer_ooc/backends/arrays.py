@@ -37,7 +37,8 @@ def is_on_device(value: Any) -> bool:
 
 def root_of(array: Any) -> Any:
     """Returns what owns the memory of `array`, or None if that memory cannot be moved."""
-    library = _library(type(array))
+    kind = type(array)
+    library = _libraries[kind] if kind in _libraries else _library(kind)
     return None if library is None else library.root_of(array)
 
 

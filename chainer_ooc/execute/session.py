@@ -288,4 +288,4 @@ def _is_managed(inputs: Sequence[Any]) -> bool:
     import chainer
 
     return (chainer.config.enable_backprop and chainer.config.schedule_func is None
-            and all(isinstance(each, chainer.Variable) or isinstance(each, chainer.get_array_types()) for each in inputs))
+            and all(isinstance(each, chainer.Variable) or is_array(each) for each in inputs))

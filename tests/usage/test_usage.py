@@ -15,12 +15,12 @@ import programs_objects  # noqa: F401
 import programs_threads  # noqa: F401
 import programs_writes  # noqa: F401
 import pytest
-from usage_limits import USED_UP, unforeseen
+from usage_limits import AWAY_WHEN_FORKED, USED_UP, unforeseen
 from usage_programs import PROGRAMS
 from usage_runs import assert_same_bits, at_the_floor, perform
 
 import chainer_ooc
-from chainer_ooc.errors import LostMapError
+from chainer_ooc.errors import LostMapError, SpillError
 
 EVERY_POLICY = '--usage-every-policy'
 # Each of these moves maps, or makes them again, in a way of its own; the others are mixtures.
@@ -60,10 +60,14 @@ def part_of_policies(name, at_floor):
 
 
 @contextlib.contextmanager
-def used_up(name):
-    """Lets programs of that list end in LostMapError."""
+def not_there(name):
+    """Lets programs of those lists end in LostMapError, or in a child's SpillError."""
     try:
         yield
+    except SpillError as error:
+        if name not in AWAY_WHEN_FORKED:
+            raise
+        pytest.xfail(f'what the child reads is in the parent: {error}')
     except LostMapError as error:
         if name not in USED_UP:
             raise
@@ -78,13 +82,13 @@ def plain(name):
 
 @pytest.mark.usefixtures('copies_end_at_once')
 def test_without_a_budget_the_bits_are_those_of_plain_chainer(name, policy):
-    with used_up(name):
+    with not_there(name):
         assert_same_bits(perform(PROGRAMS[name], policy), plain(name))
 
 
 @pytest.mark.usefixtures('every_other_copy_ends_at_once')
 def test_a_named_floor_works_at_once(name, policy):
-    with used_up(name):
+    with not_there(name):
         outcome = at_the_floor(PROGRAMS[name], policy)
         if outcome.refused_twice or outcome.run.overruns:  # what other tests have left may be freed while it records
             gc.collect()

@@ -42,6 +42,10 @@ USED_UP = {
     'objects-unset_between_forward_and_backward'}
 
 
+#: Programs whose forked child reads what was away when it was forked: SpillError, as the guide says.
+AWAY_WHEN_FORKED = {'forks-child_forks_once_more', 'forks-child_outlives_the_parents_iteration'}
+
+
 def unforeseen(name):
     """Why a program may be refused once more, or None."""
     return UNFORESEEN.get(name, _OTHER_THREADS if name.startswith(('threads-', 'forks-')) else None)

@@ -28,11 +28,10 @@ COLUMNS = 4093
 
 def root_of(array: Any) -> Array | None:
     """Returns the array that owns the memory of `array`, or None if that memory cannot be moved."""
-    if array.dtype.hasobject:
-        return None
-    while type(array.base) is np.ndarray:
-        array = array.base
-    owns = (array.base is None and array.flags.owndata) or type(array.base) in (Block, Mapping)
+    base = array.base
+    while type(base) is np.ndarray:
+        array, base = base, base.base
+    owns = array.flags.owndata if base is None else type(base) in (Block, Mapping)
     if not owns or not array.nbytes or array.dtype.hasobject:
         return None
     return array  # type: ignore[no-any-return]
@@ -40,7 +39,7 @@ def root_of(array: Any) -> Array | None:
 
 def layout_of(array: Array, root: Array) -> Layout:
     """Describes `array` as a view of `root`."""
-    offset_bytes = array.ctypes.data - root.ctypes.data
+    offset_bytes = 0 if array is root else array.ctypes.data - root.ctypes.data
     return Layout(array.dtype, array.shape, array.strides, offset_bytes, bool(array.flags.num & _WRITEABLE))
 
 
@@ -50,6 +49,8 @@ def flat_bytes(root: Array) -> ByteArray | None:
     The axes are put in order of their strides first: NumPy gives results the layout of their operands, so an owner may
     well be transposed.
     """
+    if root.flags.c_contiguous:
+        return root.reshape(-1).view(np.uint8)
     order = sorted(range(root.ndim), key=lambda axis: -root.strides[axis])
     gapless = root.transpose(order)
     if not gapless.flags.c_contiguous:
