@@ -230,10 +230,10 @@ class VariablePlace(Place):
         else:
             self._owner().get_variable_or_none()._data = Watched(away, data[0])
 
-    def unwatch(self) -> None:
-        """Has the program read an array that is there as it likes."""
+    def unwatch(self, owner: Owner) -> None:
+        """Has the program read an owner's array that is there as it likes; the Variable may have another's by now."""
         data = self._data()
-        if type(data) is Watched and list.__getitem__(data, 0) is not None:
+        if type(data) is Watched and list.__getitem__(data, 0) is not None and data.away and data.away.storage is owner:
             data.away = None
 
     def is_shown(self) -> bool:

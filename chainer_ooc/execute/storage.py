@@ -329,7 +329,7 @@ class Storage:
             if isinstance(place, VariablePlace):
                 if not self.exposed and not in_variables:
                     continue
-                place.unwatch()
+                place.unwatch(self)
             away = place.get()
             if type(away) is Away and away.storage is self:
                 if away.layout not in views:

@@ -313,3 +313,18 @@ def test_a_block_whose_places_have_another_is_held_by_whoever_is_left(memories):
     assert not memories[0].swap_out(storage)
     array[...] = 0
     assert np.array_equal(shown.array, values() * 2)
+
+
+def test_the_next_array_of_a_variable_stays_watched_whatever_becomes_of_the_one_before(memories):
+    shown = chainer.Variable(values())
+    before = stored(memories[0], shown)
+    away(before)
+    held = shown.array  # from now on the program may write to it
+    shown.array = values() * 2
+    shown.retain_data()
+    output, lost = applied(memories[0], Tanh, shown)
+    assert memories[0].prefetch(before)
+    shown.array[...] = 0
+    assert lost.memory.give_up(lost)
+    assert np.array_equal(output.array, np.tanh(values() * 2))
+    assert np.array_equal(held, values())
