@@ -208,7 +208,7 @@ class VariablePlace(Place):
 
     def put(self, content: Array | Away) -> None:
         variable = self._owner().get_variable_or_none()
-        is_shared = _is_shared(variable)  # by a copy of the Variable
+        is_shared = _is_shared(variable)  # by a copy of the Variable; a plain list has to stay that of both
         data = variable._data
         if not isinstance(content, Away):
             data[0] = content
@@ -217,7 +217,7 @@ class VariablePlace(Place):
         elif type(data) is Watched:
             data.away = content
             list.__setitem__(data, 0, None)
-        else:
+        elif not is_shared:
             variable._data = Watched(content)
 
     def watch(self, away: Away) -> None:

@@ -14,6 +14,7 @@ from states_world import interrupted
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute import recipe as recipes
+from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import computing
 from chainer_ooc.execute.recipe import prepare, write_recipe
 from chainer_ooc.execute.residency import Context, Residency
@@ -328,3 +329,15 @@ def test_the_next_array_of_a_variable_stays_watched_whatever_becomes_of_the_one_
     assert lost.memory.give_up(lost)
     assert np.array_equal(output.array, np.tanh(values() * 2))
     assert np.array_equal(held, values())
+
+
+def test_a_new_array_reaches_the_copies_of_a_variable_of_a_mapped_map_that_was_let_go(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    away(storage)
+    memories[0].enter(Context(Tally(memories[0].backend), far=MAPPED))
+    memories[0].open(storage)  # on the mapping, for a function that may write to it
+    duplicate = copy.copy(shown)
+    assert memories[0].swap_out(storage)
+    shown.array = values() * 2
+    assert np.array_equal(duplicate.array, values() * 2)
