@@ -602,7 +602,7 @@ class Residency(Account):
                 self.tally.swapped_out_bytes += storage.nbytes
                 transfer.wait()
             self._hold(storage, block)
-            self.know(storage.split_off(copy))
+            storage.split_off(copy)
         self._hold(storage, block)
         storage.expose()
 

@@ -467,7 +467,7 @@ class Storage:
     def _part(self) -> None:
         """Who held the array may have written to it, or will: recipes go on with what it was before."""
         if self.readers and self.can_split():
-            self.memory.know(self.split_off(None))
+            self.split_off(None)
         for recipe in list(self.readers):
             if recipe.trusts(self):
                 recipe.spoil()
@@ -478,10 +478,11 @@ class Storage:
             return not self.mapped
         return self.recipe is not None and self.recipe.is_whole()
 
-    def split_off(self, copy: FarCopy | None) -> Storage:
+    def split_off(self, copy: FarCopy | None) -> None:
         """Makes a storage of what recipes read, which has a far copy or the recipe: `copy`, or this one's own."""
         other = Storage(self.memory, None, self.nbytes)
         other.assign(self.token, self.map, self.from_outside)
+        self.memory.know(other)  # first, or an interrupt leaves recipes to what nobody brings back before its end
         if copy is None and self.has_true_copy():
             copy, self.copy = self.copy, None
         if copy is not None:
@@ -494,7 +495,6 @@ class Storage:
             recipe.retarget(self, other)
             other.readers.add(recipe)
         self.readers.clear()
-        return other
 
     def keep(self, block: ByteArray) -> None:
         """The bytes live as long as it does: until the places have them, or for ever once its memory is closed."""

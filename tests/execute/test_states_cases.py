@@ -341,3 +341,22 @@ def test_a_new_array_reaches_the_copies_of_a_variable_of_a_mapped_map_that_was_l
     assert memories[0].swap_out(storage)
     shown.array = values() * 2
     assert np.array_equal(duplicate.array, values() * 2)
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_maps_are_made_from_what_a_session_had_that_ended_after_any_interrupt_of_a_write(memories, moments):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    shown.retain_data()
+    first, one = applied(memories[1], Tanh, shown)
+    second, other = applied(memories[1], Tanh, shown)
+    assert one.memory.give_up(one)
+    assert other.memory.give_up(other)
+    away(storage)
+    with computing():
+        shown.node.data  # noqa: B018  # with its copy
+    interrupted(lambda: shown.array, moments)
+    memories[0].recount()
+    memories[0].close()
+    assert [np.array_equal(each.array, np.tanh(values())) for each in (first, second)] == [True, True]
+    assert np.array_equal(shown.array, values())
