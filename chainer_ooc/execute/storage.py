@@ -483,14 +483,14 @@ class Storage:
         other = Storage(self.memory, None, self.nbytes)
         other.assign(self.token, self.map, self.from_outside)
         self.memory.know(other)  # first, or an interrupt leaves recipes to what nobody brings back before its end
+        made_by, self.recipe = self.recipe, None
         if copy is None and self.has_true_copy():
             copy, self.copy = self.copy, None
         if copy is not None:
             other.copy, other.state = copy, State.AWAY
-        elif self.recipe is not None:
-            self.recipe.retarget(self, other)
-            other.recipe = self.recipe
-        self.recipe = None
+        elif made_by is not None:
+            other.recipe = made_by
+            made_by.retarget(self, other)
         for recipe in list(self.readers):
             recipe.retarget(self, other)
             other.readers.add(recipe)

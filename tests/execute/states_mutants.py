@@ -72,7 +72,7 @@ LINES = {
     # split, expose, enclose
     'split keeps the copy': (Storage.split_off, 'copy, self.copy = self.copy, None', 'pass'),
     'split keeps the copy for both': (Storage.split_off, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
-    'split keeps the recipe\'s product': (Storage.split_off, 'self.recipe.retarget(self, other)', 'pass'),
+    'split keeps the recipe\'s product': (Storage.split_off, 'made_by.retarget(self, other)', 'pass'),
     'a recipe reads what it read before': (Recipe.retarget, 'storage=after) if isinstance(each, Moved)',
                                            'storage=before) if isinstance(each, Moved)'),
     'enclose keeps the copy of before': (Storage.enclose, 'self.drop_copy()', 'pass'),

@@ -360,3 +360,18 @@ def test_maps_are_made_from_what_a_session_had_that_ended_after_any_interrupt_of
     memories[0].close()
     assert [np.array_equal(each.array, np.tanh(values())) for each in (first, second)] == [True, True]
     assert np.array_equal(shown.array, values())
+
+
+@pytest.mark.parametrize('moments', range(80))
+def test_a_map_that_is_split_off_with_its_recipe_can_be_given_up_after_any_interrupt_of_that(memories, moments):
+    batch = chainer.Variable(values())
+    batch.retain_data()
+    stored(memories[0], batch)
+    shown, storage = applied(memories[0], Tanh, batch)
+    output, lost = applied(memories[0], Tanh, shown)
+    assert lost.memory.give_up(lost)
+    interrupted(lambda: shown.array, moments)
+    memories[0].recount()
+    memories[0].give_up(storage)
+    assert np.array_equal(shown.array, np.tanh(values()))
+    assert np.array_equal(output.array, np.tanh(np.tanh(values())))
