@@ -13,7 +13,7 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
-from chainer_ooc.execute.places import array_in_place, computing
+from chainer_ooc.execute.places import Away, OutputPlace, array_in_place, computing
 from chainer_ooc.execute.session import Session, demand_of
 from chainer_ooc.execute.storage import LOCK
 
@@ -42,11 +42,17 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
 
 
-def bring_back(nodes: Sequence[Any]) -> None:
-    """Makes the data of nodes resident for hooks, which look and do not write."""
+def in_data(nodes: Sequence[Any]) -> list[Any]:
+    """The data of nodes, for hooks, which look and do not write."""
     with computing():
-        arrays = [node.data for node in nodes]  # held meanwhile, so that none leaves for the next
-        del arrays
+        return [node.data for node in nodes]
+
+
+def retained_outputs(function: Any) -> list[Any]:
+    """The arrays of its outputs that a function retains."""
+    with LOCK:
+        held = [OutputPlace(function, index).get() for index in range(len(function._retained_output_data))]
+        return [each.fetch() if isinstance(each, Away) else each for each in held]
 
 
 def current() -> Session | None:

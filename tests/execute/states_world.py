@@ -334,9 +334,7 @@ class World:
         call = self._pick(self.calls, i)
         if call is not None:
             with self._troubles(*self._retained_twins(call)), computing():
-                self.memories[0].pin(retained(call.function))
                 self._look_at(call)
-            self.memories[0].pin()
 
     def _look_at(self, call):
         for what, get in _retained_slots(call.plain):

@@ -6,6 +6,7 @@ import types
 import chainer
 import numpy as np
 import pytest
+from chainer import _ooc
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
 from states_functions import Pair
@@ -375,3 +376,32 @@ def test_a_map_that_is_split_off_with_its_recipe_can_be_given_up_after_any_inter
     memories[0].give_up(storage)
     assert np.array_equal(shown.array, np.tanh(values()))
     assert np.array_equal(output.array, np.tanh(np.tanh(values())))
+
+
+def short_of_memory(memory, *storages):
+    """All storages are away, and there is room for none."""
+    memory.enter(Context(Tally(memory.backend), budget_bytes=0, recipes=MAKE_AGAIN))
+    for each in storages:
+        if each.state is State.RESIDENT:
+            away(each)
+
+
+def test_a_function_that_retains_two_outputs_has_both_where_there_is_room_for_none(memories):
+    first, second, one, other = applied(memories[0], Pair, chainer.Variable(values()))
+    function, expected = first.creator_node, (np.sin(values()), np.cos(values()))
+    with computing():
+        short_of_memory(memories[0], one, other)
+        assert [np.array_equal(*each) for each in zip(function.output_data, expected, strict=True)] == [True, True]
+        del first, second
+        short_of_memory(memories[0], one, other)
+        found = [each.array for each in function.get_retained_outputs()]
+        assert [np.array_equal(*each) for each in zip(found, expected, strict=True)] == [True, True]
+
+
+def test_a_hook_is_shown_all_inputs_where_there_is_room_for_none(memories):
+    shown = [chainer.Variable(values()) for _ in range(2)]
+    for each in shown:
+        each.retain_data()
+    short_of_memory(memories[0], *(stored(memories[0], each) for each in shown))
+    found = _ooc.in_data([each.node for each in shown], ['a hook'])
+    assert [np.array_equal(each, values()) for each in found] == [True, True]
