@@ -207,8 +207,6 @@ class Iteration:
         if self._prototype is not None and self.following.graph is not None:
             self._hold(write_recipe(self._prototype, function, inputs, outputs, call, self._will_stay), position)
         self._prototype = None
-        for each in (*self._memory.pinned, *kept):
-            each.watch()  # a Variable may have come that shows another part of it
         # What is hidden does not go before the next call: F.dropout looks at the mask once more.
         for map_id in self.following.forgotten_after(position):
             hidden = recorder.maps[map_id].hidden

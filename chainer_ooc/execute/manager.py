@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
-from chainer_ooc.execute.places import Away, OutputPlace, array_in_place, computing
+from chainer_ooc.execute.account import find
+from chainer_ooc.execute.places import Away, OutputPlace, array_in_place, computing, only_reads
 from chainer_ooc.execute.session import Session, demand_of
 from chainer_ooc.execute.storage import LOCK
 
@@ -42,17 +43,26 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
 
 
-def in_data(nodes: Sequence[Any]) -> list[Any]:
+def in_data(nodes: Sequence[Any], hooks: Iterable[Any]) -> list[Any]:
     """The data of nodes, for hooks, which look and do not write."""
     with computing():
         return [node.data for node in nodes]
 
 
-def retained_outputs(function: Any) -> list[Any]:
-    """The arrays of its outputs that a function retains."""
+def retained_outputs(function: Any) -> Sequence[Any] | None:
+    """The arrays of its outputs that a function retains, for Chainer, or for the program, which may write to them."""
+    retained: Sequence[Any] | None = function._retained_output_data
+    if retained is None or (only_reads() and not function._ooc):
+        return retained
     with LOCK:
-        held = [OutputPlace(function, index).get() for index in range(len(function._retained_output_data))]
-        return [each.fetch() if isinstance(each, Away) else each for each in held]
+        held = [OutputPlace(function, index).get() for index in range(len(retained))]
+        brought = [each.fetch() if isinstance(each, Away) else each for each in held]  # and held, whatever leaves again
+        found = [each if here is None else here
+                 for each, here in zip(brought, function._retained_output_data, strict=True)]
+        for storage in filter(None, map(find, found)):
+            if not storage.is_guarded():
+                storage.memory.open(storage)
+    return found
 
 
 def current() -> Session | None:

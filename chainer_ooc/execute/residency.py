@@ -267,9 +267,11 @@ class Residency(Account):
             with self.tally.stalled():
                 storage.transfer.wait()
         except OSError:
-            storage.stay_alone()
+            storage.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
+            storage.stay()
             raise
-        self.tally.written.append(storage.stay())
+        self.tally.written.append(storage.transfer)
+        storage.stay()
         self.context.far.left(self, storage)
 
     def abandon_dead(self) -> None:
@@ -376,9 +378,11 @@ class Residency(Account):
 
     def turn_back(self, storage: Storage) -> None:
         """Ends a swap-in that nobody waits for: the far copy is still whole."""
+        storage.notice()
         with contextlib.suppress(OSError):
-            self.arrive(storage)
-            storage.let_go()
+            if storage.state is State.ARRIVING:
+                self.arrive(storage)
+                storage.let_go()
 
     def begin_arrival(self, storage: Storage, block: ByteArray) -> None:
         """Starts a swap-in into `block`.

@@ -77,6 +77,9 @@ class Session:
                 raise
             if is_outermost:
                 _open(outputs)  # they may lie on what was given
+            elif function.inputs is not None:
+                for storage in _storages(inputs):
+                    storage.watch()  # nodes may have got arrays
             return outputs
         with self._guard(function, 'forward'), computing():
             with LOCK:
@@ -264,11 +267,17 @@ class Session:
 
 def _open(given: Sequence[Any]) -> None:
     """Of Variables or arrays, notes that the program may write to what they lie on."""
+    for storage in _storages(given):
+        storage.memory.open(storage)
+
+
+def _storages(given: Sequence[Any]) -> Iterator[Storage]:
+    """Of what lies under Variables or arrays that are in near memory."""
     for each in given:
         array = array_in_place(each)
         storage = find(array) if is_array(array) else None
         if storage is not None:
-            storage.memory.open(storage)
+            yield storage
 
 
 def demand_of(settings: config.Settings) -> Demand:

@@ -43,7 +43,7 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
-from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, only_reads
+from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, is_computing, only_reads
 
 #: Held by whoever changes a storage, an account or a residency.
 LOCK = threading.RLock()
@@ -109,6 +109,9 @@ class Memory(Protocol):
 
     def know(self, storage: Storage) -> None:
         """Takes in a storage that was split off."""
+
+    def is_pinned(self, storage: Storage) -> bool:
+        """Whether a computation needs it, in whatever thread."""
 
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
@@ -220,18 +223,21 @@ class Storage:
                 self.places[place.key] = place
 
     def add_node(self, node: Any) -> None:
-        """Learns of a variable node, and of its Variable."""
+        """Learns of a variable node, and of its Variable; reads of both are noticed from now on."""
         known = self.places.get((id(node), 'node'))
         if known is None or not known.is_alive():
-            variable = VariablePlace(node)
-            self.add_places(NodePlace(node), variable)
-            self._watch([variable])
+            self.add_places(NodePlace(node), VariablePlace(node))
+        self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
     def fetch(self) -> ByteArray:
         """What a read of an absent or watched array reaches (P1)."""
         return self.memory.fetch(self, exposed=not only_reads())
+
+    def is_guarded(self) -> bool:
+        """Whether who reads it now only reads, or what it is given is compared with what it was before."""
+        return only_reads() or (is_computing() and self.memory.is_pinned(self))
 
     def is_retained(self) -> bool:
         """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
@@ -299,17 +305,17 @@ class Storage:
 
     def watch(self) -> None:
         """Has the program's next read noticed. Where that is not possible it may be written to already."""
-        self._watch(place for place in self.places.values() if isinstance(place, VariablePlace))
+        self._watch(self.places.values())
 
-    def _watch(self, places: Iterable[VariablePlace]) -> None:
+    def _watch(self, places: Iterable[Place]) -> None:
         root = self.root()
         if root is None or self.exposed or not self.is_relied_on():
             return
         for place in places:
-            array = place.get()
+            array = None if place.is_watched(self) else place.get()
             if array is None or type(array) is Away or arrays.root_of(array) is not root:
                 continue
-            if place.is_copied():
+            if isinstance(place, VariablePlace) and place.is_copied():
                 self.expose()
             place.watch(Away(self, arrays.layout_of(array, root)))
 
@@ -322,19 +328,23 @@ class Storage:
                 stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
             place.put(stand_ins[id(array)])
 
-    def _fill(self, block: ByteArray, in_variables: bool = False) -> None:
-        """Gives places that have one of our stand-ins their arrays; Variables only if the program may write to them."""
+    def _fill(self, block: ByteArray) -> None:
+        """Gives places that have one of our stand-ins their arrays.
+
+        Variables have them only if the program may write to them, or if they may be all that keeps the bytes.
+        """
         views: dict[arrays.Layout, Array] = {}
+        in_variables = self.exposed or (self.copy is None and self.recipe is None)
         for place in self.places.values():
-            if isinstance(place, VariablePlace):
-                if not self.exposed and not in_variables:
-                    continue
-                place.unwatch(self)
+            if place.is_variable and not in_variables:
+                continue
             away = place.get()
             if type(away) is Away and away.storage is self:
                 if away.layout not in views:
                     views[away.layout] = arrays.view(block, away.layout)
                 place.put(views[away.layout])
+            if self.exposed:
+                place.unwatch(self)
 
     # --- changes ---------------------------------------------------------------------------------------------------
 
@@ -344,43 +354,39 @@ class Storage:
         self.state = after
 
     def leave(self, block: ByteArray, copy: FarCopy, transfer: Transfer, recalled: bool) -> None:
-        """A swap-out has started. The order matters to an interrupt: a copy is trusted when the state says so."""
+        """A swap-out has started.
+
+        The order matters to an interrupt, here and below: nobody writes to what is said to leave, or to be away, and a
+        copy is trusted when the state says so.
+        """
         self.drop_copy()
         self.block, self.transfer = block, transfer
+        self._empty()
         self._go('leave')
         self.copy, self.recipe, self.exposed, self.recalled = copy, None, False, recalled
-        self._empty()
 
-    def stay(self) -> Transfer:
-        """What was to leave is resident; gives the transfer, which has ended."""
-        assert self.block is not None and self.transfer is not None
+    def stay(self) -> None:
+        """What was to leave is resident."""
+        assert self.block is not None
         self._go('stay')
         self._fill(self.block)
-        transfer, self.block, self.transfer = self.transfer, None, None
-        return transfer
-
-    def stay_alone(self) -> None:
-        """What was to leave is resident, and its copy is worthless: Variables too have their arrays again."""
-        assert self.block is not None
-        self.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
-        self._go('stay')
-        self._fill(self.block, in_variables=True)
         self.block = self.transfer = None
-        self.watch()
 
     def let_go(self) -> None:
         """Gives the block up; its far copy is true."""
         assert self.has_true_copy()
         root = self.root()
-        self._go('let go')
         self._empty()
+        self._go('let go')
         self.exposed = False
         del root
 
     def lose(self) -> None:
         """Gives the block up for ever, or until the recipe runs."""
-        self._go('lose')
+        root = self.root()
         self._empty()
+        self._go('lose')
+        del root
 
     def recall(self, wanted: bool = True) -> None:
         """It is wanted back soon, or is not any more."""
@@ -431,7 +437,9 @@ class Storage:
     def notice(self) -> ByteArray | None:
         """Returns the block if it is in near memory, and takes note if it is so, or is not, without our doing."""
         root = self.root()
-        if self.state is State.LEAVING:
+        if self.state is State.ARRIVING and self.transfer is None:  # an interrupt came while it turned back
+            self.turn_back()
+        elif self.state is State.LEAVING:
             self.recalled = True
         elif root is not None and self.state in (State.AWAY, State.LOST):
             self._part()

@@ -22,6 +22,7 @@ import weakref
 
 import chainer
 import numpy as np
+from chainer import _ooc
 from states_functions import FUNCTIONS
 
 from chainer_ooc.backends import arrays
@@ -46,6 +47,8 @@ LEGAL = {
     'lose': {('RESIDENT', 'LOST')}, 'come': {('AWAY', 'ARRIVING')}, 'arrive': {('ARRIVING', 'RESIDENT')},
     'turn back': {('ARRIVING', 'AWAY')}, 'show': {('AWAY', 'RESIDENT')}, 'make': {('LOST', 'RESIDENT')},
     'take up': {('AWAY', 'RESIDENT'), ('LOST', 'RESIDENT')}}
+#: Is told of all that is read from now on.
+MANAGER = _ooc.manager
 #: Modules in which an interrupt may come.
 CORE = os.path.dirname(storages.__file__)
 #: Budgets that an iteration may have.
@@ -271,6 +274,15 @@ class World:
         pair = self._pick(self.raws, i)
         if pair is not None:
             self._write(*pair, j)
+
+    def write_inside(self, i, j):
+        """The program writes to what a function retains, which it reaches through the graph."""
+        call = self._pick(self.calls, i)
+        slots = [] if call is None else [get for what, get in _retained_slots(call.plain) if what != 'a hidden array']
+        if slots:
+            get = self._pick(slots, j)
+            with self._troubles(get(call.plain)):
+                self._write(get(call.function), get(call.plain), j)
 
     def _write(self, array, plain, j):
         if self._block(plain) in self.open:  # somebody might notice by a checksum, and refuse
@@ -731,7 +743,7 @@ def interrupted(act, moments):
 
 #: What changes the world, and how often: what moves maps is what faults hide in.
 OPERATIONS = {
-    'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'hold': 2, 'write_held': 2, 'let_go': 2, 'hide': 2, 'duplicate': 1,
-    'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5, 'give_up': 5, 'prefetch': 4,
-    'drop': 3, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2, 'arrive_all': 1, 'abandon_dead': 1, 'hand_over': 1,
-    'fail_a_copy': 1}
+    'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'write_inside': 2, 'hold': 2, 'write_held': 2, 'let_go': 2,
+    'hide': 2, 'duplicate': 1, 'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5,
+    'give_up': 5, 'prefetch': 4, 'drop': 3, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2, 'arrive_all': 1,
+    'abandon_dead': 1, 'hand_over': 1, 'fail_a_copy': 1}

@@ -16,7 +16,7 @@ from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import computing
+from chainer_ooc.execute.places import OutputPlace, computing
 from chainer_ooc.execute.recipe import prepare, write_recipe
 from chainer_ooc.execute.residency import Context, Residency
 from chainer_ooc.execute.revival import MAKE_AGAIN
@@ -405,3 +405,116 @@ def test_a_hook_is_shown_all_inputs_where_there_is_room_for_none(memories):
     short_of_memory(memories[0], *(stored(memories[0], each) for each in shown))
     found = _ooc.in_data([each.node for each in shown], ['a hook'])
     assert [np.array_equal(each, values()) for each in found] == [True, True]
+
+
+#: How the program reaches a map through the graph, beside its Variable.
+PATHS = {
+    'the node of a Variable': lambda function: function.outputs[0]().data,
+    'an input of a function': lambda function: function.inputs[0].data,
+    'the Variable of an input': lambda function: function.inputs[0].get_variable().array,
+    'what a function retains': lambda function: function.output_data[0],
+    'the Variable of an output': lambda function: function.get_retained_outputs()[0].array}
+
+
+@pytest.fixture(params=PATHS)
+def reached(request, memories):
+    """A map of the first session: its storage, how it is reached, and a list of what is kept, its Variable first."""
+    _ = _ooc.manager
+    shown, = Tanh().apply((chainer.Variable(values()),))
+    shown.retain_data()
+    behind, = Tanh().apply((shown,))
+    function = (behind if 'input' in request.param else shown).creator_node
+    storage = stored(memories[0], shown)
+    storage.add_places(OutputPlace(shown.creator_node, 0))
+    return storage, lambda: PATHS[request.param](function), [shown, shown.node, behind]
+
+
+def test_what_is_written_through_the_graph_is_not_lost(reached):
+    storage, get, kept = reached
+    away(storage)
+    del kept[0]
+    with computing():
+        assert np.array_equal(get(), np.tanh(values()))
+    get()[...] = 0
+    away(storage)
+    with computing():
+        assert not get().any()
+
+
+def test_what_is_written_through_the_graph_reaches_no_map_that_is_made_again(memories, reached):
+    storage, get, kept = reached
+    output, lost = applied(memories[0], Tanh, kept.pop(0))
+    assert [each.trusts(storage) for each in storage.readers] == [True]
+    get()[...] = 0
+    assert lost.memory.give_up(lost)
+    assert np.array_equal(output.array, np.tanh(np.tanh(values())))
+
+
+def test_what_chainer_reads_through_the_graph_leaves_again_without_a_copy(reached):
+    storage, get, kept = reached
+    away(storage)
+    del kept[0]
+    with computing():
+        get()
+    assert storage.has_true_copy()
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_what_is_written_after_a_failed_swap_out_was_interrupted_reaches_no_map_that_is_made_again(memories, moments):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    output, lost = applied(memories[1], Tanh, shown)
+    assert memories[1].give_up(lost)
+    storage, = (each for each in memories[1]._all if each is not lost)
+    memories[1].backend.fail_next('swap_out')
+    assert memories[1].swap_out(storage)
+    with contextlib.suppress(SpillError):
+        interrupted(memories[1].settle, moments)
+    memories[1].calm()
+    shown.array[...] = 0
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_a_map_that_only_a_variable_shows_is_there_after_a_failed_swap_out_was_interrupted(memories, moments):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    storage = stored(memories[0], shown)
+    memories[0].backend.fail_next('swap_out')
+    assert memories[0].swap_out(storage)
+    with contextlib.suppress(SpillError):
+        interrupted(memories[0].settle, moments)
+    memories[0].calm()
+    with computing():
+        storage.fetch()
+    shown.node.data = None  # as Chainer does when it unchains
+    assert np.array_equal(shown.array, values())
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_a_failed_swap_in_that_is_interrupted_at_any_moment_can_be_tried_again(memories, moments):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    away(storage)
+    memories[0].backend.fail_next('swap_in')
+    with contextlib.suppress(SpillError):
+        interrupted(lambda: shown.array, moments)
+    with contextlib.suppress(SpillError):  # it may come to that only now
+        _ = shown.array
+    assert np.array_equal(shown.array, values())
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_a_mapped_map_can_be_read_by_recipes_after_it_was_let_go_and_that_was_interrupted(memories, moments):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    storage = stored(memories[0], shown)
+    away(storage)
+    memories[0].enter(Context(Tally(memories[0].backend), far=MAPPED, recipes=MAKE_AGAIN))
+    assert np.array_equal(shown.array, values())
+    interrupted(lambda: memories[0].swap_out(storage), moments)
+    output, lost = applied(memories[0], Tanh, shown)
+    assert memories[0].give_up(lost)
+    with computing():
+        storage.fetch()
+    assert np.array_equal(output.array, np.tanh(values()))
