@@ -15,6 +15,7 @@ from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.places import Away, OutputPlace, array_in_place, computing, only_reads
+from chainer_ooc.execute.recipe import may_write
 from chainer_ooc.execute.session import Session, demand_of
 from chainer_ooc.execute.storage import LOCK
 
@@ -44,9 +45,13 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 
 
 def in_data(nodes: Sequence[Any], hooks: Iterable[Any]) -> list[Any]:
-    """The data of nodes, for hooks, which look and do not write."""
+    """The data of nodes, for hooks to look at in a backward pass; some may write to it."""
     with computing():
-        return [node.data for node in nodes]
+        found = [node.data for node in nodes]
+    session = current()
+    if session is not None and may_write(hooks):
+        session.show(found)
+    return found
 
 
 def retained_outputs(function: Any) -> Sequence[Any] | None:

@@ -27,7 +27,7 @@ from chainer_ooc.execute.account import find
 from chainer_ooc.execute.iteration import Iteration, can_leave
 from chainer_ooc.execute.places import array_in_place, computing, forget_computations, is_computing
 from chainer_ooc.execute.plans import Graphs
-from chainer_ooc.execute.recipe import may_write_inputs
+from chainer_ooc.execute.recipe import may_change_maps, may_write_inputs
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, name_of
 from chainer_ooc.execute.storage import LOCK, Storage
@@ -66,6 +66,7 @@ class Session:
             is_outermost = not is_computing()
             if is_outermost:  # an evaluation allocates without asking
                 self._memory.backend.keep_at_most(0)
+            is_foreign = is_foreign or (is_outermost and may_change_maps(function))
             if is_foreign:
                 _open(inputs)
             try:
@@ -128,6 +129,15 @@ class Session:
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         return result
+
+    def show(self, found: Sequence[Any]) -> None:
+        """Hooks of the program's are about to be shown arrays, until others are or the backward pass is over."""
+        iteration = self._iteration
+        with LOCK:
+            if iteration is None or is_computing():
+                _open(found)
+            else:
+                iteration.show(found)
 
     def adopt(self, settings: config.Settings) -> bool:
         """Goes on under other settings, from the next iteration; False if they need another backend."""
