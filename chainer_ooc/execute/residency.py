@@ -344,8 +344,9 @@ class Residency(Account):
         """
         with LOCK:
             block = self.fetch(storage, exposed=False)
-            self._expose(storage, block)
-            storage.refill(block)
+            if storage.is_in_place():  # else a copy of a Variable is all that is left, whose read is noticed
+                self._expose(storage, block)
+                storage.refill(block)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Frees a storage after its last backward use.
@@ -356,7 +357,7 @@ class Residency(Account):
         if storage.state is State.ARRIVING:
             self.turn_back(storage)
         storage.recall(False)
-        if storage.state is not State.RESIDENT:
+        if storage.state is not State.RESIDENT or self.closed:
             return
         remade = storage.recipe is not None and not storage.exposed
         if storage.has_true_copy():

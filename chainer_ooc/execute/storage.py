@@ -22,8 +22,8 @@ Every change is a method of `Storage` and goes through this table; nothing else 
 session's spill file has other bytes at the same place. All changes happen under one lock of the process, `LOCK`, which
 is held while copies are waited for. Two locks could be taken in both orders; one cannot.
 
-**What the program reads, it may write to.** A Variable of a block that has a far copy, or that recipes read, is watched
-(`places.Watched`). After the program's first read the storage is *exposed*: the far copy is not trusted any more, and
+**What the program reads, it may write to.** Variables and nodes of a block that has a far copy, or that recipes read, are
+watched (`places`). After the program's first read the storage is *exposed*: the far copy is not trusted any more, and
 what recipes read is split off as a storage of its own, with the bytes as they were (`split_off`).
 
 Left out: when to do what (`residency`), and which memory that frees.
@@ -227,7 +227,8 @@ class Storage:
         known = self.places.get((id(node), 'node'))
         if known is None or not known.is_alive():
             self.add_places(NodePlace(node), VariablePlace(node))
-        self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])
+        if self.is_relied_on():
+            self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
@@ -263,6 +264,10 @@ class Storage:
     def is_shown(self) -> bool:
         """Whether there is a Variable for it, with its array or without."""
         return any(isinstance(place, VariablePlace) and place.is_shown() for place in self.places.values())
+
+    def is_in_place(self) -> bool:
+        """Whether any place has it, or a stand-in for it."""
+        return any(place.get() is not None for place in self.places.values())
 
     def is_in_variables(self) -> bool:
         """Whether a Variable that the program can reach holds an array on it."""
@@ -378,7 +383,7 @@ class Storage:
         root = self.root()
         self._empty()
         self._go('let go')
-        self.exposed = False
+        self.exposed, self.block = False, None
         del root
 
     def lose(self) -> None:

@@ -169,8 +169,9 @@ class World:
             return
         function, plain = make(), make()
         inputs, outputs, twins = [each[0] for each in given], (), ()
-        with self._troubles(*(each[1].array for each in given)), computing():
-            with LOCK:
+        is_foreign = recipes.may_write_inputs(function)
+        with self._troubles(*(each[1].array for each in given)), computing(is_foreign):
+            with LOCK, computing():
                 self._before_call(memory, function, inputs)
                 try:
                     prototype = prepare(function)
@@ -182,7 +183,7 @@ class World:
                 self.losable |= self.open & {self._block(each[1].array) for each in given}
             self._note_parents(twins, [each[1] for each in given], plain)
             call, made = Call(function, plain), list(zip(outputs, twins, strict=True))
-            with LOCK:
+            with LOCK, computing():
                 self._after_call(memory, call, given, made, prototype)
             self.calls.append(call)
             self.shown += made

@@ -10,7 +10,7 @@ from chainer import _ooc
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
 from states_functions import Pair
-from states_world import interrupted
+from states_world import World, interrupted
 
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
@@ -518,3 +518,43 @@ def test_a_mapped_map_can_be_read_by_recipes_after_it_was_let_go_and_that_was_in
     with computing():
         storage.fetch()
     assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_what_only_a_copy_of_a_variable_shows_is_there_for_a_function_that_may_write_to_it():
+    world = World(30)
+    world.batch(0, 1)
+    world.apply(0, 0)
+    world.write(1, 0)
+    world.send_away(0, 0)
+    world.duplicate(0, 0)
+    world.send_away(0, 0)
+    world.hide(0, 0)  # what is left is the copy
+    world.apply(1, -1)
+    world.end()
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_a_mapped_map_whose_read_was_interrupted_leaves_and_comes_back_for_recipes(memories, moments):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    output, lost = applied(memories[1], Tanh, shown)
+    assert memories[1].give_up(lost)
+    storage, = (each for each in memories[1]._all if each is not lost)
+    away(storage)
+    memories[1].enter(Context(Tally(memories[1].backend), far=MAPPED, recipes=MAKE_AGAIN))
+    interrupted(lambda: shown.array, moments)
+    memories[1].swap_out(storage)
+    with computing():
+        storage.fetch()
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_a_mapped_map_of_a_session_that_has_ended_is_not_dropped(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    away(storage)
+    memories[0].enter(Context(Tally(memories[0].backend), far=MAPPED))
+    assert np.array_equal(shown.array, values())
+    memories[0].close()
+    memories[0].drop(storage, may_lose=False)
+    assert np.array_equal(shown.array, values())
