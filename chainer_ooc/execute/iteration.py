@@ -56,6 +56,8 @@ from chainer_ooc.record.recorder import Recorder, Span, forms
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import fill_in
 
+#: A storage with its checksum from before something ran, and an array on it that has to live until that is over.
+_Before = tuple[Storage, int | None, Any]
 #: What an unknown call may allocate, as a multiple of its inputs.
 UNKNOWN_CALL_ROOM = 4
 
@@ -92,7 +94,8 @@ class Iteration:
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
         self._before: tuple[int, ...] = ()
-        self._before_writes: list[tuple[Storage, int | None]] = []
+        self._before_writes: list[_Before] = []
+        self._shown: list[_Before] = []
         self._liveness = Liveness(self._storages)
         self._departures = Departures(memory)
         self._beside = Beside()
@@ -172,15 +175,22 @@ class Iteration:
             if storage.readers and is_foreign:
                 storage.memory.open(storage)
             elif storage.is_relied_on():
-                self._before_writes.append((storage, storage.checksum()))
+                self._before_writes.append((storage, storage.checksum(), None))
 
-    def _look_for_writes(self) -> None:
+    def show(self, found: Sequence[Any]) -> None:
+        """Hooks may write to arrays from now on, also when a step has dropped what they lie on."""
+        self._look_for_writes(self._shown)
+        self._shown = [(storage, storage.checksum(), array) for array in found
+                       if (storage := find(array)) is not None and storage.is_relied_on()]
+
+    @staticmethod
+    def _look_for_writes(given: list[_Before]) -> None:
         """What was written to is neither what its far copy is, nor what a recipe gives."""
-        for storage, before in self._before_writes:
+        for storage, before, _ in given:
             if storage.checksum() != before:
                 storage.spoil_readers()
                 storage.expose()
-        self._before_writes = []
+                storage.memory.open(storage)
 
     def _prepared(self, function: Any, position: int) -> Prototype | None:
         if self.following.needs_recipe(position) and not may_change_maps(function):
@@ -193,7 +203,7 @@ class Iteration:
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._meter.above_mark_bytes()
         if self.recorded:
             self._peak(peak_bytes)
-        self._look_for_writes()
+        self._look_for_writes(self._before_writes)
         ids, kept, touched = see_call(
             self._memory, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
         self._keep_track(function, kept, touched)
@@ -207,8 +217,6 @@ class Iteration:
         if self._prototype is not None and self.following.graph is not None:
             self._hold(write_recipe(self._prototype, function, inputs, outputs, call, self._will_stay), position)
         self._prototype = None
-        for each in (*self._memory.pinned, *kept):
-            each.watch()  # a Variable may have come that shows another part of it
         # What is hidden does not go before the next call: F.dropout looks at the mask once more.
         for map_id in self.following.forgotten_after(position):
             hidden = recorder.maps[map_id].hidden
@@ -287,6 +295,7 @@ class Iteration:
     def before_step(self, function: Any) -> list[Storage]:
         """Makes resident what a function's backward reads, which it gives, and room for what it allocates."""
         memory, recorder = self._memory, self.recorder
+        self._look_for_writes(self._shown)
         self._look_around(recorder.next_position)
         needed = retained(function)
         memory.pin(needed)
@@ -318,7 +327,7 @@ class Iteration:
         peak_bytes, position = self._meter.above_mark_bytes(), self.recorder.next_position
         if self.recorded:
             self._peak(peak_bytes)
-        self._look_for_writes()
+        self._look_for_writes(self._before_writes)
         self._note_reuse(needed)
         own = [each.map for each in needed if each.token is self]
         call = self._call_of.get(id(function), -1)
@@ -364,6 +373,7 @@ class Iteration:
     def end_backward(self) -> Callable[[], IterationStats]:
         """A backward pass ended; gives what will know the statistics, and waits for the device then."""
         self.finished = True
+        self.show(())
         held = self._liveness.held()
         for map_id in held:
             self.recorder.maps[map_id].held = True
@@ -387,6 +397,7 @@ class Iteration:
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
+        self.show(())
         self._meter.stop()
         self._memory.stop_metering()
         self._memory.pin()

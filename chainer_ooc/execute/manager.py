@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
-from chainer_ooc.execute.places import array_in_place, computing, is_computing
+from chainer_ooc.execute.account import find
+from chainer_ooc.execute.places import Away, OutputPlace, array_in_place, computing, is_computing, only_reads
+from chainer_ooc.execute.recipe import may_write
 from chainer_ooc.execute.session import Session, apply_within, demand_of
 from chainer_ooc.execute.storage import LOCK
 
@@ -44,11 +46,30 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
 
 
-def bring_back(nodes: Sequence[Any]) -> None:
-    """Makes the data of nodes resident for hooks, which look and do not write."""
+def in_data(nodes: Sequence[Any], hooks: Iterable[Any]) -> list[Any]:
+    """The data of nodes, for hooks to look at in a backward pass; some may write to it."""
     with computing():
-        arrays = [node.data for node in nodes]  # held meanwhile, so that none leaves for the next
-        del arrays
+        found = [node.data for node in nodes]
+    session = current()
+    if session is not None and may_write(hooks):
+        session.show(found)
+    return found
+
+
+def retained_outputs(function: Any) -> Sequence[Any] | None:
+    """The arrays of its outputs that a function retains, for Chainer, or for the program, which may write to them."""
+    retained: Sequence[Any] | None = function._retained_output_data
+    if retained is None or (only_reads() and not function._ooc):
+        return retained
+    with LOCK:
+        held = [OutputPlace(function, index).get() for index in range(len(retained))]
+        brought = [each.fetch() if isinstance(each, Away) else each for each in held]  # and held, whatever leaves again
+        found = [each if here is None else here
+                 for each, here in zip(brought, function._retained_output_data, strict=True)]
+        for storage in filter(None, map(find, found)):
+            if not storage.is_guarded():
+                storage.memory.open(storage)
+    return found
 
 
 def current() -> Session | None:

@@ -12,8 +12,8 @@ the seam patch, a Variable's data list by its own `__getitem__`. That is promise
     Variable._data --> Watched -+--> Storage --> far copy, recipe   (away)
     function._ooc ---> Away ---'
 
-A Variable is what the program itself reads, and may write to. Its list can be *watched* also while the array is there:
-then the program's first read is noticed, and Chainer's own reads are not.
+What the program itself reads, it may write to. So a Variable's list and a node can be *watched* also while the array is
+there: then the program's first read is noticed, and Chainer's own reads are not.
 
 Places hold nodes and functions weakly: a graph that dies takes its stand-ins with it, and so its far copies. A slot's
 new content is put there before the old one goes, since another thread may read it at any moment.
@@ -91,6 +91,9 @@ class Owner(Protocol):
     def fetch(self) -> ByteArray:
         """Makes it resident, takes note if the program reads it, and gives its block."""
 
+    def is_guarded(self) -> bool:
+        """Whether nobody has to take note of who reads it now."""
+
 
 class Away:
     """Stands for an array of a storage."""
@@ -105,6 +108,13 @@ class Away:
         """Brings the storage back, and with it every place's array; returns the one that this stands for."""
         array: Array = view(self.storage.fetch(), self.layout)
         return array
+
+    def read(self, array: Array | None) -> Array:
+        """What is read of a node that has this and, while it is only watched, its array."""
+        if array is not None and self.storage.is_guarded():
+            return array
+        found = self.fetch()
+        return found if array is None else array
 
 
 class Watched(list):  # type: ignore[type-arg]
@@ -163,7 +173,17 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def put(self, content: Array | Away) -> None:
-        """Puts an array or a stand-in there, in place of what it holds now."""
+        """Puts an array or a stand-in there, in place of what it holds now; what is watched stays so."""
+
+    def is_watched(self, owner: Owner) -> bool:
+        """Whether the program's next read of an owner's array is noticed, or cannot be."""
+        return True
+
+    def watch(self, away: Away) -> None:  # noqa: B027  not every slot can be
+        """Has the program's next read noticed, unless there are copies; the array stays."""
+
+    def unwatch(self, owner: Owner) -> None:  # noqa: B027
+        """Has the program read an owner's array as it likes; there may be another's by now."""
 
 
 class NodePlace(Place):
@@ -187,6 +207,17 @@ class NodePlace(Place):
             node._data = None
         else:
             node._data = content
+
+    def is_watched(self, owner: Owner) -> bool:
+        node = self._owner()
+        return node is None or (node._ooc is not None and node._ooc.storage is owner)
+
+    def watch(self, away: Away) -> None:
+        self._owner()._ooc = away
+
+    def unwatch(self, owner: Owner) -> None:
+        node = self._owner()
+        if node is not None and node._data is not None and self.is_watched(owner):
             node._ooc = None
 
 
@@ -207,21 +238,20 @@ class VariablePlace(Place):
         return data.away if array is None and type(data) is Watched else array
 
     def put(self, content: Array | Away) -> None:
-        variable = self._owner().get_variable_or_none()
-        is_shared = _is_shared(variable)  # by a copy of the Variable
-        data = variable._data
+        is_copied, data = self.is_copied(), self._data()
         if not isinstance(content, Away):
-            data[0] = content
-            if not is_shared:
-                variable._data = [content]
+            list.__setitem__(data, 0, content)
         elif type(data) is Watched:
             data.away = content
             list.__setitem__(data, 0, None)
-        else:
-            variable._data = Watched(content)
+        elif not is_copied:  # a plain list stays that of both
+            self._owner().get_variable_or_none()._data = Watched(content)
+
+    def is_watched(self, owner: Owner) -> bool:
+        data = self._data()
+        return data is None or (type(data) is Watched and data.away is not None and data.away.storage is owner)
 
     def watch(self, away: Away) -> None:
-        """Has the program's next read noticed, unless it has copies; the array stays."""
         if self.is_copied():
             return
         data = self._data()
@@ -230,10 +260,9 @@ class VariablePlace(Place):
         else:
             self._owner().get_variable_or_none()._data = Watched(away, data[0])
 
-    def unwatch(self) -> None:
-        """Has the program read an array that is there as it likes."""
+    def unwatch(self, owner: Owner) -> None:
         data = self._data()
-        if type(data) is Watched and list.__getitem__(data, 0) is not None:
+        if data is not None and list.__getitem__(data, 0) is not None and self.is_watched(owner):
             data.away = None
 
     def is_shown(self) -> bool:

@@ -20,7 +20,7 @@ import itertools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -210,9 +210,12 @@ def may_change_maps(function: Any) -> bool:
     if any(type(each).__module__ in _WRITING_MODULES for each in owners_of(function)):
         return True
     common, own = chainer.get_function_hooks(), function._local_function_hooks
-    if not common and not own:
-        return False
-    return not all(type(each).__module__.startswith('chainer.') for each in (*common.values(), *(own or {}).values()))
+    return bool(common or own) and may_write([*common.values(), *(own or {}).values()])
+
+
+def may_write(hooks: Iterable[Any]) -> bool:
+    """Whether any hook is the program's own, which may write to what it is shown."""
+    return not all(type(each).__module__.startswith('chainer.') for each in hooks)
 
 
 def owners_of(function: Any) -> list[Any]:

@@ -267,9 +267,11 @@ class Residency(Account):
             with self.tally.stalled():
                 storage.transfer.wait()
         except OSError:
-            storage.stay_alone()
+            storage.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
+            storage.stay()
             raise
-        self.tally.written.append(storage.stay())
+        self.tally.written.append(storage.transfer)
+        storage.stay()
         self.context.far.left(self, storage)
 
     def abandon_dead(self) -> None:
@@ -342,8 +344,9 @@ class Residency(Account):
         """
         with LOCK:
             block = self.fetch(storage, exposed=False)
-            self._expose(storage, block)
-            storage.refill(block)
+            if storage.is_in_place():  # else a copy of a Variable is all that is left, whose read is noticed
+                self._expose(storage, block)
+                storage.refill(block)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Frees a storage after its last backward use.
@@ -354,7 +357,7 @@ class Residency(Account):
         if storage.state is State.ARRIVING:
             self.turn_back(storage)
         storage.recall(False)
-        if storage.state is not State.RESIDENT:
+        if storage.state is not State.RESIDENT or self.closed:
             return
         remade = storage.recipe is not None and not storage.exposed
         if storage.has_true_copy():
@@ -376,9 +379,11 @@ class Residency(Account):
 
     def turn_back(self, storage: Storage) -> None:
         """Ends a swap-in that nobody waits for: the far copy is still whole."""
+        storage.notice()
         with contextlib.suppress(OSError):
-            self.arrive(storage)
-            storage.let_go()
+            if storage.state is State.ARRIVING:
+                self.arrive(storage)
+                storage.let_go()
 
     def begin_arrival(self, storage: Storage, block: ByteArray) -> None:
         """Starts a swap-in into `block`.
@@ -602,7 +607,7 @@ class Residency(Account):
                 self.tally.swapped_out_bytes += storage.nbytes
                 transfer.wait()
             self._hold(storage, block)
-            self.know(storage.split_off(copy))
+            storage.split_off(copy)
         self._hold(storage, block)
         storage.expose()
 

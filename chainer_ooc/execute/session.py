@@ -27,7 +27,7 @@ from chainer_ooc.execute.account import find
 from chainer_ooc.execute.iteration import Iteration, can_leave
 from chainer_ooc.execute.places import array_in_place, computing, forget_computations, is_computing
 from chainer_ooc.execute.plans import Graphs
-from chainer_ooc.execute.recipe import may_write_inputs
+from chainer_ooc.execute.recipe import may_change_maps, may_write_inputs
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, name_of
 from chainer_ooc.execute.storage import LOCK, Storage
@@ -84,7 +84,7 @@ class Session:
         """Runs a forward call that backward will not see; it allocates without asking."""
         self._memory.backend.keep_at_most(0)
         try:
-            outputs = apply_within(function, inputs)
+            outputs = _run(function, inputs, may_write_inputs(function) or may_change_maps(function))
         except BaseException:
             forget_computations()
             raise
@@ -122,6 +122,15 @@ class Session:
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         return result
+
+    def show(self, found: Sequence[Any]) -> None:
+        """Hooks of the program's are about to be shown arrays, until others are or the backward pass is over."""
+        iteration = self._iteration
+        with LOCK:
+            if iteration is None or is_computing():
+                _open(found)
+            else:
+                iteration.show(found)
 
     def adopt(self, settings: config.Settings) -> bool:
         """Goes on under other settings, from the next iteration; False if they need another backend."""
@@ -261,21 +270,34 @@ class Session:
 
 def apply_within(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Runs a forward call as it is, such as one that another function's backward applies."""
-    is_foreign = may_write_inputs(function)
-    if is_foreign:
+    outputs = _run(function, inputs, may_write_inputs(function))
+    if function.inputs is not None:
+        for storage in _storages(inputs):
+            storage.watch()  # nodes may have got arrays
+    return outputs
+
+
+def _run(function: Any, inputs: Sequence[Any], may_write: bool) -> tuple[Any, ...]:
+    if may_write:
         _open(inputs)
-    with computing(is_foreign):
+    with computing(may_write):
         outputs: tuple[Any, ...] = function._apply(inputs)
     return outputs
 
 
 def _open(given: Sequence[Any]) -> None:
     """Of Variables or arrays, notes that the program may write to what they lie on."""
+    for storage in _storages(given):
+        storage.memory.open(storage)
+
+
+def _storages(given: Sequence[Any]) -> Iterator[Storage]:
+    """Of what lies under Variables or arrays that are in near memory."""
     for each in given:
         array = array_in_place(each)
         storage = find(array) if is_array(array) else None
         if storage is not None:
-            storage.memory.open(storage)
+            yield storage
 
 
 def demand_of(settings: config.Settings) -> Demand:

@@ -22,9 +22,9 @@ Every change is a method of `Storage` and goes through this table; nothing else 
 session's spill file has other bytes at the same place. All changes happen under one lock of the process, `LOCK`, which
 is held while copies are waited for. Two locks could be taken in both orders; one cannot.
 
-**What the program reads, it may write to.** A Variable of a block that has a far copy, or that recipes read, is watched
-(`places.Watched`). After the program's first read the storage is *exposed*: the far copy is not trusted any more, and
-what recipes read is split off as a storage of its own, with the bytes as they were (`split_off`).
+**What the program reads, it may write to.** Variables and nodes of a block that has a far copy, or that recipes read,
+are watched (`places`). After the program's first read the storage is *exposed*: the far copy is not trusted any more,
+and what recipes read is split off as a storage of its own, with the bytes as they were (`split_off`).
 
 Left out: when to do what (`residency`), and which memory that frees.
 """
@@ -43,7 +43,7 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
-from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, only_reads
+from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, is_computing, only_reads
 
 #: Held by whoever changes a storage, an account or a residency.
 LOCK = threading.RLock()
@@ -109,6 +109,9 @@ class Memory(Protocol):
 
     def know(self, storage: Storage) -> None:
         """Takes in a storage that was split off."""
+
+    def is_pinned(self, storage: Storage) -> bool:
+        """Whether a computation needs it, in whatever thread."""
 
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
@@ -220,18 +223,22 @@ class Storage:
                 self.places[place.key] = place
 
     def add_node(self, node: Any) -> None:
-        """Learns of a variable node, and of its Variable."""
+        """Learns of a variable node, and of its Variable; reads of both are noticed from now on."""
         known = self.places.get((id(node), 'node'))
         if known is None or not known.is_alive():
-            variable = VariablePlace(node)
-            self.add_places(NodePlace(node), variable)
-            self._watch([variable])
+            self.add_places(NodePlace(node), VariablePlace(node))
+        if self.is_relied_on():
+            self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
     def fetch(self) -> ByteArray:
         """What a read of an absent or watched array reaches (P1)."""
         return self.memory.fetch(self, exposed=not only_reads())
+
+    def is_guarded(self) -> bool:
+        """Whether who reads it now only reads, or what it is given is compared with what it was before."""
+        return only_reads() or (is_computing() and self.memory.is_pinned(self))
 
     def is_retained(self) -> bool:
         """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
@@ -257,6 +264,10 @@ class Storage:
     def is_shown(self) -> bool:
         """Whether there is a Variable for it, with its array or without."""
         return any(isinstance(place, VariablePlace) and place.is_shown() for place in self.places.values())
+
+    def is_in_place(self) -> bool:
+        """Whether any place has it, or a stand-in for it."""
+        return any(place.get() is not None for place in self.places.values())
 
     def is_in_variables(self) -> bool:
         """Whether a Variable that the program can reach holds an array on it."""
@@ -299,17 +310,17 @@ class Storage:
 
     def watch(self) -> None:
         """Has the program's next read noticed. Where that is not possible it may be written to already."""
-        self._watch(place for place in self.places.values() if isinstance(place, VariablePlace))
+        self._watch(self.places.values())
 
-    def _watch(self, places: Iterable[VariablePlace]) -> None:
+    def _watch(self, places: Iterable[Place]) -> None:
         root = self.root()
         if root is None or self.exposed or not self.is_relied_on():
             return
         for place in places:
-            array = place.get()
+            array = None if place.is_watched(self) else place.get()
             if array is None or type(array) is Away or arrays.root_of(array) is not root:
                 continue
-            if place.is_copied():
+            if isinstance(place, VariablePlace) and place.is_copied():
                 self.expose()
             place.watch(Away(self, arrays.layout_of(array, root)))
 
@@ -322,19 +333,23 @@ class Storage:
                 stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
             place.put(stand_ins[id(array)])
 
-    def _fill(self, block: ByteArray, in_variables: bool = False) -> None:
-        """Gives places that have one of our stand-ins their arrays; Variables only if the program may write to them."""
+    def _fill(self, block: ByteArray) -> None:
+        """Gives places that have one of our stand-ins their arrays.
+
+        Variables have them only if the program may write to them, or if they may be all that keeps the bytes.
+        """
         views: dict[arrays.Layout, Array] = {}
+        in_variables = self.exposed or (self.copy is None and self.recipe is None)
         for place in self.places.values():
-            if isinstance(place, VariablePlace):
-                if not self.exposed and not in_variables:
-                    continue
-                place.unwatch()
+            if place.is_variable and not in_variables:
+                continue
             away = place.get()
             if type(away) is Away and away.storage is self:
                 if away.layout not in views:
                     views[away.layout] = arrays.view(block, away.layout)
                 place.put(views[away.layout])
+            if self.exposed:
+                place.unwatch(self)
 
     # --- changes ---------------------------------------------------------------------------------------------------
 
@@ -344,43 +359,39 @@ class Storage:
         self.state = after
 
     def leave(self, block: ByteArray, copy: FarCopy, transfer: Transfer, recalled: bool) -> None:
-        """A swap-out has started. The order matters to an interrupt: a copy is trusted when the state says so."""
+        """A swap-out has started.
+
+        The order matters to an interrupt, here and below: nobody writes to what is said to leave, or to be away, and a
+        copy is trusted when the state says so.
+        """
         self.drop_copy()
         self.block, self.transfer = block, transfer
+        self._empty()
         self._go('leave')
         self.copy, self.recipe, self.exposed, self.recalled = copy, None, False, recalled
-        self._empty()
 
-    def stay(self) -> Transfer:
-        """What was to leave is resident; gives the transfer, which has ended."""
-        assert self.block is not None and self.transfer is not None
+    def stay(self) -> None:
+        """What was to leave is resident."""
+        assert self.block is not None
         self._go('stay')
         self._fill(self.block)
-        transfer, self.block, self.transfer = self.transfer, None, None
-        return transfer
-
-    def stay_alone(self) -> None:
-        """What was to leave is resident, and its copy is worthless: Variables too have their arrays again."""
-        assert self.block is not None
-        self.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
-        self._go('stay')
-        self._fill(self.block, in_variables=True)
         self.block = self.transfer = None
-        self.watch()
 
     def let_go(self) -> None:
         """Gives the block up; its far copy is true."""
         assert self.has_true_copy()
         root = self.root()
-        self._go('let go')
         self._empty()
-        self.exposed = False
+        self._go('let go')
+        self.exposed, self.block = False, None
         del root
 
     def lose(self) -> None:
         """Gives the block up for ever, or until the recipe runs."""
-        self._go('lose')
+        root = self.root()
         self._empty()
+        self._go('lose')
+        del root
 
     def recall(self, wanted: bool = True) -> None:
         """It is wanted back soon, or is not any more."""
@@ -431,7 +442,9 @@ class Storage:
     def notice(self) -> ByteArray | None:
         """Returns the block if it is in near memory, and takes note if it is so, or is not, without our doing."""
         root = self.root()
-        if self.state is State.LEAVING:
+        if self.state is State.ARRIVING and self.transfer is None:  # an interrupt came while it turned back
+            self.turn_back()
+        elif self.state is State.LEAVING:
             self.recalled = True
         elif root is not None and self.state in (State.AWAY, State.LOST):
             self._part()
@@ -467,7 +480,7 @@ class Storage:
     def _part(self) -> None:
         """Who held the array may have written to it, or will: recipes go on with what it was before."""
         if self.readers and self.can_split():
-            self.memory.know(self.split_off(None))
+            self.split_off(None)
         for recipe in list(self.readers):
             if recipe.trusts(self):
                 recipe.spoil()
@@ -478,23 +491,23 @@ class Storage:
             return not self.mapped
         return self.recipe is not None and self.recipe.is_whole()
 
-    def split_off(self, copy: FarCopy | None) -> Storage:
+    def split_off(self, copy: FarCopy | None) -> None:
         """Makes a storage of what recipes read, which has a far copy or the recipe: `copy`, or this one's own."""
         other = Storage(self.memory, None, self.nbytes)
         other.assign(self.token, self.map, self.from_outside)
+        self.memory.know(other)  # first, or an interrupt leaves recipes to what nobody brings back before its end
+        made_by, self.recipe = self.recipe, None
         if copy is None and self.has_true_copy():
             copy, self.copy = self.copy, None
         if copy is not None:
             other.copy, other.state = copy, State.AWAY
-        elif self.recipe is not None:
-            self.recipe.retarget(self, other)
-            other.recipe = self.recipe
-        self.recipe = None
+        elif made_by is not None:
+            other.recipe = made_by
+            made_by.retarget(self, other)
         for recipe in list(self.readers):
             recipe.retarget(self, other)
             other.readers.add(recipe)
         self.readers.clear()
-        return other
 
     def keep(self, block: ByteArray) -> None:
         """The bytes live as long as it does: until the places have them, or for ever once its memory is closed."""

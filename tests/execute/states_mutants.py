@@ -9,7 +9,7 @@ from states_world import Reader
 from chainer_ooc.execute import recipe, revival
 from chainer_ooc.execute.account import Account, _Block
 from chainer_ooc.execute.mapped import Mapped
-from chainer_ooc.execute.places import VariablePlace, Watched
+from chainer_ooc.execute.places import NodePlace, VariablePlace, Watched
 from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.residency import CopyIn, Residency
 from chainer_ooc.execute.storage import TRANSITIONS, Storage
@@ -27,7 +27,10 @@ LINES = {
     'what recipes read is not split off': (
         Residency._expose, 'if storage.readers and not storage.exposed:', 'if False:'),
     'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
-    'Variables that come later are not watched': (Storage.add_node, 'self._watch([variable])', 'pass'),
+    'Variables that come later are not watched': (
+        Storage.add_node, "self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])", 'pass'),
+    'nodes are not watched': (NodePlace.watch, 'self._owner()._ooc = away', 'pass'),
+    'a node is read as the program likes': (Storage.is_guarded, 'only_reads() or', 'True or'),
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
     'a batch has no checksum': (
@@ -39,9 +42,9 @@ LINES = {
     'what is held leaves': (Residency.swap_out, 'if storage.is_held_elsewhere():', 'if False:'),
     'what leaves is seen off by nobody': (Residency.swap_out, 'self.leaving.append(storage)', 'pass'),
     # stay
-    'stay forgets the copy': (Storage.stay, "self._go('stay')", "self._go('stay'); self.copy = None"),
+    'what nobody else keeps is in no Variable': (Storage._fill, '(self.copy is None and self.recipe is None)', 'False'),
     'stay is not waited for': (Residency.see_off, 'storage.transfer.wait()', 'pass'),
-    'a failed swap-out counts as a copy': (Storage.stay_alone, 'self.drop_copy()  #', 'pass  #'),
+    'a failed swap-out counts as a copy': (Residency.see_off, 'storage.drop_copy()  #', 'pass  #'),
     'what is exposed leaves all the same': (
         CopyIn.left, 'storage.has_true_copy() and not storage.recalled', 'not storage.recalled'),
     'what is needed leaves all the same': (
@@ -72,15 +75,15 @@ LINES = {
     # split, expose, enclose
     'split keeps the copy': (Storage.split_off, 'copy, self.copy = self.copy, None', 'pass'),
     'split keeps the copy for both': (Storage.split_off, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
-    'split keeps the recipe\'s product': (Storage.split_off, 'self.recipe.retarget(self, other)', 'pass'),
+    'split keeps the recipe\'s product': (Storage.split_off, 'made_by.retarget(self, other)', 'pass'),
     'a recipe reads what it read before': (Recipe.retarget, 'storage=after) if isinstance(each, Moved)',
                                            'storage=before) if isinstance(each, Moved)'),
     'enclose keeps the copy of before': (Storage.enclose, 'self.drop_copy()', 'pass'),
     'a copy is given back and kept': (Storage.drop_copy, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
     # places
     'Variables have their arrays back unseen': (
-        Storage._fill, 'if not self.exposed and not in_variables:', 'if False:'),
-    'Variables get nothing': (Storage._fill, 'if not self.exposed and not in_variables:', 'if True:'),
+        Storage._fill, 'if place.is_variable and not in_variables:', 'if False:'),
+    'Variables get nothing': (Storage._fill, 'if place.is_variable and not in_variables:', 'if place.is_variable:'),
     'the program\'s read is a function\'s': (Storage.fetch, 'exposed=not only_reads()', 'exposed=False'),
     'a copy of a Variable reads unseen': (VariablePlace.is_copied, 'type(self._data()) is list and', 'False and'),
     'a new array is taken for the old': (Watched.__setitem__, 'self.away = None', 'pass'),

@@ -22,6 +22,7 @@ import weakref
 
 import chainer
 import numpy as np
+from chainer import _ooc
 from states_functions import FUNCTIONS
 
 from chainer_ooc.backends import arrays
@@ -46,6 +47,8 @@ LEGAL = {
     'lose': {('RESIDENT', 'LOST')}, 'come': {('AWAY', 'ARRIVING')}, 'arrive': {('ARRIVING', 'RESIDENT')},
     'turn back': {('ARRIVING', 'AWAY')}, 'show': {('AWAY', 'RESIDENT')}, 'make': {('LOST', 'RESIDENT')},
     'take up': {('AWAY', 'RESIDENT'), ('LOST', 'RESIDENT')}}
+#: Is told of all that is read from now on.
+MANAGER = _ooc.manager
 #: Modules in which an interrupt may come.
 CORE = os.path.dirname(storages.__file__)
 #: Budgets that an iteration may have.
@@ -166,8 +169,9 @@ class World:
             return
         function, plain = make(), make()
         inputs, outputs, twins = [each[0] for each in given], (), ()
-        with self._troubles(*(each[1].array for each in given)), computing():
-            with LOCK:
+        is_foreign = recipes.may_write_inputs(function)
+        with self._troubles(*(each[1].array for each in given)), computing(is_foreign):
+            with LOCK, computing():
                 self._before_call(memory, function, inputs)
                 try:
                     prototype = prepare(function)
@@ -179,7 +183,7 @@ class World:
                 self.losable |= self.open & {self._block(each[1].array) for each in given}
             self._note_parents(twins, [each[1] for each in given], plain)
             call, made = Call(function, plain), list(zip(outputs, twins, strict=True))
-            with LOCK:
+            with LOCK, computing():
                 self._after_call(memory, call, given, made, prototype)
             self.calls.append(call)
             self.shown += made
@@ -272,6 +276,15 @@ class World:
         if pair is not None:
             self._write(*pair, j)
 
+    def write_inside(self, i, j):
+        """The program writes to what a function retains, which it reaches through the graph."""
+        call = self._pick(self.calls, i)
+        slots = [] if call is None else [get for what, get in _retained_slots(call.plain) if what != 'a hidden array']
+        if slots:
+            get = self._pick(slots, j)
+            with self._troubles(get(call.plain)):
+                self._write(get(call.function), get(call.plain), j)
+
     def _write(self, array, plain, j):
         if self._block(plain) in self.open:  # somebody might notice by a checksum, and refuse
             self.losable.add(self._block(plain))
@@ -334,9 +347,7 @@ class World:
         call = self._pick(self.calls, i)
         if call is not None:
             with self._troubles(*self._retained_twins(call)), computing():
-                self.memories[0].pin(retained(call.function))
                 self._look_at(call)
-            self.memories[0].pin()
 
     def _look_at(self, call):
         for what, get in _retained_slots(call.plain):
@@ -733,7 +744,7 @@ def interrupted(act, moments):
 
 #: What changes the world, and how often: what moves maps is what faults hide in.
 OPERATIONS = {
-    'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'hold': 2, 'write_held': 2, 'let_go': 2, 'hide': 2, 'duplicate': 1,
-    'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5, 'give_up': 5, 'prefetch': 4,
-    'drop': 3, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2, 'arrive_all': 1, 'abandon_dead': 1, 'hand_over': 1,
-    'fail_a_copy': 1}
+    'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'write_inside': 2, 'hold': 2, 'write_held': 2, 'let_go': 2,
+    'hide': 2, 'duplicate': 1, 'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5,
+    'give_up': 5, 'prefetch': 4, 'drop': 3, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2, 'arrive_all': 1,
+    'abandon_dead': 1, 'hand_over': 1, 'fail_a_copy': 1}

@@ -12,6 +12,7 @@ from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, SpillError
+from chainer_ooc.execute import manager
 from chainer_ooc.execute.storage import Storage
 
 
@@ -322,3 +323,78 @@ def test_a_lost_map_is_still_an_error_that_says_what_to_do():
             loss.backward()
         with pytest.raises(LostMapError, match='swap-all'):
             loss.backward()
+
+
+def send_all_away():
+    """As memory that is short would."""
+    session = manager.current()
+    for storage in [] if session is None else session._memory.storages():
+        storage.memory.swap_out(storage)
+    if session is not None:
+        session._memory.settle()
+
+
+class Writing(chainer.FunctionHook):
+    """Writes to the inputs of products in backward; each later step begins with all out of memory that can leave."""
+
+    name = 'Writing'
+
+    def __init__(self, when):
+        setattr(self, when, self._write)
+
+    def _write(self, function, in_data, out_grad):
+        if function.label == '_ * _':
+            in_data[1][:5] *= 2
+        else:
+            send_all_away()
+
+
+@pytest.mark.parametrize('when', ['backward_preprocess', 'backward_postprocess'])
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'sublinear', 'unified'])
+def test_what_a_hook_writes_in_backward_is_not_lost(policy, when):
+    """The far copy of what it wrote to was trusted: the next step that read it had the bytes from before."""
+    def program():
+        found = []
+        for _ in range(4):
+            x = chainer.Variable(batch()[0])
+            h = u = F.tanh(x)
+            for _ in range(4):
+                u = F.sin(u)
+            loss = F.sum(u * h)
+            del u, h
+            with Writing(when):
+                loss.backward()
+            found.append(x.grad.tobytes())
+        return found
+
+    expected, found = plain_and(program, policy)
+    assert found == expected
+
+
+class WritingForward(chainer.FunctionHook):
+    """Writes to what every function is given."""
+
+    name = 'WritingForward'
+
+    def forward_preprocess(self, function, in_data):
+        in_data[0][:5] *= 2
+
+
+def test_what_a_hook_writes_where_no_graph_is_made_is_not_lost():
+    """No far copy was looked at beside a hook of a call without a graph."""
+    def program():
+        found = []
+        for _ in range(3):
+            x = chainer.Variable(batch()[0])
+            h = F.exp(x)
+            z = F.square(h)
+            for _ in range(2):
+                send_all_away()
+                with chainer.no_backprop_mode(), WritingForward():
+                    F.sum(h)
+            F.sum(z).backward()
+            found.append(x.grad.tobytes())
+        return found
+
+    expected, found = plain_and(program, 'swap-all')
+    assert found == expected

@@ -6,15 +6,17 @@ import types
 import chainer
 import numpy as np
 import pytest
+from chainer import _ooc
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
 from states_functions import Pair
-from states_world import interrupted
+from states_world import World, interrupted
 
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute import recipe as recipes
-from chainer_ooc.execute.places import computing
+from chainer_ooc.execute.mapped import MAPPED
+from chainer_ooc.execute.places import OutputPlace, computing
 from chainer_ooc.execute.recipe import prepare, write_recipe
 from chainer_ooc.execute.residency import Context, Residency
 from chainer_ooc.execute.revival import MAKE_AGAIN
@@ -313,3 +315,246 @@ def test_a_block_whose_places_have_another_is_held_by_whoever_is_left(memories):
     assert not memories[0].swap_out(storage)
     array[...] = 0
     assert np.array_equal(shown.array, values() * 2)
+
+
+def test_the_next_array_of_a_variable_stays_watched_whatever_becomes_of_the_one_before(memories):
+    shown = chainer.Variable(values())
+    before = stored(memories[0], shown)
+    away(before)
+    held = shown.array  # from now on the program may write to it
+    shown.array = values() * 2
+    shown.retain_data()
+    output, lost = applied(memories[0], Tanh, shown)
+    assert memories[0].prefetch(before)
+    shown.array[...] = 0
+    assert lost.memory.give_up(lost)
+    assert np.array_equal(output.array, np.tanh(values() * 2))
+    assert np.array_equal(held, values())
+
+
+def test_a_new_array_reaches_the_copies_of_a_variable_of_a_mapped_map_that_was_let_go(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    away(storage)
+    memories[0].enter(Context(Tally(memories[0].backend), far=MAPPED))
+    memories[0].open(storage)  # on the mapping, for a function that may write to it
+    duplicate = copy.copy(shown)
+    assert memories[0].swap_out(storage)
+    shown.array = values() * 2
+    assert np.array_equal(duplicate.array, values() * 2)
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_maps_are_made_from_what_a_session_had_that_ended_after_any_interrupt_of_a_write(memories, moments):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    shown.retain_data()
+    first, one = applied(memories[1], Tanh, shown)
+    second, other = applied(memories[1], Tanh, shown)
+    assert one.memory.give_up(one)
+    assert other.memory.give_up(other)
+    away(storage)
+    with computing():
+        shown.node.data  # noqa: B018  # with its copy
+    interrupted(lambda: shown.array, moments)
+    memories[0].recount()
+    memories[0].close()
+    assert [np.array_equal(each.array, np.tanh(values())) for each in (first, second)] == [True, True]
+    assert np.array_equal(shown.array, values())
+
+
+@pytest.mark.parametrize('moments', range(80))
+def test_a_map_that_is_split_off_with_its_recipe_can_be_given_up_after_any_interrupt_of_that(memories, moments):
+    batch = chainer.Variable(values())
+    batch.retain_data()
+    stored(memories[0], batch)
+    shown, storage = applied(memories[0], Tanh, batch)
+    output, lost = applied(memories[0], Tanh, shown)
+    assert lost.memory.give_up(lost)
+    interrupted(lambda: shown.array, moments)
+    memories[0].recount()
+    memories[0].give_up(storage)
+    assert np.array_equal(shown.array, np.tanh(values()))
+    assert np.array_equal(output.array, np.tanh(np.tanh(values())))
+
+
+def short_of_memory(memory, *storages):
+    """All storages are away, and there is room for none."""
+    memory.enter(Context(Tally(memory.backend), budget_bytes=0, recipes=MAKE_AGAIN))
+    for each in storages:
+        if each.state is State.RESIDENT:
+            away(each)
+
+
+def test_a_function_that_retains_two_outputs_has_both_where_there_is_room_for_none(memories):
+    first, second, one, other = applied(memories[0], Pair, chainer.Variable(values()))
+    function, expected = first.creator_node, (np.sin(values()), np.cos(values()))
+    with computing():
+        short_of_memory(memories[0], one, other)
+        assert [np.array_equal(*each) for each in zip(function.output_data, expected, strict=True)] == [True, True]
+        del first, second
+        short_of_memory(memories[0], one, other)
+        found = [each.array for each in function.get_retained_outputs()]
+        assert [np.array_equal(*each) for each in zip(found, expected, strict=True)] == [True, True]
+
+
+def test_a_hook_is_shown_all_inputs_where_there_is_room_for_none(memories):
+    shown = [chainer.Variable(values()) for _ in range(2)]
+    for each in shown:
+        each.retain_data()
+    short_of_memory(memories[0], *(stored(memories[0], each) for each in shown))
+    found = _ooc.in_data([each.node for each in shown], ['a hook'])
+    assert [np.array_equal(each, values()) for each in found] == [True, True]
+
+
+#: How the program reaches a map through the graph, beside its Variable.
+PATHS = {
+    'the node of a Variable': lambda function: function.outputs[0]().data,
+    'an input of a function': lambda function: function.inputs[0].data,
+    'the Variable of an input': lambda function: function.inputs[0].get_variable().array,
+    'what a function retains': lambda function: function.output_data[0],
+    'the Variable of an output': lambda function: function.get_retained_outputs()[0].array}
+
+
+@pytest.fixture(params=PATHS)
+def reached(request, memories):
+    """A map of the first session: its storage, how it is reached, and a list of what is kept, its Variable first."""
+    _ = _ooc.manager
+    shown, = Tanh().apply((chainer.Variable(values()),))
+    shown.retain_data()
+    behind, = Tanh().apply((shown,))
+    function = (behind if 'input' in request.param else shown).creator_node
+    storage = stored(memories[0], shown)
+    storage.add_places(OutputPlace(shown.creator_node, 0))
+    return storage, lambda: PATHS[request.param](function), [shown, shown.node, behind]
+
+
+def test_what_is_written_through_the_graph_is_not_lost(reached):
+    storage, get, kept = reached
+    away(storage)
+    del kept[0]
+    with computing():
+        assert np.array_equal(get(), np.tanh(values()))
+    get()[...] = 0
+    away(storage)
+    with computing():
+        assert not get().any()
+
+
+def test_what_is_written_through_the_graph_reaches_no_map_that_is_made_again(memories, reached):
+    storage, get, kept = reached
+    output, lost = applied(memories[0], Tanh, kept.pop(0))
+    assert [each.trusts(storage) for each in storage.readers] == [True]
+    get()[...] = 0
+    assert lost.memory.give_up(lost)
+    assert np.array_equal(output.array, np.tanh(np.tanh(values())))
+
+
+def test_what_chainer_reads_through_the_graph_leaves_again_without_a_copy(reached):
+    storage, get, kept = reached
+    away(storage)
+    del kept[0]
+    with computing():
+        get()
+    assert storage.has_true_copy()
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_what_is_written_after_a_failed_swap_out_was_interrupted_reaches_no_map_that_is_made_again(memories, moments):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    output, lost = applied(memories[1], Tanh, shown)
+    assert memories[1].give_up(lost)
+    storage, = (each for each in memories[1]._all if each is not lost)
+    memories[1].backend.fail_next('swap_out')
+    assert memories[1].swap_out(storage)
+    with contextlib.suppress(SpillError):
+        interrupted(memories[1].settle, moments)
+    memories[1].calm()
+    shown.array[...] = 0
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_a_map_that_only_a_variable_shows_is_there_after_a_failed_swap_out_was_interrupted(memories, moments):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    storage = stored(memories[0], shown)
+    memories[0].backend.fail_next('swap_out')
+    assert memories[0].swap_out(storage)
+    with contextlib.suppress(SpillError):
+        interrupted(memories[0].settle, moments)
+    memories[0].calm()
+    with computing():
+        storage.fetch()
+    shown.node.data = None  # as Chainer does when it unchains
+    assert np.array_equal(shown.array, values())
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_a_failed_swap_in_that_is_interrupted_at_any_moment_can_be_tried_again(memories, moments):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    away(storage)
+    memories[0].backend.fail_next('swap_in')
+    with contextlib.suppress(SpillError):
+        interrupted(lambda: shown.array, moments)
+    with contextlib.suppress(SpillError):  # it may come to that only now
+        _ = shown.array
+    assert np.array_equal(shown.array, values())
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_a_mapped_map_can_be_read_by_recipes_after_it_was_let_go_and_that_was_interrupted(memories, moments):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    storage = stored(memories[0], shown)
+    away(storage)
+    memories[0].enter(Context(Tally(memories[0].backend), far=MAPPED, recipes=MAKE_AGAIN))
+    assert np.array_equal(shown.array, values())
+    interrupted(lambda: memories[0].swap_out(storage), moments)
+    output, lost = applied(memories[0], Tanh, shown)
+    assert memories[0].give_up(lost)
+    with computing():
+        storage.fetch()
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_what_only_a_copy_of_a_variable_shows_is_there_for_a_function_that_may_write_to_it():
+    world = World(30)
+    world.batch(0, 1)
+    world.apply(0, 0)
+    world.write(1, 0)
+    world.send_away(0, 0)
+    world.duplicate(0, 0)
+    world.send_away(0, 0)
+    world.hide(0, 0)  # what is left is the copy
+    world.apply(1, -1)
+    world.end()
+
+
+@pytest.mark.parametrize('moments', range(100))
+def test_a_mapped_map_whose_read_was_interrupted_leaves_and_comes_back_for_recipes(memories, moments):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    output, lost = applied(memories[1], Tanh, shown)
+    assert memories[1].give_up(lost)
+    storage, = (each for each in memories[1]._all if each is not lost)
+    away(storage)
+    memories[1].enter(Context(Tally(memories[1].backend), far=MAPPED, recipes=MAKE_AGAIN))
+    interrupted(lambda: shown.array, moments)
+    memories[1].swap_out(storage)
+    with computing():
+        storage.fetch()
+    assert np.array_equal(output.array, np.tanh(values()))
+
+
+def test_a_mapped_map_of_a_session_that_has_ended_is_not_dropped(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    away(storage)
+    memories[0].enter(Context(Tally(memories[0].backend), far=MAPPED))
+    assert np.array_equal(shown.array, values())
+    memories[0].close()
+    memories[0].drop(storage, may_lose=False)
+    assert np.array_equal(shown.array, values())

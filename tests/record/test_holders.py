@@ -222,7 +222,7 @@ def test_a_node_and_its_variable_give_up_and_take_back_one_array(residency):
     assert np.array_equal(node.data, made())
     assert storage.state is State.RESIDENT
     assert node._ooc is None
-    assert type(variable._data) is list
+    assert variable._data.away is None
     assert variable._data[0] is node._data
 
 
