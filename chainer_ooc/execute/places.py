@@ -111,7 +111,7 @@ class Away:
 
     def read(self, array: Array | None) -> Array:
         """What is read of a node that has this and, while it is only watched, its array."""
-        if array is not None and self.storage.is_guarded():
+        if array is not None and (only_reads() or self.storage.is_guarded()):
             return array
         found = self.fetch()
         return found if array is None else array
