@@ -36,6 +36,16 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker(pytest.mark.skip(reason='is about the spill file or the swap threads of the host'))
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Sets aside what was imported and collected, a million objects that live as long as the process.
+
+    Otherwise each collection of cycles looks at all of them, which is what most of the time of many tests went into.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 def _chainer_state():
     chainer = sys.modules.get('chainer')
     if not hasattr(chainer, 'get_function_hooks'):  # absent, or an import that a test made fail
