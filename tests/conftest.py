@@ -19,6 +19,9 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile(
     'nightly', max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[
         hypothesis.HealthCheck.too_slow])
+# Here and not where they are used: pytest asks for a profile before it reads any test.
+hypothesis.settings.register_profile(
+    'many', max_examples=300, deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile('repeatable')
 
 
@@ -27,13 +30,32 @@ def pytest_addoption(parser):
     group.addoption('--backend', choices=['host', 'chaos'], default='host',
                     help='device of the trainings in tests/execute (default: host)')
     group.addoption('--chaos-seed', type=int, default=0, metavar='N', help='seed of --backend chaos (default: 0)')
+    group.addoption('--long', action='store_true', help='also the cases that are much like others (nightly)')
 
 
 def pytest_collection_modifyitems(config, items):
+    _leave_out_long_ones(config, items)
     if config.getoption('--backend') != 'host':
         for item in items:
             if item.get_closest_marker('host'):
                 item.add_marker(pytest.mark.skip(reason='is about the spill file or the swap threads of the host'))
+
+
+def _leave_out_long_ones(config, items):
+    long = [] if config.getoption('--long') else [item for item in items if item.get_closest_marker('long')]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if not item.get_closest_marker('long')]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Sets aside what was imported and collected, a million objects that live as long as the process.
+
+    Otherwise each collection of cycles looks at all of them, which is what most of the time of many tests went into.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _chainer_state():

@@ -15,6 +15,14 @@ from chainer_ooc.errors import SpillError
 MB = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def interrupts_raise():
+    """Also in a process that was started in the background, which ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def numbers(nbytes, seed=0):
     return np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
 

@@ -5,6 +5,7 @@ Pinned memory, the spill file, and both by turns; whatever CUDA does not promise
 import contextlib
 
 import pytest
+from combinations import spread
 from fake_driver import FakeDriver
 from mutant_devices import AlwaysPassed, ComputeGoesOn, CopiesBeforeKernels
 from ooc_networks import NETWORKS
@@ -42,9 +43,7 @@ def on_fakes(seed, host_limit_bytes=ROOMY):
     assert [driver.left_behind() for driver in drivers] == [[]] * len(drivers)
 
 
-@pytest.mark.parametrize('seed', range(2))
-@pytest.mark.parametrize('policy', POLICIES)
-@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize(('network', 'policy', 'seed'), spread(list(NETWORKS), POLICIES, range(2), every=2))
 def test_the_bits_are_those_of_plain_chainer(network, policy, seed):
     with on_fakes(seed), ooc(policy):
         training = Training(network)
@@ -54,10 +53,8 @@ def test_the_bits_are_those_of_plain_chainer(network, policy, seed):
     assert sum(each.swapped_out_bytes for each in training.outcome.stats) > 0
 
 
-@pytest.mark.parametrize('seed', range(2))
-@pytest.mark.parametrize('host_limit_bytes', [0, TIGHT])
-@pytest.mark.parametrize('policy', POLICIES)
-@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception'])
+@pytest.mark.parametrize(('network', 'policy', 'host_limit_bytes', 'seed'), spread(
+    ['residual', 'hidden', 'inception'], POLICIES, [0, TIGHT], range(2), every=2))
 def test_the_bits_are_the_same_by_way_of_the_spill_file(network, policy, host_limit_bytes, seed):
     with on_fakes(seed, host_limit_bytes) as made, ooc(policy):
         training = Training(network)
@@ -67,9 +64,8 @@ def test_the_bits_are_the_same_by_way_of_the_spill_file(network, policy, host_li
     assert made[0]._far.disk.held_bytes() > 0
 
 
-@pytest.mark.parametrize('seed', range(2))
-@pytest.mark.parametrize('policy', ['map-all', 'map-mix-0', 'map-mix-1'])
-@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception', 'views'])
+@pytest.mark.parametrize(('network', 'policy', 'seed'), spread(
+    ['residual', 'hidden', 'inception', 'views'], ['map-all', 'map-mix-0', 'map-mix-1'], range(2), every=2))
 def test_the_bits_are_the_same_where_maps_are_read_in_pinned_memory(network, policy, seed, verdict_mixes):
     with on_fakes(seed), ooc(policy):
         training = Training(network)

@@ -12,6 +12,7 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
+from combinations import spread
 from ooc_networks import NETWORKS
 from ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train_at_the_floor
 
@@ -35,9 +36,7 @@ def source_misuses(made):
     return [misuse for backend in made for misuse in backend.misuses if 'source' in misuse]
 
 
-@pytest.mark.parametrize('seed', range(3))
-@pytest.mark.parametrize('policy', SWAPPING)
-@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize(('network', 'policy', 'seed'), spread(list(NETWORKS), SWAPPING, range(3), every=3))
 def test_late_copies_change_no_bit(network, policy, seed):
     with chaos(seed) as made, ooc(policy):
         training = Training(network)
@@ -48,9 +47,8 @@ def test_late_copies_change_no_bit(network, policy, seed):
     assert sum(each.swapped_in_bytes for each in training.outcome.stats) > 0
 
 
-@pytest.mark.parametrize('seed', range(3))
-@pytest.mark.parametrize('policy', SWAPPING)
-@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception'])
+@pytest.mark.parametrize(
+    ('network', 'policy', 'seed'), spread(['residual', 'hidden', 'inception'], SWAPPING, range(3), every=3))
 def test_late_copies_change_no_bit_where_memory_is_short(network, policy, seed):
     with chaos(seed) as made:
         training, floor_bytes = train_at_the_floor(network, policy)

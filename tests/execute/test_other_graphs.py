@@ -10,7 +10,7 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, live_storages, ooc, spill_bytes
+from ooc_training import POLICIES, Training, assert_same_bits, live_storages, ooc, spill_bytes
 
 import chainer_ooc
 from chainer_ooc.backends.host import meter, resident
@@ -553,7 +553,8 @@ def test_static_graph_within_a_graph_of_ours(policy):
         same(program, policy)
 
 
-@pytest.mark.parametrize('policy', [*SWAPPING, 'recompute-all'])
+@pytest.mark.parametrize(
+    'policy', [pytest.param('swap-all-naive', marks=pytest.mark.long), 'swap-all', 'recompute-all'])
 def test_a_thousand_iterations_of_changing_shapes_grow_nothing(policy, verdict_mixes, monkeypatch):
     """Sizes and branches are drawn, so that most graphs are new; every seventh ends without a backward pass."""
     monkeypatch.setattr(meter, 'MOST_STARTS', 200)

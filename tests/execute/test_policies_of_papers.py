@@ -6,6 +6,7 @@ import contextlib
 import functools
 
 import pytest
+from combinations import spread
 from ooc_networks import NETWORKS
 from ooc_training import Training, assert_same_bits, ooc, plain, train
 from verdict_mixes import recompute_all
@@ -31,9 +32,7 @@ def test_without_a_budget_nothing_leaves_and_the_bits_are_those_of_plain_chainer
     assert [(each.swapped_out_bytes, each.recomputed_calls) for each in outcome.stats[1:]] == [(0, 0)] * 3
 
 
-@pytest.mark.parametrize('part', PARTS)
-@pytest.mark.parametrize('policy', POLICIES)
-@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize(('network', 'policy', 'part'), spread(list(NETWORKS), POLICIES, PARTS, every=3))
 def test_under_a_budget_that_is_too_small_for_keep_the_bits_are_those_of_plain_chainer(network, policy, part):
     floor_bytes, peak_bytes = sorted((refused(network, 'swap-all'), refused(network, 'keep')))  # alike for 'views'
     training, budget_bytes = train_within(network, policy, floor_bytes + int(part * (peak_bytes - floor_bytes)))

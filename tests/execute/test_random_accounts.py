@@ -150,10 +150,6 @@ def check(program, policy, min_bytes):
     assert_same_bits(bits, expected)
 
 
-hypothesis.settings.register_profile('many', max_examples=300, deadline=None, print_blob=True, suppress_health_check=[
-    hypothesis.HealthCheck.too_slow])
-
-
 @hypothesis.settings(max_examples=8)
 @given(programs, st.integers(0, 1 << 16), st.sampled_from([0, 100, 700]))
 def test_accounts_floors_and_budgets_hold_on_random_graphs(program, number, min_bytes):

@@ -10,6 +10,7 @@ import time
 import chainer.functions as F
 import numpy as np
 import pytest
+from combinations import spread
 from ooc_networks import NETWORKS
 from ooc_training import Training, assert_same_bits, floor_of, live_storages, ooc, plain, spill_bytes, train
 from ooc_training import train_at_the_floor as at_the_floor
@@ -32,8 +33,8 @@ def test_training_without_a_budget_gives_the_bits_of_plain_chainer_and_maps_noth
     assert [(each.faults, each.swap) for each in outcome.stats[2:]] == [(0, 0)] * 2
 
 
-@pytest.mark.parametrize('policy', ['unified', *MAPPED])
-@pytest.mark.parametrize('network', NETWORKS)
+# Each network and policy at one of the two budgets.
+@pytest.mark.parametrize(('network', 'policy'), spread(list(NETWORKS), ['unified', *MAPPED], every=2))
 def test_training_at_the_floor_gives_the_bits_of_plain_chainer_within_the_budget(network, policy):
     training, floor_bytes = at_the_floor(network, policy)
     assert_same_bits(training.outcome, plain(network))
@@ -43,8 +44,7 @@ def test_training_at_the_floor_gives_the_bits_of_plain_chainer_within_the_budget
     assert training.outcome.stats[-1].swap > 0
 
 
-@pytest.mark.parametrize('policy', ['unified', *MAPPED])
-@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize(('network', 'policy'), spread(list(NETWORKS), ['unified', *MAPPED], every=2, first=1))
 def test_training_at_twice_the_floor_gives_the_bits_of_plain_chainer(network, policy):
     assert_same_bits(train(network, policy, budget=2 * floor_of(network, policy)), plain(network))
 

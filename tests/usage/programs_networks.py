@@ -397,6 +397,7 @@ def conditional_random_field(run):
 
 @program
 def regions_of_interest(run):
+    """Few regions: Chainer goes over each pixel of them in Python."""
     class Detector(chainer.Chain):
         def __init__(self):
             super().__init__()
@@ -407,13 +408,13 @@ def regions_of_interest(run):
     def loss_of(number):
         stream = np.random.RandomState(number)
         x = stream.uniform(-1, 1, (4, 3, 24, 24)).astype(np.float32)
-        corner = stream.randint(0, 12, (64, 2))
-        rois = np.hstack([stream.randint(0, 4, (64, 1)), corner, corner + 11]).astype(np.float32)
+        corner = stream.randint(0, 12, (16, 2))
+        rois = np.hstack([stream.randint(0, 4, (16, 1)), corner, corner + 11]).astype(np.float32)
         h = F.relu(model.c(x))
         pooled = F.roi_pooling_2d(h, rois, 4, 4, 1.0)
         aligned = F.roi_average_align_2d(
             h, rois[:, [2, 1, 4, 3]], rois[:, 0].astype(np.int32), 4, 1.0, sampling_ratio=2)
-        t = stream.randint(0, 10, 64).astype(np.int32)
+        t = stream.randint(0, 10, 16).astype(np.int32)
         return F.softmax_cross_entropy(model.o(pooled + aligned), t)
     run_network(run, model, loss_of)
 
