@@ -377,6 +377,7 @@ class Iteration:
         tally = self._memory.tally
         if tally.whole is not None:
             tally.whole.end()
+        self._memory.leave_room(tally.peak_bytes)
         if tally.peak_bytes > self.budget_bytes:
             log.logger.warning(
                 'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '

@@ -52,7 +52,7 @@ class Liveness:
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Drops one map of the iteration now."""
         storage.memory.drop(storage, may_lose)
-        if storage.state in (State.AWAY, State.LOST):
+        if storage.state in (State.AWAY, State.LOST, State.SPARE):
             self._dropped.append(weakref.ref(storage))
 
     def held(self) -> list[int]:
@@ -61,5 +61,4 @@ class Liveness:
         To be asked at the end of backward: while a step runs, Chainer's loop itself holds arrays.
         """
         dropped, self._dropped = self._dropped, []
-        return [storage.map for ref in dropped if (storage := ref()) is not None
-                and storage.state in (State.AWAY, State.LOST) and storage.root() is not None]
+        return [storage.map for ref in dropped if (storage := ref()) is not None and storage.is_held_on()]

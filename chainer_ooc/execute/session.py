@@ -65,7 +65,9 @@ class Session:
         if is_computing() or not _is_managed(inputs):
             is_outermost = not is_computing()
             if is_outermost:  # an evaluation allocates without asking
-                self._memory.backend.keep_at_most(0)
+                with LOCK:
+                    self._memory.backend.keep_at_most(0)
+                    self._memory.leave_room(self._memory.tally.peak_bytes)
             if is_foreign:
                 _open(inputs)
             try:
@@ -228,7 +230,7 @@ class Session:
         beside = self._parameters.beside()
         self._memory.stands(beside)
         budget_bytes = self._memory.backend.default_budget_bytes(
-            self._memory.near_bytes(), self._default_budget_bytes)
+            self._memory.near_bytes() + self._memory.spare_bytes(), self._default_budget_bytes)
         if beside.steady_bytes:  # before the first iteration nobody knows which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes

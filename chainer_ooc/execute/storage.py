@@ -7,6 +7,9 @@
     let go       RESIDENT             AWAY        the far copy is what the block is: nothing is lost
     lose         RESIDENT             LOST        no copy: to be made again where there is a recipe. Both also when the
                                                   last array has died without our doing
+    spare        RESIDENT             SPARE       no known use is left: the places are empty, the block is held here
+    use again    SPARE                RESIDENT    somebody reads it all the same
+    yield        SPARE                LOST        its room is needed
     come         AWAY                 ARRIVING    a swap-in starts: the target is held here
     arrive       ARRIVING             RESIDENT    the bytes are there
     turn back    ARRIVING             AWAY        the swap-in failed, or nobody waits for it: the far copy is whole
@@ -57,6 +60,7 @@ class State(enum.Enum):
     """Where the bytes are."""
 
     RESIDENT = 'in near memory, held by its places'
+    SPARE = 'in near memory as long as nothing else needs the room'
     LEAVING = 'in near memory, being copied out'
     AWAY = 'in far memory'
     ARRIVING = 'in far memory, being copied in'
@@ -68,6 +72,9 @@ TRANSITIONS = {
     ('stay', State.LEAVING): State.RESIDENT,
     ('let go', State.RESIDENT): State.AWAY,
     ('lose', State.RESIDENT): State.LOST,
+    ('spare', State.RESIDENT): State.SPARE,
+    ('use again', State.SPARE): State.RESIDENT,
+    ('yield', State.SPARE): State.LOST,
     ('come', State.AWAY): State.ARRIVING,
     ('arrive', State.ARRIVING): State.RESIDENT,
     ('turn back', State.ARRIVING): State.AWAY,
@@ -146,7 +153,7 @@ class Storage:
         pending_uses: functions that retained it and have not run backward yet.
         touched: the position that used it last.
         root: weak reference to the array that owns the block in near memory.
-        block, transfer: the bytes and the copy while that is under way, else None.
+        block, transfer: the bytes and the copy while that is under way, else None; what owns them while it is SPARE.
         copy: the far copy, or None; when RESIDENT it equals the block unless `exposed`.
         recipe: how the bytes are made again, or None.
         readers: recipes that read it.
@@ -282,6 +289,12 @@ class Storage:
         del root, array
         return not held or any(_references(entry) != entry[1] for entry in held.values())
 
+    def is_held_on(self) -> bool:
+        """Whether the places have given the block up, and somebody else has it all the same."""
+        if self.state is State.SPARE:
+            return _references([self.block]) > 1
+        return self.state in (State.AWAY, State.LOST) and self.root() is not None
+
     def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
         """The places that hold arrays on the root, each with its array."""
         for place in self.places.values():
@@ -382,6 +395,22 @@ class Storage:
         self._go('lose')
         self._empty()
 
+    def spare(self) -> None:
+        """No known use is left: the block stays for an unknown one, as long as its room is not needed."""
+        root = self.root()
+        self._go('spare')
+        self.block = root
+        self._empty()
+
+    def use_again(self) -> None:
+        """Somebody reads what was spare; the caller gives the places their arrays."""
+        self._go('use again')
+
+    def give_way(self) -> None:
+        """The room of what was spare is needed."""
+        self._go('yield')
+        self.block = None
+
     def recall(self, wanted: bool = True) -> None:
         """It is wanted back soon, or is not any more."""
         self.recalled = wanted
@@ -441,7 +470,7 @@ class Storage:
             true = self.has_true_copy()
             self._go('let go' if true else 'lose')
             self.exposed = self.exposed and not true
-        near = root is not None and self.state in (State.LEAVING, State.RESIDENT)
+        near = root is not None and self.state in (State.LEAVING, State.RESIDENT, State.SPARE)
         return arrays.flat_bytes(root) if near and root is not None else None
 
     def expose(self) -> None:
