@@ -84,6 +84,7 @@ class Watch:
 
     def __enter__(self):
         init, go, release = Storage.__init__, Storage._go, Residency.release
+        let_go, spare = Storage.let_go, Storage.spare
 
         def see_birth(storage, *args):
             init(storage, *args)
@@ -106,7 +107,15 @@ class Watch:
             self.released[id(copy_)] = copy_
             release(memory, copy_)
 
+        def see_places(empty):
+            def run(storage):
+                empty(storage)
+                if storage.is_retained():
+                    raise DifferenceError('places still have what they have given up')
+            return run
+
         for owner, name, value in ((Storage, '__init__', see_birth), (Storage, '_go', see_change),
+                                   (Storage, 'let_go', see_places(let_go)), (Storage, 'spare', see_places(spare)),
                                    (Residency, 'release', see_release)):
             self._undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
@@ -600,9 +609,8 @@ class World:
                 raise DifferenceError('a storage keeps a block that its places own')
             if storage.state is State.LOST and storage.block is not None and not storage.memory.closed:
                 raise DifferenceError('what is lost is in near memory')
-            if storage.state is State.SPARE and not self.was_interrupted and (
-                    storage.root() is None or storage.is_retained()):
-                raise DifferenceError('what is spare is gone, or its places have it')
+            if storage.state is State.SPARE and storage.root() is None and not self.was_interrupted:
+                raise DifferenceError('what is spare is gone')
             if storage.state is State.LEAVING and storage not in storage.memory.leaving:
                 raise DifferenceError('a storage leaves, and nobody sees it off')
         for memory in self.memories:
