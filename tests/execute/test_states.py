@@ -142,18 +142,18 @@ def is_found():
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 @pytest.mark.parametrize('name', LINES)
-def test_a_line_that_is_another_is_found():
+def test_a_line_that_is_another_is_found(name):
     with line(name):
         assert is_found()
 
 
 @pytest.mark.parametrize('key', TRANSITIONS)
-def test_an_entry_that_is_not_there_is_found():
+def test_an_entry_that_is_not_there_is_found(key):
     with entry(key, None):
         assert is_found()
 
 
 @pytest.mark.parametrize('key', TRANSITIONS)
-def test_an_entry_that_leads_elsewhere_is_found():
+def test_an_entry_that_leads_elsewhere_is_found(key):
     with entry(key, next(state for state in State if state not in (TRANSITIONS[key], key[1]))):
         assert is_found()
