@@ -59,40 +59,32 @@ class _Block:
 
     account: Account
     ref: weakref.ref[Array]
-    storage: weakref.ref[Storage]
+    storage: Storage | None
     nbytes: int
     epoch: int
     token: object
     map: int
-    holds: Storage | None
-    is_spare: bool = False
+    spare: weakref.ref[Storage] | None = None
+
+    def known(self) -> Storage | None:
+        """The storage, if anybody can ask for it."""
+        return self.storage if self.spare is None else self.spare()
 
     def take_out(self) -> None:
         """Takes its bytes out of the account that has them."""
         account = self.account
         if self.token is _PROGRAM:
             account._program_bytes -= self.nbytes
-        elif self.is_spare:
+        elif self.spare is not None:
             account._spare_bytes -= self.nbytes
         else:
             account._map_bytes -= self.nbytes
         if self.epoch == account._epoch:
             account._metered_bytes -= self.nbytes
 
-
-    def lay_aside(self, key: int, storage: Storage) -> None:
-        """It is spare; when nobody can ask for it any more, and it is there all the same, `bury` sees it."""
-        ref, deaths = self.ref, Account._deaths
-        self.storage = weakref.ref(storage, lambda dead: deaths.append((key, ref)))
-        self.holds, self.is_spare = None, True
-
-    def take_up(self, storage: Storage) -> None:
-        """It is a storage's block, and not spare."""
-        self.storage, self.holds, self.is_spare = weakref.ref(storage), storage, False
-
-    def use(self) -> None:
+    def use(self, storage: Storage | None) -> None:
         """It is spare no longer, and counts."""
-        self.is_spare = False
+        self.storage, self.spare = storage, None
         self.account._spare_bytes -= self.nbytes
         self.account._map_bytes += self.nbytes
         self.account.listener('malloc', self.token, self.map, self.nbytes)
@@ -144,8 +136,8 @@ class Account:
     def storages(self) -> list[Storage]:
         """All feature maps that are in near memory and count."""
         bury()
-        return [each.holds for each in list(self._blocks.values())
-                if each.account is self and each.token is not _PROGRAM and each.holds is not None]
+        return [each.storage for each in list(self._blocks.values())
+                if each.account is self and each.token is not _PROGRAM and each.storage is not None]
 
     def meter(self, listener: Listener) -> None:
         """A new stretch of metering begins: what is there now was not seen by it."""
@@ -170,8 +162,7 @@ class Account:
         nbytes = 0 if storage.mapped else storage.counted_bytes
         storage.watch_root(ref)
         self._blocks[key] = _Block(
-            self, ref, weakref.ref(storage), nbytes, self._epoch if metered else -1, storage.token, storage.map,
-            storage)
+            self, ref, storage, nbytes, self._epoch if metered else -1, storage.token, storage.map)
         self._map_bytes += nbytes
         if metered:
             self._metered_bytes += nbytes
@@ -184,15 +175,14 @@ class Account:
             block.take_out()
             block.nbytes = 0 if storage.mapped else storage.counted_bytes
             block.epoch, block.token, block.map = -1, storage.token, storage.map
-            block.take_up(storage)
+            block.storage, block.spare = storage, None
             block.account._map_bytes += block.nbytes
 
     def count_as_spare(self, storage: Storage) -> None:
         """A block is only there because nothing else needs the room. For the meter it is what it was."""
-        root = storage.root()
         block = _block_of(storage)
-        if block is not None and block.token is not _PROGRAM and not block.is_spare:
-            block.lay_aside(id(root), storage)
+        if block is not None and block.token is not _PROGRAM and block.spare is None:
+            block.storage, block.spare = None, weakref.ref(storage)
             self._map_bytes -= block.nbytes
             self._spare_bytes += block.nbytes
             self.listener('free', block.token, block.map, block.nbytes)
@@ -200,9 +190,14 @@ class Account:
     def count_as_used(self, storage: Storage) -> None:
         """It counts again."""
         block = _block_of(storage)
-        if block is not None and block.is_spare:
-            block.take_up(storage)
-            block.use()
+        if block is not None and block.spare is not None:
+            block.use(storage)
+
+    def disown(self, root: Array) -> None:
+        """What was spare has died, and somebody else holds its block; from any thread."""
+        block = self._blocks.get(id(root))
+        if block is not None:
+            self._deaths.append((id(root), block.ref))
 
     def hand_over(self, storage: Storage) -> None:
         """A block is the program's own from now on, until it is a feature map again."""
@@ -218,14 +213,12 @@ class Account:
         for key, each in list(self._blocks.items()):
             if each.ref() is None:
                 del self._blocks[key]
-            elif (storage := each.storage()) is not None:
-                if storage.state is State.SPARE and each.token is not _PROGRAM:
-                    each.lay_aside(key, storage)
-                else:
-                    each.take_up(storage)
+            elif (storage := each.known()) is not None:
+                is_spare = storage.state is State.SPARE and each.token is not _PROGRAM
+                each.storage, each.spare = (None, weakref.ref(storage)) if is_spare else (storage, None)
         own = [each for each in self._blocks.values() if each.account is self]
         self._program_bytes = sum(each.nbytes for each in own if each.token is _PROGRAM)
-        self._spare_bytes = sum(each.nbytes for each in own if each.is_spare)
+        self._spare_bytes = sum(each.nbytes for each in own if each.spare is not None)
         self._map_bytes = sum(each.nbytes for each in own) - self._program_bytes - self._spare_bytes
         self._metered_bytes = sum(each.nbytes for each in own if each.epoch == self._epoch)
 
@@ -241,7 +234,7 @@ def find(array: Any) -> Storage | None:
     """Returns the storage under an array, or None if it is not known or cannot be moved."""
     root = arrays.root_of(array)
     block = Account._blocks.get(id(root))
-    return block.storage() if block is not None and root is not None and block.ref() is root else None
+    return block.known() if block is not None and root is not None and block.ref() is root else None
 
 
 def bury() -> None:
@@ -251,12 +244,12 @@ def bury() -> None:
         key, ref = deaths.popleft()
         block = blocks.get(key)
         if block is not None and block.ref is ref and ref() is not None:
-            if block.is_spare:  # its graph has died, and somebody else holds it
-                block.use()
+            if block.spare is not None and block.known() is None:
+                block.use(None)
         elif block is not None and block.ref is ref:
             del blocks[key]
             block.take_out()
-            if block.token is not _PROGRAM and not block.is_spare:
+            if block.token is not _PROGRAM and block.spare is None:
                 block.account.listener('free', block.token, block.map, block.nbytes)
 
 

@@ -146,7 +146,7 @@ class Residency(Account):
         self.closed = False
         self._arrivals = Arrivals()
         self._candidates = Candidates()
-        self._spare: weakref.WeakKeyDictionary[Storage, None] = weakref.WeakKeyDictionary()  # in order
+        self._spare: deque[weakref.ref[Storage]] = deque()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
         self._open.add(self)
 
@@ -163,6 +163,7 @@ class Residency(Account):
             else:
                 self.meter(context.listener)
         self.context = context
+        self._spare = deque(ref for ref in self._spare if (spare := ref()) is not None and spare.state is State.SPARE)
         self._candidates.clear()
         for storage in self.storages():
             self.touch(storage)
@@ -370,9 +371,9 @@ class Residency(Account):
         elif remade:
             storage.lose()
         elif may_lose and storage.copy is None and not storage.is_in_variables():
+            self._spare.append(weakref.ref(storage))  # first, or after an interrupt it would never yield
             storage.spare()
             self.count_as_spare(storage)
-            self._spare[storage] = None
 
     def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
         """Takes new bytes for a lost storage, of which `root` is the owner."""
@@ -500,10 +501,11 @@ class Residency(Account):
         budget_bytes = self.context.budget_bytes
         if budget_bytes is None:
             return True
-        if not self.fits(nbytes):
+        left_bytes = budget_bytes - self.near_bytes() - nbytes
+        if left_bytes < 0:
             return False
-        if self._spare:
-            self.spare_at_most(budget_bytes - self.near_bytes() - nbytes)
+        if left_bytes < self._spare_bytes:
+            self.spare_at_most(left_bytes)
         return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
 
     def _has_room_now(self, nbytes: int) -> bool:
@@ -513,9 +515,9 @@ class Residency(Account):
     def spare_at_most(self, nbytes: int) -> int:
         """Has spare maps yield, those that have been spare for the longest first; gives what has become free."""
         before_bytes = self.spare_bytes()
-        while self.spare_bytes() > max(0, nbytes) and (storage := next(self._spare.keys(), None)) is not None:
-            self._spare.pop(storage)
-            if storage.state is State.SPARE:
+        while self._spare and self.spare_bytes() > max(0, nbytes):
+            storage = self._spare.popleft()()
+            if storage is not None and storage.state is State.SPARE:
                 self.count_as_used(storage)  # somebody else may hold it
                 storage.give_way()
         return before_bytes - self.spare_bytes()
@@ -551,7 +553,7 @@ class Residency(Account):
         Args:
             peak_bytes: what all of near memory has held when it held most, of which no account knows more.
         """
-        if self._spare:
+        if self._spare_bytes:
             more_bytes = max(0, peak_bytes - self.near_bytes())
             if self.context.budget_bytes is not None and not self.has_room(more_bytes):
                 self.spare_at_most(0)
@@ -596,11 +598,10 @@ class Residency(Account):
         if budget_bytes is not None:
             left_bytes = max(0, budget_bytes - self.near_bytes() - nbytes)
             self.backend.keep_at_most(left_bytes)
-            if self._spare:
+            if self._spare_bytes:
                 self.spare_at_most(left_bytes - self.backend.kept_bytes())
 
     def _use_again(self, storage: Storage) -> None:
-        self._spare.pop(storage, None)
         storage.use_again()
         self.count_as_used(storage)
         self.touch(storage)

@@ -624,7 +624,7 @@ class World:
                 if storage is None or storage.root() is not arrays.root_of(block):
                     counted += block.nbytes
             counted += sum(each.nbytes for each in Account._blocks.values()  # spare once; the program alone holds it
-                           if each.account is memory and each.storage() is None and each.ref() is not None)
+                           if each.account is memory and each.known() is None and each.ref() is not None)
             if not memory.closed and near_bytes != counted:
                 raise DifferenceError(f'the account says {near_bytes} bytes, and {counted} are there')
         for backend in self.backends:

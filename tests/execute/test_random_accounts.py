@@ -44,7 +44,7 @@ def counted(memory):
             owners[id(root)] += 1
             total += 0 if storage.mapped else storage.counted_bytes
     total += sum(each.nbytes for each in Account._blocks.values()  # spare once; the program alone holds it
-                 if each.account is memory and each.storage() is None and each.ref() is not None)
+                 if each.account is memory and each.known() is None and each.ref() is not None)
     assert not [count for count in owners.values() if count > 1], 'a block has two storages'
     return total
 
