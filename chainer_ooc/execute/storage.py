@@ -297,7 +297,7 @@ class Storage:
     def is_held_on(self) -> bool:
         """Whether the places have given the block up, and somebody else has it all the same."""
         if self.state is State.SPARE:
-            return _references([self.block]) > 1
+            return sys.getrefcount(self.block) > _OVERHEAD
         return self.state in (State.AWAY, State.LOST) and self.root() is not None
 
     def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
