@@ -1,7 +1,8 @@
 """The end of the maps of one iteration: each is dropped after its last backward use (P6).
 
-One that would be lost waits until every function that has it as an input has run backward. Such a function does not
-need the map, but a hook that is shown its inputs may look at it.
+What has neither a far copy nor a recipe is spare then, and lost when its room is needed. It waits until every function
+that has it as an input has run backward. Such a function does not need the map, but a hook that is shown its inputs may
+look at it.
 """
 
 from __future__ import annotations

@@ -622,9 +622,10 @@ class Residency(Account):
         elif storage.recipe is None:
             self.context.on_lost(storage)
             raise LostMapError(
-                f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, and '
-                "there is no copy of it; the next iteration plans for this use. To go on now use policy 'swap-all', "
-                'whose maps can be read as long as their graph lives')
+                f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when '
+                'its room was needed, and there is no copy of it; the next iteration plans for this use. To go on now '
+                "raise chainer.config.ooc_budget, or use policy 'swap-all', whose maps can be read as long as their "
+                'graph lives')
         assert source is not None
         return source.bring(self, storage)
 
