@@ -518,8 +518,9 @@ class Residency(Account):
         while self._spare and self.spare_bytes() > max(0, nbytes):
             storage = self._spare.popleft()()
             if storage is not None and storage.state is State.SPARE:
+                seal = None if storage.is_held_on() or self.backend.counts_all else storage.checksum()
                 self.count_as_used(storage)  # somebody else may hold it
-                storage.give_way()
+                storage.give_way(seal)
         return before_bytes - self.spare_bytes()
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
@@ -619,7 +620,7 @@ class Residency(Account):
         source = self.context.far if storage.state is State.AWAY else self.context.recipes
         if storage.state is State.AWAY:
             self.tally.faults += 1
-        elif storage.recipe is None:
+        elif storage.recipe is None and (storage.seal is None or source is None):
             self.context.on_lost(storage)
             raise LostMapError(
                 f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when '

@@ -159,6 +159,7 @@ class Storage:
         block, transfer: the bytes and the copy while that is under way, else None; what owns them while it is SPARE.
         copy: the far copy, or None; when RESIDENT it equals the block unless `exposed`.
         recipe: how the bytes are made again, or None.
+        seal: checksum of what is LOST since its room was needed, or None.
         readers: recipes that read it.
         places: everything of Chainer's that may hold an array on it, each once.
         mapped: the block shows the far copy itself: the two cannot differ.
@@ -169,8 +170,8 @@ class Storage:
 
     __slots__ = (
         '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'nbytes',
-        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'serial', 'state', 'token', 'touched',
-        'transfer')
+        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'seal', 'serial', 'state', 'token',
+        'touched', 'transfer')
 
     def __init__(self, memory: Memory, root: Array | None, nbytes: int):
         self.memory = memory
@@ -184,6 +185,7 @@ class Storage:
         self.copy: FarCopy | None = None
         self.transfer: Transfer | None = None
         self.recipe: Recipe | None = None
+        self.seal: int | None = None
         self.readers: weakref.WeakSet[Recipe] = weakref.WeakSet()
         self.places: dict[tuple[int, object], Place] = {}
         self.mapped = self.exposed = self.recalled = False
@@ -411,8 +413,9 @@ class Storage:
         """Somebody reads what was spare; the caller gives the places their arrays."""
         self._go('use again')
 
-    def give_way(self) -> None:
-        """The room of what was spare is needed."""
+    def give_way(self, seal: int | None = None) -> None:
+        """The room of what was spare is needed; nobody else has it if there is a seal."""
+        self.seal = seal
         self._go('yield')
         self.block = None
 
@@ -449,7 +452,7 @@ class Storage:
 
     def make(self) -> None:
         """The block was made again."""
-        self.exposed, self.mapped = False, False
+        self.exposed, self.mapped, self.seal = False, False, None
         self._go('make')
 
     def watch_root(self, root: weakref.ref[Array]) -> None:

@@ -31,11 +31,11 @@ from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute import storage as storages
 from chainer_ooc.execute.account import Account, find
+from chainer_ooc.execute.afterwards import FROM_GRAPH
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import computing, forget_computations, hidden_places
 from chainer_ooc.execute.recipe import UnrepeatableError, prepare, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
-from chainer_ooc.execute.revival import MAKE_AGAIN
 from chainer_ooc.execute.seen import retained
 from chainer_ooc.execute.storage import LOCK, State, Storage
 from chainer_ooc.execute.tally import Tally
@@ -141,7 +141,7 @@ class World:
         self.backends = [self._backend(seed + number, number in host) for number in range(2)]
         self.memories = [Residency(each) for each in self.backends]
         for memory in self.memories:
-            memory.enter(Context(Tally(memory.backend), recipes=MAKE_AGAIN))
+            memory.enter(Context(Tally(memory.backend), recipes=FROM_GRAPH))
         self.random = np.random.RandomState(seed)
         self.calls, self.shown, self.raws, self.owned = [], [], [], {}
         self.blocks, self.parents, self.open, self.losable = {}, {}, set(), set()
@@ -432,7 +432,7 @@ class World:
         memory = self._memory(i)
         if memory is not None:
             with LOCK:
-                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)], recipes=MAKE_AGAIN,
+                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)], recipes=FROM_GRAPH,
                                      far=(COPY_IN, MAPPED)[j // 8 % 2], shares_chains=j % 3 > 0))
 
     def arrive_all(self, i, j):

@@ -321,12 +321,16 @@ def test_a_forked_child_trains_and_resets_though_maps_are_away(prompt_swap_outs)
 
 
 def test_a_lost_map_is_an_error_that_says_what_to_do():
-    """What backward has used is in no memory when backward begins once more, if its room was needed."""
+    """What backward has used is in no memory when backward begins once more, if its room was needed.
+
+    It is made again, but for what was made from parameters that have changed since.
+    """
     model = Perceptron()
     with ooc('keep'):
         for number in range(2):
             loss = model(*batch(number))
             loss.backward()
         manager.current()._memory.spare_at_most(0)
+        model.l1.W.array *= 2
         with pytest.raises(LostMapError, match='swap-all'):
             loss.backward()

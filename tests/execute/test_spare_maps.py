@@ -12,7 +12,7 @@ from ooc_training import ooc
 import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.host import HostBackend
-from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.storage import State
 
@@ -74,17 +74,9 @@ def test_what_is_spare_does_not_count_until_it_is_read(trained):
 
 
 def test_what_was_spare_first_yields_first_and_what_yields_is_lost(trained):
-    loss, _, _ = trained
+    maps = sorted(spare_maps(), key=lambda each: -each.map)  # backward begins with the last
     memory().spare_at_most((LAYERS - 2) * MAP_BYTES)
-    function = loss.creator_node.inputs[0].creator_node
-    outcomes = []
-    while len(outcomes) < LAYERS:
-        try:
-            outcomes.append(function.get_retained_outputs()[0].array.nbytes)
-        except LostMapError:
-            outcomes.append('lost')
-        function = function.inputs[0].creator_node
-    assert outcomes == ['lost'] * 2 + [MAP_BYTES] * (LAYERS - 2)
+    assert [each.state for each in maps] == [State.LOST] * 2 + [State.SPARE] * (LAYERS - 2)
 
 
 def test_a_graph_that_dies_takes_what_is_spare_with_it(trained):
