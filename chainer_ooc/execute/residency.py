@@ -501,11 +501,10 @@ class Residency(Account):
         budget_bytes = self.context.budget_bytes
         if budget_bytes is None:
             return True
-        left_bytes = budget_bytes - self.near_bytes() - nbytes
-        if left_bytes < 0:
+        if not self.fits(nbytes):
             return False
-        if left_bytes < self._spare_bytes:
-            self.spare_at_most(left_bytes)
+        if self._spare_bytes:
+            self.spare_at_most(budget_bytes - self.near_bytes() - nbytes)
         return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
 
     def _has_room_now(self, nbytes: int) -> bool:
