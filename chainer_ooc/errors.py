@@ -61,7 +61,7 @@ class SpillError(OocError, OSError):
 
 
 class LostMapError(OocError, RuntimeError):
-    """A feature map was freed after its last known backward use and is read once more.
+    """A feature map has made room after its last known backward use and is read once more.
 
     Only a map that the policy kept on the device has no copy to come back from. The plan of the graph is dropped, so
     the next iteration learns the additional use.

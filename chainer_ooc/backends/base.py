@@ -272,6 +272,10 @@ class Backend(abc.ABC):
         Called with what the budget leaves, before each computation and each swap-in, so it must be quick.
         """
 
+    def kept_bytes(self) -> int:
+        """Returns how much of what is free is kept for the next arrays, where that counts in no account."""
+        return 0
+
     def trim(self) -> None:  # noqa: B027 - nothing to do is a right answer
         """Gives all near memory that is free but kept for the next array back to the device, however long that takes.
 

@@ -7,7 +7,7 @@ The files, from what a program calls down to what holds its bytes; each imports 
     iteration                                   one forward call, one backward step, from top to bottom
     following, plans, saved_plans, times        the known graph that an iteration seems to be, and its plan
     seen, departures, liveness, look_ahead      what a call touches; maps on their way out; their end; their way in
-    revival, mapped                             how bytes come back: made again, mapped (copied in: `residency`)
+    revival, afterwards, mapped                 how bytes come back: made again, mapped (copied in: `residency`)
     residency, arrivals, eviction               every move of bytes, and the budget
     recipe                                      how a call is run again
     account                                     whose each byte in near memory is

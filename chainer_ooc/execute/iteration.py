@@ -27,6 +27,7 @@ from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import Beside, find
+from chainer_ooc.execute.afterwards import FROM_GRAPH
 from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.freezing import freeze_trace
@@ -46,7 +47,6 @@ from chainer_ooc.execute.recipe import (
     write_recipe,
 )
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
-from chainer_ooc.execute.revival import MAKE_AGAIN
 from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
@@ -137,7 +137,7 @@ class Iteration:
         following = self.following
         return Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use,
-            MAPPED if following.maps_far_memory else COPY_IN, MAKE_AGAIN, following.shares_chains, _note_lost,
+            MAPPED if following.maps_far_memory else COPY_IN, FROM_GRAPH, following.shares_chains, _note_lost,
             self._event if self.recorded else None)
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -382,6 +382,7 @@ class Iteration:
         tally = self._memory.tally
         if tally.whole is not None:
             tally.whole.end()
+        self._memory.leave_room(tally.peak_bytes)
         if tally.peak_bytes > self.budget_bytes:
             log.logger.warning(
                 'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '

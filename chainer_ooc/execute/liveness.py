@@ -1,7 +1,8 @@
 """The end of the maps of one iteration: each is dropped after its last backward use (P6).
 
-One that would be lost waits until every function that has it as an input has run backward. Such a function does not
-need the map, but a hook that is shown its inputs may look at it.
+What has neither a far copy nor a recipe is spare then, and lost when its room is needed. It waits until every function
+that has it as an input has run backward. Such a function does not need the map, but a hook that is shown its inputs may
+look at it.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Liveness:
     def drop(self, storage: Storage, may_lose: bool) -> None:
         """Drops one map of the iteration now."""
         storage.memory.drop(storage, may_lose)
-        if storage.state in (State.AWAY, State.LOST):
+        if storage.state in (State.AWAY, State.LOST, State.SPARE):
             self._dropped.append(weakref.ref(storage))
 
     def held(self) -> list[int]:
@@ -61,5 +62,4 @@ class Liveness:
         To be asked at the end of backward: while a step runs, Chainer's loop itself holds arrays.
         """
         dropped, self._dropped = self._dropped, []
-        return [storage.map for ref in dropped if (storage := ref()) is not None
-                and storage.state in (State.AWAY, State.LOST) and storage.root() is not None]
+        return [storage.map for ref in dropped if (storage := ref()) is not None and storage.is_held_on()]

@@ -159,6 +159,10 @@ class Place(abc.ABC):
         self.key = id(owner), name
         self._owner: Callable[[], Any] = weakref.ref(owner)
 
+    def owner(self) -> Any:
+        """The node or function that it belongs to, or None."""
+        return self._owner()
+
     def is_alive(self) -> bool:
         """Whether the node or function that it belongs to still exists."""
         return self._owner() is not None

@@ -18,6 +18,7 @@ import contextlib
 import copy
 import itertools
 import threading
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,6 +39,9 @@ from chainer_ooc.trace import Call
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
           np.random.RandomState, np.random.Generator)
 _SERIAL = itertools.count()
+#: What a run leaves on a function, beside what it hides.
+_LEFT = frozenset({'inputs', 'outputs', '_retained_output_data', '_input_indexes_to_retain',
+                   '_output_indexes_to_retain', '_ooc'})
 #: Modules of Chainer's functions that draw random numbers where their inputs are; held to its sources by a test.
 _DRAWING_MODULES = frozenset(f'chainer.functions.{name}' for name in (
     'activation.rrelu', 'loss.negative_sampling', 'noise.dropout', 'noise.gaussian', 'noise.simplified_dropconnect',
@@ -187,6 +191,13 @@ class Recipe:
         return made
 
 
+def run_copy(prototype: Prototype, inputs: Sequence[Array]) -> tuple[list[Any], tuple[Array, ...]]:
+    """Runs a fresh copy of a function; gives it, with the old-style function that it adapts, and its outputs."""
+    owners = _revive(prototype)
+    with _surroundings(prototype):
+        return owners, owners[0].forward(tuple(inputs))
+
+
 def is_repeatable(function: Any, repeats_random: bool = True) -> bool:
     """Whether a function that has not run yet may be run twice, on a device that may or may not draw the same twice."""
     try:
@@ -242,6 +253,29 @@ def prepare(function: Any, repeats_random: bool = True) -> Prototype:
     configuration = {**vars(chainer.global_config), **vars(chainer.config._local), 'ooc': None, 'in_recomputing': True}
     random = np.random.get_state(legacy=False) if _may_draw(function) else None
     return Prototype(kinds, attributes, random, configuration)
+
+
+def prepare_afterwards(function: Any) -> Prototype:
+    """Copies a function that has run, without what that has left on it.
+
+    What cannot be copied is missing. Nobody knows what it was before, so that only the result tells whether it did.
+
+    Raises:
+        UnrepeatableError: it must not run twice.
+    """
+    import chainer
+
+    if _may_draw(function) or not all(map(_is_trusted, owners_of(function))):
+        raise UnrepeatableError(f'{type(function).__name__} may draw random numbers, or may have effects')
+    attributes: list[dict[str, Any]] = []
+    for owner in owners_of(function):
+        attributes.append({})
+        for name, value in owner.__dict__.items():
+            if name not in _LEFT:
+                with contextlib.suppress(UnrepeatableError):
+                    attributes[-1].update(_copied_attributes(types.SimpleNamespace(**{name: value})))
+    configuration = {**vars(chainer.global_config), **vars(chainer.config._local), 'ooc': None, 'in_recomputing': True}
+    return Prototype(tuple(map(type, owners_of(function))), tuple(attributes), None, configuration)
 
 
 def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], call: Call,

@@ -2,7 +2,8 @@
 
     swap_out --> leaving --reap--> let go            what leaves, the oldest first
     prefetch --> arriving --fetch--> resident        what comes, the oldest first
-    make_room: reap, then wait for what leaves, then evict
+    drop --> spare --yield--> lost                   what has no known use left, the oldest first
+    make_room: spare maps yield; reap, then wait for what leaves, then evict
 
 A swap-out that is done frees nothing by itself: `reap` looks at finished ones at the edges of calls, so that the memory
 that a call sees does not change while it runs. An iteration says once what it wants (`Context`). How bytes that are not
@@ -145,6 +146,7 @@ class Residency(Account):
         self.closed = False
         self._arrivals = Arrivals()
         self._candidates = Candidates()
+        self._spare: deque[weakref.ref[Storage]] = deque()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
         self._open.add(self)
 
@@ -161,6 +163,7 @@ class Residency(Account):
             else:
                 self.meter(context.listener)
         self.context = context
+        self._spare = deque(ref for ref in self._spare if (spare := ref()) is not None and spare.state is State.SPARE)
         self._candidates.clear()
         for storage in self.storages():
             self.touch(storage)
@@ -185,6 +188,8 @@ class Residency(Account):
         """
         found, root = find(array), arrays.root_of(array)
         if found is not None and not found.memory.closed:
+            if found.state is State.SPARE:
+                found.memory.fetch(found, exposed=False)
             return found
         if root is None or not self.backend.manages(root) or arrays.flat_bytes(root) is None:
             return None
@@ -301,6 +306,8 @@ class Residency(Account):
     def prefetch(self, storage: Storage) -> bool:
         """Starts to bring a storage back, keeps one that is leaving; False if there is no room now."""
         storage.recall()
+        if storage.state is State.SPARE:
+            self._use_again(storage)
         found = storage.notice()
         if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
             storage.refill(found)
@@ -327,6 +334,8 @@ class Residency(Account):
         with LOCK:
             if storage.state is State.LEAVING:
                 self.context.far.want(self, storage)
+            elif storage.state is State.SPARE:
+                self._use_again(storage)
             block = storage.notice()
             if block is None:
                 with self.tally.stalled():
@@ -352,7 +361,7 @@ class Residency(Account):
         """Frees a storage after its last backward use.
 
         Its far copy stays while the graph lives, so that it can still be read, and so does its recipe. One with neither
-        is lost, where that is allowed and no Variable of the program's shows it.
+        is lost as soon as its room is needed, where that is allowed and no Variable of the program's shows it.
         """
         if storage.state is State.ARRIVING:
             self.turn_back(storage)
@@ -362,8 +371,12 @@ class Residency(Account):
         remade = storage.recipe is not None and not storage.exposed
         if storage.has_true_copy():
             storage.let_go()
-        elif remade or (may_lose and storage.copy is None and not storage.is_in_variables()):
+        elif remade:
             storage.lose()
+        elif may_lose and storage.copy is None and not storage.is_in_variables():
+            self._spare.append(weakref.ref(storage))  # first, or after an interrupt it would never yield
+            storage.spare()
+            self.count_as_spare(storage)
 
     def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
         """Takes new bytes for a lost storage, of which `root` is the owner."""
@@ -469,7 +482,8 @@ class Residency(Account):
     def is_idle(self) -> bool:
         """Whether nobody can ask for anything that is not in near memory."""
         with LOCK:
-            return all(storage.state is State.RESIDENT or not storage.is_wanted() for storage in list(self._all))
+            return all(storage.state in (State.RESIDENT, State.SPARE) or not storage.is_wanted()
+                       for storage in list(self._all))
 
     def leave_to_parent(self) -> None:
         """In a forked child: nothing is moved here any more, and what was away is the parent's."""
@@ -485,11 +499,33 @@ class Residency(Account):
         return budget_bytes is None or self.near_bytes() + nbytes <= budget_bytes
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether so many more bytes keep within the budget, and the device gives them too.
+        """Whether so many more bytes keep within the budget, and the device gives them too. Spare maps yield to them.
 
         A device may refuse what the budget allows: free memory lies scattered, or others have taken it.
         """
-        return self.context.budget_bytes is None or (self.fits(nbytes) and self.backend.has_room(nbytes))
+        budget_bytes = self.context.budget_bytes
+        if budget_bytes is None:
+            return True
+        if not self.fits(nbytes):
+            return False
+        if self._spare_bytes:
+            self.spare_at_most(budget_bytes - self.near_bytes() - nbytes)
+        return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
+
+    def _has_room_now(self, nbytes: int) -> bool:
+        self.backend.trim()
+        return self.backend.has_room(nbytes)
+
+    def spare_at_most(self, nbytes: int) -> int:
+        """Has spare maps yield, those that have been spare for the longest first; gives what has become free."""
+        before_bytes = self.spare_bytes()
+        while self._spare and self.spare_bytes() > max(0, nbytes):
+            storage = self._spare.popleft()()
+            if storage is not None and storage.state is State.SPARE:
+                seal = None if storage.is_held_on() or self.backend.counts_all else storage.checksum()
+                self.count_as_used(storage)  # somebody else may hold it
+                storage.give_way(seal)
+        return before_bytes - self.spare_bytes()
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
         """Whether a storage may come now and leave room for so many bytes more."""
@@ -516,9 +552,22 @@ class Residency(Account):
         self._limit_kept(nbytes)
         return self.fits(nbytes)
 
+    def leave_room(self, peak_bytes: int) -> None:
+        """The program may allocate without asking, as an optimizer or an evaluation does: spare maps leave room for it.
+
+        Args:
+            peak_bytes: what all of near memory has held when it held most, of which no account knows more.
+        """
+        if self._spare_bytes:
+            more_bytes = max(0, peak_bytes - self.near_bytes())
+            if self.context.budget_bytes is not None and not self.has_room(more_bytes):
+                self.spare_at_most(0)
+
     def relieve(self, nbytes: int) -> bool:
         """What a device calls when an allocation does not fit, see `Backend.limit`."""
         with LOCK, self.tally.stalled():
+            if self.spare_at_most(self.spare_bytes() - nbytes) >= nbytes:
+                return True
             before_bytes = self.near_bytes()
             self.tally.missing_bytes = max(self.tally.missing_bytes, nbytes)
             self._candidates.take_again(True)
@@ -546,10 +595,21 @@ class Residency(Account):
     # --- the small steps -------------------------------------------------------------------------------------------
 
     def _limit_kept(self, nbytes: int) -> None:
-        """What the device keeps for later, with what is near and so many bytes more, is within the budget."""
+        """What the device keeps for later, with what is near and so many bytes more, is within the budget.
+
+        So are spare maps, which have what that leaves.
+        """
         budget_bytes = self.context.budget_bytes
         if budget_bytes is not None:
-            self.backend.keep_at_most(max(0, budget_bytes - self.near_bytes() - nbytes))
+            left_bytes = max(0, budget_bytes - self.near_bytes() - nbytes)
+            self.backend.keep_at_most(left_bytes)
+            if self._spare_bytes:
+                self.spare_at_most(left_bytes - self.backend.kept_bytes())
+
+    def _use_again(self, storage: Storage) -> None:
+        storage.use_again()
+        self.count_as_used(storage)
+        self.touch(storage)
 
     def _count(self, root: Any, storage: Storage, metered: bool) -> None:
         self.count(root, storage, metered and self.context.listener is not None)
@@ -564,12 +624,13 @@ class Residency(Account):
         source = self.context.far if storage.state is State.AWAY else self.context.recipes
         if storage.state is State.AWAY:
             self.tally.faults += 1
-        elif storage.recipe is None:
+        elif storage.recipe is None and (storage.seal is None or source is None):
             self.context.on_lost(storage)
             raise LostMapError(
-                f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, and '
-                "there is no copy of it; the next iteration plans for this use. To go on now use policy 'swap-all', "
-                'whose maps can be read as long as their graph lives')
+                f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when '
+                'its room was needed, and there is no copy of it; the next iteration plans for this use. To go on now '
+                "raise chainer.config.ooc_budget, or use policy 'swap-all', whose maps can be read as long as their "
+                'graph lives')
         assert source is not None
         return source.bring(self, storage)
 

@@ -113,7 +113,7 @@ def _chain(wanted: Storage) -> list[Recipe]:
                 "'swap-all', which keeps a copy of every map")
         if recipe.serial not in found:
             found[recipe.serial] = recipe
-            waiting += [each for each in _inputs(recipe) if is_lost(each)]
+            waiting += [each for each in _inputs(recipe) if is_lost(each) and each.seal is None]
     return [found[serial] for serial in sorted(found)]
 
 
@@ -131,7 +131,14 @@ def _by_storage(made: dict[Product, Array]) -> Iterator[tuple[Storage, list[tupl
 
 
 def _take_up(storage: Storage, parts: list[tuple[Product, Array]]) -> ByteArray:
-    """Makes new arrays a storage's content; they are copied if they do not lie as those of the first run did."""
+    """Makes new arrays a storage's content."""
+    root, block = assemble(storage, parts)
+    storage.memory.restore(storage, root, block)
+    return block
+
+
+def assemble(storage: Storage, parts: list[tuple[Product, Array]]) -> tuple[Array, ByteArray]:
+    """Makes a block of new arrays, and what owns it; they are copied if they do not lie as those of the first run."""
     root = arrays.root_of(parts[0][1])
     block = None if root is None else arrays.flat_bytes(root)
     same = root is not None and block is not None and block.nbytes == storage.nbytes and all(
@@ -141,8 +148,7 @@ def _take_up(storage: Storage, parts: list[tuple[Product, Array]]) -> ByteArray:
         root = arrays.root_of(block)
         for product, array in parts:
             arrays.view(block, product.layout.writable())[...] = array
-    storage.memory.restore(storage, root, block)
-    return block
+    return root, block
 
 
 def _lies_as(array: Array, root: Array, product: Product) -> bool:

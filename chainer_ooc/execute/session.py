@@ -82,7 +82,9 @@ class Session:
 
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Runs a forward call that backward will not see; it allocates without asking."""
-        self._memory.backend.keep_at_most(0)
+        with LOCK:
+            self._memory.backend.keep_at_most(0)
+            self._memory.leave_room(self._memory.tally.peak_bytes)
         try:
             outputs = _run(function, inputs, may_write_inputs(function) or may_change_maps(function))
         except BaseException:
@@ -234,7 +236,7 @@ class Session:
         beside = self._parameters.beside()
         self._memory.stands(beside)
         budget_bytes = self._memory.backend.default_budget_bytes(
-            self._memory.near_bytes(), self._default_budget_bytes)
+            self._memory.near_bytes() + self._memory.spare_bytes(), self._default_budget_bytes)
         if beside.steady_bytes:  # before the first iteration nobody knows which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes

@@ -7,6 +7,9 @@
     let go       RESIDENT             AWAY        the far copy is what the block is: nothing is lost
     lose         RESIDENT             LOST        no copy: to be made again where there is a recipe. Both also when the
                                                   last array has died without our doing
+    spare        RESIDENT             SPARE       no known use is left: the places are empty, the block is held here
+    use again    SPARE                RESIDENT    somebody reads it all the same
+    yield        SPARE                LOST        its room is needed
     come         AWAY                 ARRIVING    a swap-in starts: the target is held here
     arrive       ARRIVING             RESIDENT    the bytes are there
     turn back    ARRIVING             AWAY        the swap-in failed, or nobody waits for it: the far copy is whole
@@ -57,6 +60,7 @@ class State(enum.Enum):
     """Where the bytes are."""
 
     RESIDENT = 'in near memory, held by its places'
+    SPARE = 'in near memory as long as nothing else needs the room'
     LEAVING = 'in near memory, being copied out'
     AWAY = 'in far memory'
     ARRIVING = 'in far memory, being copied in'
@@ -68,6 +72,9 @@ TRANSITIONS = {
     ('stay', State.LEAVING): State.RESIDENT,
     ('let go', State.RESIDENT): State.AWAY,
     ('lose', State.RESIDENT): State.LOST,
+    ('spare', State.RESIDENT): State.SPARE,
+    ('use again', State.SPARE): State.RESIDENT,
+    ('yield', State.SPARE): State.LOST,
     ('come', State.AWAY): State.ARRIVING,
     ('arrive', State.ARRIVING): State.RESIDENT,
     ('turn back', State.ARRIVING): State.AWAY,
@@ -116,6 +123,9 @@ class Memory(Protocol):
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
 
+    def disown(self, root: Any) -> None:
+        """What was spare has died, and somebody else holds its block; from any thread."""
+
 
 class Recipe(Protocol):
     """How a storage's bytes are made again."""
@@ -149,9 +159,10 @@ class Storage:
         pending_uses: functions that retained it and have not run backward yet.
         touched: the position that used it last.
         root: weak reference to the array that owns the block in near memory.
-        block, transfer: the bytes and the copy while that is under way, else None.
+        block, transfer: the bytes and the copy while that is under way, else None; what owns them while it is SPARE.
         copy: the far copy, or None; when RESIDENT it equals the block unless `exposed`.
         recipe: how the bytes are made again, or None.
+        seal: checksum of what is LOST since its room was needed, or None.
         readers: recipes that read it.
         places: everything of Chainer's that may hold an array on it, each once.
         mapped: the block shows the far copy itself: the two cannot differ.
@@ -162,8 +173,8 @@ class Storage:
 
     __slots__ = (
         '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'nbytes',
-        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'serial', 'state', 'token', 'touched',
-        'transfer')
+        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'seal', 'serial', 'state', 'token',
+        'touched', 'transfer')
 
     def __init__(self, memory: Memory, root: Array | None, nbytes: int):
         self.memory = memory
@@ -177,6 +188,7 @@ class Storage:
         self.copy: FarCopy | None = None
         self.transfer: Transfer | None = None
         self.recipe: Recipe | None = None
+        self.seal: int | None = None
         self.readers: weakref.WeakSet[Recipe] = weakref.WeakSet()
         self.places: dict[tuple[int, object], Place] = {}
         self.mapped = self.exposed = self.recalled = False
@@ -185,6 +197,8 @@ class Storage:
         copy = getattr(self, 'copy', None)  # an interrupt may have come while it was made
         if copy is not None:
             self.memory.release(copy)
+        elif getattr(self, 'state', None) is State.SPARE and self.is_held_on():
+            self.memory.disown(self.block)
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
@@ -293,6 +307,12 @@ class Storage:
         del root, array
         return not held or any(_references(entry) != entry[1] for entry in held.values())
 
+    def is_held_on(self) -> bool:
+        """Whether the places have given the block up, and somebody else has it all the same."""
+        if self.state is State.SPARE:
+            return sys.getrefcount(self.block) > _OVERHEAD
+        return self.state in (State.AWAY, State.LOST) and self.root() is not None
+
     def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
         """The places that hold arrays on the root, each with its array."""
         for place in self.places.values():
@@ -393,6 +413,23 @@ class Storage:
         self._go('lose')
         del root
 
+    def spare(self) -> None:
+        """No known use is left: the block stays for an unknown one, as long as its room is not needed."""
+        root = self.root()
+        self._go('spare')
+        self.block = root
+        self._empty()
+
+    def use_again(self) -> None:
+        """Somebody reads what was spare; the caller gives the places their arrays."""
+        self._go('use again')
+
+    def give_way(self, seal: int | None = None) -> None:
+        """The room of what was spare is needed; nobody else has it if there is a seal."""
+        self.seal = seal
+        self._go('yield')
+        self.block = None
+
     def recall(self, wanted: bool = True) -> None:
         """It is wanted back soon, or is not any more."""
         self.recalled = wanted
@@ -426,7 +463,7 @@ class Storage:
 
     def make(self) -> None:
         """The block was made again."""
-        self.exposed, self.mapped = False, False
+        self.exposed, self.mapped, self.seal = False, False, None
         self._go('make')
 
     def watch_root(self, root: weakref.ref[Array]) -> None:
@@ -454,7 +491,7 @@ class Storage:
             true = self.has_true_copy()
             self._go('let go' if true else 'lose')
             self.exposed = self.exposed and not true
-        near = root is not None and self.state in (State.LEAVING, State.RESIDENT)
+        near = root is not None and self.state in (State.LEAVING, State.RESIDENT, State.SPARE)
         return arrays.flat_bytes(root) if near and root is not None else None
 
     def expose(self) -> None:

@@ -58,8 +58,15 @@ LINES = {
     'what the program has written to is made again': (
         Residency.drop, 'storage.recipe is not None and not storage.exposed', 'storage.copy is None'),
     'what a Variable shows is lost': (
-        Residency.drop, '(may_lose and storage.copy is None and not storage.is_in_variables())',
+        Residency.drop, 'may_lose and storage.copy is None and not storage.is_in_variables()',
         'storage.copy is None'),
+    # spare, use again, yield
+    'what is spare is held by nobody': (Storage.spare, 'self.block = root', 'pass'),
+    'what is spare keeps its places': (Storage.spare, 'self._empty()', 'pass'),
+    'what yields stays': (Storage.give_way, 'self.block = None', 'pass'),
+    'what is spare counts': (Residency.drop, 'self.count_as_spare(storage)', 'pass'),
+    'what is used again does not count': (Residency._use_again, 'self.count_as_used(storage)', 'pass'),
+    'what yields and is held does not count': (Residency.spare_at_most, 'self.count_as_used(storage)', 'pass'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),
     # come, arrive, turn back
     'arrive waits for nothing': (Residency.arrive, 'transfer.wait()', 'pass'),

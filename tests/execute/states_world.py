@@ -31,12 +31,12 @@ from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute import storage as storages
-from chainer_ooc.execute.account import find
+from chainer_ooc.execute.account import Account, find
+from chainer_ooc.execute.afterwards import FROM_GRAPH
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import computing, forget_computations, hidden_places
 from chainer_ooc.execute.recipe import UnrepeatableError, prepare, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
-from chainer_ooc.execute.revival import MAKE_AGAIN
 from chainer_ooc.execute.seen import retained
 from chainer_ooc.execute.storage import LOCK, State, Storage
 from chainer_ooc.execute.tally import Tally
@@ -44,7 +44,8 @@ from chainer_ooc.execute.tally import Tally
 #: What may become of a storage, written down once more: the table itself may be what is wrong.
 LEGAL = {
     'leave': {('RESIDENT', 'LEAVING')}, 'stay': {('LEAVING', 'RESIDENT')}, 'let go': {('RESIDENT', 'AWAY')},
-    'lose': {('RESIDENT', 'LOST')}, 'come': {('AWAY', 'ARRIVING')}, 'arrive': {('ARRIVING', 'RESIDENT')},
+    'lose': {('RESIDENT', 'LOST')}, 'spare': {('RESIDENT', 'SPARE')}, 'use again': {('SPARE', 'RESIDENT')},
+    'yield': {('SPARE', 'LOST')}, 'come': {('AWAY', 'ARRIVING')}, 'arrive': {('ARRIVING', 'RESIDENT')},
     'turn back': {('ARRIVING', 'AWAY')}, 'show': {('AWAY', 'RESIDENT')}, 'make': {('LOST', 'RESIDENT')},
     'take up': {('AWAY', 'RESIDENT'), ('LOST', 'RESIDENT')}}
 #: Is told of all that is read from now on.
@@ -81,10 +82,12 @@ class Watch:
 
     def __init__(self):
         self.born, self.last, self.released = [], weakref.WeakKeyDictionary(), {}
+        self.yielded = weakref.WeakSet()
         self._undo = contextlib.ExitStack()
 
     def __enter__(self):
         init, go, release = Storage.__init__, Storage._go, Residency.release
+        let_go, spare = Storage.let_go, Storage.spare
 
         def see_birth(storage, *args):
             init(storage, *args)
@@ -96,6 +99,8 @@ class Watch:
                 go(storage, event)
             finally:  # an interrupt may come as it returns
                 self.last[storage] = storage.state
+                if event == 'yield':
+                    self.yielded.add(storage)
             if (before, storage.state.name) not in LEGAL[event]:
                 raise DifferenceError(f'{event}: {before} -> {storage.state.name}')
 
@@ -105,7 +110,15 @@ class Watch:
             self.released[id(copy_)] = copy_
             release(memory, copy_)
 
+        def see_places(empty):
+            def run(storage):
+                empty(storage)
+                if storage.is_retained():
+                    raise DifferenceError('places still have what they have given up')
+            return run
+
         for owner, name, value in ((Storage, '__init__', see_birth), (Storage, '_go', see_change),
+                                   (Storage, 'let_go', see_places(let_go)), (Storage, 'spare', see_places(spare)),
                                    (Residency, 'release', see_release)):
             self._undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
@@ -131,7 +144,7 @@ class World:
         self.backends = [self._backend(seed + number, number in host) for number in range(2)]
         self.memories = [Residency(each) for each in self.backends]
         for memory in self.memories:
-            memory.enter(Context(Tally(memory.backend), recipes=MAKE_AGAIN))
+            memory.enter(Context(Tally(memory.backend), recipes=FROM_GRAPH))
         self.random = np.random.RandomState(seed)
         self.calls, self.shown, self.raws, self.owned = [], [], [], {}
         self.blocks, self.parents, self.open, self.losable = {}, {}, set(), set()
@@ -390,14 +403,18 @@ class World:
                 storage.memory.prefetch(storage)
 
     def drop(self, i, j):
-        """Drops a map; one that may be lost may be refused from then on."""
+        """Drops a map; one that may be lost may be refused once it has yielded, see `_troubles`."""
         storage = self._storage(i)
         if storage is not None:
-            may_lose = j % 4 == 0
-            if may_lose:
-                self._may_lose(storage)
             with LOCK:
-                storage.memory.drop(storage, may_lose)
+                storage.memory.drop(storage, may_lose=j % 2 == 0)
+
+    def spare(self, i, j):
+        """Spare maps yield."""
+        memory = self._memory(i)
+        if memory is not None:
+            with LOCK:
+                memory.spare_at_most(memory.spare_bytes() - 50 * j)
 
     def _may_lose(self, storage):
         if storage in self.block_of:
@@ -426,7 +443,7 @@ class World:
         memory = self._memory(i)
         if memory is not None:
             with LOCK:
-                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)], recipes=MAKE_AGAIN,
+                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)], recipes=FROM_GRAPH,
                                      far=(COPY_IN, MAPPED)[j // 8 % 2], shares_chains=j % 3 > 0))
 
     def arrive_all(self, i, j):
@@ -467,6 +484,8 @@ class World:
             if not self.armed:
                 raise
         except LostMapError:
+            for storage in self.watch.yielded:
+                self._may_lose(storage)
             if not any(self._may_be_lost(self._block(each)) for each in read):
                 raise
 
@@ -599,15 +618,24 @@ class World:
             if storage.state is State.RESIDENT and storage.block is not None and not (
                     storage.memory.closed or self.was_interrupted):
                 raise DifferenceError('a storage keeps a block that its places own')
+            if storage.state is State.LOST and storage.block is not None and not storage.memory.closed:
+                raise DifferenceError('what is lost is in near memory')
+            if storage.state is State.SPARE and storage.root() is None and not self.was_interrupted:
+                raise DifferenceError('what is spare is gone')
             if storage.state is State.LEAVING and storage not in storage.memory.leaving:
                 raise DifferenceError('a storage leaves, and nobody sees it off')
         for memory in self.memories:
-            near_bytes = memory.map_bytes()
-            counted = sum(self._counted_bytes(each) for each in alive if each.memory is memory)
+            near_bytes, spare_bytes = memory.map_bytes(), memory.spare_bytes()
+            spare = [each for each in alive if each.state is State.SPARE and each.memory is memory]
+            if not memory.closed and spare_bytes != sum(map(self._counted_bytes, spare)):
+                raise DifferenceError(f'the account says that {spare_bytes} bytes are spare')
+            counted = sum(self._counted_bytes(each) for each in alive if each.memory is memory) - spare_bytes
             for block, ref, _ in memory._arrivals._blocks:  # a copy that nobody waits for any more
                 storage = ref()
                 if storage is None or storage.root() is not arrays.root_of(block):
                     counted += block.nbytes
+            counted += sum(each.nbytes for each in Account._blocks.values()  # spare once; the program alone holds it
+                           if each.account is memory and each.known() is None and each.ref() is not None)
             if not memory.closed and near_bytes != counted:
                 raise DifferenceError(f'the account says {near_bytes} bytes, and {counted} are there')
         for backend in self.backends:
@@ -746,5 +774,5 @@ def interrupted(act, moments):
 OPERATIONS = {
     'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'write_inside': 2, 'hold': 2, 'write_held': 2, 'let_go': 2,
     'hide': 2, 'duplicate': 1, 'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5,
-    'give_up': 5, 'prefetch': 4, 'drop': 3, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2, 'arrive_all': 1,
-    'abandon_dead': 1, 'hand_over': 1, 'fail_a_copy': 1}
+    'give_up': 5, 'prefetch': 4, 'drop': 3, 'spare': 1, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2,
+    'arrive_all': 1, 'abandon_dead': 1, 'hand_over': 1, 'fail_a_copy': 1}

@@ -10,6 +10,7 @@ import pytest
 from ooc_training import POLICIES, ooc
 
 import chainer_ooc
+from chainer_ooc.execute import manager
 
 LAYERS = 8
 MAP_BYTES = 16 * 1000 * 4
@@ -43,11 +44,16 @@ def root_of(array):
 
 
 class Alive(chainer.FunctionHook):
-    """Counts the maps that are alive before each function's backward; looks through weak references only."""
+    """Counts the maps that are alive before each function's backward; looks through weak references only.
+
+    Args:
+        is_short: memory is; then maps that are spare go before it looks.
+    """
 
     name = 'Alive'
 
-    def __init__(self):
+    def __init__(self, is_short):
+        self.is_short = is_short
         self.references = []
         self.counts = []
 
@@ -57,15 +63,20 @@ class Alive(chainer.FunctionHook):
 
     def backward_preprocess(self, function, in_data, out_grad):
         if function.label == 'sin':
-            self.counts.append(sum(each() is not None for each in self.references))
+            self.count()
+
+    def count(self):
+        if self.is_short:
+            manager.current()._memory.spare_at_most(0)
+        self.counts.append(sum(each() is not None for each in self.references))
 
 
-def watched_iteration(model, number):
-    with Alive() as alive:
+def watched_iteration(model, number, is_short=False):
+    with Alive(is_short) as alive:
         loss = model(*batch(number))
         model.cleargrads()
         loss.backward()
-        alive.counts.append(sum(each() is not None for each in alive.references))
+        alive.count()
     return alive.counts, loss
 
 
@@ -74,15 +85,16 @@ def test_plain_chainer_keeps_every_map_to_the_end():
     assert counts == [LAYERS] * (LAYERS + 1)
 
 
-def test_keep_frees_each_map_after_its_last_use():
+@pytest.mark.parametrize('is_short', [False, True])
+def test_keep_gives_up_each_map_after_its_last_use_where_memory_is_short(is_short):
     model = Chain()
     with ooc('keep', min_bytes=1000):
         for number in range(2):
             watched_iteration(model, number)
-        counts, _ = watched_iteration(model, 2)
+        counts, _ = watched_iteration(model, 2, is_short)
         assert chainer_ooc.stats().phase == 'run'
         assert chainer_ooc.stats().swapped_out_bytes == 0
-    assert counts == list(range(LAYERS, -1, -1))
+    assert counts == (list(range(LAYERS, -1, -1)) if is_short else [LAYERS] * (LAYERS + 1))
 
 
 @pytest.mark.parametrize('policy', ['swap-all-naive', 'swap-all'])

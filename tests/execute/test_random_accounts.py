@@ -43,6 +43,8 @@ def counted(memory):
         if root is not None:
             owners[id(root)] += 1
             total += 0 if storage.mapped else storage.counted_bytes
+    total += sum(each.nbytes for each in Account._blocks.values()  # spare once; the program alone holds it
+                 if each.account is memory and each.known() is None and each.ref() is not None)
     assert not [count for count in owners.values() if count > 1], 'a block has two storages'
     return total
 
@@ -53,7 +55,7 @@ def differences():
     if session is None:
         return None
     memory = session._memory
-    account = memory.map_bytes() + memory.program_bytes()
+    account = memory.map_bytes() + memory.spare_bytes() + memory.program_bytes()
     blocks = sum(each.nbytes for each in Account._blocks.values() if each.account is memory)
     return None if account == blocks == counted(memory) else (account, blocks, counted(memory))
 

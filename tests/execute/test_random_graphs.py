@@ -33,6 +33,7 @@ from chainer_ooc.backends.host.transfer import HostTransfer
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute import places, plans
 from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.storage import Storage
 
 #: Budgets as multiples of the smallest that works; hypothesis would draw the same of a few most of the time.
 FACTORS = (None, 1.0, 1.2, 2.0)
@@ -175,6 +176,7 @@ def test_map_that_is_dropped_before_its_last_use_is_found(plant):
         return dataclasses.replace(orders, free_after=early)
 
     plant(plans, 'give_orders', drop_early)
+    plant(Storage, 'spare', Storage.lose)  # else it is there all the same
     assert finding()
 
 

@@ -20,7 +20,7 @@ USUAL = [name for name, often in OPERATIONS.items() for _ in range(often)]
 #: Bytes of the inputs that a recipe copies, so that small arrays are checksummed too.
 COPIED = st.sampled_from([64, 1 << 16])
 #: Mutants that take more sequences.
-HARD = {'let go empties no place': 1000}
+HARD = {'nobody else is looked for': 1200}
 #: What another thread may do, or an interrupt may end.
 PARTS = ['apply', 'read', 'write', 'step', 'look', 'swap_out', 'give_up', 'prefetch', 'drop', 'reap', 'settle',
          'make_room', 'enter']

@@ -45,6 +45,8 @@ def pytest_generate_tests(metafunc):
         pairs = [(name, policy) for name in PROGRAMS if every or name not in OTHERWISE_EACH_TIME
                  for policy in (chainer_ooc.policies() if every else part_of_policies(name, at_floor))]
         metafunc.parametrize(('name', 'policy'), pairs, ids=['-'.join(pair) for pair in pairs])
+    elif 'mechanism' in metafunc.fixturenames:
+        metafunc.parametrize('mechanism', chainer_ooc.policies() if every else ('keep', 'pooch', 'superneurons'))
     elif 'name' in metafunc.fixturenames:
         metafunc.parametrize('name', [name for name in PROGRAMS if every or zlib.crc32(name.encode()) % 8 == 0])
 
@@ -61,7 +63,7 @@ def part_of_policies(name, at_floor):
 
 @contextlib.contextmanager
 def not_there(name):
-    """Lets programs of those lists end in LostMapError, or in a child's SpillError."""
+    """Lets programs of those lists end in LostMapError where the budget is short, or in a child's SpillError."""
     try:
         yield
     except SpillError as error:
@@ -84,6 +86,12 @@ def plain(name):
 def test_without_a_budget_the_bits_are_those_of_plain_chainer(name, policy):
     with not_there(name):
         assert_same_bits(perform(PROGRAMS[name], policy), plain(name))
+
+
+@pytest.mark.usefixtures('copies_end_at_once')
+@pytest.mark.parametrize('program', sorted(USED_UP))
+def test_what_is_used_up_under_a_short_budget_is_there_without_one(program, mechanism):
+    assert_same_bits(perform(PROGRAMS[program], mechanism), plain(program))
 
 
 @pytest.mark.usefixtures('every_other_copy_ends_at_once')

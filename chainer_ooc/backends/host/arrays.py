@@ -82,6 +82,8 @@ def checksum(array: Array) -> int:
     flat = flat_bytes(array)
     if flat is None:
         return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    if flat.size < 8 * COLUMNS:
+        return zlib.crc32(flat.data)
     words = flat[:flat.size // (8 * COLUMNS) * 8 * COLUMNS].view(np.uint64).reshape(-1, COLUMNS)
     sums = np.add.reduce(words, axis=0)
     return zlib.crc32(flat[words.nbytes:].data, zlib.crc32(sums.view(np.uint8).data))

@@ -101,6 +101,9 @@ class HostBackend(Backend):
     def keep_at_most(self, nbytes: int) -> None:
         self._blocks.keep_at_most(nbytes)
 
+    def kept_bytes(self) -> int:
+        return self._blocks.nbytes()
+
     def trim(self) -> None:
         self._blocks.keep_at_most(0)
         heap.trim()
