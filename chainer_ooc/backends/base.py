@@ -141,6 +141,10 @@ class Meter(abc.ABC):
         """Bytes allocated since `start` that still live, or 0 when it does not count."""
 
     @abc.abstractmethod
+    def has_counted(self, root: Any) -> bool:
+        """Whether a block's bytes, by what owns them, are in `current_bytes`; False where that is not known."""
+
+    @abc.abstractmethod
     def mark(self) -> None:
         """Begins a stretch whose peak `above_mark_bytes` gives."""
 

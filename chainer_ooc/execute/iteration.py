@@ -138,7 +138,7 @@ class Iteration:
         return Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use,
             MAPPED if following.maps_far_memory else COPY_IN, FROM_GRAPH, following.shares_chains, _note_lost,
-            self._event if self.recorded else None)
+            self._event if self.recorded else None, self._meter.has_counted)
 
     # --- forward ---------------------------------------------------------------------------------------------------
 

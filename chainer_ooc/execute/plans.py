@@ -299,14 +299,20 @@ class Graphs:
                         standing: Standing) -> InfeasibleBudgetError:
         """A program may have several graphs, as double backprop has two: the budget must be enough for each.
 
+        What somebody holds of one graph, and a later backward pass reads, stands while the next one runs.
+
         Args:
             error: of one graph.
             settings: what plans are made for.
             standing: what lives beside the maps.
         """
         floor_bytes, where = error.floor_bytes, error.where
-        for graph in list(reversed(self._graphs.values()))[:ASKED_GRAPHS]:
-            other = graph.refusal(settings, floor_bytes, standing) if graph.is_metered else None
+        graphs = list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
+        kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused) for graph in graphs}
+        for graph in graphs:
+            before_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
+            stands = Standing(standing.forward_bytes + before_bytes, standing.backward_bytes + before_bytes)
+            other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
             if other is not None and other.floor_bytes > floor_bytes:
                 floor_bytes, where = other.floor_bytes, other.where
         return InfeasibleBudgetError(settings.policy, error.budget_bytes, floor_bytes, where)

@@ -111,6 +111,7 @@ class Context:
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
         listener: is told of blocks that appear and go while the iteration is recorded, else None.
+        is_metered: whether a block from outside of the graph was allocated while it was recorded.
     """
 
     tally: Tally
@@ -122,6 +123,7 @@ class Context:
     shares_chains: Shared = True
     on_lost: Callable[[Storage], None] = lambda storage: None
     listener: Listener | None = None
+    is_metered: Callable[[Array], bool] = lambda root: False
 
 
 class Residency(Account):
@@ -198,7 +200,7 @@ class Residency(Account):
         if from_outside:
             storage.count_as(int(array.nbytes))
         self._all.add(storage)
-        self._count(root, storage, not from_outside)
+        self._count(root, storage, not from_outside or self.context.is_metered(root))
         return storage
 
     # --- moving ----------------------------------------------------------------------------------------------------

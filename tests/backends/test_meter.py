@@ -45,6 +45,26 @@ def test_the_peak_is_that_since_the_mark_above_what_lived_then(meter):
     del kept
 
 
+def test_it_knows_which_blocks_it_has_counted(meter):
+    before = np.empty(1000, 'u1')
+    assert not meter.has_counted(before)
+    meter.start()
+    array, other = np.empty(1000, 'u1'), np.empty(1000, 'u1')
+    assert (meter.has_counted(before), meter.has_counted(array)) == (False, True)
+    del other
+    assert meter.has_counted(array)
+    meter.stop()
+    assert not meter.has_counted(array)
+    tracemalloc.start()  # by the program, long before
+    try:
+        array = np.empty(1000, 'u1')
+        meter.start()
+        assert not meter.has_counted(array)  # nor is anything known of later ones
+        meter.stop()
+    finally:
+        tracemalloc.stop()
+
+
 def test_it_counts_nothing_before_its_start_and_after_its_end(meter):
     array = np.empty(MB, 'u1')
     for _ in range(2):

@@ -23,6 +23,15 @@ def test_it_counts_what_was_allocated_since_it_began(budget):
     assert meter.current_bytes() == 0
 
 
+def test_it_knows_which_blocks_it_has_counted(budget):
+    old, meter = budget(512), budget.meter()
+    meter.start()
+    young = budget(512)
+    assert (meter.has_counted(old.mem.owner), meter.has_counted(young.mem.owner)) == (False, True)
+    meter.stop()
+    assert not meter.has_counted(young.mem.owner)
+
+
 def test_it_counts_nothing_when_it_does_not_run(budget):
     meter = budget.meter()
     meter.mark()

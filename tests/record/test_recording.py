@@ -289,8 +289,15 @@ def test_gradients_so_far_are_counted_beside_a_step(record):
     net.cleargrads()
     x = batch(50, 1000)
     trace = record(lambda: F.sum(net.two(net.one(x))))
-    assert trace.steps[0].other_bytes < 40_000  # rows and other small objects of Python
+    assert trace.steps[0].other_bytes < 100
     assert trace.steps[2].other_bytes == pytest.approx(4_000_000 + 4_000 + 200_000, abs=100_000)
+
+
+def test_a_batch_that_is_made_while_the_graph_is_recorded_is_counted_once(record):
+    net, first = Chain(one=L.Linear(1000, 10)), batch(50, 1000)
+    trace = record(lambda: F.sum(net.one(first)) + F.sum(net.one(batch(50, 1000))))
+    assert sum(each.nbytes for each in trace.maps if each.producer is None) == 2 * 200_000
+    assert max(each.other_bytes for each in trace.steps) < 100_000
 
 
 # --- tracemalloc ------------------------------------------------------------------------------------------------------

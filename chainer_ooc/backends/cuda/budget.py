@@ -45,18 +45,18 @@ Relieve = Callable[[int], bool]
 class Block(Owner):
     """Owns memory on behalf of the arrays that show it; `nbytes` is what they asked for."""
 
-    __slots__ = ('_budget', '_ledgers', '_memory', '_size_bytes')
+    __slots__ = ('_budget', '_memory', '_size_bytes', 'ledgers')
 
     def __init__(self, memory: Memory, nbytes: int, device_id: int, ledgers: tuple[Ledger, ...],
                  budget: Budget) -> None:
         super().__init__(memory.ptr, nbytes, device_id)
         self._memory: Memory | None = memory
-        self._size_bytes, self._ledgers, self._budget = memory.size, ledgers, budget
+        self._size_bytes, self.ledgers, self._budget = memory.size, ledgers, budget
 
     def __del__(self) -> None:
         # First the memory goes, so that it is free when the books say so.
         self._memory = None
-        for ledger in self._ledgers:
+        for ledger in self.ledgers:
             ledger.lower(self._size_bytes)
         if self._budget.closed:
             self._budget.close_if_empty()

@@ -11,7 +11,7 @@ allocation. Blocks that were given before `start` are none of its own, even if t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chainer_ooc.backends.base import Meter
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
@@ -43,6 +43,9 @@ class DeviceMeter(Meter):
 
     def current_bytes(self) -> int:
         return self._ours.total() if self.running else 0
+
+    def has_counted(self, root: Any) -> bool:
+        return self.running and self._ours in getattr(root, 'ledgers', ())
 
     def mark(self) -> None:
         if self.running:

@@ -24,6 +24,9 @@ import threading
 import tracemalloc
 import weakref
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from chainer_ooc.backends.base import Meter
 
@@ -36,6 +39,11 @@ _starts = itertools.count()
 _counting: weakref.WeakSet[HostMeter] = weakref.WeakSet()
 _lock = threading.Lock()
 _ours = False
+
+
+#: Where the block of some domain at some address was allocated, or None if tracemalloc was not told of it.
+_traceback_of = ctypes.pythonapi._PyTraceMalloc_GetTraceback
+_traceback_of.restype, _traceback_of.argtypes = ctypes.py_object, (ctypes.c_uint, ctypes.c_size_t)
 
 
 class _Allocator(ctypes.Structure):
@@ -91,6 +99,9 @@ class HostMeter(Meter):
 
     def current_bytes(self) -> int:
         return tracemalloc.get_traced_memory()[0] - self._before_bytes if self.running else 0
+
+    def has_counted(self, root: Any) -> bool:
+        return self.running and _ours and _traceback_of(np.lib.tracemalloc_domain, root.ctypes.data) is not None
 
     def mark(self) -> None:
         if self.running:
