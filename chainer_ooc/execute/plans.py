@@ -308,7 +308,8 @@ class Graphs:
         """
         floor_bytes, where = error.floor_bytes, error.where
         graphs = list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
-        kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused) for graph in graphs}
+        kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused)
+                for graph in graphs}
         for graph in graphs:
             before_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
             stands = Standing(standing.forward_bytes + before_bytes, standing.backward_bytes + before_bytes)
