@@ -23,8 +23,8 @@ session's spill file has other bytes at the same place. All changes happen under
 is held while copies are waited for. Two locks could be taken in both orders; one cannot.
 
 **What the program reads, it may write to.** Variables and nodes of a block that has a far copy, or that recipes read,
-are watched (`places`). After the program's first read the storage is *exposed*: the far copy is not trusted any more, and
-what recipes read is split off as a storage of its own, with the bytes as they were (`split_off`).
+are watched (`places`). After the program's first read the storage is *exposed*: the far copy is not trusted any more,
+and what recipes read is split off as a storage of its own, with the bytes as they were (`split_off`).
 
 Left out: when to do what (`residency`), and which memory that frees.
 """
