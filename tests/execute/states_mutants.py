@@ -47,8 +47,6 @@ LINES = {
     'a failed swap-out counts as a copy': (Residency.see_off, 'storage.drop_copy()  #', 'pass  #'),
     'what is exposed leaves all the same': (
         CopyIn.left, 'storage.has_true_copy() and not storage.recalled', 'not storage.recalled'),
-    'what is needed leaves all the same': (
-        Residency.is_pinned, 'any(storage in each.pinned for each in list(self._open))', 'False'),
     # let go
     'an exposed block is let go': (Storage.has_true_copy, '(self.mapped or not self.exposed)', 'True'),
     'let go empties no place': (Storage.let_go, 'self._empty()', 'pass'),
@@ -88,8 +86,7 @@ LINES = {
     'enclose keeps the copy of before': (Storage.enclose, 'self.drop_copy()', 'pass'),
     'a copy is given back and kept': (Storage.drop_copy, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
     # places
-    'Variables have their arrays back unseen': (
-        Storage._fill, 'if place.is_variable and not in_variables:', 'if False:'),
+    'what comes back is watched no more': (Storage._fill, 'if self.exposed:', 'if True:'),
     'Variables get nothing': (Storage._fill, 'if place.is_variable and not in_variables:', 'if place.is_variable:'),
     'the program\'s read is a function\'s': (Storage.fetch, 'exposed=not only_reads()', 'exposed=False'),
     'a copy of a Variable reads unseen': (VariablePlace.is_copied, 'type(self._data()) is list and', 'False and'),

@@ -295,7 +295,7 @@ class World:
         slots = [] if call is None else [get for what, get in _retained_slots(call.plain) if what != 'a hidden array']
         if slots:
             get = self._pick(slots, j)
-            with self._troubles(get(call.plain)):
+            with self._troubles(*self._retained_twins(call)):  # all of them are brought back
                 self._write(get(call.function), get(call.plain), j)
 
     def _write(self, array, plain, j):
