@@ -100,19 +100,19 @@ class Account:
     _deaths: ClassVar[deque[tuple[int, weakref.ref[Array]]]] = deque()
 
     def __init__(self) -> None:
-        self.beside = Beside()
+        self.beside, self._beside_bytes = Beside(), 0
         self.listener: Listener = _nobody
         self._map_bytes = self._spare_bytes = self._metered_bytes = self._program_bytes = 0
         self._epoch = 0
 
     def stands(self, beside: Beside) -> None:
         """Says what lives beside feature maps now."""
-        self.beside = beside
+        self.beside, self._beside_bytes = beside, beside.total_bytes
 
     def near_bytes(self) -> int:
         """Bytes in near memory that count."""
         bury()
-        return self._map_bytes + self.beside.total_bytes
+        return self._map_bytes + self._beside_bytes
 
     def map_bytes(self) -> int:
         """Bytes of feature maps."""

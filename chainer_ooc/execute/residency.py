@@ -510,8 +510,8 @@ class Residency(Account):
             return True
         if not self.fits(nbytes):
             return False
-        if self._spare_bytes:
-            self.spare_at_most(budget_bytes - self.near_bytes() - nbytes)
+        if self._spare_bytes > (left_bytes := budget_bytes - self._map_bytes - self._beside_bytes - nbytes):
+            self.spare_at_most(left_bytes)
         return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
 
     def _has_room_now(self, nbytes: int) -> bool:
@@ -521,13 +521,13 @@ class Residency(Account):
     def spare_at_most(self, nbytes: int) -> int:
         """Has spare maps yield, those that have been spare for the longest first; gives what has become free."""
         before_bytes = self.spare_bytes()
-        while self._spare and self.spare_bytes() > max(0, nbytes):
+        while self._spare and self._spare_bytes > max(0, nbytes):
             storage = self._spare.popleft()()
             if storage is not None and storage.state is State.SPARE:
-                seal = None if storage.is_held_on() or self.backend.counts_all else storage.checksum()
-                self.count_as_used(storage)  # somebody else may hold it
-                storage.give_way(seal)
-        return before_bytes - self.spare_bytes()
+                is_held = storage.is_held_on()
+                self.count_as_used(storage)
+                storage.give_way(is_sealed=not is_held and not self.backend.counts_all)
+        return before_bytes - self._spare_bytes
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
         """Whether a storage may come now and leave room for so many bytes more."""
@@ -605,8 +605,8 @@ class Residency(Account):
         if budget_bytes is not None:
             left_bytes = max(0, budget_bytes - self.near_bytes() - nbytes)
             self.backend.keep_at_most(left_bytes)
-            if self._spare_bytes:
-                self.spare_at_most(left_bytes - self.backend.kept_bytes())
+            if self._spare_bytes and self._spare_bytes > (left_bytes := left_bytes - self.backend.kept_bytes()):
+                self.spare_at_most(left_bytes)
 
     def _use_again(self, storage: Storage) -> None:
         storage.use_again()

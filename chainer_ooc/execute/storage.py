@@ -424,9 +424,9 @@ class Storage:
         """Somebody reads what was spare; the caller gives the places their arrays."""
         self._go('use again')
 
-    def give_way(self, seal: int | None = None) -> None:
-        """The room of what was spare is needed; nobody else has it if there is a seal."""
-        self.seal = seal
+    def give_way(self, is_sealed: bool = False) -> None:
+        """The room of what was spare is needed; it may be made again if nobody else has it, who could write to it."""
+        self.seal = arrays.checksum(self.block) if is_sealed and self.block is not None else None
         self._go('yield')
         self.block = None
 
