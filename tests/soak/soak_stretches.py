@@ -334,7 +334,7 @@ class OocTraining:
                 if not trouble.explains(error):
                     raise
                 self._runner.counts[f'{type(trouble).__name__}: {type(error).__name__}'] += 1
-                trouble = Trouble()
+                trouble = trouble.aftermath()
             # An interrupt may come while Chainer itself puts an entry back.
             vars(chainer.config._local).clear()
             vars(chainer.config._local).update(configuration)

@@ -47,6 +47,13 @@ class Trouble:
         """Whether the program may get this exception because of the trouble."""
         return self.has_happened and isinstance(error, self.explained)
 
+    def aftermath(self) -> Trouble:
+        """What is left of it when the iteration is repeated: copies of other sessions may have failed as well."""
+        after = Trouble()
+        after.has_happened = True
+        after.explained = tuple(each for each in self.explained if each is SpillError)
+        return after
+
     def between(self, loss: chainer.Variable) -> None:
         """Is called between forward and backward."""
 
