@@ -50,9 +50,21 @@ def _leave_out_long_ones(config, items):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """Sets aside what was imported and collected, a million objects that live as long as the process.
+    _set_aside_what_stays()
 
-    Otherwise each collection of cycles looks at all of them, which is what most of the time of many tests went into.
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    result = yield
+    if nextitem is not None and nextitem.path != item.path:
+        _set_aside_what_stays()
+    return result
+
+
+def _set_aside_what_stays():
+    """Has collections of cycles pass over what was imported, collected and cached: a million objects that stay.
+
+    They were most of the time of many tests, as each first iteration of a session collects.
     """
     gc.collect()
     gc.freeze()

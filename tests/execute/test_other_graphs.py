@@ -557,7 +557,7 @@ def test_static_graph_within_a_graph_of_ours(policy):
     'policy', [pytest.param('swap-all-naive', marks=pytest.mark.long), 'swap-all', 'recompute-all'])
 def test_a_thousand_iterations_of_changing_shapes_grow_nothing(policy, verdict_mixes, monkeypatch):
     """Sizes and branches are drawn, so that most graphs are new; every seventh ends without a backward pass."""
-    monkeypatch.setattr(meter, 'MOST_STARTS', 200)
+    monkeypatch.setattr(meter, 'MOST_STARTS', 100)  # each start of tracemalloc leaves some kilobytes: no more after 300
     monkeypatch.setattr(meter, '_starts', itertools.count())
     monkeypatch.setattr(plans, 'GRAPHS', 16)
     model, random, marks = Branching(), np.random.RandomState(0), []
@@ -578,7 +578,7 @@ def test_a_thousand_iterations_of_changing_shapes_grow_nothing(policy, verdict_m
     assert marks[1]['estimates'] <= 4 * 16
     assert marks[1]['spilled'] < 2_000_000 + SAMPLE_BYTES  # the file keeps the room of the bandwidth measurement
     assert marks[1]['objects'] < marks[0]['objects'] + 2_000
-    assert marks[1]['resident'] < marks[0]['resident'] + (4 << 20)
+    assert marks[1]['resident'] < marks[0]['resident'] + (2 << 20)
     chainer_ooc.reset()
     assert live_storages() == 0
 
