@@ -8,6 +8,7 @@ _LATER = 'it does later what the recorded iterations did not, and what no record
 
 #: Programs that may be refused once more at 1.02 times a named floor, or pass a budget by an estimate.
 UNFORESEEN = {
+    'forks-child_between_iterations': _LATER,
     'graphs-gradients_accumulated': 'gradients stand in backward for the first time after the plan was made',
     'graphs-gradients_accumulated_over_a_split_batch': 'gradients stand in backward for the first time later',
     'graphs-gan_in_several_critic_steps': "the generator's optimizer gets its state later",
@@ -20,17 +21,10 @@ UNFORESEEN = {
     'interrupts-interrupted_at_any_line_then_another_batch': _LATER,
     'interrupts-interrupted_at_any_line_then_the_same_forward': _LATER,
     'interrupts-interrupted_by_a_timer_thread': _LATER,
-    'loops-trainer_with_a_multiprocess_iterator': _OTHER_THREADS,
-    'loops-trainer_with_a_multithread_iterator': _OTHER_THREADS,
-    'networks-inception_of_several_poolings': 'what somebody holds after the last use is seen in the first planned '
-                                              'iteration alone',
     'networks-n_step_lstm': 'sequences of a length that was never seen run under an estimate',
-    'networks-tree_of_small_calls': 'trees of a shape that was never seen run without a plan',
     'objects-unset_between_forward_and_backward': 'backward runs while nobody looks, and leaves its gradients',
     'objects-variables_deeply_copied': 'the copies are another graph, which the first floor does not know',
-    'objects-other_optimizers': "each optimizer's state is another size",
     'writes-adversarial_batch': _LATER,
-    'writes-image_optimised_by_hand': "the image's gradient stays from one iteration to the next",
 }
 
 #: Programs that read, or run backward over, what has made room after its last known use and cannot be made again, since
@@ -46,4 +40,4 @@ AWAY_WHEN_FORKED = {'forks-child_forks_once_more', 'forks-child_outlives_the_par
 
 def unforeseen(name):
     """Why a program may be refused once more, or None."""
-    return UNFORESEEN.get(name, _OTHER_THREADS if name.startswith(('threads-', 'forks-')) else None)
+    return UNFORESEEN.get(name, _OTHER_THREADS if name.startswith('threads-') else None)
