@@ -32,8 +32,8 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """One function's turn in a backward pass."""
-    session = _session_in_use()
+    """One function's turn in a backward pass, which has looked at the settings."""
+    session = current()
     if session is None:
         run(*arguments)
     else:

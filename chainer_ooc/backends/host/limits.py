@@ -54,9 +54,8 @@ def limits_bytes(reusable_bytes: int = 0) -> dict[str, int]:
 
 def is_limited() -> bool:
     """Whether a mapping may be refused that is no larger than the machine's memory (1 us)."""
-    unlimited = all(resource.getrlimit(number)[0] == resource.RLIM_INFINITY
-                    for number in (resource.RLIMIT_DATA, resource.RLIMIT_AS))
-    return not unlimited or _overcommit() == _STRICT
+    return (resource.getrlimit(resource.RLIMIT_DATA)[0] != resource.RLIM_INFINITY
+            or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY or _overcommit() == _STRICT)
 
 
 @functools.cache
