@@ -55,9 +55,6 @@ LINES = {
     'lose forgets the recipe': (Storage.lose, 'self._empty()', 'self._empty(); self.recipe = None'),
     'what the program has written to is made again': (
         Residency.drop, 'storage.recipe is not None and not storage.exposed', 'storage.copy is None'),
-    'what a Variable shows is lost': (
-        Residency.drop, 'may_lose and storage.copy is None and not storage.is_in_variables()',
-        'storage.copy is None'),
     # spare, use again, yield
     'what is spare is held by nobody': (Storage.spare, 'self.block = root', 'pass'),
     'what is spare keeps its places': (Storage.spare, 'self._empty()', 'pass'),

@@ -20,10 +20,8 @@ USUAL = [name for name, often in OPERATIONS.items() for _ in range(often)]
 #: Bytes of the inputs that a recipe copies, so that small arrays are checksummed too.
 COPIED = st.sampled_from([64, 1 << 16])
 #: Mutants that take more sequences.
-HARD = {
-    'nobody else is looked for': 1200, 'what is held leaves': 1200, 'what a Variable shows is lost': 1200,
-    'what yields stays': 1200, 'what yields and is held does not count': 3600, ('yield', State.SPARE): 1200,
-    ('take up', State.LOST): 1200}
+HARD = dict.fromkeys(('nobody else is looked for', 'what is held leaves', 'what yields stays',
+                      'what yields and is held does not count', ('yield', State.SPARE), ('take up', State.LOST)), 3600)
 #: What another thread may do, or an interrupt may end.
 PARTS = ['apply', 'read', 'write', 'step', 'look', 'swap_out', 'give_up', 'prefetch', 'drop', 'reap', 'settle',
          'make_room', 'enter']

@@ -17,6 +17,7 @@ UNFORESEEN = {
     'graphs-graph_walked': _LATER,
     'interrupts-interrupted_graph_kept_beside_the_next': _LATER,
     'interrupts-forward_abandoned': _LATER,
+    'interrupts-interrupted_after_a_step_then_backward_again': 'what is read again has counted as gone',
     'interrupts-interrupted_at_any_line_then_the_same_graph': _LATER,
     'interrupts-interrupted_at_any_line_then_another_batch': _LATER,
     'interrupts-interrupted_at_any_line_then_the_same_forward': _LATER,
