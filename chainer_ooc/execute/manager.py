@@ -120,9 +120,10 @@ def _session(device: str | None) -> Session:
 
 
 def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
-    before = _sessions.get(thread, {}).pop(device, None)
+    before = _sessions.get(thread, {}).get(device)
     if before is not None:
-        before.close()
+        before.close()  # if this fails it is still known, and is closed next time
+        del _sessions[thread][device]
     for dead in [each for each in _sessions if not each.is_alive()]:
         if all(session.is_idle() for session in _sessions[dead].values()):  # its graphs may live on in other threads
             _close(dead)

@@ -17,6 +17,7 @@ import pytest
 from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, spill_bytes
 
 import chainer_ooc
+from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import ConfigError, OocError, SpillError
 
 
@@ -473,3 +474,22 @@ def test_reset_works_when_the_disk_does_not(policy):
     assert nothing_left() == ([], 0, [])
     for before, after in itertools.pairwise(kept):
         assert np.array_equal(after.array, np.tanh(before.array))
+
+
+def test_a_session_that_cannot_be_closed_for_other_settings_is_closed_when_it_can(tmp_path, monkeypatch):
+    training, close = Training('hidden'), HostBackend.close
+    with ooc('swap-all'):
+        training.iterate()
+
+    def fails(backend):
+        monkeypatch.setattr(HostBackend, 'close', close)
+        raise SpillError(errno.EIO, 'planted')
+    monkeypatch.setattr(HostBackend, 'close', fails)
+    with ooc('swap-all', spill_dir=str(tmp_path)):
+        saved = Saved(training)
+        with pytest.raises(SpillError, match='planted'):
+            training.iterate()
+        saved.restore(training)
+        training.iterate()
+    chainer_ooc.reset()
+    assert nothing_left() == ([], 0, [])
