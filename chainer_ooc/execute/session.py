@@ -53,6 +53,7 @@ class Session:
         self._meter = backend.meter()
         self._iteration: Iteration | None = None
         self._uncertain = True
+        self._closing = False
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
@@ -136,6 +137,8 @@ class Session:
 
     def adopt(self, settings: config.Settings) -> bool:
         """Goes on under other settings, from the next iteration; False if they need another backend."""
+        if self._closing:
+            return False
         if settings is not self.settings:
             if demand_of(settings) != demand_of(self.settings):
                 return False
@@ -167,6 +170,7 @@ class Session:
     def close(self) -> None:
         """Ends the iteration in hand and gives the backend back."""
         with LOCK:
+            self._closing = True  # if this is interrupted, all that can be done is to close again
             self._abandon()
             self._memory.close()
 

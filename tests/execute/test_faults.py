@@ -476,20 +476,22 @@ def test_reset_works_when_the_disk_does_not(policy):
         assert np.array_equal(after.array, np.tanh(before.array))
 
 
-def test_a_session_that_cannot_be_closed_for_other_settings_is_closed_when_it_can(tmp_path, monkeypatch):
+@pytest.mark.parametrize('after', ['the new settings', 'the old settings'])
+def test_a_session_that_cannot_be_closed_for_other_settings_is_closed_when_it_can(after, tmp_path, monkeypatch):
     training, close = Training('hidden'), HostBackend.close
     with ooc('swap-all'):
         training.iterate()
 
     def fails(backend):
         monkeypatch.setattr(HostBackend, 'close', close)
+        backend._swap_out.stop()
         raise SpillError(errno.EIO, 'planted')
     monkeypatch.setattr(HostBackend, 'close', fails)
-    with ooc('swap-all', spill_dir=str(tmp_path)):
-        saved = Saved(training)
-        with pytest.raises(SpillError, match='planted'):
-            training.iterate()
-        saved.restore(training)
+    saved = Saved(training)
+    with ooc('swap-all', spill_dir=str(tmp_path)), pytest.raises(SpillError, match='planted'):
+        training.iterate()
+    saved.restore(training)
+    with ooc('swap-all', spill_dir=str(tmp_path) if after == 'the new settings' else None):
         training.iterate()
     chainer_ooc.reset()
     assert nothing_left() == ([], 0, [])
