@@ -154,17 +154,17 @@ class Recipe:
         """Whether it would not see that a storage's bytes are others."""
         return any(each.storage is storage and each.checksum is None for each in self.moved())
 
+    def distrust(self, storage: Storage, block: ByteArray) -> None:
+        """Has it see that from now on."""
+        self.inputs = tuple(
+            replace(each, checksum=arrays.checksum(arrays.view(block, each.layout)))
+            if isinstance(each, Moved) and each.storage is storage and each.checksum is None else each
+            for each in self.inputs)
+
     def makes(self) -> list[Storage]:
         """The storages that have it as their recipe."""
         found = (each.storage() for each in self.products)
         return [each for each in found if each is not None and each.recipe is self]
-
-    def retarget(self, before: Storage, after: Storage) -> None:
-        """Has another storage stand where one stood, among what it reads and what it makes."""
-        self.inputs = tuple(replace(each, storage=after) if isinstance(each, Moved) and each.storage is before else each
-                            for each in self.inputs)
-        self.products = tuple(replace(each, storage=weakref.ref(after)) if each.storage() is before else each
-                              for each in self.products)
 
     def run(self, inputs: Sequence[Array]) -> dict[Product, Array]:
         """Runs the call on a fresh copy of the function.

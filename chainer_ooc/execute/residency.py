@@ -448,10 +448,6 @@ class Residency(Account):
             if storage.state is State.ARRIVING:
                 self.fetch(storage, exposed=False)
 
-    def know(self, storage: Storage) -> None:
-        """Takes in a storage that was split off."""
-        self._all.add(storage)
-
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
         self.backend.release(copy)
@@ -464,13 +460,8 @@ class Residency(Account):
         self.enter(Context(self.tally, recipes=self.context.recipes, far=self.context.far))
         self.backend.limit(None, lambda nbytes: False)
         self.calm()
+        self._make_last([*self._all, *(made for storage in list(self._all) for made in _made_from(storage))])
         for storage in list(self._all):
-            if storage.pending_uses > 0 or storage.is_shown():
-                self._make_last(storage)
-        for storage in list(self._all):
-            self._make_readers_last(storage)
-        for storage in list(self._all):
-            storage.spoil_readers()
             here = storage.notice()  # what only a recipe held dies before, and nothing while it is looked at
             if storage.state is not State.LOST:
                 block = self.fetch(storage, exposed=True)
@@ -636,46 +627,43 @@ class Residency(Account):
         assert source is not None
         return source.bring(self, storage)
 
-    def _make_last(self, storage: Storage) -> None:
-        """Makes a lost storage again for the last time: what it is made from is about to go."""
-        block = storage.notice()
-        if block is None and storage.state is State.LOST and storage.recipe is not None:
-            with contextlib.suppress(LostMapError):
-                block = storage.memory.fetch(storage, exposed=storage.is_shown())
-        if not storage.is_wanted():  # it was split off: recipes alone read it
-            self._make_readers_last(storage)
-        elif storage.state is not State.LOST:
-            storage.remember(None)
+    def _make_last(self, storages: Iterable[Storage]) -> None:
+        """Makes what is waited for a last time: what it is made from is about to change, or to go.
 
-    def _make_readers_last(self, storage: Storage) -> None:
-        for recipe in list(storage.readers):
-            for made in recipe.makes():
-                if made.memory is not self:
-                    self._make_last(made)
+        What nobody waits for is only on the way to others.
+        """
+        waiting, seen = list(storages), set()
+        while waiting:
+            storage = waiting.pop()
+            if storage in seen:
+                continue
+            seen.add(storage)
+            if not (storage.pending_uses > 0 or storage.is_shown()):
+                waiting += _made_from(storage)
+                continue
+            block = storage.notice()
+            with contextlib.suppress(LostMapError):
+                if block is None and storage.state is State.LOST and storage.recipe is not None:
+                    block = storage.memory.fetch(storage, exposed=False)
+            if block is not None:
+                storage.remember(None)
+                storage.refill(block)
 
     def _expose(self, storage: Storage, block: ByteArray) -> None:
-        """The program may write to the block from now on: what recipes read is split off, as it is now.
+        """The program may write to the block from now on: what is waited for is made from it before.
 
         Raises:
-            SpillError: there is no copy of it and none could be made; nothing has changed.
+            SpillError, MemoryError: as `fetch`; nothing has changed.
         """
-        if self.closed:
-            storage.spoil_readers()
-        if storage.readers and not storage.exposed:
-            if storage.state is State.LEAVING:
-                self.see_off(storage)
-            copy = None
-            if not storage.can_split():
-                copy, transfer = self.backend.swap_out(block)
-                self.tally.swapped_out_bytes += storage.nbytes
-                transfer.wait()
-            self._hold(storage, block)
-            storage.split_off(copy)
-        self._hold(storage, block)
+        if not storage.exposed:
+            self._make_last(_made_from(storage))
+            for recipe in list(storage.readers):
+                recipe.distrust(storage, block)
+        if storage.state is State.RESIDENT:  # until the places have it, or an interrupt leaves a copy that is worthless
+            storage.keep(block)
         storage.expose()
 
-    @staticmethod
-    def _hold(storage: Storage, block: ByteArray) -> None:
-        """Until the places have it, as an interrupt may come between that and a copy that is worthless."""
-        if storage.state is State.RESIDENT:
-            storage.keep(block)
+
+def _made_from(storage: Storage) -> list[Storage]:
+    """What recipes make from a storage."""
+    return [made for recipe in list(storage.readers) for made in recipe.makes()]

@@ -70,6 +70,8 @@ def _run(memory: Residency, wanted: Storage, pinned: frozenset[Storage]) -> Byte
                 blocks[each] = each.memory.fetch(each, exposed=False)
         memory.pin(pinned | blocks.keys())
         memory.make_room(recipe.peak_bytes)
+        if recipe.spoilt:  # what it reads was found to be held by somebody
+            raise _gone(wanted)
         with memory.tally.recomputing():
             made = recipe.run([each.unchanged(blocks[each.storage]) if isinstance(each, Moved) else each.unchanged()
                                for each in recipe.inputs])
@@ -107,14 +109,18 @@ def _chain(wanted: Storage) -> list[Recipe]:
         storage = waiting.pop()
         recipe = storage.recipe
         if not isinstance(recipe, Recipe) or recipe.spoilt:
-            raise LostMapError(
-                f'feature map {storage.map} ({storage.nbytes} bytes) cannot be made again: what it was made from is '
-                "gone, or may have been written to; the next iteration plans for this. To go on now use policy "
-                "'swap-all', which keeps a copy of every map")
+            raise _gone(storage)
         if recipe.serial not in found:
             found[recipe.serial] = recipe
             waiting += [each for each in _inputs(recipe) if is_lost(each) and each.seal is None]
     return [found[serial] for serial in sorted(found)]
+
+
+def _gone(storage: Storage) -> LostMapError:
+    return LostMapError(
+        f'feature map {storage.map} ({storage.nbytes} bytes) cannot be made again: what it was made from is gone, or '
+        'may have been written to; the next iteration plans for this. To go on now use policy '
+        "'swap-all', which keeps a copy of every map")
 
 
 def _inputs(recipe: Recipe) -> set[Storage]:

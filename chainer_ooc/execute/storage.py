@@ -26,8 +26,9 @@ session's spill file has other bytes at the same place. All changes happen under
 is held while copies are waited for. Two locks could be taken in both orders; one cannot.
 
 **What the program reads, it may write to.** Variables and nodes of a block that has a far copy, or that recipes read,
-are watched (`places`). After the program's first read the storage is *exposed*: the far copy is not trusted any more,
-and what recipes read is split off as a storage of its own, with the bytes as they were (`split_off`).
+are watched (`places`). After the program's first read the storage is *exposed*: the far copy is not trusted any more.
+What functions still wait for and would be made from it is made before; recipes of what they do not wait for any more
+go on with a checksum of what they have read.
 
 Left out: when to do what (`residency`), and which memory that frees.
 """
@@ -114,9 +115,6 @@ class Memory(Protocol):
     def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
         """Takes new bytes for a lost storage, of which `root` is the owner."""
 
-    def know(self, storage: Storage) -> None:
-        """Takes in a storage that was split off."""
-
     def is_pinned(self, storage: Storage) -> bool:
         """Whether a computation needs it, in whatever thread."""
 
@@ -139,11 +137,11 @@ class Recipe(Protocol):
     def trusts(self, storage: Storage) -> bool:
         """Whether it would not see that a storage's bytes are others."""
 
+    def distrust(self, storage: Storage, block: ByteArray) -> None:
+        """Has it see that from now on."""
+
     def makes(self) -> list[Storage]:
         """The storages that have it as their recipe."""
-
-    def retarget(self, before: Storage, after: Storage) -> None:
-        """Has another storage stand where one stood, among what it reads and what it makes."""
 
 
 class Storage:
@@ -484,7 +482,9 @@ class Storage:
         elif self.state is State.LEAVING:
             self.recalled = True
         elif root is not None and self.state in (State.AWAY, State.LOST):
-            self._part()
+            for recipe in list(self.readers):  # who held the array may have written to it
+                if recipe.trusts(self):
+                    recipe.spoil()
             self._go('take up')
             self.expose()
         elif root is None and self.state is State.RESIDENT:
@@ -512,38 +512,6 @@ class Storage:
         """The bytes may not be any more what recipes have read."""
         for recipe in list(self.readers):
             recipe.spoil()
-        self.readers.clear()
-
-    def _part(self) -> None:
-        """Who held the array may have written to it, or will: recipes go on with what it was before."""
-        if self.readers and self.can_split():
-            self.split_off(None)
-        for recipe in list(self.readers):
-            if recipe.trusts(self):
-                recipe.spoil()
-
-    def can_split(self) -> bool:
-        """Whether its bytes as they are can be had without it."""
-        if self.has_true_copy():
-            return not self.mapped
-        return self.recipe is not None and self.recipe.is_whole()
-
-    def split_off(self, copy: FarCopy | None) -> None:
-        """Makes a storage of what recipes read, which has a far copy or the recipe: `copy`, or this one's own."""
-        other = Storage(self.memory, None, self.nbytes)
-        other.assign(self.token, self.map, self.from_outside)
-        self.memory.know(other)  # first, or an interrupt leaves recipes to what nobody brings back before its end
-        made_by, self.recipe = self.recipe, None
-        if copy is None and self.has_true_copy():
-            copy, self.copy = self.copy, None
-        if copy is not None:
-            other.copy, other.state = copy, State.AWAY
-        elif made_by is not None:
-            other.recipe = made_by
-            made_by.retarget(self, other)
-        for recipe in list(self.readers):
-            recipe.retarget(self, other)
-            other.readers.add(recipe)
         self.readers.clear()
 
     def keep(self, block: ByteArray) -> None:

@@ -10,7 +10,6 @@ from chainer_ooc.execute import recipe, revival
 from chainer_ooc.execute.account import Account, _Block
 from chainer_ooc.execute.mapped import Mapped
 from chainer_ooc.execute.places import NodePlace, VariablePlace, Watched
-from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.residency import CopyIn, Residency
 from chainer_ooc.execute.storage import TRANSITIONS, Storage
 
@@ -24,8 +23,9 @@ LINES = {
     'a chain counts what it makes in its own memory': (
         revival._take_up, 'storage.memory.restore(', 'READER.of(storage).restore('),
     # fault 2: what the program writes reaches what is made again
-    'what recipes read is not split off': (
-        Residency._expose, 'if storage.readers and not storage.exposed:', 'if False:'),
+    'what is made from what the program reads is made after': (
+        Residency._expose, 'self._make_last(_made_from(storage))', 'pass'),
+    'recipes trust what the program has read': (Residency._expose, 'recipe.distrust(storage, block)', 'pass'),
     'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (
         Storage.add_node, "self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])", 'pass'),
@@ -70,16 +70,9 @@ LINES = {
     'turn back keeps the block': (
         Storage.turn_back, 'self.block, self.transfer, self.root = None,', '_, self.transfer, self.root = None,'),
     'a failed swap-in counts as arrived': (Residency.arrive, 'if transfer.done and not here:', 'if False:'),
-    # show, make, take up
-    'show forgets that it is mapped': (Storage.show, 'self.mapped = True', 'pass'),
     'who died unseen is not noticed': (
         Storage.notice, 'elif root is None and self.state is State.RESIDENT:', 'elif False:'),
-    # split, expose, enclose
-    'split keeps the copy': (Storage.split_off, 'copy, self.copy = self.copy, None', 'pass'),
-    'split keeps the copy for both': (Storage.split_off, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
-    'split keeps the recipe\'s product': (Storage.split_off, 'made_by.retarget(self, other)', 'pass'),
-    'a recipe reads what it read before': (Recipe.retarget, 'storage=after) if isinstance(each, Moved)',
-                                           'storage=before) if isinstance(each, Moved)'),
+    # expose, enclose
     'enclose keeps the copy of before': (Storage.enclose, 'self.drop_copy()', 'pass'),
     'a copy is given back and kept': (Storage.drop_copy, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
     # places
