@@ -15,7 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -205,11 +205,10 @@ class Runner:
 
         def forward(function: Callable[[], Any]) -> Any:
             self.counts['forward in another thread'] += 1
-            there_now = pool.submit(there, function)
             try:
-                return there_now.result()
-            finally:  # what is interrupted here goes on there, and draws random numbers
-                wait([there_now])
+                return pool.submit(there, function).result()
+            finally:  # what is interrupted here goes on there, even from within `submit`: the next task waits for it
+                pool.submit(int).result()
         return forward
 
     def _crowd(self, stretch: Stretch) -> None:
