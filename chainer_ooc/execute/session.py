@@ -162,9 +162,10 @@ class Session:
 
     def trace(self) -> Trace | None:
         """The recording of the latest graph."""
-        if self._iteration is not None and self._iteration.finished:
-            self._end()
-        graph = self._graphs.latest()
+        with LOCK:
+            if self._iteration is not None and self._iteration.finished:
+                self._end()
+            graph = self._graphs.latest()
         return None if graph is None else graph.trace
 
     def close(self) -> None:
