@@ -123,9 +123,6 @@ class Memory(Protocol):
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
 
-    def disown(self, root: Any) -> None:
-        """What was spare has died, and somebody else holds its block; from any thread."""
-
 
 class Recipe(Protocol):
     """How a storage's bytes are made again."""
@@ -197,8 +194,6 @@ class Storage:
         copy = getattr(self, 'copy', None)  # an interrupt may have come while it was made
         if copy is not None:
             self.memory.release(copy)
-        elif getattr(self, 'state', None) is State.SPARE and self.is_held_on():
-            self.memory.disown(self.block)
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
