@@ -9,7 +9,7 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.account import find
-from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places
+from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places, owners_of
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import Recorder
@@ -146,9 +146,8 @@ def _retained(function: Any) -> Iterator[Storage | None]:
         if storage is not None:
             storage.add_places(OutputPlace(function, index))
         yield storage
-    owners = [function, function.__dict__.get('_function')]
-    for owner in owners:
-        yield from (away.storage for away in (getattr(owner, '_ooc', None) or {}).values())
+    for owner in owners_of(function):
+        yield from (away.storage for away in (owner._ooc or {}).values())
     for place in hidden_places(function):
         yield find(place.get())
 

@@ -24,8 +24,9 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
+from chainer_ooc.execute.computing import computing, forget_computations, is_computing
 from chainer_ooc.execute.iteration import Iteration, can_leave
-from chainer_ooc.execute.places import array_in_place, computing, forget_computations, is_computing
+from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.recipe import may_change_maps, may_write_inputs
 from chainer_ooc.execute.residency import Residency

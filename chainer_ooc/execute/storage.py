@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import enum
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -46,7 +45,8 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
-from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, is_computing, only_reads
+from chainer_ooc.execute.computing import is_computing, only_reads
+from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, references
 
 #: Held by whoever changes a storage, an account or a residency.
 LOCK = threading.RLock()
@@ -300,12 +300,12 @@ class Storage:
                     slots.add(place.slot())
                     _add_chain(held, array, root)
         del root, array
-        return not held or any(_references(entry) != entry[1] for entry in held.values())
+        return not held or any(references(entry) != entry[1] for entry in held.values())
 
     def is_held_on(self) -> bool:
         """Whether the places have given the block up, and somebody else has it all the same."""
         if self.state is State.SPARE:
-            return sys.getrefcount(self.block) > _OVERHEAD
+            return references([self.block]) > 1
         return self.state in (State.AWAY, State.LOST) and self.root() is not None
 
     def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
@@ -566,17 +566,6 @@ def _add_chain(held: dict[int, list[Any]], array: Any, root: Any) -> None:
             waiting += arrays.links(holder_of)
 
 
-def _references(entry: list[Any]) -> int:
-    """References to the array in an entry, beside the entry's own and those of this call."""
-    return sys.getrefcount(entry[0]) - _OVERHEAD
-
-
-def _calibrate() -> int:
-    entry = [np.empty(1), 0]
-    return sys.getrefcount(entry[0])
-
-
-_OVERHEAD = _calibrate()
 _NOBODY: weakref.ref[Array] = weakref.ref(np.empty(0))
 
 if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment

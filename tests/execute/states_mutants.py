@@ -29,7 +29,7 @@ LINES = {
     'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (
         Storage.add_node, "self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])", 'pass'),
-    'nodes are not watched': (NodePlace.watch, 'self._owner()._ooc = away', 'pass'),
+    'nodes are not watched': (NodePlace.watch, 'self.owner()._ooc = away', 'pass'),
     'a node is read as the program likes': (Storage.is_guarded, 'only_reads() or', 'True or'),
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),

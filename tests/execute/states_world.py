@@ -33,8 +33,9 @@ from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute import storage as storages
 from chainer_ooc.execute.account import Account, find
 from chainer_ooc.execute.afterwards import FROM_GRAPH
+from chainer_ooc.execute.computing import computing, forget_computations
 from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import computing, forget_computations, hidden_places
+from chainer_ooc.execute.places import hidden_places
 from chainer_ooc.execute.recipe import UnrepeatableError, prepare, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.seen import retained

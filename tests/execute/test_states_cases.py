@@ -15,8 +15,9 @@ from states_world import World, interrupted
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute import recipe as recipes
+from chainer_ooc.execute.computing import computing
 from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import OutputPlace, computing
+from chainer_ooc.execute.places import OutputPlace
 from chainer_ooc.execute.recipe import prepare, write_recipe
 from chainer_ooc.execute.residency import Context, Residency
 from chainer_ooc.execute.revival import MAKE_AGAIN
