@@ -10,8 +10,9 @@ The first three lines count against the budget; spare maps have what these leave
 the budget is kept by this account: the program had it, or would have it in plain Chainer as well, and nothing that the
 manager does changes it. A device that limits every allocation counts it all the same (`Backend.counts_all`).
 
-A block counts as long as anything refers to it; a weak reference tells when it dies. That may happen in another thread
-or in the garbage collector, so a death is only queued there, and booked when somebody asks.
+A block counts as long as anything refers to it; a weak reference tells when it dies, and another when its storage does:
+what was spare and is held by somebody else counts again. That may happen in another thread or in the garbage collector,
+so a death is only queued there, and booked when somebody asks.
 """
 
 from __future__ import annotations
@@ -20,74 +21,82 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.storage import State, Storage
 
-#: Is told ('malloc' or 'free', token, map id, bytes) when a block appears or goes.
+#: What a block counts as, see above; it is gone before it is counted, and when it has died.
+Kind = Literal['maps', 'spare', 'program', 'gone']
+
+#: Is told ('malloc' or 'free', token, map id, bytes) of each block that joins the maps, and of each that leaves them.
 Listener = Callable[[str, object, int, int], None]
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Bytes that live beside feature maps."""
+class _Ref(weakref.ref[Any]):
+    """A weak reference that names its block, by the identity of the root."""
 
-    parameter_bytes: int = 0
-    gradient_bytes: int = 0
-    optimizer_bytes: int = 0
-    scratch_bytes: int = 0
-
-    @property
-    def steady_bytes(self) -> int:
-        """Those that stay from one iteration to the next."""
-        return self.parameter_bytes + self.optimizer_bytes
-
-    @property
-    def total_bytes(self) -> int:
-        """All of them."""
-        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.scratch_bytes
+    __slots__ = ('key',)
+    key: int
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Block:
-    """One block that is alive, as it was counted.
+    """One block, as it was counted.
 
     It keeps its storage alive, unless it is spare: what is spare lives no longer than those who could ask for it.
+
+    Attributes:
+        account: has its bytes.
+        root: weak reference to what owns the block.
+        storage: weak reference to who can be asked for it.
+        held: the storage, if it is kept alive.
+        nbytes: what of it counts.
+        stretch: of metering, which saw it allocated; -1 if none has.
+        token, map: the iteration that it was counted in, and the id of its feature map there.
     """
 
     account: Account
-    ref: weakref.ref[Array]
-    storage: Storage | None
-    nbytes: int
-    epoch: int
-    token: object
-    map: int
-    spare: weakref.ref[Storage] | None = None
+    root: _Ref
+    storage: _Ref
+    kind: Kind = 'gone'
+    held: Storage | None = None
+    nbytes: int = 0
+    stretch: int = -1
+    token: object = None
+    map: int = -1
 
-    def known(self) -> Storage | None:
-        """The storage, if anybody can ask for it."""
-        return self.storage if self.spare is None else self.spare()
+    def move(self, kind: Kind, storage: Storage | None = None, stretch: int = -1) -> None:
+        """From now on it counts as this, and for what its storage is now if that is given.
 
-    def take_out(self) -> None:
-        """Takes its bytes out of the account that has them."""
-        account = self.account
-        if self.token is _PROGRAM:
-            account._program_bytes -= self.nbytes
-        elif self.spare is not None:
-            account._spare_bytes -= self.nbytes
-        else:
-            account._map_bytes -= self.nbytes
-        if self.epoch == account._epoch:
-            account._metered_bytes -= self.nbytes
+        What the system pages costs none of the budget.
+        """
+        self.add(-1)
+        before, self.kind = self.kind, kind
+        if storage is not None:
+            self.nbytes = 0 if storage.mapped else storage.counted_bytes
+            self.stretch, self.token, self.map = stretch, storage.token, storage.map
+        self.add(1)
+        self.held = self.storage() if kind in ('maps', 'program') else None
+        if (kind == 'maps') is not (before == 'maps'):
+            self.account.listener('malloc' if kind == 'maps' else 'free', self.token, self.map, self.nbytes)
 
-    def use(self, storage: Storage | None) -> None:
-        """It is spare no longer, and counts."""
-        self.storage, self.spare = storage, None
-        self.account._spare_bytes -= self.nbytes
-        self.account._map_bytes += self.nbytes
-        self.account.listener('malloc', self.token, self.map, self.nbytes)
+    def add(self, sign: int) -> None:
+        """Adds its bytes to the totals, or takes them out. For the meter a map is one also while it is spare."""
+        totals = self.account._bytes
+        totals[self.kind] += sign * self.nbytes
+        if self.stretch == self.account._stretch and self.kind in ('maps', 'spare'):
+            totals['metered'] += sign * self.nbytes
+
+    def look(self) -> Kind:
+        """What it is now. If only its storage has died somebody else holds it, and it counts."""
+        if self.root() is None:
+            return 'gone'
+        if self.kind == 'program':
+            return 'program'
+        storage = self.storage()
+        return 'spare' if storage is not None and storage.state is State.SPARE else 'maps'
 
 
 class Account:
@@ -97,131 +106,74 @@ class Account:
     """
 
     _blocks: ClassVar[dict[int, _Block]] = {}  # by the root's identity
-    _deaths: ClassVar[deque[tuple[int, weakref.ref[Array]]]] = deque()
+    _deaths: ClassVar[deque[_Ref]] = deque()  # to roots and storages that have died
 
     def __init__(self) -> None:
-        self.beside, self._beside_bytes = Beside(), 0
+        self.beside_bytes = 0
         self.listener: Listener = _nobody
-        self._map_bytes = self._spare_bytes = self._metered_bytes = self._program_bytes = 0
-        self._epoch = 0
+        self._stretch = 0
+        self._bytes = dict.fromkeys(('maps', 'spare', 'program', 'gone', 'metered'), 0)
 
-    def stands(self, beside: Beside) -> None:
+    def stands(self, beside_bytes: int) -> None:
         """Says what lives beside feature maps now."""
-        self.beside, self._beside_bytes = beside, beside.total_bytes
+        self.beside_bytes = beside_bytes
 
     def near_bytes(self) -> int:
         """Bytes in near memory that count."""
-        bury()
-        return self._map_bytes + self._beside_bytes
+        if self._deaths:
+            bury()
+        return self._bytes['maps'] + self.beside_bytes
 
-    def map_bytes(self) -> int:
-        """Bytes of feature maps."""
+    def bytes_of(self, kind: Kind | Literal['metered']) -> int:
+        """Bytes of one kind, or of the maps that were allocated since the meter was started."""
         bury()
-        return self._map_bytes
-
-    def metered_bytes(self) -> int:
-        """Those of them that were allocated since the meter was started."""
-        bury()
-        return self._metered_bytes
-
-    def spare_bytes(self) -> int:
-        """Bytes of maps that are only there because nothing else needs the room."""
-        bury()
-        return self._spare_bytes
-
-    def program_bytes(self) -> int:
-        """Bytes that were feature maps once, and are the program's own."""
-        bury()
-        return self._program_bytes
+        return self._bytes[kind]
 
     def storages(self) -> list[Storage]:
         """All feature maps that are in near memory and count."""
         bury()
-        return [each.storage for each in list(self._blocks.values())
-                if each.account is self and each.token is not _PROGRAM and each.storage is not None]
+        return [each.held for each in list(self._blocks.values())
+                if each.account is self and each.kind == 'maps' and each.held is not None]
 
-    def meter(self, listener: Listener) -> None:
-        """A new stretch of metering begins: what is there now was not seen by it."""
-        self._epoch += 1
-        self._metered_bytes, self.listener = 0, listener
-
-    def stop_metering(self) -> None:
-        """Nobody listens any more."""
-        self._epoch += 1
-        self.listener = _nobody
+    def meter(self, listener: Listener | None) -> None:
+        """A new stretch of metering begins, which has not seen what is there now; or the last is over."""
+        self._stretch += 1
+        self._bytes['metered'] = 0
+        self.listener = listener or _nobody
 
     def count(self, root: Array, storage: Storage, metered: bool) -> None:
-        """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping.
-
-        What the system pages costs none of the budget.
-        """
+        """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
         bury()  # a block that died at the same place
-        key, deaths = id(root), self._deaths
+        key, note_death = id(root), self._deaths.append  # not a function of ours, where an interrupt would lose a death
         if key in self._blocks:  # it was spare, and nobody can ask for that any more
-            self._blocks[key].take_out()
-        ref = weakref.ref(root, lambda ref: deaths.append((key, ref)))
-        nbytes = 0 if storage.mapped else storage.counted_bytes
-        storage.watch_root(ref)
-        self._blocks[key] = _Block(
-            self, ref, storage, nbytes, self._epoch if metered else -1, storage.token, storage.map)
-        self._map_bytes += nbytes
-        if metered:
-            self._metered_bytes += nbytes
-        self.listener('malloc', storage.token, storage.map, nbytes)
+            self._blocks[key].move('gone')
+        block = _Block(self, _Ref(root, note_death), _Ref(storage, note_death))
+        block.root.key = block.storage.key = key
+        storage.watch_root(block.root)
+        self._blocks[key] = block
+        block.move('maps', storage, self._stretch if metered else -1)
 
     def count_again(self, storage: Storage) -> None:
         """A block that is known has another size that counts, or is part of another iteration."""
         block = _block_of(storage)
         if block is not None:
-            block.take_out()
-            block.nbytes = 0 if storage.mapped else storage.counted_bytes
-            block.epoch, block.token, block.map = -1, storage.token, storage.map
-            block.storage, block.spare = storage, None
-            block.account._map_bytes += block.nbytes
+            block.move('maps', storage)
 
-    def count_as_spare(self, storage: Storage) -> None:
-        """A block is only there because nothing else needs the room. For the meter it is what it was."""
+    def book(self, storage: Storage, kind: Kind) -> None:
+        """A block is of this kind from now on; the program's own stays so until it is counted again."""
         block = _block_of(storage)
-        if block is not None and block.token is not _PROGRAM and block.spare is None:
-            block.storage, block.spare = None, weakref.ref(storage)
-            self._map_bytes -= block.nbytes
-            self._spare_bytes += block.nbytes
-            self.listener('free', block.token, block.map, block.nbytes)
-
-    def count_as_used(self, storage: Storage) -> None:
-        """It counts again."""
-        block = _block_of(storage)
-        if block is not None and block.spare is not None:
-            block.use(storage)
-
-    def disown(self, root: Array) -> None:
-        """What was spare has died, and somebody else holds its block; from any thread."""
-        block = self._blocks.get(id(root))
-        if block is not None:
-            self._deaths.append((id(root), block.ref))
-
-    def hand_over(self, storage: Storage) -> None:
-        """A block is the program's own from now on, until it is a feature map again."""
-        block = _block_of(storage)
-        if block is not None and block.token is not _PROGRAM:
-            block.take_out()
-            block.token, block.epoch = _PROGRAM, -1
-            block.account._program_bytes += block.nbytes
+        if block is not None and block.kind != 'program':
+            block.move(kind)
 
     def recount(self) -> None:
-        """Puts the account right after an exception, which may have come between any two of its steps."""
+        """Puts all accounts right after an exception, which may have come between any two of their steps."""
+        self._deaths.extend([each.root for each in list(self._blocks.values())])
         bury()
-        for key, each in list(self._blocks.items()):
-            if each.ref() is None:
-                del self._blocks[key]
-            elif (storage := each.known()) is not None:
-                is_spare = storage.state is State.SPARE and each.token is not _PROGRAM
-                each.storage, each.spare = (None, weakref.ref(storage)) if is_spare else (storage, None)
-        own = [each for each in self._blocks.values() if each.account is self]
-        self._program_bytes = sum(each.nbytes for each in own if each.token is _PROGRAM)
-        self._spare_bytes = sum(each.nbytes for each in own if each.spare is not None)
-        self._map_bytes = sum(each.nbytes for each in own) - self._program_bytes - self._spare_bytes
-        self._metered_bytes = sum(each.nbytes for each in own if each.epoch == self._epoch)
+        blocks = list(self._blocks.values())
+        for account in {self, *(each.account for each in blocks)}:
+            account._bytes = dict.fromkeys(account._bytes, 0)
+        for each in blocks:
+            each.add(1)
 
     def close(self) -> None:
         """No block is this memory's any more."""
@@ -235,31 +187,23 @@ def find(array: Any) -> Storage | None:
     """Returns the storage under an array, or None if it is not known or cannot be moved."""
     root = arrays.root_of(array)
     block = Account._blocks.get(id(root))
-    return block.known() if block is not None and root is not None and block.ref() is root else None
+    return block.storage() if block is not None and block.root() is root else None
 
 
 def bury() -> None:
-    """Books the blocks that have died."""
+    """Books the blocks that have died, and those whose storages have died while they were spare."""
     deaths, blocks = Account._deaths, Account._blocks
     while deaths:
-        key, ref = deaths.popleft()
-        block = blocks.get(key)
-        if block is not None and block.ref is ref and ref() is not None:
-            if block.spare is not None and block.known() is None:
-                block.use(None)
-        elif block is not None and block.ref is ref:
-            del blocks[key]
-            block.take_out()
-            if block.token is not _PROGRAM and block.spare is None:
-                block.account.listener('free', block.token, block.map, block.nbytes)
+        block = blocks.get(key := deaths.popleft().key)
+        if block is not None:
+            block.move(block.look())
+            if block.kind == 'gone':  # last, or after an interrupt nobody knows in whose account its bytes are
+                del blocks[key]
 
 
 def _block_of(storage: Storage) -> _Block | None:
     root = storage.root()
     return None if root is None else Account._blocks.get(id(root))
-
-
-_PROGRAM = object()
 
 
 def _nobody(kind: str, token: object, map_id: int, nbytes: int) -> None:

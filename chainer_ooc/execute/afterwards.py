@@ -22,8 +22,8 @@ from typing import Any
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.errors import LostMapError
-from chainer_ooc.execute.places import Array, AttributePlace, Away, NodePlace, OutputPlace, Place
-from chainer_ooc.execute.recipe import Product, UnrepeatableError, owners_of, prepare_afterwards, run_copy
+from chainer_ooc.execute.places import Array, AttributePlace, Away, NodePlace, OutputPlace, Place, owners_of
+from chainer_ooc.execute.recipe import Product, UnrepeatableError, prepare_afterwards, run_copy
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.revival import MakeAgain, assemble, is_lost
 from chainer_ooc.execute.storage import Storage

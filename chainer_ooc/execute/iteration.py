@@ -26,7 +26,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.account import Beside, find
+from chainer_ooc.execute.account import find
 from chainer_ooc.execute.afterwards import FROM_GRAPH
 from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
@@ -47,7 +47,7 @@ from chainer_ooc.execute.recipe import (
     write_recipe,
 )
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
-from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
+from chainer_ooc.execute.seen import Beside, Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
@@ -98,7 +98,7 @@ class Iteration:
         self._shown: list[_Before] = []
         self._liveness = Liveness(self._storages)
         self._departures = Departures(memory)
-        self._beside = Beside()
+        self._beside, self._scratch_bytes = Beside(), 0
         self._proven_bytes = proven_bytes
         self.following = Following(graphs, settings, memory.backend.reserve)
 
@@ -129,7 +129,7 @@ class Iteration:
     def _standing(self) -> Standing:
         """What lives through the iteration beside its feature maps."""
         self._beside = self._parameters.beside()
-        self._memory.stands(self._beside)
+        self._stands(0)
         steady_bytes = self._beside.steady_bytes + _fixed_bytes(self._memory, self.settings.min_bytes)
         return Standing(steady_bytes + self._beside.gradient_bytes, steady_bytes)
 
@@ -276,7 +276,7 @@ class Iteration:
             elif not self._memory.backend.counts_all:  # the program holds a batch that it did not hold before
                 for storage in held:
                     if storage.from_outside and storage.is_held_elsewhere():
-                        self._memory.hand_over(storage)
+                        self._memory.book(storage, 'program')
             self.following.check_forward_is_over(self._retained)
         self._in_backward = True
         self._beside = self._parameters.beside()
@@ -400,7 +400,7 @@ class Iteration:
         """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
         self.show(())
         self._meter.stop()
-        self._memory.stop_metering()
+        self._memory.meter(None)
         self._memory.pin()
 
     def close(self) -> Trace | None:
@@ -470,21 +470,22 @@ class Iteration:
     def _other_bytes(self) -> int:
         """What was allocated since recording began and is no feature map; unrecorded: the gradients of parameters."""
         if self.recorded:
-            return max(0, self._meter.current_bytes() - self._memory.metered_bytes())
+            return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered'))
         if self.following.graph is None and self._in_backward:
             return max(0, self._parameters.beside().gradient_bytes - self._beside.gradient_bytes)
         return 0
 
     def _stands(self, scratch_bytes: int) -> None:
         """Says what lives beside the maps."""
-        self._memory.stands(replace(self._beside, scratch_bytes=scratch_bytes) if scratch_bytes else self._beside)
+        self._scratch_bytes = scratch_bytes
+        self._memory.stands(self._beside.total_bytes + scratch_bytes)
 
     def _room(self, need_bytes: int, certain: bool, where: str) -> None:
         fits = self._memory.make_room(need_bytes)
         if not fits and certain:
             gc.collect()
             self._beside = self._parameters.beside()
-            self._stands(self._memory.beside.scratch_bytes)
+            self._stands(self._scratch_bytes)
             fits = self._memory.make_room(need_bytes, thorough=True)
         self._peak(need_bytes if certain else 0)
         if not fits and certain:
@@ -516,7 +517,7 @@ def can_leave(storage: Storage, min_bytes: int) -> bool:
 def _fixed_bytes(memory: Residency, min_bytes: int) -> int:
     """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
     fixed = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
-    return fixed + (memory.program_bytes() if memory.backend.counts_all else 0)
+    return fixed + (memory.bytes_of('program') if memory.backend.counts_all else 0)
 
 
 def _note_lost(storage: Storage) -> None:

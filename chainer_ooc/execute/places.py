@@ -25,64 +25,18 @@ from __future__ import annotations
 
 import abc
 import sys
-import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from chainer_ooc.backends.arrays import Layout, is_array, view
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.execute.computing import only_reads
 
 Array = np.ndarray[Any, Any]
-
-
-
-
-class _Thread(threading.local):
-    """Of each thread: how many computations it is within, and whether the innermost is one of the program's own."""
-
-    computations = 0
-    is_foreign = False
-
-
-_thread = _Thread()
-
-
-class computing:  # noqa: N801
-    """Within it, this thread runs a function. Not a generator: one that an interrupt left open would end much later.
-
-    Args:
-        is_foreign: it is the program's own, which may write to whatever it reads. Chainer's functions only read.
-    """
-
-    __slots__ = ('_before', '_is_foreign')
-
-    def __init__(self, is_foreign: bool = False):
-        self._is_foreign = is_foreign
-
-    def __enter__(self) -> None:
-        self._before = _thread.computations, _thread.is_foreign
-        _thread.computations, _thread.is_foreign = self._before[0] + 1, self._is_foreign
-
-    def __exit__(self, *exception: object) -> None:
-        _thread.computations, _thread.is_foreign = self._before
-
-
-def forget_computations() -> None:
-    """No function runs in this thread any more: an exception has come to the outermost, and may have hit any line."""
-    _thread.computations, _thread.is_foreign = 0, False
-
-
-def is_computing() -> bool:
-    """Whether the calling thread runs a function."""
-    return _thread.computations > 0
-
-
-def only_reads() -> bool:
-    """Whether it runs one that does not write to what it reads: whoever else reads is the program."""
-    return _thread.computations > 0 and not _thread.is_foreign
 
 
 class Owner(Protocol):
@@ -95,14 +49,12 @@ class Owner(Protocol):
         """Whether nobody has to take note of who reads it now."""
 
 
+@dataclass(eq=False, slots=True)
 class Away:
     """Stands for an array of a storage."""
 
-    __slots__ = ('layout', 'storage')
-
-    def __init__(self, storage: Owner, layout: Layout):
-        self.storage = storage
-        self.layout = layout
+    storage: Owner
+    layout: Layout
 
     def fetch(self) -> Array:
         """Brings the storage back, and with it every place's array; returns the one that this stands for."""
@@ -123,20 +75,18 @@ class Watched(list):  # type: ignore[type-arg]
     A copy of the Variable may share this very list and outlive it, so the list takes the array itself.
     """
 
-    def __init__(self, away: Away, array: Array | None = None):
+    def __init__(self, away: Away | None, array: Array | None):
         super().__init__([array])
-        self.away: Away | None = away
+        self.away = away
 
     def __getitem__(self, index: Any) -> Any:
         away, array = self.away, super().__getitem__(0)
-        if away is None or (array is not None and only_reads()):
-            return super().__getitem__(index)
-        found = away.fetch()
-        array = found if array is None else array
-        if only_reads():
-            return [array][index]
-        self[0] = array
-        return super().__getitem__(index)
+        if away is not None and (array is None or not only_reads()):
+            found = away.fetch()
+            array = found if array is None else array
+            if not only_reads():
+                self[0] = array
+        return [array][index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         super().__setitem__(index, value)
@@ -147,25 +97,22 @@ class Place(abc.ABC):
     """One slot.
 
     Attributes:
+        owner: weak reference to the node or function that it belongs to.
         key: tells it from the other places that are alive.
         is_variable: it is what the program sees.
     """
 
-    __slots__ = ('_owner', 'key')
+    __slots__ = ('key', 'owner')
     key: tuple[int, Any]
     is_variable = False
 
     def __init__(self, owner: Any, name: str | int):
         self.key = id(owner), name
-        self._owner: Callable[[], Any] = weakref.ref(owner)
-
-    def owner(self) -> Any:
-        """The node or function that it belongs to, or None."""
-        return self._owner()
+        self.owner: Callable[[], Any] = weakref.ref(owner)
 
     def is_alive(self) -> bool:
         """Whether the node or function that it belongs to still exists."""
-        return self._owner() is not None
+        return self.owner() is not None
 
     def slot(self) -> object:
         """Tells it from other slots: two places may be one, of a Variable and its copy."""
@@ -179,15 +126,18 @@ class Place(abc.ABC):
     def put(self, content: Array | Away) -> None:
         """Puts an array or a stand-in there, in place of what it holds now; what is watched stays so."""
 
-    def is_watched(self, owner: Owner) -> bool:
-        """Whether the program's next read of an owner's array is noticed, or cannot be."""
+    def is_watched(self, storage: Owner) -> bool:
+        """Whether the program's next read of a storage's array is noticed, or cannot be."""
         return True
 
-    def watch(self, away: Away) -> None:  # noqa: B027  not every slot can be
-        """Has the program's next read noticed, unless there are copies; the array stays."""
+    def watch(self, away: Away | None) -> None:  # noqa: B027  not every slot can be
+        """Has the program's next read noticed, unless there are copies, or none any more; the array stays."""
 
-    def unwatch(self, owner: Owner) -> None:  # noqa: B027
-        """Has the program read an owner's array as it likes; there may be another's by now."""
+    def unwatch(self, storage: Owner) -> None:
+        """Has the program read a storage's array as it likes; there may be another's by now."""
+        content = self.get()
+        if content is not None and type(content) is not Away and self.is_watched(storage):
+            self.watch(None)
 
 
 class NodePlace(Place):
@@ -199,30 +149,23 @@ class NodePlace(Place):
         super().__init__(node, 'node')
 
     def get(self) -> Array | Away | None:
-        node = self._owner()
+        node = self.owner()
         if node is None:
             return None
         return node._ooc if node._data is None else node._data  # type: ignore[no-any-return]
 
     def put(self, content: Array | Away) -> None:
-        node = self._owner()
-        if isinstance(content, Away):
+        node, is_away = self.owner(), isinstance(content, Away)
+        if is_away:
             node._ooc = content
-            node._data = None
-        else:
-            node._data = content
+        node._data = None if is_away else content
 
-    def is_watched(self, owner: Owner) -> bool:
-        node = self._owner()
-        return node is None or (node._ooc is not None and node._ooc.storage is owner)
+    def is_watched(self, storage: Owner) -> bool:
+        node = self.owner()
+        return node is None or (node._ooc is not None and node._ooc.storage is storage)
 
-    def watch(self, away: Away) -> None:
-        self._owner()._ooc = away
-
-    def unwatch(self, owner: Owner) -> None:
-        node = self._owner()
-        if node is not None and node._data is not None and self.is_watched(owner):
-            node._ooc = None
+    def watch(self, away: Away | None) -> None:
+        self.owner()._ooc = away
 
 
 class VariablePlace(Place):
@@ -242,32 +185,25 @@ class VariablePlace(Place):
         return data.away if array is None and type(data) is Watched else array
 
     def put(self, content: Array | Away) -> None:
-        is_copied, data = self.is_copied(), self._data()
-        if not isinstance(content, Away):
-            list.__setitem__(data, 0, content)
-        elif type(data) is Watched:
-            data.away = content
-            list.__setitem__(data, 0, None)
-        elif not is_copied:  # a plain list stays that of both
-            self._owner().get_variable_or_none()._data = Watched(content)
+        if isinstance(content, Away):
+            self.watch(content)
+            if type(data := self._data()) is Watched:  # a plain list stays that of the Variable and its copy
+                list.__setitem__(data, 0, None)
+        else:
+            list.__setitem__(self._data(), 0, content)
 
-    def is_watched(self, owner: Owner) -> bool:
+    def is_watched(self, storage: Owner) -> bool:
         data = self._data()
-        return data is None or (type(data) is Watched and data.away is not None and data.away.storage is owner)
+        return data is None or (type(data) is Watched and data.away is not None and data.away.storage is storage)
 
-    def watch(self, away: Away) -> None:
+    def watch(self, away: Away | None) -> None:
         if self.is_copied():
             return
         data = self._data()
         if type(data) is Watched:
             data.away = away
         else:
-            self._owner().get_variable_or_none()._data = Watched(away, data[0])
-
-    def unwatch(self, owner: Owner) -> None:
-        data = self._data()
-        if data is not None and list.__getitem__(data, 0) is not None and self.is_watched(owner):
-            data.away = None
+            self.owner().get_variable_or_none()._data = Watched(away, data[0])
 
     def is_shown(self) -> bool:
         """Whether there is a Variable that the program may look at."""
@@ -278,10 +214,10 @@ class VariablePlace(Place):
 
     def is_copied(self) -> bool:
         """Whether a copy of the Variable shares its list, so that what is read through that goes unnoticed."""
-        return type(self._data()) is list and _is_shared(self._owner().get_variable_or_none())
+        return type(self._data()) is list and references([self._data()]) > 1
 
     def _data(self) -> Any:
-        node = self._owner()
+        node = self.owner()
         variable = None if node is None else node.get_variable_or_none()
         return None if variable is None else variable._data
 
@@ -292,21 +228,21 @@ class OutputPlace(Place):
     __slots__ = ()
 
     def get(self) -> Array | Away | None:
-        function, index = self._owner(), self.key[1]
+        function, index = self.owner(), self.key[1]
         if function is None or function._retained_output_data is None:
             return None
         array: Array | None = function._retained_output_data[index]
         return (function._ooc or {}).get(self.key) if array is None else array
 
     def put(self, content: Array | Away) -> None:
-        function, index = self._owner(), self.key[1]
-        away = isinstance(content, Away)
-        if away:
+        function, index = self.owner(), self.key[1]
+        is_away = isinstance(content, Away)
+        if is_away:
             function.__dict__.setdefault('_ooc', {})[self.key] = content
         retained = list(function._retained_output_data)
-        retained[index] = None if away else content
+        retained[index] = None if is_away else content
         function._retained_output_data = tuple(retained)
-        if not away:
+        if not is_away:
             (function._ooc or {}).pop(self.key, None)
 
 
@@ -320,44 +256,20 @@ class AttributePlace(Place):
     __slots__ = ()
 
     def get(self) -> Array | Away | None:
-        owner, name = self._owner(), self.key[1]
+        owner, name = self.owner(), self.key[1]
         if owner is None:
             return None
         array: Array | None = owner.__dict__.get(name)
         return (owner._ooc or {}).get(name) if array is None else array
 
     def put(self, content: Array | Away) -> None:
-        owner, name = self._owner(), self.key[1]
+        owner, name = self.owner(), self.key[1]
         if isinstance(content, Away):
             owner.__dict__.setdefault('_ooc', {})[name] = content
             owner.__dict__.pop(name, None)
         else:
             owner.__dict__.setdefault(name, content)
             (owner._ooc or {}).pop(name, None)
-
-    def source(self) -> tuple[Any, str]:
-        """The function that has the attribute, and its name."""
-        return self._owner(), str(self.key[1])
-
-
-def _is_shared(variable: Any) -> bool:
-    return _references(variable) > _ALONE
-
-
-def _references(variable: Any) -> int:
-    data = variable._data
-    return sys.getrefcount(data)
-
-
-def _calibrate() -> int:
-    class Alone:
-        def __init__(self) -> None:
-            self._data = [None]
-
-    return _references(Alone())
-
-
-_ALONE = _calibrate()
 
 
 def array_of(given: Any) -> Any:
@@ -371,12 +283,25 @@ def array_in_place(given: Any) -> Any:
     return given if data is None else list.__getitem__(data, 0)
 
 
+def owners_of(function: Any) -> list[Any]:
+    """A function, and the old-style function that it adapts, if it does."""
+    old_style = function.__dict__.get('_function')
+    return [function] if old_style is None else [function, old_style]
+
+
 def hidden_places(function: Any) -> list[AttributePlace]:
     """Finds where a function, or the old-style function that it adapts, keeps arrays as attributes."""
-    owners = [function]
-    old_style = function.__dict__.get('_function')
-    if old_style is not None:
-        owners.append(old_style)
     return [AttributePlace(owner, name)
-            for owner in owners for name, value in owner.__dict__.items()
+            for owner in owners_of(function) for name, value in owner.__dict__.items()
             if is_array(value) and not hasattr(type(owner), name)]
+
+
+_OVERHEAD = 0
+
+
+def references(holder: list[Any]) -> int:
+    """How many references there are to the first in a list, beside the list's own and those of this call."""
+    return sys.getrefcount(holder[0]) - _OVERHEAD
+
+
+_OVERHEAD = references([object()])  # differs between releases of Python

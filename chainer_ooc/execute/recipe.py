@@ -32,7 +32,7 @@ from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.classify.verdict import COPIED_BYTES
 from chainer_ooc.errors import LostMapError, RecomputeMismatchError
 from chainer_ooc.execute.account import find
-from chainer_ooc.execute.places import Array, array_of, hidden_places
+from chainer_ooc.execute.places import Array, array_of, hidden_places, owners_of
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.trace import Call
 
@@ -229,12 +229,6 @@ def may_write(hooks: Iterable[Any]) -> bool:
     return not all(type(each).__module__.startswith('chainer.') for each in hooks)
 
 
-def owners_of(function: Any) -> list[Any]:
-    """A function, and the old-style function that it adapts, if it does."""
-    old_style = function.__dict__.get('_function')
-    return [function] if old_style is None else [function, old_style]
-
-
 def prepare(function: Any, repeats_random: bool = True) -> Prototype:
     """Copies a function that is about to run.
 
@@ -299,8 +293,7 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
     found: list[tuple[int | str, int, Any]] = [(index, 0, array_of(each)) for index, each in enumerate(outputs)]
     owners = owners_of(function)
     for place in hidden_places(function):
-        owner, name = place.source()
-        found.append((name, owners.index(owner), place.get()))
+        found.append((place.key[1], owners.index(place.owner()), place.get()))
     for name_or_index, owner_index, array in found:
         storage, root = find(array), arrays.root_of(array)
         if storage is not None and root is not None:

@@ -160,10 +160,7 @@ class Residency(Account):
     def enter(self, context: Context) -> None:
         """Begins an iteration, or goes on with it in another way."""
         if context.listener != self.context.listener:
-            if context.listener is None:
-                self.stop_metering()
-            else:
-                self.meter(context.listener)
+            self.meter(context.listener)
         self.context = context
         self._spare = deque(ref for ref in self._spare if (spare := ref()) is not None and spare.state is State.SPARE)
         self._candidates.clear()
@@ -378,7 +375,7 @@ class Residency(Account):
         elif may_lose and storage.copy is None and not storage.is_in_variables():
             self._spare.append(weakref.ref(storage))  # first, or after an interrupt it would never yield
             storage.spare()
-            self.count_as_spare(storage)
+            self.book(storage, 'spare')
 
     def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
         """Takes new bytes for a lost storage, of which `root` is the owner."""
@@ -501,7 +498,7 @@ class Residency(Account):
             return True
         if not self.fits(nbytes):
             return False
-        if self._spare_bytes > (left_bytes := budget_bytes - self._map_bytes - self._beside_bytes - nbytes):
+        if self._bytes['spare'] > (left_bytes := budget_bytes - self._bytes['maps'] - self.beside_bytes - nbytes):
             self.spare_at_most(left_bytes)
         return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
 
@@ -511,14 +508,14 @@ class Residency(Account):
 
     def spare_at_most(self, nbytes: int) -> int:
         """Has spare maps yield, those that have been spare for the longest first; gives what has become free."""
-        before_bytes = self.spare_bytes()
-        while self._spare and self._spare_bytes > max(0, nbytes):
+        before_bytes = self.bytes_of('spare')
+        while self._spare and self._bytes['spare'] > max(0, nbytes):
             storage = self._spare.popleft()()
             if storage is not None and storage.state is State.SPARE:
                 is_held = storage.is_held_on()
-                self.count_as_used(storage)
+                self.book(storage, 'maps')
                 storage.give_way(is_sealed=not is_held and not self.backend.counts_all)
-        return before_bytes - self._spare_bytes
+        return before_bytes - self._bytes['spare']
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
         """Whether a storage may come now and leave room for so many bytes more."""
@@ -551,7 +548,7 @@ class Residency(Account):
         Args:
             peak_bytes: what all of near memory has held when it held most, of which no account knows more.
         """
-        if self._spare_bytes:
+        if self._bytes['spare']:
             more_bytes = max(0, peak_bytes - self.near_bytes())
             if self.context.budget_bytes is not None and not self.has_room(more_bytes):
                 self.spare_at_most(0)
@@ -559,7 +556,7 @@ class Residency(Account):
     def relieve(self, nbytes: int) -> bool:
         """What a device calls when an allocation does not fit, see `Backend.limit`."""
         with LOCK, self.tally.stalled():
-            if self.spare_at_most(self.spare_bytes() - nbytes) >= nbytes:
+            if self.spare_at_most(self.bytes_of('spare') - nbytes) >= nbytes:
                 return True
             before_bytes = self.near_bytes()
             self.tally.missing_bytes = max(self.tally.missing_bytes, nbytes)
@@ -596,12 +593,12 @@ class Residency(Account):
         if budget_bytes is not None:
             left_bytes = max(0, budget_bytes - self.near_bytes() - nbytes)
             self.backend.keep_at_most(left_bytes)
-            if self._spare_bytes and self._spare_bytes > (left_bytes := left_bytes - self.backend.kept_bytes()):
+            if self._bytes['spare'] and self._bytes['spare'] > (left_bytes := left_bytes - self.backend.kept_bytes()):
                 self.spare_at_most(left_bytes)
 
     def _use_again(self, storage: Storage) -> None:
         storage.use_again()
-        self.count_as_used(storage)
+        self.book(storage, 'maps')
         self.touch(storage)
 
     def _count(self, root: Any, storage: Storage, metered: bool) -> None:

@@ -4,14 +4,34 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.execute.account import Beside, find
-from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places
+from chainer_ooc.execute.account import find
+from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places, owners_of
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Bytes that parameters take beside feature maps."""
+
+    parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+
+    @property
+    def steady_bytes(self) -> int:
+        """Those that stay from one iteration to the next."""
+        return self.parameter_bytes + self.optimizer_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
 class Parameters:
@@ -126,9 +146,8 @@ def _retained(function: Any) -> Iterator[Storage | None]:
         if storage is not None:
             storage.add_places(OutputPlace(function, index))
         yield storage
-    owners = [function, function.__dict__.get('_function')]
-    for owner in owners:
-        yield from (away.storage for away in (getattr(owner, '_ooc', None) or {}).values())
+    for owner in owners_of(function):
+        yield from (away.storage for away in (owner._ooc or {}).values())
     for place in hidden_places(function):
         yield find(place.get())
 

@@ -24,8 +24,9 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
+from chainer_ooc.execute.computing import computing, forget_computations, is_computing
 from chainer_ooc.execute.iteration import Iteration, can_leave
-from chainer_ooc.execute.places import array_in_place, computing, forget_computations, is_computing
+from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.recipe import may_change_maps, may_write_inputs
 from chainer_ooc.execute.residency import Residency
@@ -225,10 +226,10 @@ class Session:
         left = iteration.left_behind()
         for storage in filter(None, (ref() for ref in self._left_behind)):
             if storage.token is not iteration and not can_leave(storage, self.settings.min_bytes):
-                self._memory.hand_over(storage)
+                self._memory.book(storage, 'program')
         for storage in left:
             if storage.from_outside:
-                self._memory.hand_over(storage)
+                self._memory.book(storage, 'program')
         self._left_behind = [weakref.ref(each) for each in left if not each.from_outside]
 
     def _known(self) -> bool:
@@ -239,9 +240,9 @@ class Session:
         if self.settings.budget_bytes is not None:
             return self.settings.budget_bytes
         beside = self._parameters.beside()
-        self._memory.stands(beside)
+        self._memory.stands(beside.total_bytes)
         budget_bytes = self._memory.backend.default_budget_bytes(
-            self._memory.near_bytes() + self._memory.spare_bytes(), self._default_budget_bytes)
+            self._memory.near_bytes() + self._memory.bytes_of('spare'), self._default_budget_bytes)
         if beside.steady_bytes:  # before the first iteration nobody knows which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes

@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import enum
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -47,7 +46,8 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
-from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, is_computing, only_reads
+from chainer_ooc.execute.computing import is_computing, only_reads
+from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, references
 
 #: Held by whoever changes a storage, an account or a residency.
 LOCK = threading.RLock()
@@ -121,9 +121,6 @@ class Memory(Protocol):
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
 
-    def disown(self, root: Any) -> None:
-        """What was spare has died, and somebody else holds its block; from any thread."""
-
 
 class Recipe(Protocol):
     """How a storage's bytes are made again."""
@@ -195,8 +192,6 @@ class Storage:
         copy = getattr(self, 'copy', None)  # an interrupt may have come while it was made
         if copy is not None:
             self.memory.release(copy)
-        elif getattr(self, 'state', None) is State.SPARE and self.is_held_on():
-            self.memory.disown(self.block)
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
@@ -303,12 +298,12 @@ class Storage:
                     slots.add(place.slot())
                     _add_chain(held, array, root)
         del root, array
-        return not held or any(_references(entry) != entry[1] for entry in held.values())
+        return not held or any(references(entry) != entry[1] for entry in held.values())
 
     def is_held_on(self) -> bool:
         """Whether the places have given the block up, and somebody else has it all the same."""
         if self.state is State.SPARE:
-            return sys.getrefcount(self.block) > _OVERHEAD
+            return references([self.block]) > 1
         return self.state in (State.AWAY, State.LOST) and self.root() is not None
 
     def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
@@ -539,17 +534,6 @@ def _add_chain(held: dict[int, list[Any]], array: Any, root: Any) -> None:
             waiting += arrays.links(holder_of)
 
 
-def _references(entry: list[Any]) -> int:
-    """References to the array in an entry, beside the entry's own and those of this call."""
-    return sys.getrefcount(entry[0]) - _OVERHEAD
-
-
-def _calibrate() -> int:
-    entry = [np.empty(1), 0]
-    return sys.getrefcount(entry[0])
-
-
-_OVERHEAD = _calibrate()
 _NOBODY: weakref.ref[Array] = weakref.ref(np.empty(0))
 
 if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment

@@ -29,7 +29,7 @@ LINES = {
     'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (
         Storage.add_node, "self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])", 'pass'),
-    'nodes are not watched': (NodePlace.watch, 'self._owner()._ooc = away', 'pass'),
+    'nodes are not watched': (NodePlace.watch, 'self.owner()._ooc = away', 'pass'),
     'a node is read as the program likes': (Storage.is_guarded, 'only_reads() or', 'True or'),
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
@@ -59,9 +59,9 @@ LINES = {
     'what is spare is held by nobody': (Storage.spare, 'self.block = root', 'pass'),
     'what is spare keeps its places': (Storage.spare, 'self._empty()', 'pass'),
     'what yields stays': (Storage.give_way, 'self.block = None', 'pass'),
-    'what is spare counts': (Residency.drop, 'self.count_as_spare(storage)', 'pass'),
-    'what is used again does not count': (Residency._use_again, 'self.count_as_used(storage)', 'pass'),
-    'what yields and is held does not count': (Residency.spare_at_most, 'self.count_as_used(storage)', 'pass'),
+    'what is spare counts': (Residency.drop, "self.book(storage, 'spare')", 'pass'),
+    'what is used again does not count': (Residency._use_again, "self.book(storage, 'maps')", 'pass'),
+    'what yields and is held does not count': (Residency.spare_at_most, "self.book(storage, 'maps')", 'pass'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),
     # come, arrive, turn back
     'arrive waits for nothing': (Residency.arrive, 'transfer.wait()', 'pass'),
@@ -83,11 +83,13 @@ LINES = {
     'a new array is taken for the old': (Watched.__setitem__, 'self.away = None', 'pass'),
     'nobody else is looked for': (Storage.is_held_elsewhere, 'return not held or any(', 'return not held or all('),
     # the account
-    'a block that dies is not booked': (_Block.take_out, 'account._map_bytes -= self.nbytes', 'pass'),
-    'what is mapped counts': (Account.count, '0 if storage.mapped else storage.counted_bytes', 'storage.counted_bytes'),
-    'the program\'s own counts': (Account.hand_over, 'block.take_out()', 'pass'),
-    'what was the program\'s own does not count again': (
-        Account.count_again, 'block.account._map_bytes += block.nbytes', 'pass'),
+    'a block that dies is not booked': (_Block.look, "return 'gone'", 'return self.kind'),
+    'what is mapped counts': (_Block.move, '0 if storage.mapped else storage.counted_bytes', 'storage.counted_bytes'),
+    'what moves counts twice': (_Block.move, 'self.add(-1)', 'pass'),
+    'the program\'s own counts': (Account.book, "block.kind != 'program'", "kind != 'program'"),
+    'what was the program\'s own does not count again': (Account.count_again, "block.move('maps', storage)", 'pass'),
+    'what is held when what was spare dies does not count': (
+        Account.count, '_Ref(storage, note_death)', '_Ref(storage)'),
     # the rest
     'a mapping is let go while it leaves': (Mapped.left, 'storage.exposed or storage.copy is None or', 'False or'),
 }

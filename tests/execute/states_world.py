@@ -33,8 +33,9 @@ from chainer_ooc.execute import recipe as recipes
 from chainer_ooc.execute import storage as storages
 from chainer_ooc.execute.account import Account, find
 from chainer_ooc.execute.afterwards import FROM_GRAPH
+from chainer_ooc.execute.computing import computing, forget_computations
 from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import computing, forget_computations, hidden_places
+from chainer_ooc.execute.places import hidden_places
 from chainer_ooc.execute.recipe import UnrepeatableError, prepare, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.seen import retained
@@ -414,7 +415,7 @@ class World:
         memory = self._memory(i)
         if memory is not None:
             with LOCK:
-                memory.spare_at_most(memory.spare_bytes() - 50 * j)
+                memory.spare_at_most(memory.bytes_of('spare') - 50 * j)
 
     def _may_lose(self, storage):
         if storage in self.block_of:
@@ -463,7 +464,7 @@ class World:
         storage = self._storage(i)
         if storage is not None and storage.state is State.RESIDENT and storage.root() is not None:
             with LOCK:
-                storage.memory.hand_over(storage)
+                storage.memory.book(storage, 'program')
             self.owned[id(storage)] = storage.root
 
     # --- troubles --------------------------------------------------------------------------------------------------
@@ -625,7 +626,7 @@ class World:
             if storage.state is State.LEAVING and storage not in storage.memory.leaving:
                 raise DifferenceError('a storage leaves, and nobody sees it off')
         for memory in self.memories:
-            near_bytes, spare_bytes = memory.map_bytes(), memory.spare_bytes()
+            near_bytes, spare_bytes = memory.bytes_of('maps'), memory.bytes_of('spare')
             spare = [each for each in alive if each.state is State.SPARE and each.memory is memory]
             if not memory.closed and spare_bytes != sum(map(self._counted_bytes, spare)):
                 raise DifferenceError(f'the account says that {spare_bytes} bytes are spare')
@@ -635,7 +636,7 @@ class World:
                 if storage is None or storage.root() is not arrays.root_of(block):
                     counted += block.nbytes
             counted += sum(each.nbytes for each in Account._blocks.values()  # spare once; the program alone holds it
-                           if each.account is memory and each.known() is None and each.ref() is not None)
+                           if each.account is memory and each.storage() is None and each.root() is not None)
             if not memory.closed and near_bytes != counted:
                 raise DifferenceError(f'the account says {near_bytes} bytes, and {counted} are there')
         for backend in self.backends:

@@ -1,8 +1,10 @@
 """What near memory holds, counted; also when an interrupt comes between two steps of the count."""
 import numpy as np
 import pytest
+from states_world import interrupted
 
-from chainer_ooc.execute.account import Account, Beside, find
+from chainer_ooc.execute.account import Account, find
+from chainer_ooc.execute.seen import Beside
 from chainer_ooc.execute.storage import Storage
 
 
@@ -43,24 +45,25 @@ def test_a_block_is_found_by_all_accounts_and_counted_by_one(account):
 
 
 def test_what_stands_beside_the_maps_counts(account):
-    account.stands(Beside(parameter_bytes=1, gradient_bytes=20, optimizer_bytes=300, scratch_bytes=4000))
-    assert account.near_bytes() == account.beside.total_bytes == 4321
-    assert account.beside.steady_bytes == 301
+    beside = Beside(parameter_bytes=1, gradient_bytes=20, optimizer_bytes=300)
+    account.stands(beside.total_bytes + 4000)
+    assert account.near_bytes() == 4321
+    assert beside.steady_bytes == 301
 
 
 def test_what_is_handed_over_is_the_programs_until_it_is_a_feature_map_again(account):
     root = np.zeros(1000, np.uint8)
     storage = storage_of(account, root)
     account.count(root, storage, metered=False)
-    account.hand_over(storage)
-    account.hand_over(storage)
-    assert (account.near_bytes(), account.program_bytes(), account.storages()) == (0, 1000, [])
+    account.book(storage, 'program')
+    account.book(storage, 'program')
+    assert (account.near_bytes(), account.bytes_of('program'), account.storages()) == (0, 1000, [])
     storage.count_as(300)
     account.count_again(storage)
-    assert (account.near_bytes(), account.program_bytes(), account.storages()) == (300, 0, [storage])
-    account.hand_over(storage)
+    assert (account.near_bytes(), account.bytes_of('program'), account.storages()) == (300, 0, [storage])
+    account.book(storage, 'program')
     del root
-    assert (account.near_bytes(), account.program_bytes()) == (0, 0)
+    assert (account.near_bytes(), account.bytes_of('program')) == (0, 0)
 
 
 def test_listeners_hear_of_blocks_while_they_are_metered(account):
@@ -68,10 +71,10 @@ def test_listeners_hear_of_blocks_while_they_are_metered(account):
     account.count(other, storage_of(account, other), metered=False)
     account.meter(lambda kind, token, map_id, nbytes: heard.append((kind, nbytes)))
     account.count(root, storage_of(account, root), metered=True)
-    assert account.metered_bytes() == 1000
+    assert account.bytes_of('metered') == 1000
     del root, other
-    assert (account.metered_bytes(), heard) == (0, [('malloc', 1000), ('free', 1000), ('free', 10)])
-    account.stop_metering()
+    assert (account.bytes_of('metered'), heard) == (0, [('malloc', 1000), ('free', 1000), ('free', 10)])
+    account.meter(None)
 
 
 @pytest.mark.parametrize('late', [False, True])
@@ -85,9 +88,19 @@ def test_a_block_whose_counting_was_interrupted_is_put_right(account, late, monk
             patched.setattr(Account, '_blocks', Interrupting())
         with pytest.raises(KeyboardInterrupt):
             account.count(root, storage, metered=False)
-    account.stop_metering()
+    account.meter(None)
     account.recount()
     assert account.near_bytes() == (1000 if late else 0)
     del root, storage
     account.recount()
     assert account.near_bytes() == 0
+
+
+@pytest.mark.parametrize('moments', range(8))
+def test_a_death_whose_booking_was_interrupted_is_put_right_whosever_the_block_was(account, moments):
+    other, root = Account(), np.zeros(1000, np.uint8)
+    other.count(root, storage_of(other, root), metered=False)
+    del root
+    interrupted(account.near_bytes, moments)
+    account.recount()
+    assert other.near_bytes() == 0

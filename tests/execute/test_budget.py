@@ -53,7 +53,7 @@ class Kept:
 
         def measured(residency, nbytes, thorough=False):
             fits = make_room(residency, nbytes, thorough)
-            kept = kept_bytes(residency.backend._blocks) + residency.spare_bytes()
+            kept = kept_bytes(residency.backend._blocks) + residency.bytes_of('spare')
             self.most_bytes = max(self.most_bytes, kept)
             if fits and residency.context.budget_bytes is not None:
                 used_bytes = residency.near_bytes() + nbytes + kept

@@ -44,7 +44,7 @@ def counted(memory):
             owners[id(root)] += 1
             total += 0 if storage.mapped else storage.counted_bytes
     total += sum(each.nbytes for each in Account._blocks.values()  # spare once; the program alone holds it
-                 if each.account is memory and each.known() is None and each.ref() is not None)
+                 if each.account is memory and each.storage() is None and each.root() is not None)
     assert not [count for count in owners.values() if count > 1], 'a block has two storages'
     return total
 
@@ -55,7 +55,7 @@ def differences():
     if session is None:
         return None
     memory = session._memory
-    account = memory.map_bytes() + memory.spare_bytes() + memory.program_bytes()
+    account = sum(map(memory.bytes_of, ('maps', 'spare', 'program')))
     blocks = sum(each.nbytes for each in Account._blocks.values() if each.account is memory)
     return None if account == blocks == counted(memory) else (account, blocks, counted(memory))
 
@@ -179,10 +179,12 @@ def test_planted_faults_are_found(fault, monkeypatch):
         monkeypatch.setattr(Residency, 'free_something', lambda self: False)
         monkeypatch.setattr(Residency, 'fits', lambda self, nbytes: True)
     else:
-        hand_over = Account.hand_over
-        monkeypatch.setattr(Account, 'hand_over', lambda self, storage: [
-            hand_over(self, storage), setattr(self, '_program_bytes', self._program_bytes + (
-                storage.nbytes if fault.startswith('a death') else -storage.nbytes))])
+        book, sign = Account.book, 1 if fault.startswith('a death') else -1
+
+        def wrong(account, storage, kind):
+            book(account, storage, kind)
+            account._bytes[kind] += sign * storage.nbytes
+        monkeypatch.setattr(Account, 'book', wrong)
 
     @hypothesis.settings(max_examples=16, phases=[hypothesis.Phase.generate], database=None)
     @given(programs, st.sampled_from(['keep', 'swap-all', 'tensor-cache']))

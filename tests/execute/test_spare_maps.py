@@ -68,9 +68,9 @@ def test_backward_runs_again_and_again(trained):
 def test_what_is_spare_does_not_count_until_it_is_read(trained):
     loss, _, _ = trained
     before_bytes = memory().near_bytes()
-    assert memory().spare_bytes() == LAYERS * MAP_BYTES
+    assert memory().bytes_of('spare') == LAYERS * MAP_BYTES
     assert loss.creator_node.inputs[0].creator_node.get_retained_outputs()[0].array.nbytes == MAP_BYTES
-    assert (memory().near_bytes() - before_bytes, memory().spare_bytes()) == (MAP_BYTES, (LAYERS - 1) * MAP_BYTES)
+    assert (memory().near_bytes() - before_bytes, memory().bytes_of('spare')) == (MAP_BYTES, (LAYERS - 1) * MAP_BYTES)
 
 
 def test_what_was_spare_first_yields_first_and_what_yields_is_lost(trained):
@@ -83,7 +83,7 @@ def test_a_graph_that_dies_takes_what_is_spare_with_it(trained):
     roots = [weakref.ref(each.root()) for each in spare_maps()]
     loss, _, _ = trained
     loss.unchain_backward()
-    assert (memory().spare_bytes(), [each() for each in roots]) == (0, [None] * LAYERS)
+    assert (memory().bytes_of('spare'), [each() for each in roots]) == (0, [None] * LAYERS)
 
 
 @pytest.mark.parametrize('later', [False, True])
@@ -96,7 +96,7 @@ def test_what_somebody_else_holds_counts_as_before_when_it_has_yielded_or_its_gr
         loss.unchain_backward()
     else:
         memory().spare_at_most(0)
-    assert (memory().near_bytes() - before_bytes, memory().spare_bytes()) == (MAP_BYTES, 0)
+    assert (memory().near_bytes() - before_bytes, memory().bytes_of('spare')) == (MAP_BYTES, 0)
     del held
     assert memory().near_bytes() == before_bytes
 
@@ -112,7 +112,7 @@ def test_what_somebody_holds_after_its_last_use_is_learnt(trained):
 
 
 def test_a_computation_takes_the_room_of_what_is_spare_and_no_more(trained):
-    other_bytes = 100 * MAP_BYTES - memory().near_bytes() - memory().spare_bytes()
+    other_bytes = 100 * MAP_BYTES - memory().near_bytes() - memory().bytes_of('spare')
     assert memory().make_room(other_bytes)
     assert len(spare_maps()) == LAYERS
     assert memory().make_room(other_bytes + 1)
@@ -144,7 +144,7 @@ def test_when_backward_is_over_as_much_is_left_as_it_took():
             gradient(loss, weight)
         stats = chainer_ooc.stats()
         assert stats.phase == 'run'
-        assert 0 < memory().spare_bytes() <= stats.budget_bytes - stats.peak_bytes
+        assert 0 < memory().bytes_of('spare') <= stats.budget_bytes - stats.peak_bytes
     chainer_ooc.reset()
 
 
@@ -173,7 +173,7 @@ def test_the_default_budget_is_not_smaller_by_what_is_spare(trained, monkeypatch
         return 100 * MAP_BYTES
     monkeypatch.setattr(HostBackend, 'default_budget_bytes', budget_bytes)
     _, weight, _ = trained
-    spare_bytes = memory().spare_bytes()
+    spare_bytes = memory().bytes_of('spare')
     with ooc('keep'):
         weight * 2
     assert held == [memory().near_bytes() + spare_bytes]

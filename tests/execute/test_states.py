@@ -21,7 +21,7 @@ USUAL = [name for name, often in OPERATIONS.items() for _ in range(often)]
 COPIED = st.sampled_from([64, 1 << 16])
 #: Mutants that take more sequences.
 HARD = dict.fromkeys(('nobody else is looked for', 'what is held leaves', 'what yields stays',
-                      'what yields and is held does not count',
+                      'what yields and is held does not count', 'what is used again does not count',
                       'what is made from what the program reads is made after', ('yield', State.SPARE),
                       ('take up', State.LOST)), 3600)
 #: What another thread may do, or an interrupt may end.

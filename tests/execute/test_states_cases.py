@@ -15,8 +15,9 @@ from states_world import World, interrupted
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute import recipe as recipes
+from chainer_ooc.execute.computing import computing
 from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import OutputPlace, computing
+from chainer_ooc.execute.places import OutputPlace
 from chainer_ooc.execute.recipe import prepare, write_recipe
 from chainer_ooc.execute.residency import Context, Residency
 from chainer_ooc.execute.revival import MAKE_AGAIN
@@ -86,11 +87,11 @@ def test_what_another_session_needs_made_again_counts_where_it_is(memories):
     second, upper = applied(memories[1], Tanh, first)
     assert all(each.memory.give_up(each) for each in (lower, upper))
     nbytes = lower.nbytes
-    assert [each.map_bytes() for each in memories] == [nbytes, 0]
+    assert [each.bytes_of('maps') for each in memories] == [nbytes, 0]
     with computing():
         assert np.array_equal(second.node.data, np.tanh(np.tanh(values())))
     assert lower.state is State.RESIDENT
-    assert [each.map_bytes() for each in memories] == [2 * nbytes, nbytes]
+    assert [each.bytes_of('maps') for each in memories] == [2 * nbytes, nbytes]
 
 
 def test_a_batch_that_only_a_recipe_held_is_no_trouble_when_its_session_ends(memories, monkeypatch):

@@ -44,7 +44,7 @@ def stored(residency, array, *places):
     storage = residency.register(array, None, 0, from_outside=False)
     for place in places:
         if isinstance(place, NodePlace):
-            storage.add_node(place._owner())
+            storage.add_node(place.owner())
         else:
             storage.add_places(place)
     return storage
@@ -350,7 +350,7 @@ class Absent:
 @pytest.fixture
 def vacant():
     absent = Absent('array')
-    absent.vacant = Watched(absent)
+    absent.vacant = Watched(absent, None)
     return absent.vacant
 
 

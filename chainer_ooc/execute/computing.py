@@ -1,0 +1,52 @@
+"""Who reads: a function of Chainer's, one of the program's own, or the program.
+
+Chainer's functions only read what they are given. A function of the program's may write to it, and so may the program
+itself, whatever it reads outside of all functions. Each thread says for itself what it runs.
+"""
+
+from __future__ import annotations
+
+import threading
+
+
+class _Thread(threading.local):
+    """Of each thread: whether the innermost function that it runs is one of the program's own; None if it runs none."""
+
+    is_foreign: bool | None = None
+
+
+_thread = _Thread()
+
+
+class computing:  # noqa: N801
+    """Within it, this thread runs a function. Not a generator: one that an interrupt left open would end much later.
+
+    Args:
+        is_foreign: it is the program's own, which may write to whatever it reads. Chainer's functions only read.
+    """
+
+    __slots__ = ('_before', '_is_foreign')
+
+    def __init__(self, is_foreign: bool = False):
+        self._is_foreign = is_foreign
+
+    def __enter__(self) -> None:
+        self._before, _thread.is_foreign = _thread.is_foreign, self._is_foreign
+
+    def __exit__(self, *exception: object) -> None:
+        _thread.is_foreign = self._before
+
+
+def forget_computations() -> None:
+    """No function runs in this thread any more: an exception has come to the outermost, and may have hit any line."""
+    _thread.is_foreign = None
+
+
+def is_computing() -> bool:
+    """Whether the calling thread runs a function."""
+    return _thread.is_foreign is not None
+
+
+def only_reads() -> bool:
+    """Whether it runs one that does not write to what it reads: whoever else reads is the program."""
+    return _thread.is_foreign is False
