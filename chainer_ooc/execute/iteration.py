@@ -27,7 +27,6 @@ from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import Beside, find
-from chainer_ooc.execute.afterwards import FROM_GRAPH
 from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.freezing import freeze_trace
@@ -36,17 +35,17 @@ from chainer_ooc.execute.look_ahead import look_ahead
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
-from chainer_ooc.execute.recipe import (
+from chainer_ooc.execute.prototype import (
     Prototype,
-    Recipe,
     UnrepeatableError,
     is_repeatable,
     may_change_maps,
     may_write_inputs,
     prepare,
-    write_recipe,
 )
+from chainer_ooc.execute.recipe import Recipe, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
+from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.seen import Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
@@ -137,7 +136,7 @@ class Iteration:
         following = self.following
         return Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use,
-            MAPPED if following.maps_far_memory else COPY_IN, FROM_GRAPH, following.shares_chains, _note_lost,
+            MAPPED if following.maps_far_memory else COPY_IN, make_again, following.shares_chains, _note_lost,
             self._event if self.recorded else None, self._meter.has_counted)
 
     # --- forward ---------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ LINES = {
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
     'a batch has no checksum': (
-        recipe._given, 'return Fixed(array, arrays.checksum(array))', 'return Fixed(array, None)'),
+        recipe._given, 'if is_open else None', 'if is_open and storage is not None else None'),
     'a checksum is not looked at': (recipe._unchanged, 'if checksum is not None and', 'if False and'),
     # leave
     'leave forgets the copy': (Storage.leave, 'self.copy, self.recipe,', '_, self.recipe,'),
