@@ -51,8 +51,7 @@ def write_afterwards(wanted: Storage) -> list[Recipe]:
     """Writes recipes for a sealed map and all that has to be made before it, in the order in which they have to run.
 
     Raises:
-        LostMapError: the graph does not say how, or the program has no more what something was made from.
-        UnrepeatableError: a function must not run twice.
+        LostMapError: the graph does not say how, a function must not run twice, or what one was given is gone.
     """
     found: dict[Any, Recipe] = {}
     waiting = [_producer(wanted, math.inf)]
@@ -105,7 +104,7 @@ def _content(node: Any) -> Array | Away | None:
 def _producer(storage: Storage, before_rank: float) -> Any:
     """The first function that has, or gave, an array on a storage, of those that ran before another."""
     found = [_function_of(place, storage) for place in storage.places.values()]
-    functions = [each for each in found if each is not None and each.rank < before_rank]
+    functions = [each for each in found if each is not None and each.inputs and each.rank < before_rank]
     if storage.seal is None or not functions:
         raise LostMapError('the graph does not say from what, or somebody else could write to it')
     return min(functions, key=lambda each: each.rank)

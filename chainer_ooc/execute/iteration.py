@@ -12,7 +12,6 @@ Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that ove
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import weakref
@@ -35,14 +34,7 @@ from chainer_ooc.execute.look_ahead import look_ahead
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
-from chainer_ooc.execute.prototype import (
-    Prototype,
-    UnrepeatableError,
-    is_repeatable,
-    may_change_maps,
-    may_write_inputs,
-    prepare,
-)
+from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
 from chainer_ooc.execute.recipe import Recipe, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.revival import make_again
@@ -160,7 +152,7 @@ class Iteration:
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in memory.pinned)
         self._room(need_bytes, self.following.is_certain and known is not None,
                    f'{name_of(function)}, forward of call {position}')
-        self._repeatable = self.recorded and is_repeatable(function, memory.backend.repeats_random)
+        self._repeatable = self.recorded and prepare(function, memory.backend.repeats_random) is not None
         self._prototype = self._prepared(function, position)
         self._meter.mark()
 
@@ -193,8 +185,7 @@ class Iteration:
 
     def _prepared(self, function: Any, position: int) -> Prototype | None:
         if self.following.needs_recipe(position) and not may_change_maps(function):
-            with contextlib.suppress(UnrepeatableError):
-                return prepare(function, self._memory.backend.repeats_random)
+            return prepare(function, self._memory.backend.repeats_random)
         return None
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:

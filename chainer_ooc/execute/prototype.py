@@ -4,7 +4,7 @@ Before a function's first run a copy of it is made: its attributes as they were,
 second update of running statistics hits the copy only. The state of NumPy's random stream and Chainer's configuration
 are set back for the second run.
 
-What may run again is decided by `is_repeatable`: Chainer's own functions whose attributes are plain values, and those
+What may run again is decided by `prepare`: Chainer's own functions whose attributes are plain values, and those
 of users who say so with the class attribute ``ooc_recompute = True``. False there, on any function, forbids it.
 
 Source: torch.utils.checkpoint (random states).
@@ -45,8 +45,8 @@ _WRITING_MODULES = frozenset({'chainer.functions.loss.ctc'})
 _DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
 
 
-class UnrepeatableError(Exception):
-    """A function has something on itself that cannot be copied, or must not run twice."""
+class _UncopiedError(Exception):
+    """A function has something on itself that cannot be copied."""
 
 
 @dataclass
@@ -126,21 +126,19 @@ class Prototype:
                 np.random.set_state(random)
 
 
-def prepare(function: Any, repeats_random: bool = True) -> Prototype:
-    """Copies a function that is about to run.
+def prepare(function: Any, repeats_random: bool = True) -> Prototype | None:
+    """Copies a function that is about to run; None if it must not run twice, or cannot be copied.
 
     Args:
         function: the function.
         repeats_random: whether the device may draw the same twice, see `Backend.repeats_random`.
-
-    Raises:
-        UnrepeatableError: it must not run twice, or cannot be copied.
     """
-    _check_random(function, repeats_random)
-    for owner in owners_of(function):
-        if not _is_trusted(owner):
-            raise UnrepeatableError(f'{type(owner).__name__} has not said ooc_recompute = True')
-    prototype = _copy_of(function, has_run=False)
+    if may_write_inputs(function) or not _draws_alike(function, repeats_random):
+        return None
+    try:
+        prototype = _copy_of(function, has_run=False)
+    except _UncopiedError:
+        return None
     prototype.random = np.random.get_state(legacy=False) if _may_draw(function) else None
     return prototype
 
@@ -151,20 +149,11 @@ def prepare_afterwards(function: Any) -> Prototype:
     What cannot be copied is missing. Nobody knows what it was before, so that only the result tells whether it did.
 
     Raises:
-        UnrepeatableError: it must not run twice.
+        LostMapError: it must not run twice.
     """
     if _may_draw(function) or may_write_inputs(function):
-        raise UnrepeatableError(f'{type(function).__name__} may draw random numbers, or may have effects')
+        raise LostMapError(f'{type(function).__name__} may draw random numbers, or may have effects')
     return _copy_of(function, has_run=True)
-
-
-def is_repeatable(function: Any, repeats_random: bool = True) -> bool:
-    """Whether a function that has not run yet may be run twice, on a device that may or may not draw the same twice."""
-    try:
-        prepare(function, repeats_random)
-    except UnrepeatableError:
-        return False
-    return True
 
 
 def may_write_inputs(function: Any) -> bool:
@@ -204,17 +193,13 @@ def _may_draw(function: Any) -> bool:
     return any(each in _DRAWING_MODULES or not each.startswith('chainer.') for each in modules)
 
 
-def _check_random(function: Any, repeats_random: bool) -> None:
+def _draws_alike(function: Any, repeats_random: bool) -> bool:
+    """Whether a function draws the same when it runs again: from a stream that can be set back, and is its alone."""
     if not _may_draw(function):
-        return
+        return True
     if not repeats_random and any(type(each).__module__ in _DRAWING_MODULES for each in owners_of(function)):
-        raise UnrepeatableError(f'{type(function).__name__} draws from a stream that cannot be set back')
-    if _has_other_threads():
-        raise UnrepeatableError(f'{type(function).__name__} draws from a stream that another thread may draw from')
-    present = vars(np.random)
-    for name, value in _DRAWING.items():
-        if present.get(name) is not value:
-            raise UnrepeatableError(f'numpy.random.{name} is replaced')
+        return False
+    return not _has_other_threads() and all(vars(np.random).get(name) is value for name, value in _DRAWING.items())
 
 
 def _has_other_threads() -> bool:
@@ -243,7 +228,7 @@ def _attributes_of(owner: Any, has_run: bool) -> dict[str, Any]:
         if name not in _TIES and not (has_run and name in _LEFT):
             try:
                 taken[name] = _copied(value)
-            except UnrepeatableError:
+            except _UncopiedError:
                 if not has_run:
                     raise
     return taken
@@ -262,4 +247,4 @@ def _copied(value: Any) -> Any:
         return {key: _copied(each) for key, each in value.items()}
     if callable(value) and getattr(value, '__module__', '').startswith('chainer.') and hasattr(value, '__qualname__'):
         return value
-    raise UnrepeatableError(f'an attribute is a {type(value).__name__}, which cannot be copied')
+    raise _UncopiedError(type(value).__name__)

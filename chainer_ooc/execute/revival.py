@@ -19,7 +19,6 @@ from chainer_ooc.classify.decision import is_shared
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.afterwards import write_afterwards
 from chainer_ooc.execute.places import Array
-from chainer_ooc.execute.prototype import UnrepeatableError
 from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import Storage
@@ -38,7 +37,7 @@ def make_again(memory: Residency, storage: Storage) -> ByteArray:
     pinned, is_sealed = memory.pinned, storage.seal is not None
     try:
         return _run(memory, storage, write_afterwards(storage) if is_sealed else _chain(storage), pinned)
-    except (LostMapError, UnrepeatableError, RecursionError) as error:
+    except (LostMapError, RecursionError) as error:
         memory.context.on_lost(storage)
         if not is_sealed:
             raise

@@ -34,7 +34,7 @@ from chainer_ooc.execute import storage as storages
 from chainer_ooc.execute.account import Account, find
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import computing, forget_computations, hidden_places
-from chainer_ooc.execute.prototype import UnrepeatableError, may_write_inputs, prepare
+from chainer_ooc.execute.prototype import may_write_inputs, prepare
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.revival import make_again
@@ -188,10 +188,7 @@ class World:
         with self._troubles(*(each[1].array for each in given)), computing(is_foreign):
             with LOCK, computing():
                 self._before_call(memory, function, inputs)
-                try:
-                    prototype = prepare(function)
-                except UnrepeatableError:
-                    prototype = None
+                prototype = prepare(function)
             outputs = function.apply(inputs)
             twins = plain.apply([each[1] for each in given])
             if may_write_inputs(function):
