@@ -36,7 +36,7 @@ class Moved:
     checksum: int | None
 
     def get(self, here: Here) -> Any:
-        """The array, on the storage's block."""
+        """The array, on the storage's block, see `_unchanged`."""
         return _unchanged(arrays.view(here[self.storage], self.layout), self.checksum)
 
 
@@ -48,7 +48,7 @@ class Fixed:
     checksum: int | None
 
     def get(self, here: Here) -> Any:
-        """The array."""
+        """The array, see `_unchanged`."""
         return _unchanged(self.array, self.checksum)
 
 
@@ -199,6 +199,11 @@ def _given(variable: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed
 
 
 def _unchanged(array: Any, checksum: int | None) -> Any:
+    """Gives an array back.
+
+    Raises:
+        LostMapError: its content is not what it was at the first run.
+    """
     if checksum is not None and arrays.checksum(array) != checksum:
         raise LostMapError(
             f'a feature map has to be recomputed from an array of {array.nbytes} bytes, shape {array.shape}, that has '

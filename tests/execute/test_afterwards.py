@@ -170,6 +170,19 @@ def test_what_was_made_from_something_that_has_changed_is_an_error(change):
                 loss.backward()
 
 
+def test_what_was_refused_is_made_again_once_everything_is_as_it_was():
+    model, (x, t) = Network(), batch()
+    with ooc('keep'):
+        loss, expected = trained(model, x, t)
+        before = model.c1.W.array.copy()
+        changed_parameter(model, x)
+        with pytest.raises(LostMapError, match='has changed since'):
+            loss.backward()
+        assert all(each.recipe is None for each in manager.current()._memory._all)
+        model.c1.W.array[...] = before
+        assert backward(model, loss) == expected
+
+
 class Own(chainer.FunctionNode):
     runs = 0
 
