@@ -56,12 +56,13 @@ def _run(memory: Residency, wanted: Storage, chain: Sequence[Recipe], pinned: fr
     readers = Counter(each for recipe in chain for each in recipe.needs())
     readers[wanted] += 1  # who asks for it
     for recipe in chain:
-        for each in recipe.needs():
+        needed = recipe.needs()
+        for each in needed:
             if each not in here:
                 here[each] = each.memory.fetch(each, exposed=False)
         memory.pin(pinned.union(each for each in here if isinstance(each, Storage)))
         made_here.update(_call(memory, recipe, here, readers))
-        for each in recipe.needs():
+        for each in needed:
             readers[each] -= 1
             if not readers[each]:
                 del here[each]
@@ -123,4 +124,5 @@ def _take_up(storage: Storage, parts: list[tuple[arrays.Layout, Array]]) -> Byte
 
 
 def _lies_as(layout: arrays.Layout, array: Array, root: Array) -> bool:
-    return arrays.layout_of(array, root).writable() == layout.writable()
+    found = arrays.layout_of(array, root)
+    return (found.strides, found.offset_bytes) == (layout.strides, layout.offset_bytes)
