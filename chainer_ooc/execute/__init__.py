@@ -7,9 +7,9 @@ The files, from what a program calls down to what holds its bytes; each imports 
     iteration                                   one forward call, one backward step, from top to bottom
     following, plans, saved_plans, times        the known graph that an iteration seems to be, and its plan
     seen, departures, liveness, look_ahead      what a call touches; maps on their way out; their end; their way in
-    revival, afterwards, mapped                 how bytes come back: made again, mapped (copied in: `residency`)
-    residency, arrivals, eviction               every move of bytes, and the budget
-    recipe                                      how a call is run again
+    revival, afterwards                         how what is lost is made again, also without having been planned
+    mapped, residency, arrivals, eviction       every move of bytes, and the budget
+    recipe, prototype                           how a call is run again; what is known about functions
     account                                     whose each byte in near memory is
     storage                                     one block: its states, its places, and who may change what
     places                                      where Chainer holds arrays, and how a read is noticed

@@ -1,4 +1,4 @@
-"""Maps that have made room after their last known use, and are read all the same: made again without a recipe.
+"""Recipes that are written late: for maps that have made room after their last known use, and are read all the same.
 
 Their functions ran without anything being written down, since nobody expected this and nobody should pay for it. But
 the graph still knows what was made from what:
@@ -9,196 +9,132 @@ A copy of each function runs once more, from what is left of the inputs. Whether
 bytes tell: they are compared with a checksum that was taken when the map made room, its *seal*. So a parameter that has
 changed since, or whatever the program has written to, gives an error and never another result.
 
+No storage keeps such a recipe: the next update would make it worthless, and a chain that fails leaves nothing behind.
+
 Left out: functions that draw random numbers, as nobody has their state, and a program's own, which may have effects.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.errors import LostMapError
-from chainer_ooc.execute.places import Array, AttributePlace, Away, NodePlace, OutputPlace, Place, owners_of
-from chainer_ooc.execute.recipe import Product, UnrepeatableError, prepare_afterwards, run_copy
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.revival import MakeAgain, assemble, is_lost
+from chainer_ooc.execute.account import find
+from chainer_ooc.execute.places import (
+    Array,
+    AttributePlace,
+    Away,
+    NodePlace,
+    OutputPlace,
+    Place,
+    VariablePlace,
+    owners_of,
+)
+from chainer_ooc.execute.prototype import prepare_afterwards
+from chainer_ooc.execute.recipe import Between, Fixed, Here, Made, Moved, Product, Recipe
 from chainer_ooc.execute.storage import Storage
 
 
-class FromGraph(MakeAgain):
-    """Makes maps again by their recipes, and what has none as far as the graph tells how."""
+class LateRecipe(Recipe):
+    """How a function is run again that nobody has copied before it ran. What it gives has to meet the seals."""
 
-    def bring(self, memory: Residency, storage: Storage) -> ByteArray:
-        """See `Source.bring`.
-
-        Raises:
-            LostMapError: it cannot be made again as it was; it is lost as before.
-            SpillError, MemoryError: as for `Residency.fetch`.
-        """
-        if storage.recipe is not None:
-            return super().bring(memory, storage)
-        pinned = memory.pinned
+    def run(self, here: Here) -> tuple[tuple[Array, ...], Made]:
+        """See `Recipe.run`. Whatever goes wrong tells that the function is not what it was."""
         try:
-            return _make(memory, storage)
-        except (LostMapError, RecursionError) as error:
-            memory.context.on_lost(storage)
-            raise LostMapError(
-                f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when '
-                f'its room was needed, and cannot be made again: {error}; the next iteration plans for this use. To go '
-                "on now raise chainer.config.ooc_budget, or use policy 'swap-all', whose maps can be read as long as "
-                'their graph lives') from error
-        finally:
-            memory.pin(pinned)
+            return super().run(here)
+        except (MemoryError, LostMapError):
+            raise
+        except Exception as error:  # it lacks something that could not be copied
+            raise LostMapError(f'{self.prototype.name} does not run again ({type(error).__name__}: {error})') from error
+
+    def brings(self, storage: Storage) -> bool:
+        """Whether a storage that its call made is to come back by it."""
+        return storage.seal is not None
 
 
-FROM_GRAPH = FromGraph()
+def write_afterwards(wanted: Storage) -> list[Recipe]:
+    """Writes recipes for a sealed map and all that has to be made before it, in the order in which they have to run.
 
-
-def _make(memory: Residency, wanted: Storage) -> ByteArray:
-    functions = _functions(wanted)
-    readers = Counter(id(node) for function, _ in functions for node in function.inputs)
-    made: dict[int, Array] = {}
-    block = None
-    for function, storages in functions:
-        given = [made[id(node)] if id(node) in made else _in_reach(node) for node in function.inputs]
-        found = [each for each in (_storage_of(node) for node in function.inputs) if each is not None]
-        memory.pin(memory.pinned.union(found))
-        memory.make_room(sum(each.nbytes for each in given) + sum(each.nbytes for each in storages))
-        products = [product for each in storages for product in _products(function, each)]
-        with memory.tally.recomputing():
-            outputs, parts = _run(function, given, products)
-        memory.tally.recomputed_calls += 1
-        for storage in storages:
-            here = _restore(storage, [each for each in parts if each[0].storage() is storage])
-            block = here if storage is wanted else block
-        for node in function.inputs:
-            readers[id(node)] -= 1
-            if not readers[id(node)]:
-                made.pop(id(node), None)
-        made.update((id(ref()), array) for ref, array in zip(function.outputs, outputs, strict=True)
-                    if readers[id(ref())])
-        del given, outputs, parts
-    assert block is not None
-    return block
-
-
-def _functions(wanted: Storage) -> list[tuple[Any, list[Storage]]]:
-    """The functions that have to run, in order, each with the sealed storages that it makes."""
-    found: dict[int, tuple[Any, list[Storage]]] = {}
-    sealed: set[Storage] = set()
-    waiting: list[tuple[Any, Storage | None]] = [(_producer(wanted), wanted)]
+    Raises:
+        LostMapError: the graph does not say how, a function must not run twice, or what one was given is gone.
+    """
+    found: dict[Any, Recipe] = {}
+    waiting = [_producer(wanted, math.inf)]
     while waiting:
-        function, storage = waiting.pop()
-        if storage is not None:
-            if storage in sealed:
-                continue
-            sealed.add(storage)
-        is_new = id(function) not in found
-        storages = found.setdefault(id(function), (function, []))[1]
-        if storage is not None:
-            storages.append(storage)
-        for node in function.inputs if is_new else ():
-            source = _storage_of(node)
-            if source is not None and source.recipe is None and is_lost(source):
-                waiting.append((_producer(source), source))
-            elif source is None and _content(node) is None:
-                if node.creator_node is None:
-                    raise LostMapError('the program has no more what it was made from')
-                waiting.append((node.creator_node, None))
-    return sorted(found.values(), key=lambda each: each[0].rank)
+        function = waiting.pop()
+        if function not in found:
+            found[function] = _written(function)
+            for each in found[function].needs():
+                if not isinstance(each, Storage):
+                    waiting.append(each.creator_node)
+                elif each.recipe is None and each.is_lost():
+                    waiting.append(_producer(each, function.rank))
+    needed = {wanted}.union(*(each.needs() for each in found.values()))
+    for recipe in found.values():
+        recipe.products = tuple(each for each in recipe.products if each.storage() in needed)
+    return sorted(found.values(), key=lambda each: each.serial)
+
+
+def _written(function: Any) -> Recipe:
+    products = tuple(_products(function))
+    made_bytes = sum(each.nbytes for each in {each.storage() for each in products} if each is not None)
+    return LateRecipe(
+        prepare_afterwards(function), tuple(map(_given, function.inputs)), products,
+        made_bytes + sum(map(_nbytes, function.inputs)), function.rank, nodes=tuple(ref() for ref in function.outputs))
+
+
+def _given(node: Any) -> Moved | Fixed | Between:
+    content = _content(node)
+    if content is None:
+        if node.creator_node is None:
+            raise LostMapError('the program has no more what it was made from')
+        return Between(node)
+    if type(content) is Away:
+        return Moved(content.storage, content.layout, None)  # type: ignore[arg-type]
+    storage = find(content)
+    return Fixed(content, None) if storage is None else Moved(
+        storage, arrays.layout_of(content, arrays.root_of(content)), None)
+
+
+def _nbytes(node: Any) -> int:
+    return 0 if node.shape is None else math.prod(node.shape) * int(node.dtype.itemsize)
 
 
 def _content(node: Any) -> Array | Away | None:
     """What a node or its Variable has."""
-    content = node._ooc if node._data is None else node._data
-    variable = node.get_variable_or_none() if content is None else None
-    if variable is not None:
-        content = list.__getitem__(variable._data, 0)
-        content = getattr(variable._data, 'away', None) if content is None else content
-    return content  # type: ignore[no-any-return]
+    content = NodePlace(node).get()
+    return VariablePlace(node).get() if content is None else content
 
 
-def _storage_of(node: Any) -> Storage | None:
-    """The storage of an array that is not there."""
-    content = _content(node)
-    return content.storage if type(content) is Away else None  # type: ignore[return-value]
-
-
-def _in_reach(node: Any) -> Array:
-    content = _content(node)
-    if type(content) is Away:
-        storage: Any = content.storage
-        array: Array = arrays.view(storage.memory.fetch(storage, exposed=False), content.layout)
-        return array
-    if content is None:
-        raise LostMapError('the program has no more what it was made from')
-    return content  # type: ignore[return-value]
-
-
-def _producer(storage: Storage) -> Any:
-    """The first function that has, or gave, an array on a storage."""
-    found = [each for each in map(_function_of, storage.places.values()) if each is not None]
-    if storage.seal is None or not found:
+def _producer(storage: Storage, before_rank: float) -> Any:
+    """The first function that has, or gave, an array on a storage, of those that ran before another."""
+    found = [_function_of(place, storage) for place in storage.places.values()]
+    functions = [each for each in found if each is not None and each.inputs and each.rank < before_rank]
+    if storage.seal is None or not functions:
         raise LostMapError('the graph does not say from what, or somebody else could write to it')
-    return min(found, key=lambda each: each.rank)
+    return min(functions, key=lambda each: each.rank)
 
 
-def _function_of(place: Place) -> Any:
-    owner = place.owner()
-    if owner is None or type(place.get()) is not Away:
+def _function_of(place: Place, storage: Storage) -> Any:
+    owner, content = place.owner(), place.get()
+    if type(content) is not Away or content.storage is not storage:
         return None
-    if isinstance(place, NodePlace):
-        return owner.creator_node
     if isinstance(place, AttributePlace):
         return getattr(owner, 'node', owner)  # of an old-style function
-    return owner if isinstance(place, OutputPlace) else None
+    return owner if isinstance(place, OutputPlace) else owner.creator_node
 
 
-def _products(function: Any, storage: Storage) -> Iterator[Product]:
-    """What a function gives of a storage."""
-    owners = owners_of(function)
-    for place in storage.places.values():
-        content = place.get()
-        if type(content) is Away and content.storage is storage and _function_of(place) is function:
-            if isinstance(place, NodePlace):
-                name: int | str = [ref() for ref in function.outputs].index(place.owner())
-            elif isinstance(place, OutputPlace):
-                name = function._output_indexes_to_retain[place.key[1]]
-            else:
-                name = place.key[1]
-            owner = owners.index(place.owner()) if isinstance(name, str) else 0
-            yield Product(name, owner, weakref.ref(storage), content.layout)
-
-
-def _run(function: Any, given: Sequence[Array],
-         products: Sequence[Product]) -> tuple[tuple[Array, ...], list[tuple[Product, Array]]]:
-    """Runs a copy of a function; gives its outputs, and what it made of the products."""
-    name = type(function).__name__
-    try:
-        owners, outputs = run_copy(prepare_afterwards(function), given)
-    except (MemoryError, LostMapError):
-        raise
-    except UnrepeatableError as error:
-        raise LostMapError(str(error)) from error
-    except Exception as error:  # it lacks something that could not be copied
-        raise LostMapError(f'{name} does not run again ({type(error).__name__}: {error})') from error
-    parts = []
-    for each in products:
-        array: Any = outputs[each.name] if isinstance(each.name, int) else owners[each.owner].__dict__.get(each.name)
-        if (getattr(array, 'shape', None), getattr(array, 'dtype', None)) != (each.layout.shape, each.layout.dtype):
-            raise LostMapError(f'{name} has given another shape or dtype')
-        parts.append((each, array))
-    return outputs, parts
-
-
-def _restore(storage: Storage, parts: list[tuple[Product, Array]]) -> ByteArray:
-    """Makes new arrays a storage's content if they are what it was."""
-    root, block = assemble(storage, parts)
-    if arrays.checksum(block) != storage.seal:
-        raise LostMapError('what it was made from has changed since, such as parameters after an update')
-    storage.memory.restore(storage, root, block)
-    return block
+def _products(function: Any) -> Iterator[Product]:
+    """What a function has given, as far as that is away."""
+    found: list[tuple[int | str, Any]] = [
+        (index, _content(node)) for index, ref in enumerate(function.outputs) if (node := ref()) is not None]
+    for owner in owners_of(function):
+        for key, away in (owner._ooc or {}).items():
+            found.append((key if isinstance(key, str) else function._output_indexes_to_retain[key[1]], away))
+    for name, away in found:
+        if type(away) is Away:
+            yield Product(name, weakref.ref(away.storage), away.layout)  # type: ignore[arg-type]

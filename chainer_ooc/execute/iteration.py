@@ -12,7 +12,6 @@ Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that ove
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import weakref
@@ -27,7 +26,6 @@ from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
-from chainer_ooc.execute.afterwards import FROM_GRAPH
 from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.freezing import freeze_trace
@@ -36,17 +34,10 @@ from chainer_ooc.execute.look_ahead import look_ahead
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
-from chainer_ooc.execute.recipe import (
-    Prototype,
-    Recipe,
-    UnrepeatableError,
-    is_repeatable,
-    may_change_maps,
-    may_write_inputs,
-    prepare,
-    write_recipe,
-)
+from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
+from chainer_ooc.execute.recipe import Recipe, write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
+from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.seen import Beside, Parameters, name_of, retained, see_call
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
@@ -137,7 +128,7 @@ class Iteration:
         following = self.following
         return Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use,
-            MAPPED if following.maps_far_memory else COPY_IN, FROM_GRAPH, following.shares_chains, _note_lost,
+            MAPPED if following.maps_far_memory else COPY_IN, make_again, following.shares_chains, _note_lost,
             self._event if self.recorded else None, self._meter.has_counted)
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -161,7 +152,7 @@ class Iteration:
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in memory.pinned)
         self._room(need_bytes, self.following.is_certain and known is not None,
                    f'{name_of(function)}, forward of call {position}')
-        self._repeatable = self.recorded and is_repeatable(function, memory.backend.repeats_random)
+        self._repeatable = self.recorded and prepare(function, memory.backend.repeats_random) is not None
         self._prototype = self._prepared(function, position)
         self._meter.mark()
 
@@ -194,8 +185,7 @@ class Iteration:
 
     def _prepared(self, function: Any, position: int) -> Prototype | None:
         if self.following.needs_recipe(position) and not may_change_maps(function):
-            with contextlib.suppress(UnrepeatableError):
-                return prepare(function, self._memory.backend.repeats_random)
+            return prepare(function, self._memory.backend.repeats_random)
         return None
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:

@@ -16,7 +16,7 @@ from chainer_ooc.backends import choose, device_of
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.computing import computing, is_computing, only_reads
 from chainer_ooc.execute.places import Away, OutputPlace, array_in_place
-from chainer_ooc.execute.recipe import may_write
+from chainer_ooc.execute.prototype import may_write
 from chainer_ooc.execute.session import Session, apply_within, demand_of
 from chainer_ooc.execute.storage import LOCK
 

@@ -7,7 +7,7 @@
 
 A swap-out that is done frees nothing by itself: `reap` looks at finished ones at the edges of calls, so that the memory
 that a call sees does not change while it runs. An iteration says once what it wants (`Context`). How bytes that are not
-there come back is a `Source`: copied in, mapped (`mapped`) or made again (`revival`).
+in far memory comes back is a `Source`: copied in, or mapped (`mapped`). What is in none is made again (`revival`).
 
 Every method may be called from any thread; the callers of those without a lock of their own hold `storage.LOCK`.
 
@@ -37,7 +37,7 @@ from chainer_ooc.execute.tally import Tally
 
 
 class Source(Protocol):
-    """A way in which bytes come back to near memory.
+    """A way in which bytes come back from far memory.
 
     Attributes:
         keeps_recalled: what is wanted again before it has left stays.
@@ -107,7 +107,7 @@ class Context:
         min_bytes: smaller blocks are never evicted.
         next_use: position of a storage's next use, for eviction; the farthest goes first.
         far: how what is in far memory comes back.
-        recipes: how what is lost is made again.
+        recipes: makes what is lost resident again, and gives its block, as `revival.make_again` does.
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
         listener: is told of blocks that appear and go while the iteration is recorded, else None.
@@ -119,7 +119,7 @@ class Context:
     min_bytes: int = 0
     next_use: Callable[[Storage], float] = lambda storage: -storage.touched
     far: Source = COPY_IN
-    recipes: Source | None = None
+    recipes: Callable[[Residency, Storage], ByteArray] | None = None
     shares_chains: Shared = True
     on_lost: Callable[[Storage], None] = lambda storage: None
     listener: Listener | None = None
@@ -611,18 +611,17 @@ class Residency(Account):
                 return self.arrive(storage)
             except OSError as error:
                 log.logger.info('a swap-in failed and is tried again: %s', str(error))
-        source = self.context.far if storage.state is State.AWAY else self.context.recipes
         if storage.state is State.AWAY:
             self.tally.faults += 1
-        elif storage.recipe is None and (storage.seal is None or source is None):
+            return self.context.far.bring(self, storage)
+        if self.context.recipes is None or (storage.recipe is None and storage.seal is None):
             self.context.on_lost(storage)
             raise LostMapError(
                 f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when '
                 'its room was needed, and there is no copy of it; the next iteration plans for this use. To go on now '
                 "raise chainer.config.ooc_budget, or use policy 'swap-all', whose maps can be read as long as their "
                 'graph lives')
-        assert source is not None
-        return source.bring(self, storage)
+        return self.context.recipes(self, storage)
 
     def _make_last(self, storages: Iterable[Storage]) -> None:
         """Makes what is waited for a last time: what it is made from is about to change, or to go.

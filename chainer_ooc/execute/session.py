@@ -28,7 +28,7 @@ from chainer_ooc.execute.computing import computing, forget_computations, is_com
 from chainer_ooc.execute.iteration import Iteration, can_leave
 from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
-from chainer_ooc.execute.recipe import may_change_maps, may_write_inputs
+from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Parameters, name_of
 from chainer_ooc.execute.storage import LOCK, Storage

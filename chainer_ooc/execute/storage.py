@@ -264,6 +264,10 @@ class Storage:
         """Whether its bytes can be had whenever they are asked for, as long as its graph lives."""
         return self.has_true_copy() or self.recipe is not None or self.is_retained()
 
+    def is_lost(self) -> bool:
+        """Whether its bytes are in no memory."""
+        return self.notice() is None and self.state is State.LOST
+
     def is_wanted(self) -> bool:
         """Whether anybody is left who could ask for it."""
         return any(place.is_alive() for place in self.places.values())

@@ -34,8 +34,10 @@ LINES = {
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
     'a batch has no checksum': (
-        recipe._given, 'return Fixed(array, arrays.checksum(array))', 'return Fixed(array, None)'),
+        recipe._given, 'if is_open else None', 'if is_open and storage is not None else None'),
     'a checksum is not looked at': (recipe._unchanged, 'if checksum is not None and', 'if False and'),
+    # what was spare is made again by what the graph says
+    'a seal is not looked at': (revival._take_up, 'if storage.seal is not None and', 'if False and'),
     # leave
     'leave forgets the copy': (Storage.leave, 'self.copy, self.recipe,', '_, self.recipe,'),
     'leave lets go of the block': (Storage.leave, 'self.block, self.transfer = block,', '_, self.transfer = block,'),

@@ -29,15 +29,16 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import LostMapError
-from chainer_ooc.execute import recipe as recipes
+from chainer_ooc.execute import prototype, recipe
 from chainer_ooc.execute import storage as storages
 from chainer_ooc.execute.account import Account, find
-from chainer_ooc.execute.afterwards import FROM_GRAPH
 from chainer_ooc.execute.computing import computing, forget_computations
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import hidden_places
-from chainer_ooc.execute.recipe import UnrepeatableError, prepare, write_recipe
+from chainer_ooc.execute.prototype import may_write_inputs, prepare
+from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
+from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.seen import retained
 from chainer_ooc.execute.storage import LOCK, State, Storage
 from chainer_ooc.execute.tally import Tally
@@ -138,14 +139,15 @@ class World:
 
     def __init__(self, seed=0, host=(), copied_bytes=64):
         self._undo = contextlib.ExitStack()
-        self._copied_bytes, recipes.COPIED_BYTES = recipes.COPIED_BYTES, copied_bytes
-        self._undo.callback(setattr, recipes, 'COPIED_BYTES', self._copied_bytes)
+        for module in (prototype, recipe):
+            self._undo.callback(setattr, module, 'COPIED_BYTES', module.COPIED_BYTES)
+            module.COPIED_BYTES = copied_bytes
         self._undo.callback(setattr, Reader, 'memory', None)
         self.watch = self._undo.enter_context(Watch())
         self.backends = [self._backend(seed + number, number in host) for number in range(2)]
         self.memories = [Residency(each) for each in self.backends]
         for memory in self.memories:
-            memory.enter(Context(Tally(memory.backend), recipes=FROM_GRAPH))
+            memory.enter(Context(Tally(memory.backend), recipes=make_again))
         self.random = np.random.RandomState(seed)
         self.calls, self.shown, self.raws, self.owned = [], [], [], {}
         self.blocks, self.parents, self.open, self.losable = {}, {}, set(), set()
@@ -183,17 +185,14 @@ class World:
             return
         function, plain = make(), make()
         inputs, outputs, twins = [each[0] for each in given], (), ()
-        is_foreign = recipes.may_write_inputs(function)
+        is_foreign = may_write_inputs(function)
         with self._troubles(*(each[1].array for each in given)), computing(is_foreign):
             with LOCK, computing():
                 self._before_call(memory, function, inputs)
-                try:
-                    prototype = prepare(function)
-                except UnrepeatableError:
-                    prototype = None
+                prototype = prepare(function)
             outputs = function.apply(inputs)
             twins = plain.apply([each[1] for each in given])
-            if recipes.may_write_inputs(function):
+            if may_write_inputs(function):
                 self.losable |= self.open & {self._block(each[1].array) for each in given}
             self._note_parents(twins, [each[1] for each in given], plain)
             call, made = Call(function, plain), list(zip(outputs, twins, strict=True))
@@ -205,7 +204,7 @@ class World:
     def _before_call(self, memory, function, inputs):
         found = [find(each.array) for each in inputs]
         memory.pin(each for each in found if each is not None)
-        if recipes.may_write_inputs(function):
+        if may_write_inputs(function):
             for storage in memory.pinned:
                 storage.memory.open(storage)
         with self._troubles():
@@ -444,7 +443,7 @@ class World:
         memory = self._memory(i)
         if memory is not None:
             with LOCK:
-                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)], recipes=FROM_GRAPH,
+                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)], recipes=make_again,
                                      far=(COPY_IN, MAPPED)[j // 8 % 2], shares_chains=j % 3 > 0))
 
     def arrive_all(self, i, j):

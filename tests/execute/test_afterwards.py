@@ -103,6 +103,54 @@ def test_a_map_is_made_by_a_long_chain():
     assert expected.tobytes() == weight.grad.tobytes()
 
 
+def again(make, wreck=lambda loss: None):
+    """Whether backward gives the same gradients when it begins again on what has made room."""
+    weight = chainer.Parameter(np.random.RandomState(0).uniform(-1, 1, (64, 96)).astype('f'))
+    with ooc('keep'):
+        for _ in range(3):
+            weight.cleargrad()
+            loss = make(weight)
+            loss.backward()
+        expected = weight.grad.tobytes()
+        make_room()
+        wreck(loss)
+        weight.cleargrad()
+        loss.cleargrad()
+        loss.backward()
+        return weight.grad.tobytes() == expected
+
+
+def test_what_nothing_holds_between_two_functions_lies_as_it_did():
+    """Sums over rows of a transposed array are not to the last bit those over rows of a copy of it."""
+    assert again(lambda weight: F.sum(F.exp(F.sum(F.transpose(weight * 2) * 0.01, axis=1))))
+
+
+def test_a_view_of_what_the_program_has_no_more_is_an_error():
+    def make(weight):
+        x = chainer.Variable(np.ones((64, 96), 'f'))
+        return F.sum(F.sin(F.reshape(x, (96, 64))) * F.reshape(weight, (96, 64))) + F.sum(F.sin(x) * weight)
+
+    with pytest.raises(LostMapError, match='the graph does not say') as refused:
+        again(make)
+    assert len(str(refused.value)) < 500
+
+
+def test_what_a_function_retains_that_is_no_part_of_the_graph_any_more_is_an_error():
+    functions = []
+
+    def make(weight):
+        h = F.tanh(weight * 2)
+        functions.append(h.creator)
+        return F.sum(h)
+
+    def unchain(loss):
+        functions[-1].unchain()
+        _ = functions[-1].output_data
+
+    with pytest.raises(LostMapError, match='cannot be made again'):
+        again(make, unchain)
+
+
 def changed_parameter(model, x):
     model.c1.W.array[...] *= 2
 
@@ -120,6 +168,19 @@ def test_what_was_made_from_something_that_has_changed_is_an_error(change):
         for _ in range(2):
             with pytest.raises(LostMapError, match='has changed since'):
                 loss.backward()
+
+
+def test_what_was_refused_is_made_again_once_everything_is_as_it_was():
+    model, (x, t) = Network(), batch()
+    with ooc('keep'):
+        loss, expected = trained(model, x, t)
+        before = model.c1.W.array.copy()
+        changed_parameter(model, x)
+        with pytest.raises(LostMapError, match='has changed since'):
+            loss.backward()
+        assert all(each.recipe is None for each in manager.current()._memory._all)
+        model.c1.W.array[...] = before
+        assert backward(model, loss) == expected
 
 
 class Own(chainer.FunctionNode):

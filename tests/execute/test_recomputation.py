@@ -12,7 +12,7 @@ import chainer_ooc
 from chainer_ooc.backends import arrays
 from chainer_ooc.classify.verdict import Verdict, can_recompute
 from chainer_ooc.errors import LostMapError, RecomputeMismatchError
-from chainer_ooc.execute import recipe
+from chainer_ooc.execute import prototype
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 
@@ -407,12 +407,13 @@ def differs(network):
 
 def test_a_second_run_on_other_random_numbers_is_found(monkeypatch):
     """Seen to fail: what the tests above would say if dropout drew again."""
-    prepare = recipe.prepare
+    prepare = prototype.prepare
 
     def forgetful(function, repeats_random):
-        prototype = prepare(function, repeats_random)
-        prototype.random = np.random.RandomState(1).get_state(legacy=False)
-        return prototype
+        made = prepare(function, repeats_random)
+        if made is not None:
+            made.random = np.random.RandomState(1).get_state(legacy=False)
+        return made
 
     assert not differs('hidden')
     monkeypatch.setattr('chainer_ooc.execute.iteration.prepare', forgetful)
@@ -443,7 +444,7 @@ def test_what_is_drawn_while_numpy_random_is_replaced_is_not_drawn_again(monkeyp
 
 def test_a_second_run_on_the_function_s_own_arrays_is_found(monkeypatch):
     """Seen to fail: what the tests above would say if running statistics were updated twice."""
-    copied = recipe._copied
+    copied = prototype._copied
     assert not differs('residual')
-    monkeypatch.setattr(recipe, '_copied', lambda value: value if isinstance(value, np.ndarray) else copied(value))
+    monkeypatch.setattr(prototype, '_copied', lambda value: value if isinstance(value, np.ndarray) else copied(value))
     assert differs('residual')

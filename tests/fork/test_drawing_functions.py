@@ -3,7 +3,7 @@ import ast
 import importlib.util
 from pathlib import Path
 
-from chainer_ooc.execute import recipe
+from chainer_ooc.execute import prototype
 
 
 def sources():
@@ -21,4 +21,4 @@ def draws(text):
 
 def test_the_functions_that_draw_are_those_that_never_run_again_on_a_device():
     found = {name for name, text in sources() if draws(text)}
-    assert found == recipe._DRAWING_MODULES
+    assert found == prototype._DRAWING_MODULES
