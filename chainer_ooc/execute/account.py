@@ -233,7 +233,11 @@ class Account:
 
 def find(array: Any) -> Storage | None:
     """Returns the storage under an array, or None if it is not known or cannot be moved."""
-    root = arrays.root_of(array)
+    return storage_at(arrays.root_of(array))
+
+
+def storage_at(root: Any) -> Storage | None:
+    """Returns the storage of the block that `root` owns, or None."""
     block = Account._blocks.get(id(root))
     return block.known() if block is not None and root is not None and block.ref() is root else None
 

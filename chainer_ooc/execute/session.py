@@ -24,11 +24,12 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
-from chainer_ooc.execute.iteration import Iteration, can_leave
+from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.places import array_in_place, computing, forget_computations, is_computing
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.recipe import may_change_maps, may_write_inputs
 from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.room import can_leave
 from chainer_ooc.execute.seen import Parameters, name_of
 from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import IterationStats
@@ -64,7 +65,6 @@ class Session:
         """Runs a forward call that is within no other."""
         if not _is_managed(inputs):
             return self._evaluate(function, inputs)
-        is_foreign = may_write_inputs(function)
         with self._guard(function, 'forward'), computing():
             with LOCK:
                 if self._iteration is None or self._iteration.is_over():
@@ -73,7 +73,7 @@ class Session:
                 assert iteration is not None
                 iteration.before_call(function, inputs)
             started = self._memory.backend.moment()
-            with self._memory.backend.computing(), computing(is_foreign):
+            with self._memory.backend.computing(), computing(iteration.is_foreign):
                 outputs: tuple[Any, ...] = function._apply(inputs)
             span = started, self._memory.backend.moment()
             if function.inputs is not None:
@@ -105,7 +105,7 @@ class Session:
             with LOCK:
                 needed = iteration.before_step(function)
             started = self._memory.backend.moment()
-            with self._memory.backend.computing(), computing(may_write_inputs(function)):
+            with self._memory.backend.computing(), computing(iteration.is_foreign):
                 run(*arguments)
             span = started, self._memory.backend.moment()
             with LOCK:
