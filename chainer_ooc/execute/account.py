@@ -30,26 +30,6 @@ from chainer_ooc.execute.storage import State, Storage
 Listener = Callable[[str, object, int, int], None]
 
 
-@dataclass(frozen=True)
-class Beside:
-    """Bytes that live beside feature maps."""
-
-    parameter_bytes: int = 0
-    gradient_bytes: int = 0
-    optimizer_bytes: int = 0
-    scratch_bytes: int = 0
-
-    @property
-    def steady_bytes(self) -> int:
-        """Those that stay from one iteration to the next."""
-        return self.parameter_bytes + self.optimizer_bytes
-
-    @property
-    def total_bytes(self) -> int:
-        """All of them."""
-        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes + self.scratch_bytes
-
-
 @dataclass(eq=False)
 class _Block:
     """One block that is alive, as it was counted.
@@ -94,25 +74,28 @@ class Account:
     """The blocks of one memory that are alive, and what stands beside them.
 
     Which block is whose is known to all accounts together: a graph may span threads, and a block has one storage.
+
+    Attributes:
+        beside_bytes: what lives beside feature maps.
     """
 
     _blocks: ClassVar[dict[int, _Block]] = {}  # by the root's identity
     _deaths: ClassVar[deque[tuple[int, weakref.ref[Array]]]] = deque()
 
     def __init__(self) -> None:
-        self.beside, self._beside_bytes = Beside(), 0
+        self.beside_bytes = 0
         self.listener: Listener = _nobody
         self._map_bytes = self._spare_bytes = self._metered_bytes = self._program_bytes = 0
         self._epoch = 0
 
-    def stands(self, beside: Beside) -> None:
+    def stands(self, beside_bytes: int) -> None:
         """Says what lives beside feature maps now."""
-        self.beside, self._beside_bytes = beside, beside.total_bytes
+        self.beside_bytes = beside_bytes
 
     def near_bytes(self) -> int:
         """Bytes in near memory that count."""
         bury()
-        return self._map_bytes + self._beside_bytes
+        return self._map_bytes + self.beside_bytes
 
     def map_bytes(self) -> int:
         """Bytes of feature maps."""

@@ -180,7 +180,7 @@ class Residency(Account):
 
     def touch(self, storage: Storage) -> None:
         """A storage was used, or has come: its next use is another one now."""
-        if storage.nbytes >= max(self.context.min_bytes, 1):
+        if storage.nbytes >= self.context.min_bytes:
             self._candidates.add(storage)
 
     def register(self, array: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
@@ -511,7 +511,7 @@ class Residency(Account):
             return True
         if not self.fits(nbytes):
             return False
-        if self._spare_bytes > (left_bytes := budget_bytes - self._map_bytes - self._beside_bytes - nbytes):
+        if self._spare_bytes > (left_bytes := budget_bytes - self._map_bytes - self.beside_bytes - nbytes):
             self.spare_at_most(left_bytes)
         return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
 
@@ -545,7 +545,8 @@ class Residency(Account):
             thorough: tries once more everything that could not go before.
         """
         self.reap()
-        if not self.has_room(nbytes):
+        has_room = self.has_room(nbytes)
+        if not has_room:
             with self.tally.stalled():
                 if self.fits(nbytes):
                     self.backend.trim()
@@ -553,7 +554,7 @@ class Residency(Account):
                 while not self.has_room(nbytes) and self.free_something():
                     pass
         self._limit_kept(nbytes)
-        return self.fits(nbytes)
+        return has_room or self.fits(nbytes)
 
     def leave_room(self, peak_bytes: int) -> None:
         """The program may allocate without asking, as an optimizer or an evaluation does: spare maps leave room for it.

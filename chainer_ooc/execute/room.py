@@ -16,9 +16,8 @@ from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute.account import Beside
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.seen import Parameters, name_of
+from chainer_ooc.execute.seen import Beside, Parameters, name_of
 from chainer_ooc.execute.storage import State, Storage
 
 
@@ -48,7 +47,7 @@ class Room:
     def standing(self) -> Standing:
         """What lives through the iteration beside its feature maps."""
         self.look()
-        self._memory.stands(self.beside)
+        self._memory.stands(self.beside.total_bytes)
         steady_bytes = self.beside.steady_bytes + _fixed_bytes(self._memory, self._settings.min_bytes)
         return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes)
 
@@ -79,12 +78,12 @@ class Room:
             InfeasibleBudgetError: it does not fit and nothing can leave.
         """
         memory = self._memory
-        self._stands(scratch_bytes)
+        memory.stands(self.beside.total_bytes + scratch_bytes)
         fits = memory.make_room(need_bytes)
         if not fits and certain:
             gc.collect()
             self.look()
-            self._stands(scratch_bytes)
+            memory.stands(self.beside.total_bytes + scratch_bytes)
             fits = memory.make_room(need_bytes, thorough=True)
         self.peak(need_bytes if certain else 0)
         if not fits and certain:
@@ -95,9 +94,6 @@ class Room:
         """Near memory holds so much more than what is in the account."""
         tally = self._memory.tally
         tally.peak_bytes = max(tally.peak_bytes, self._memory.near_bytes() + above_bytes)
-
-    def _stands(self, scratch_bytes: int) -> None:
-        self._memory.stands(replace(self.beside, scratch_bytes=scratch_bytes) if scratch_bytes else self.beside)
 
 
 def can_leave(storage: Storage, min_bytes: int) -> bool:

@@ -4,15 +4,35 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.execute.account import Beside, find
+from chainer_ooc.execute.account import find
 from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places
 from chainer_ooc.execute.recipe import owners_of
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Bytes that live beside feature maps."""
+
+    parameter_bytes: int = 0
+    gradient_bytes: int = 0
+    optimizer_bytes: int = 0
+
+    @property
+    def steady_bytes(self) -> int:
+        """Those that stay from one iteration to the next."""
+        return self.parameter_bytes + self.optimizer_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
 
 
 class Parameters:

@@ -39,7 +39,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -189,7 +189,7 @@ class Storage:
         self.transfer: Transfer | None = None
         self.recipe: Recipe | None = None
         self.seal: int | None = None
-        self.readers: weakref.WeakSet[Recipe] = weakref.WeakSet()
+        self.readers: Collection[Recipe] = ()
         self.places: dict[tuple[int, object], Place] = {}
         self.mapped = self.exposed = self.recalled = False
 
@@ -508,11 +508,15 @@ class Storage:
         """Says how the bytes are made again, or that they cannot be."""
         self.recipe = recipe
 
+    def read_by(self, recipe: Recipe) -> None:
+        """A recipe reads it, as long as that is alive."""
+        self.readers = weakref.WeakSet([*self.readers, recipe])
+
     def spoil_readers(self) -> None:
         """The bytes may not be any more what recipes have read."""
         for recipe in list(self.readers):
             recipe.spoil()
-        self.readers.clear()
+        self.readers = ()
 
     def _part(self) -> None:
         """Who held the array may have written to it, or will: recipes go on with what it was before."""
@@ -543,8 +547,8 @@ class Storage:
             made_by.retarget(self, other)
         for recipe in list(self.readers):
             recipe.retarget(self, other)
-            other.readers.add(recipe)
-        self.readers.clear()
+            other.read_by(recipe)
+        self.readers = ()
 
     def keep(self, block: ByteArray) -> None:
         """The bytes live as long as it does: until the places have them, or for ever once its memory is closed."""

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from chainer_ooc.execute.account import Account, Beside, find
+from chainer_ooc.execute.account import Account, find
 from chainer_ooc.execute.storage import Storage
 
 
@@ -43,9 +43,8 @@ def test_a_block_is_found_by_all_accounts_and_counted_by_one(account):
 
 
 def test_what_stands_beside_the_maps_counts(account):
-    account.stands(Beside(parameter_bytes=1, gradient_bytes=20, optimizer_bytes=300, scratch_bytes=4000))
-    assert account.near_bytes() == account.beside.total_bytes == 4321
-    assert account.beside.steady_bytes == 301
+    account.stands(4321)
+    assert account.near_bytes() == account.beside_bytes == 4321
 
 
 def test_what_is_handed_over_is_the_programs_until_it_is_a_feature_map_again(account):

@@ -174,7 +174,7 @@ def test_parameters_count_before_the_first_of_them_is_seen(file, monkeypatch):
     standing, make_room = [], Residency.make_room
 
     def noting(residency, need_bytes, thorough=False):
-        standing.append(residency.beside.total_bytes)
+        standing.append(residency.beside_bytes)
         return make_room(residency, need_bytes, thorough)
     monkeypatch.setattr(Residency, 'make_room', noting)
     train('residual', 'swap-all', iterations=1, plan=file, budget=BUDGET)
