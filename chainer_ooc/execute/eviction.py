@@ -22,14 +22,18 @@ from chainer_ooc.execute.storage import State, Storage
 #: As many of those that could not go are tried again at each shortage.
 AGAIN = 4
 
+#: Minus the next use, the order of use, and the storage.
+_Entry = tuple[float, int, weakref.ref[Storage]]
+
 
 class Candidates:
     """Storages that may be evicted."""
 
     def __init__(self) -> None:
         self._used: dict[weakref.ref[Storage], None] = {}  # in the order of their last use; not ranked yet
-        self._heap: list[tuple[float, int, weakref.ref[Storage]]] = []
-        self._aside: deque[tuple[float, int, weakref.ref[Storage]]] = deque()
+        self._latest: dict[weakref.ref[Storage], _Entry] = {}
+        self._heap: list[_Entry] = []
+        self._aside: deque[_Entry] = deque()
         self._serial = itertools.count()
 
     def add(self, storage: Storage) -> None:
@@ -40,9 +44,8 @@ class Candidates:
 
     def clear(self) -> None:
         """Forgets all: positions of another iteration follow."""
-        self._used.clear()
-        self._heap.clear()
-        self._aside.clear()
+        for known in (self._used, self._latest, self._heap, self._aside):
+            known.clear()
 
     def take_again(self, everything: bool) -> None:
         """Has some of those that were put aside come up once more, or all."""
@@ -55,8 +58,8 @@ class Candidates:
         while self._heap:
             entry = heapq.heappop(self._heap)
             storage = entry[2]()
-            if storage is not None and storage.serial == entry[1] and storage.state in (
-                    State.RESIDENT, State.ARRIVING):
+            if (storage is not None and self._latest[entry[2]] is entry
+                    and storage.state in (State.RESIDENT, State.ARRIVING)):
                 self._aside.append(entry)
                 return storage
         return None
@@ -65,7 +68,6 @@ class Candidates:
         for ref in self._used:
             storage = ref()
             if storage is not None:
-                serial = next(self._serial)
-                storage.rank(serial)
-                heapq.heappush(self._heap, (-next_use(storage), serial, ref))
+                self._latest[ref] = entry = -next_use(storage), next(self._serial), ref
+                heapq.heappush(self._heap, entry)
         self._used.clear()

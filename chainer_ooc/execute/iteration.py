@@ -73,6 +73,7 @@ class Iteration:
         graph: the recorded graph that it turned out to be, or None.
         finished: a backward pass has ended.
         recorded: what its calls allocate is measured.
+        writes: looks for those that nobody announces.
         is_foreign: the function in hand is the program's own, which may write to what it is given.
     """
 
@@ -91,7 +92,7 @@ class Iteration:
         self.is_foreign = False
         self._register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
         self._room = Room(memory, parameters, meter, settings)
-        self._writes = Writes()
+        self.writes = Writes()
         self._functions: deque[weakref.ref[Any]] = deque()
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
@@ -148,7 +149,7 @@ class Iteration:
         given = [find(array_of(each)) for each in inputs]
         memory.pin(each for each in given if each is not None)
         self.is_foreign = may_write_inputs(function)
-        self._writes.expect(function, self.is_foreign, memory.pinned)
+        self.writes.expect(function, self.is_foreign, memory.pinned)
         known = self.following.call_at(position)
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in memory.pinned)
         self._room.make(need_bytes, self._scratch_bytes(), self.following.is_certain and known is not None,
@@ -156,10 +157,6 @@ class Iteration:
         self._repeatable = self.recorded and is_repeatable(function, memory.backend.repeats_random)
         self._prototype = self._prepared(function, position)
         self._meter.mark()
-
-    def show(self, found: Sequence[Any]) -> None:
-        """Hooks may write to arrays from now on, also when a step has dropped what they lie on."""
-        self._writes.show(found)
 
     def _prepared(self, function: Any, position: int) -> Prototype | None:
         if position in self.following.orders.recipes and not may_change_maps(function):
@@ -172,7 +169,7 @@ class Iteration:
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._meter.above_mark_bytes()
         if self.recorded:
             self._room.peak(peak_bytes)
-        self._writes.look_at_given()
+        self.writes.look_at_given()
         ids, kept = self._register.call(function, inputs, outputs)
         self._functions.append(weakref.ref(function))
         self._call_of[id(function)] = position
@@ -180,8 +177,8 @@ class Iteration:
         arrays = [array_of(each) for each in (*inputs, *outputs)]
         call = recorder.call(name_of(function), ids, arrays, span, peak_bytes, self._repeatable)
         del arrays
-        if self.is_foreign:
-            self._note_written(call)
+        for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
+            recorder.maps[map_id].written = True  # their producers may not give them again
         self._liveness.read(call.inputs)
         self.following.check_call(recorder.calls)
         if self._prototype is not None and self.following.graph is not None:
@@ -202,11 +199,6 @@ class Iteration:
         for map_id in orders.leave_after.get(position, ()):
             hidden = self.recorder.maps[map_id].hidden
             (departures.swap_out_later if hidden else departures.swap_out)(self._storage(map_id))
-
-    def _note_written(self, call: Call) -> None:
-        """A function that may write to its inputs has read them: their producers may not give them again."""
-        for map_id in set(call.inputs) - {-1}:
-            self.recorder.maps[map_id].written = True
 
     def _hold(self, recipe: Recipe, position: int) -> None:
         """Says of the call's own maps that the plan gives up how they are made again."""
@@ -262,12 +254,12 @@ class Iteration:
     def before_step(self, function: Any) -> list[Storage]:
         """Makes resident what a function's backward reads, which it gives, and room for what it allocates."""
         memory, recorder = self._memory, self.recorder
-        self._writes.look_at_shown()
+        self.writes.look_at_shown()
         self._look_around(recorder.next_position)
         needed = retained(function)
         memory.pin(needed)
         self.is_foreign = may_write_inputs(function)
-        self._writes.expect(function, self.is_foreign, needed)
+        self.writes.expect(function, self.is_foreign, needed)
         for storage in needed:
             if storage.state is not State.RESIDENT:
                 storage.memory.fetch(storage, exposed=False)
@@ -294,7 +286,7 @@ class Iteration:
         peak_bytes, position = self._meter.above_mark_bytes(), self.recorder.next_position
         if self.recorded:
             self._room.peak(peak_bytes)
-        self._writes.look_at_given()
+        self.writes.look_at_given()
         own = [each.map for each in needed if each.token is self]
         if len(own) < len(needed):
             self._note_reuse(needed)
@@ -341,7 +333,7 @@ class Iteration:
     def end_backward(self) -> Callable[[], IterationStats]:
         """A backward pass ended; gives what will know the statistics, and waits for the device then."""
         self.finished = True
-        self.show(())
+        self.writes.show(())
         held = self._liveness.held()
         for map_id in held:
             self.recorder.maps[map_id].held = True
@@ -366,7 +358,7 @@ class Iteration:
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
-        self.show(())
+        self.writes.show(())
         self._meter.stop()
         self._memory.stop_metering()
         self._memory.pin()

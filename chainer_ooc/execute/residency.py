@@ -545,8 +545,7 @@ class Residency(Account):
             thorough: tries once more everything that could not go before.
         """
         self.reap()
-        has_room = self.has_room(nbytes)
-        if not has_room:
+        if not self.has_room(nbytes):
             with self.tally.stalled():
                 if self.fits(nbytes):
                     self.backend.trim()
@@ -554,7 +553,7 @@ class Residency(Account):
                 while not self.has_room(nbytes) and self.free_something():
                     pass
         self._limit_kept(nbytes)
-        return has_room or self.fits(nbytes)
+        return self.fits(nbytes)
 
     def leave_room(self, peak_bytes: int) -> None:
         """The program may allocate without asking, as an optimizer or an evaluation does: spare maps leave room for it.

@@ -9,7 +9,6 @@ Left out: what the account itself knows, and how it makes room (`residency`).
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.backends.base import Meter
@@ -25,7 +24,7 @@ class Room:
     """Near memory of one iteration.
 
     Attributes:
-        beside: bytes of parameters, of gradients and of the optimizer's state, as they were when it was looked last.
+        beside: what stands there, as it was when that was looked at last.
     """
 
     def __init__(self, memory: Residency, parameters: Parameters, meter: Meter, settings: Settings):
@@ -39,10 +38,9 @@ class Room:
         """Looks what stands beside the maps."""
         self.beside = self._parameters.beside()
 
-    def assume(self, parameter_bytes: int) -> None:
-        """Parameters take so much, where none was seen yet."""
-        if not self.beside.steady_bytes:
-            self.beside = replace(self.beside, parameter_bytes=parameter_bytes)
+    def assume(self, steady_bytes: int) -> None:
+        """Parameters and the optimizer's state take so much, where none was seen yet."""
+        self.beside = Beside(self.beside.steady_bytes or steady_bytes, self.beside.gradient_bytes)
 
     def standing(self) -> Standing:
         """What lives through the iteration beside its feature maps."""

@@ -18,21 +18,20 @@ from chainer_ooc.record.recorder import Recorder
 
 @dataclass(frozen=True)
 class Beside:
-    """Bytes that live beside feature maps."""
+    """Bytes that live beside feature maps.
 
-    parameter_bytes: int = 0
+    Attributes:
+        steady_bytes: of parameters and the optimizer's state, which stay from one iteration to the next.
+        gradient_bytes: of their gradients.
+    """
+
+    steady_bytes: int = 0
     gradient_bytes: int = 0
-    optimizer_bytes: int = 0
-
-    @property
-    def steady_bytes(self) -> int:
-        """Those that stay from one iteration to the next."""
-        return self.parameter_bytes + self.optimizer_bytes
 
     @property
     def total_bytes(self) -> int:
         """All of them."""
-        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+        return self.steady_bytes + self.gradient_bytes
 
 
 class Parameters:
@@ -57,15 +56,14 @@ class Parameters:
 
     def beside(self) -> Beside:
         """Bytes of the arrays, of the gradients and of the optimizer's state."""
-        parameter_bytes = gradient_bytes = optimizer_bytes = 0
+        steady_bytes = gradient_bytes = 0
         alive = {key: parameter for key, ref in self._parameters.items() if (parameter := ref()) is not None}
         self._parameters = {key: self._parameters[key] for key in alive}
         for parameter in alive.values():
-            parameter_bytes += _nbytes(array_of(parameter))
-            gradient_bytes += _nbytes(parameter.grad)
             state = getattr(parameter.update_rule, 'state', None) or {}
-            optimizer_bytes += sum(_nbytes(value) for value in state.values())
-        return Beside(parameter_bytes, gradient_bytes, optimizer_bytes)
+            steady_bytes += sum(map(_nbytes, (array_of(parameter), *state.values())))
+            gradient_bytes += _nbytes(parameter.grad)
+        return Beside(steady_bytes, gradient_bytes)
 
 
 #: Ids of a call's inputs, outputs and hidden arrays; -1 for what cannot be moved.

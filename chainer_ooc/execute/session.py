@@ -146,7 +146,7 @@ class Session:
             if iteration is None or is_computing():
                 _open(found)
             else:
-                iteration.show(found)
+                iteration.writes.show(found)
 
     def adopt(self, settings: config.Settings) -> bool:
         """Goes on under other settings, from the next iteration; False if they need another backend."""

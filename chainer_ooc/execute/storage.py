@@ -168,12 +168,11 @@ class Storage:
         mapped: the block shows the far copy itself: the two cannot differ.
         recalled: it is to stay although it is LEAVING.
         exposed: the program may have an array on it, so that the far copy may be outdated.
-        serial: of its latest entry among those that may be evicted.
     """
 
     __slots__ = (
         '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'nbytes',
-        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'seal', 'serial', 'state', 'token',
+        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'seal', 'state', 'token',
         'touched', 'transfer')
 
     def __init__(self, memory: Memory, root: Array | None, nbytes: int):
@@ -182,7 +181,7 @@ class Storage:
         self.state = State.LOST if root is None else State.RESIDENT
         self.root: weakref.ref[Array] = _NOBODY if root is None else weakref.ref(root)
         self.token: object = None
-        self.map, self.touched, self.pending_uses, self.serial = -1, -1, 0, -1
+        self.map, self.touched, self.pending_uses = -1, -1, 0
         self.from_outside = False
         self.block: ByteArray | None = None
         self.copy: FarCopy | None = None
@@ -213,10 +212,6 @@ class Storage:
     def use(self, position: int) -> None:
         """A computation has used it."""
         self.touched = position
-
-    def rank(self, serial: int) -> None:
-        """Its place among those that may be evicted is another one now."""
-        self.serial = serial
 
     def retain(self) -> None:
         """One more function retains it for its backward."""
