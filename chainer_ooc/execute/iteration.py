@@ -30,13 +30,12 @@ from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.freezing import freeze_trace
 from chainer_ooc.execute.liveness import Liveness
-from chainer_ooc.execute.look_ahead import look_ahead
+from chainer_ooc.execute.look_ahead import LookAhead
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.recipe import (
     Prototype,
-    Recipe,
     UnrepeatableError,
     is_repeatable,
     may_change_maps,
@@ -53,7 +52,7 @@ from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.writes import Writes
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.record.recorder import Recorder, Span, forms
-from chainer_ooc.trace import Call, Trace
+from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
 
 #: What an unknown call may allocate, as a multiple of its inputs.
@@ -96,11 +95,11 @@ class Iteration:
         self._functions: deque[weakref.ref[Any]] = deque()
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
-        self._before: tuple[int, ...] = ()
         self._liveness = Liveness(self._register.storages)
-        self._departures = Departures(memory)
         self._proven_bytes = proven_bytes
         self.following = Following(graphs, settings, memory.backend.reserve)
+        self._departures = Departures(memory, self.following, self._register, settings)
+        self._look_ahead = LookAhead(memory, self.following, self._register, self._retained)
         self._orders = self.following.orders
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
@@ -182,47 +181,12 @@ class Iteration:
         self._liveness.read(call.inputs)
         self.following.check_call(recorder.calls)
         if self._prototype is not None and self.following.graph is not None:
-            self._hold(write_recipe(self._prototype, function, inputs, outputs, call, self._will_stay), position)
+            recipe = write_recipe(self._prototype, function, inputs, outputs, call, self._departures.will_stay)
+            self._departures.hold(recipe, position)
         self._prototype = None
-        self._let_go(position)
-        if self.following.graph is None and self.settings.policy != 'keep':
-            self._leave_eagerly(call)
+        self._departures.after_call(call)
         self._memory.pin()
         self._wait_if_synchronous()
-
-    def _let_go(self, position: int) -> None:
-        """Has go what the plan says, after a call. What is hidden stays until the next: F.dropout looks at it again."""
-        orders, departures = self.following.orders, self._departures
-        for map_id in orders.forget_after.get(position, ()):
-            hidden = self.recorder.maps[map_id].hidden
-            (departures.give_up_later if hidden else departures.give_up)(self._storage(map_id))
-        for map_id in orders.leave_after.get(position, ()):
-            hidden = self.recorder.maps[map_id].hidden
-            (departures.swap_out_later if hidden else departures.swap_out)(self._storage(map_id))
-
-    def _hold(self, recipe: Recipe, position: int) -> None:
-        """Says of the call's own maps that the plan gives up how they are made again."""
-        for product in recipe.products:
-            storage = product.storage()
-            if (storage is not None and storage.recipe is None and self.following.is_forgettable(storage.map)
-                    and self.recorder.maps[storage.map].producer == position):
-                storage.remember(recipe)
-                storage.watch()
-
-    def _will_stay(self, storage: Storage) -> bool:
-        """Whether a map can be had in backward: it is retained, now or by a later call, or can be made again."""
-        graph = self.following.graph
-        planned = graph is not None and storage.token is self and graph.trace.maps[storage.map].retained
-        return planned or storage.can_return()
-
-    def _leave_eagerly(self, call: Call) -> None:
-        """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""
-        here = (*call.inputs, *call.hidden)
-        for map_id in dict.fromkeys((*self._before, *here)):
-            storage = self._storage(map_id) if map_id >= 0 and map_id not in call.outputs else None
-            if storage is not None and storage.pending_uses > 0 and storage.nbytes >= max(self.settings.min_bytes, 1):
-                self._departures.swap_out(storage)
-        self._before = call.outputs
 
     # --- backward --------------------------------------------------------------------------------------------------
 
@@ -239,14 +203,14 @@ class Iteration:
             self.following.check_forward_is_over(self._retained)
         self._in_backward = True
         self._room.look()
-        self._start_swap_ins()
+        self._look_ahead.start()
 
     def _note_holders(self, held: list[Storage]) -> None:
         for each in held:
             if each.token is self:
                 self.recorder.maps[each.map].last_held = len(self.recorder.calls) - 1
         for map_id, row in enumerate(self.recorder.maps):
-            storage = self._storage(map_id)
+            storage = self._register.storage(map_id)
             row.foreign = (storage is not None and storage.state is State.RESIDENT
                            and storage.root() is not None and storage.is_held_elsewhere())
             row.shown = storage is not None and storage.is_shown()
@@ -301,32 +265,16 @@ class Iteration:
             storage.memory.touch(storage)
         inputs = self.recorder.calls[call].inputs if call >= 0 else ()
         self._liveness.step_over(inputs, self.following.freed_after(position))
-        for map_id in self.following.orders.leave_after.get(position, ()):
-            self._departures.swap_out(self._storage(map_id))
+        self._departures.after_step(position)
         self._memory.pin()
         self._wait_if_synchronous()
-        self._start_swap_ins()
+        self._look_ahead.start()
 
     def _note_reuse(self, needed: list[Storage]) -> None:
         """A map of an earlier iteration's graph was read again: that graph's plan may not lose it."""
         for other in {each.token for each in needed if each.token is not self}:
             if isinstance(other, Iteration) and other.graph is not None:
                 other.graph.note_reuse([each.map for each in needed if each.token is other])
-
-    def _start_swap_ins(self) -> None:
-        """Starts the swap-ins that are due; with no plan, those of the calls that backward probably comes to next."""
-        if self.following.graph is None:
-            latest = self.recorder.steps[-1].call if self.recorder.steps else len(self.recorder.calls)
-            look_ahead(self._memory, self._retained, latest, self._storage)
-            return
-        step = self.following.step_at(len(self.recorder.steps))
-        ahead_bytes = step.peak_bytes if step is not None else 0
-        while (swap_in := self.following.due(self.recorder.next_position)) is not None:
-            storage = self._storage(swap_in.map)
-            if storage is not None and swap_in.use >= self.recorder.next_position and not (
-                    self._memory.can_come(storage, ahead_bytes) and storage.memory.prefetch(storage)):
-                return
-            self.following.started()
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -422,10 +370,6 @@ class Iteration:
     def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
         if token is self and map_id < len(self.recorder.maps):
             self.recorder.event(kind, map_id, nbytes)
-
-    def _storage(self, map_id: int) -> Storage | None:
-        storages = self._register.storages
-        return storages[map_id]() if map_id < len(storages) else None
 
     def _scratch_bytes(self) -> int:
         return self._room.scratch_bytes(self.recorded, self._in_backward and self.following.graph is None)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import chainer
+
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places
@@ -75,26 +77,30 @@ class Register:
 
     Args:
         memory: where the storages are.
-        recorder: takes the rows of the maps.
         parameters: which are no feature maps.
-        token: of the iteration.
         min_bytes: smaller arrays that functions hide stay with them unseen.
 
     Attributes:
+        recorder: takes the rows of the maps.
+        token: what tells that a storage is a feature map of the iteration.
         storages: of the feature maps, by id.
     """
 
     def __init__(self, memory: Residency, recorder: Recorder, parameters: Parameters, token: object, min_bytes: int):
         self.storages: list[weakref.ref[Storage]] = []
+        self.recorder = recorder
+        self.token = token
         self._memory = memory
-        self._recorder = recorder
         self._parameters = parameters
-        self._token = token
         self._min_bytes = min_bytes
+
+    def storage(self, map_id: int) -> Storage | None:
+        """The storage of a feature map, if it is still known."""
+        return self.storages[map_id]() if 0 <= map_id < len(self.storages) else None
 
     def call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Ids, list[Storage]]:
         """Takes note of all that a call has touched; returns the ids, and the storages that its backward may read."""
-        producer = len(self._recorder.calls)
+        producer = len(self.recorder.calls)
         given = [self._given(each, node) for each, node in zip(inputs, function.inputs, strict=True)]
         made = [self._shown(array_of(each), each.node, producer) for each in outputs]
         places = hidden_places(function)
@@ -102,12 +108,12 @@ class Register:
         kept = retained(function, places)
         for storage in kept:
             storage.retain()
-            if storage.token is self._token:
-                self._recorder.maps[storage.map].retained = True
+            if storage.token is self.token:
+                self.recorder.maps[storage.map].retained = True
         return (given, made, hidden), kept
 
     def _given(self, given: Any, node: Any) -> int:
-        if _is_parameter(given):
+        if isinstance(given, chainer.Parameter):
             self._parameters.add(given)
             return -1
         return self._shown(array_of(given), node, None)
@@ -131,13 +137,13 @@ class Register:
         """The storage under an array that a call has used, which has an id from now on."""
         if array is None or self._parameters.own(array):
             return None
-        recorder, from_outside = self._recorder, producer is None
+        recorder, from_outside = self.recorder, producer is None
         new_id = len(recorder.maps)
-        storage = self._memory.register(array, self._token, new_id, from_outside)
+        storage = self._memory.register(array, self.token, new_id, from_outside)
         if storage is None:
             return None
-        if storage.token is not self._token:
-            storage.assign(self._token, new_id, from_outside)
+        if storage.token is not self.token:
+            storage.assign(self.token, new_id, from_outside)
             if storage.counted_bytes < storage.nbytes:
                 storage.count_as(int(array.nbytes))
             self._memory.count_again(storage)
@@ -153,10 +159,10 @@ class Register:
 
     def _count_part(self, storage: Storage, array: Any, is_new: bool) -> None:
         """One more part of a block from outside, of which only the parts that are used count."""
-        if self._recorder.is_other_part(storage.map, arrays.layout_of(array, storage.root())) and not is_new:
+        if self.recorder.is_other_part(storage.map, arrays.layout_of(array, storage.root())) and not is_new:
             storage.count_as(min(storage.nbytes, storage.counted_bytes + int(array.nbytes)))
             self._memory.count_again(storage)
-            self._recorder.maps[storage.map].nbytes = storage.counted_bytes
+            self.recorder.maps[storage.map].nbytes = storage.counted_bytes
 
     def _is_map(self, place: AttributePlace) -> bool:
         """Whether a function hides an array that nobody else has: persistent values and constants are no maps."""
@@ -202,12 +208,6 @@ def retained(function: Any, hidden: Sequence[AttributePlace] | None = None) -> l
     for place in hidden_places(function) if hidden is None else hidden:
         found[find(place.get())] = None
     return [each for each in found if each is not None]
-
-
-def _is_parameter(given: Any) -> bool:
-    import chainer
-
-    return isinstance(given, chainer.Parameter)
 
 
 def _nbytes(array: Any) -> int:
