@@ -94,7 +94,8 @@ class Account:
 
     def near_bytes(self) -> int:
         """Bytes in near memory that count."""
-        bury()
+        if self._deaths:
+            bury()
         return self._map_bytes + self.beside_bytes
 
     def map_bytes(self) -> int:

@@ -37,7 +37,8 @@ from chainer_ooc.backends.base import ByteArray
 
 Array = np.ndarray[Any, Any]
 
-
+#: What most attributes of functions are; `is_array` would say so too, in a call more for each.
+_NO_ARRAYS = frozenset({type(None), bool, int, str, tuple, list, dict})
 
 
 class _Thread(threading.local):
@@ -379,4 +380,4 @@ def hidden_places(function: Any) -> list[AttributePlace]:
         owners.append(old_style)
     return [AttributePlace(owner, name)
             for owner in owners for name, value in owner.__dict__.items()
-            if is_array(value) and not hasattr(type(owner), name)]
+            if type(value) not in _NO_ARRAYS and is_array(value) and not hasattr(type(owner), name)]

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import chainer
-
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places
@@ -50,11 +48,10 @@ class Parameters:
         if root is not None and not self.own(root):
             self._roots[id(root)] = weakref.ref(root)
 
-    def own(self, array: Any) -> bool:
-        """Whether an array lies on a parameter's storage."""
-        root = arrays.root_of(array)
+    def own(self, root: Any) -> bool:
+        """Whether what owns a block owns a parameter's."""
         ref = self._roots.get(id(root))
-        return ref is not None and root is not None and ref() is root
+        return ref is not None and ref() is root
 
     def beside(self) -> Beside:
         """Bytes of the arrays, of the gradients and of the optimizer's state."""
@@ -113,6 +110,8 @@ class Register:
         return (given, made, hidden), kept
 
     def _given(self, given: Any, node: Any) -> int:
+        import chainer
+
         if isinstance(given, chainer.Parameter):
             self._parameters.add(given)
             return -1
@@ -135,7 +134,8 @@ class Register:
 
     def _map(self, array: Any, producer: int | None, hidden: bool = False) -> Storage | None:
         """The storage under an array that a call has used, which has an id from now on."""
-        if array is None or self._parameters.own(array):
+        root = arrays.root_of(array)
+        if root is None or self._parameters.own(root):
             return None
         recorder, from_outside = self.recorder, producer is None
         new_id = len(recorder.maps)
