@@ -73,10 +73,7 @@ def current() -> Settings:
     import chainer
 
     # Each call of a function comes here: reading the attributes one by one would take it ten times as long.
-    values, own = _common_values(vars(chainer.global_config)), vars(chainer.config._local)
-    if not own.keys().isdisjoint(_READERS):
-        values = tuple(own.get(name, value) for name, value in zip(_READERS, values, strict=True))
-    return _settings(*values)
+    return _settings(*_values({**vars(chainer.global_config), **vars(chainer.config._local)}))
 
 
 @functools.lru_cache(maxsize=16)
@@ -179,4 +176,4 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     'ooc_allocator': _allocator,
     'ooc_log': _log_level,
 }
-_common_values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter(*_READERS)
+_values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter(*_READERS)

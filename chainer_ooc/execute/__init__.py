@@ -5,8 +5,10 @@ The files, from what a program calls down to what holds its bytes; each imports 
     manager                                     which session a call belongs to: one for each thread and device
     session                                     sees iterations begin and end; one lock around what changes
     iteration                                   one forward call, one backward step, from top to bottom
+    departures, look_ahead, liveness            maps on their way out; on their way in; their end
+    room, writes                                what a computation needs; who may write to what it is given
     following, plans, saved_plans, times        the known graph that an iteration seems to be, and its plan
-    seen, departures, liveness, look_ahead      what a call touches; maps on their way out; their end; their way in
+    seen                                        what a call touches
     revival, afterwards                         how what is lost is made again, also without having been planned
     mapped, residency, arrivals, eviction       every move of bytes, and the budget
     recipe, prototype                           how a call is run again; what is known about functions

@@ -103,6 +103,9 @@ class Account:
     """The blocks of one memory that are alive, and what stands beside them.
 
     Which block is whose is known to all accounts together: a graph may span threads, and a block has one storage.
+
+    Attributes:
+        beside_bytes: what lives beside feature maps.
     """
 
     _blocks: ClassVar[dict[int, _Block]] = {}  # by the root's identity
@@ -185,7 +188,11 @@ class Account:
 
 def find(array: Any) -> Storage | None:
     """Returns the storage under an array, or None if it is not known or cannot be moved."""
-    root = arrays.root_of(array)
+    return storage_at(arrays.root_of(array))
+
+
+def storage_at(root: Any) -> Storage | None:
+    """Returns the storage of the block that `root` owns, or None."""
     block = Account._blocks.get(id(root))
     return block.storage() if block is not None and block.root() is root else None
 

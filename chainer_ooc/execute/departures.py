@@ -1,5 +1,8 @@
 """The maps of one iteration on their way out: swapped out now or when that is possible, or given up to be made again.
 
+While a known graph is followed its plan says which, and after which call or step. Without a plan what a call retained
+leaves as soon as the next call does not need it.
+
 What somebody else still holds cannot leave. It is tried again when the next calls begin, then after two more, four,
 eight and so on, so that holding everything costs each call the same.
 """
@@ -9,8 +12,13 @@ from __future__ import annotations
 import collections
 import weakref
 
+from chainer_ooc.config import Settings
+from chainer_ooc.execute.following import Following
+from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.seen import Register
 from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.trace import Call
 
 #: So many calls in a row try again what could not leave.
 EVERY_CALL = 4
@@ -19,14 +27,65 @@ _Ref = weakref.ref[Storage]
 
 
 class Departures:
-    """Lets go of maps in forward."""
+    """Lets go of maps.
 
-    def __init__(self, memory: Residency):
+    Args:
+        memory: of the session.
+        following: the graph, and its plan.
+        register: finds a map's storage.
+        settings: of the iteration.
+    """
+
+    def __init__(self, memory: Residency, following: Following, register: Register, settings: Settings):
         self._memory = memory
+        self._following = following
+        self._register = register
+        self._settings = settings
+        self._before: tuple[int, ...] = ()  # made by the call before
         self._now = 0
         self._hesitant: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
         self._put_off: list[_Ref] = []
         self._given_up: list[_Ref] = []
+
+    def after_call(self, call: Call) -> None:
+        """Lets go of what the plan says; without one, of what was retained and is not needed by the next call."""
+        orders, maps = self._following.orders, self._register.recorder.maps
+        for map_id in orders.forget_after.get(call.index, ()):
+            # What is hidden does not go before the next call: F.dropout looks at the mask once more.
+            (self.give_up_later if maps[map_id].hidden else self.give_up)(self._register.storage(map_id))
+        for map_id in orders.leave_after.get(call.index, ()):
+            (self.swap_out_later if maps[map_id].hidden else self.swap_out)(self._register.storage(map_id))
+        if self._following.graph is None and self._settings.policy != 'keep':
+            self._leave_eagerly(call)
+
+    def after_step(self, position: int) -> None:
+        """Lets go of what leaves after a step of backward."""
+        for map_id in self._following.orders.leave_after.get(position, ()):
+            self.swap_out(self._register.storage(map_id))
+
+    def hold(self, recipe: Recipe, position: int) -> None:
+        """Says of a call's own maps that the plan gives up how they are made again."""
+        for product in recipe.products:
+            storage = product.storage()
+            if (storage is not None and storage.recipe is None and self._following.is_forgettable(storage.map)
+                    and self._register.recorder.maps[storage.map].producer == position):
+                storage.remember(recipe)
+                storage.watch()
+
+    def will_stay(self, storage: Storage) -> bool:
+        """Whether a map can be had in backward: it is retained, now or by a later call, or can be made again."""
+        graph = self._following.graph
+        if graph is not None and storage.token is self._register.token and graph.trace.maps[storage.map].retained:
+            return True
+        return storage.can_return()
+
+    def _leave_eagerly(self, call: Call) -> None:
+        """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""
+        for map_id in dict.fromkeys((*self._before, *call.inputs, *call.hidden)):
+            storage = self._register.storage(map_id) if map_id not in call.outputs else None
+            if storage is not None and storage.pending_uses > 0 and storage.nbytes >= self._settings.min_bytes:
+                self.swap_out(storage)
+        self._before = call.outputs
 
     def swap_out(self, storage: Storage | None) -> None:
         """Swaps a map out, at once or as soon as nobody else holds it."""

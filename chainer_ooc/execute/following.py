@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from chainer_ooc.classify.decision import Shared
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
-from chainer_ooc.execute.plans import Graph, Graphs, Orders
-from chainer_ooc.schedule.plan import Plan
+from chainer_ooc.execute.plans import NO_ORDERS, Graph, Graphs
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 
@@ -28,18 +26,19 @@ class Following:
 
     Attributes:
         graph: the one that is followed, or None.
+        orders: of its plan; none without a graph.
         left: one was followed, and then the program differed.
     """
 
     def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None]):
         self.graph: Graph | None = None
+        self.orders = NO_ORDERS
         self.left = False
         self._graphs = graphs
         self._settings = settings
         self._budget_bytes = 0
         self._standing = Standing(0, 0)
         self._reserve = reserve
-        self._orders: Orders | None = None
         self._next_swap_in = 0
 
     def begin(self, label: str, arguments: str, first_bytes: int, standing: Standing, budget_bytes: int) -> None:
@@ -74,11 +73,6 @@ class Following:
     def is_certain(self) -> bool:
         """Whether the graph's figures were measured."""
         return self.graph is not None and self.graph.is_metered
-
-    @property
-    def plan(self) -> Plan | None:
-        """The plan in force."""
-        return None if self._orders is None else self._orders.plan
 
     # --- what is expected ------------------------------------------------------------------------------------------
 
@@ -116,48 +110,20 @@ class Following:
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
-    def leaving_after(self, position: int) -> Sequence[int]:
-        """Maps to swap out after a call or step."""
-        return () if self._orders is None else self._orders.leave_after.get(position, ())
-
-    def forgotten_after(self, position: int) -> Sequence[int]:
-        """Maps to give up after a call, which can be made again."""
-        return () if self._orders is None else self._orders.forget_after.get(position, ())
-
-    def needs_recipe(self, position: int) -> bool:
-        """Whether the call that comes may have to run again."""
-        return self._orders is not None and position in self._orders.recipes
-
-    @property
-    def is_synchronous(self) -> bool:
-        """Whether copies are waited for at the end of each call and step."""
-        return self._orders is not None and self._orders.plan.synchronous
-
-    @property
-    def maps_far_memory(self) -> bool:
-        """Whether what was swapped out is read where it is."""
-        return self._orders is not None and self._orders.plan.mapped
-
-    @property
-    def shares_chains(self) -> Shared:
-        """What of a chain of recomputations stays for the steps after."""
-        return self._orders is None or self._orders.plan.chains.shared
-
     def is_forgettable(self, map_id: int) -> bool:
         """Whether the plan gives a map up and has it made again."""
-        return (self._orders is not None and self.graph is not None and map_id in self._orders.forgettable
+        return (map_id in self.orders.forgettable and self.graph is not None
                 and not self.graph.trace.maps[map_id].reused)
 
     def freed_after(self, position: int) -> list[tuple[int, bool]]:
         """Maps to drop after a step, and whether they may be lost."""
-        if self._orders is None or self.graph is None:
-            return []
-        return [(each, may_lose and not self.graph.trace.maps[each].reused)
-                for each, may_lose in self._orders.free_after.get(position, ())]
+        freed = self.orders.free_after.get(position, ())
+        return [(each, may_lose and self.graph is not None and not self.graph.trace.maps[each].reused)
+                for each, may_lose in freed]
 
     def due(self, position: int) -> SwapIn | None:
         """The next swap-in, if it may start when a position begins; `started` moves on."""
-        swap_ins = self._orders.swap_ins if self._orders is not None else ()
+        swap_ins = self.orders.swap_ins
         first = swap_ins[self._next_swap_in] if self._next_swap_in < len(swap_ins) else None
         return first if first is not None and first.start <= position else None
 
@@ -171,8 +137,7 @@ class Following:
         feature_map = self.graph.trace.maps[map_id]
         if feature_map.last_forward_use >= position:
             return position
-        uses = feature_map.backward_uses if self._orders is None else self._orders.plan.chains.uses[map_id]
-        return next((use for use in uses if use >= position), float('inf'))
+        return next((use for use in self.orders.uses[map_id] if use >= position), float('inf'))
 
     # --- the way in and out ----------------------------------------------------------------------------------------
 
@@ -180,7 +145,7 @@ class Following:
         if graph is None or graph.recordings < self._settings.profile_iterations:
             return
         orders = graph.orders_for(self._settings, self._budget_bytes, self._standing, self._reserve, self._graphs.saved)
-        self.graph, self._orders = graph, orders
+        self.graph, self.orders = graph, orders
 
     def _leave(self) -> None:
-        self.graph, self._orders, self.left = None, None, True
+        self.graph, self.orders, self.left = None, NO_ORDERS, True

@@ -16,13 +16,11 @@ import functools
 import gc
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
-from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
@@ -30,25 +28,25 @@ from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.freezing import freeze_trace
 from chainer_ooc.execute.liveness import Liveness
-from chainer_ooc.execute.look_ahead import look_ahead
+from chainer_ooc.execute.look_ahead import LookAhead
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
-from chainer_ooc.execute.recipe import Recipe, write_recipe
+from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import COPY_IN, Context, Residency
 from chainer_ooc.execute.revival import make_again
-from chainer_ooc.execute.seen import Beside, Parameters, name_of, retained, see_call
+from chainer_ooc.execute.room import Room, can_leave
+from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
+from chainer_ooc.execute.writes import Writes
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.record.recorder import Recorder, Span, forms
-from chainer_ooc.trace import Call, Trace
+from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
 
-#: A storage with its checksum from before something ran, and an array on it that has to live until that is over.
-_Before = tuple[Storage, int | None, Any]
 #: What an unknown call may allocate, as a multiple of its inputs.
 UNKNOWN_CALL_ROOM = 4
 
@@ -66,6 +64,8 @@ class Iteration:
         graph: the recorded graph that it turned out to be, or None.
         finished: a backward pass has ended.
         recorded: what its calls allocate is measured.
+        writes: looks for those that nobody announces.
+        is_foreign: the function in hand is the program's own, which may write to what it is given.
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
@@ -80,18 +80,19 @@ class Iteration:
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
-        self._storages: list[weakref.ref[Storage]] = []
+        self.is_foreign = False
+        self._register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
+        self._room = Room(memory, parameters, meter, settings)
+        self.writes = Writes()
         self._functions: deque[weakref.ref[Any]] = deque()
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
-        self._before: tuple[int, ...] = ()
-        self._before_writes: list[_Before] = []
-        self._shown: list[_Before] = []
-        self._liveness = Liveness(self._storages)
-        self._departures = Departures(memory)
-        self._beside, self._scratch_bytes = Beside(), 0
+        self._liveness = Liveness(self._register.storages)
         self._proven_bytes = proven_bytes
         self.following = Following(graphs, settings, memory.backend.reserve)
+        self._departures = Departures(memory, self.following, self._register, settings)
+        self._look_ahead = LookAhead(memory, self.following, self._register, self._retained)
+        self._orders = self.following.orders
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Looks for a plan, and says what the memory is used for."""
@@ -99,37 +100,29 @@ class Iteration:
         first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
         del given
         try:
-            self.following.begin(*first, self._standing(), self.budget_bytes)
+            self.following.begin(*first, self._room.standing(), self.budget_bytes)
         except InfeasibleBudgetError:
             gc.collect()  # a model, or a graph, that the program has no more
             self.budget_bytes = max(self.budget_bytes, self._proven_bytes)
-            self.following.begin(*first, self._standing(), self.budget_bytes)
+            self.following.begin(*first, self._room.standing(), self.budget_bytes)
         self.graph = self.following.graph
-        if self.graph is not None and not self._beside.steady_bytes:
-            # A loaded plan runs before any parameter was seen.
-            self._beside = replace(self._beside, parameter_bytes=self.graph.trace.standing_backward_bytes)
+        if self.graph is not None:  # a loaded plan runs before any parameter was seen
+            self._room.assume(self.graph.trace.standing_backward_bytes)
         wanted = self.recorded or self.graph is None
         self.recorded = wanted and self._meter.start()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         tally = Tally(self._memory.backend)
         tally.begin()
-        self._memory.enter(self._context(tally))
+        self._enter(tally)
         self._memory.backend.limit(self.budget_bytes, self._memory.relieve)
 
-    def _standing(self) -> Standing:
-        """What lives through the iteration beside its feature maps."""
-        self._beside = self._parameters.beside()
-        self._stands(0)
-        steady_bytes = self._beside.steady_bytes + _fixed_bytes(self._memory, self.settings.min_bytes)
-        return Standing(steady_bytes + self._beside.gradient_bytes, steady_bytes)
-
-    def _context(self, tally: Tally) -> Context:
-        following = self.following
-        return Context(
-            tally, self.budget_bytes, self.settings.min_bytes, self._next_use,
-            MAPPED if following.maps_far_memory else COPY_IN, make_again, following.shares_chains, _note_lost,
-            self._event if self.recorded else None, self._meter.has_counted)
+    def _enter(self, tally: Tally) -> None:
+        self._orders = orders = self.following.orders
+        self._memory.enter(Context(
+            tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if orders.mapped else COPY_IN,
+            make_again, orders.shares_chains, _note_lost, self._event if self.recorded else None,
+            self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -146,45 +139,18 @@ class Iteration:
         self._look_around(position)
         given = [find(array_of(each)) for each in inputs]
         memory.pin(each for each in given if each is not None)
-        self._expect_writes(function, memory.pinned)
+        self.is_foreign = may_write_inputs(function)
+        self.writes.expect(function, self.is_foreign, memory.pinned)
         known = self.following.call_at(position)
-        self._stands(self._other_bytes())
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in memory.pinned)
-        self._room(need_bytes, self.following.is_certain and known is not None,
-                   f'{name_of(function)}, forward of call {position}')
+        self._room.make(need_bytes, self._scratch_bytes(), self.following.is_certain and known is not None,
+                        function, f'forward of call {position}')
         self._repeatable = self.recorded and prepare(function, memory.backend.repeats_random) is not None
         self._prototype = self._prepared(function, position)
         self._meter.mark()
 
-    def _expect_writes(self, function: Any, storages: Iterable[Storage]) -> None:
-        """A function or a hook of the program's may write to what it is given: then far copies are outdated."""
-        is_foreign = may_write_inputs(function)
-        self._before_writes = []
-        if not is_foreign and not may_change_maps(function):
-            return
-        for storage in storages:
-            if storage.readers and is_foreign:
-                storage.memory.open(storage)
-            elif storage.is_relied_on():
-                self._before_writes.append((storage, storage.checksum(), None))
-
-    def show(self, found: Sequence[Any]) -> None:
-        """Hooks may write to arrays from now on, also when a step has dropped what they lie on."""
-        self._look_for_writes(self._shown)
-        self._shown = [(storage, storage.checksum(), array) for array in found
-                       if (storage := find(array)) is not None and storage.is_relied_on()]
-
-    @staticmethod
-    def _look_for_writes(given: list[_Before]) -> None:
-        """What was written to is neither what its far copy is, nor what a recipe gives."""
-        for storage, before, _ in given:
-            if storage.checksum() != before:
-                storage.spoil_readers()
-                storage.expose()
-                storage.memory.open(storage)
-
     def _prepared(self, function: Any, position: int) -> Prototype | None:
-        if self.following.needs_recipe(position) and not may_change_maps(function):
+        if position in self.following.orders.recipes and not may_change_maps(function):
             return prepare(function, self._memory.backend.repeats_random)
         return None
 
@@ -192,68 +158,26 @@ class Iteration:
         """Records a forward call, and lets go of what it used last."""
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._meter.above_mark_bytes()
         if self.recorded:
-            self._peak(peak_bytes)
-        self._look_for_writes(self._before_writes)
-        ids, kept, touched = see_call(
-            self._memory, recorder, self._parameters, self, function, inputs, outputs, self.settings.min_bytes)
-        self._keep_track(function, kept, touched)
+            self._room.peak(peak_bytes)
+        self.writes.look_at_given()
+        ids, kept = self._register.call(function, inputs, outputs)
+        self._functions.append(weakref.ref(function))
+        self._call_of[id(function)] = position
+        self._retained.append([each.map for each in kept if each.token is self])
         arrays = [array_of(each) for each in (*inputs, *outputs)]
         call = recorder.call(name_of(function), ids, arrays, span, peak_bytes, self._repeatable)
         del arrays
-        if may_write_inputs(function):
-            self._note_written(call)
+        for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
+            recorder.maps[map_id].written = True  # their producers may not give them again
         self._liveness.read(call.inputs)
         self.following.check_call(recorder.calls)
         if self._prototype is not None and self.following.graph is not None:
-            self._hold(write_recipe(self._prototype, function, inputs, outputs, call, self._will_stay), position)
+            recipe = write_recipe(self._prototype, function, inputs, outputs, call, self._departures.will_stay)
+            self._departures.hold(recipe, position)
         self._prototype = None
-        # What is hidden does not go before the next call: F.dropout looks at the mask once more.
-        for map_id in self.following.forgotten_after(position):
-            hidden = recorder.maps[map_id].hidden
-            (self._departures.give_up_later if hidden else self._departures.give_up)(self._storage(map_id))
-        for map_id in self.following.leaving_after(position):
-            hidden = recorder.maps[map_id].hidden
-            (self._departures.swap_out_later if hidden else self._departures.swap_out)(self._storage(map_id))
-        if self.following.graph is None and self.settings.policy != 'keep':
-            self._leave_eagerly(call)
+        self._departures.after_call(call)
         self._memory.pin()
         self._wait_if_synchronous()
-
-    def _keep_track(self, function: Any, kept: list[Storage], touched: dict[int, Storage]) -> None:
-        """Remembers the storages that got an id in this call, by id; the function retains `kept`."""
-        self._functions.append(weakref.ref(function))
-        self._call_of[id(function)] = len(self.recorder.calls)
-        self._retained.append([each.map for each in kept if each.token is self])
-        self._storages += [weakref.ref(touched[map_id]) for map_id in sorted(touched) if map_id >= len(self._storages)]
-
-    def _note_written(self, call: Call) -> None:
-        """A function that may write to its inputs has read them: their producers may not give them again."""
-        for map_id in set(call.inputs) - {-1}:
-            self.recorder.maps[map_id].written = True
-
-    def _hold(self, recipe: Recipe, position: int) -> None:
-        """Says of the call's own maps that the plan gives up how they are made again."""
-        for product in recipe.products:
-            storage = product.storage()
-            if (storage is not None and storage.recipe is None and self.following.is_forgettable(storage.map)
-                    and self.recorder.maps[storage.map].producer == position):
-                storage.remember(recipe)
-                storage.watch()
-
-    def _will_stay(self, storage: Storage) -> bool:
-        """Whether a map can be had in backward: it is retained, now or by a later call, or can be made again."""
-        graph = self.following.graph
-        planned = graph is not None and storage.token is self and graph.trace.maps[storage.map].retained
-        return planned or storage.can_return()
-
-    def _leave_eagerly(self, call: Call) -> None:
-        """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""
-        here = (*call.inputs, *call.hidden)
-        for map_id in dict.fromkeys((*self._before, *here)):
-            storage = self._storage(map_id) if map_id >= 0 and map_id not in call.outputs else None
-            if storage is not None and storage.pending_uses > 0 and storage.nbytes >= max(self.settings.min_bytes, 1):
-                self._departures.swap_out(storage)
-        self._before = call.outputs
 
     # --- backward --------------------------------------------------------------------------------------------------
 
@@ -269,15 +193,15 @@ class Iteration:
                         self._memory.book(storage, 'program')
             self.following.check_forward_is_over(self._retained)
         self._in_backward = True
-        self._beside = self._parameters.beside()
-        self._start_swap_ins()
+        self._room.look()
+        self._look_ahead.start()
 
     def _note_holders(self, held: list[Storage]) -> None:
         for each in held:
             if each.token is self:
                 self.recorder.maps[each.map].last_held = len(self.recorder.calls) - 1
         for map_id, row in enumerate(self.recorder.maps):
-            storage = self._storage(map_id)
+            storage = self._register.storage(map_id)
             row.foreign = (storage is not None and storage.state is State.RESIDENT
                            and storage.root() is not None and storage.is_held_elsewhere())
             row.shown = storage is not None and storage.is_shown()
@@ -285,11 +209,12 @@ class Iteration:
     def before_step(self, function: Any) -> list[Storage]:
         """Makes resident what a function's backward reads, which it gives, and room for what it allocates."""
         memory, recorder = self._memory, self.recorder
-        self._look_for_writes(self._shown)
+        self.writes.look_at_shown()
         self._look_around(recorder.next_position)
         needed = retained(function)
         memory.pin(needed)
-        self._expect_writes(function, needed)
+        self.is_foreign = may_write_inputs(function)
+        self.writes.expect(function, self.is_foreign, needed)
         for storage in needed:
             if storage.state is not State.RESIDENT:
                 storage.memory.fetch(storage, exposed=False)
@@ -297,18 +222,17 @@ class Iteration:
         call = self._call_of.get(id(function), -1)
         self.following.check_step(len(recorder.steps), call)
         known = self.following.step_at(len(recorder.steps))
-        scratch_bytes = self._other_bytes()
+        scratch_bytes = self._scratch_bytes()
         # Maps of an earlier iteration's graph, as in double backprop: no plan knows them, and they are needed here.
         earlier_bytes = sum(each.counted_bytes for each in needed if each.token is not self and not each.mapped)
         self._other_at_start_bytes = scratch_bytes + earlier_bytes
         if known is not None:
-            scratch_bytes = max(0, known.other_bytes - earlier_bytes - self._beside.gradient_bytes)
+            scratch_bytes = max(0, known.other_bytes - earlier_bytes - self._room.beside.gradient_bytes)
             need_bytes = known.peak_bytes
         else:
             need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
-        self._stands(scratch_bytes)
-        self._room(need_bytes, self.following.is_certain and known is not None,
-                   f'{name_of(function)}, backward of call {call}')
+        self._room.make(need_bytes, scratch_bytes, self.following.is_certain and known is not None,
+                        function, f'backward of call {call}')
         self._meter.mark()
         return needed
 
@@ -316,10 +240,11 @@ class Iteration:
         """Records a step, drops what is not needed any more, and starts the swap-ins that are due."""
         peak_bytes, position = self._meter.above_mark_bytes(), self.recorder.next_position
         if self.recorded:
-            self._peak(peak_bytes)
-        self._look_for_writes(self._before_writes)
-        self._note_reuse(needed)
+            self._room.peak(peak_bytes)
+        self.writes.look_at_given()
         own = [each.map for each in needed if each.token is self]
+        if len(own) < len(needed):
+            self._note_reuse(needed)
         call = self._call_of.get(id(function), -1)
         self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes)
         for storage in needed:
@@ -331,11 +256,10 @@ class Iteration:
             storage.memory.touch(storage)
         inputs = self.recorder.calls[call].inputs if call >= 0 else ()
         self._liveness.step_over(inputs, self.following.freed_after(position))
-        for map_id in self.following.leaving_after(position):
-            self._departures.swap_out(self._storage(map_id))
+        self._departures.after_step(position)
         self._memory.pin()
         self._wait_if_synchronous()
-        self._start_swap_ins()
+        self._look_ahead.start()
 
     def _note_reuse(self, needed: list[Storage]) -> None:
         """A map of an earlier iteration's graph was read again: that graph's plan may not lose it."""
@@ -343,27 +267,12 @@ class Iteration:
             if isinstance(other, Iteration) and other.graph is not None:
                 other.graph.note_reuse([each.map for each in needed if each.token is other])
 
-    def _start_swap_ins(self) -> None:
-        """Starts the swap-ins that are due; with no plan, those of the calls that backward probably comes to next."""
-        if self.following.graph is None:
-            latest = self.recorder.steps[-1].call if self.recorder.steps else len(self.recorder.calls)
-            look_ahead(self._memory, self._retained, latest, self._storage)
-            return
-        step = self.following.step_at(len(self.recorder.steps))
-        ahead_bytes = step.peak_bytes if step is not None else 0
-        while (swap_in := self.following.due(self.recorder.next_position)) is not None:
-            storage = self._storage(swap_in.map)
-            if storage is not None and swap_in.use >= self.recorder.next_position and not (
-                    self._memory.can_come(storage, ahead_bytes) and storage.memory.prefetch(storage)):
-                return
-            self.following.started()
-
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def end_backward(self) -> Callable[[], IterationStats]:
         """A backward pass ended; gives what will know the statistics, and waits for the device then."""
         self.finished = True
-        self.show(())
+        self.writes.show(())
         held = self._liveness.held()
         for map_id in held:
             self.recorder.maps[map_id].held = True
@@ -378,7 +287,7 @@ class Iteration:
                 'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '
                 'keep within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
         return functools.partial(
-            freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, self.following.plan)
+            freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, self.following.orders.plan)
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
@@ -388,7 +297,7 @@ class Iteration:
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
-        self.show(())
+        self.writes.show(())
         self._meter.stop()
         self._memory.meter(None)
         self._memory.pin()
@@ -406,13 +315,13 @@ class Iteration:
 
     def left_behind(self) -> list[Storage]:
         """What is still in near memory when it is over, and does not leave."""
-        found = (each() for each in self._storages)
+        found = (each() for each in self._register.storages)
         return [each for each in found if each is not None and each.token is self
                 and not can_leave(each, self.settings.min_bytes)]
 
     def timing(self) -> Timing | None:
         """What it took, if it followed a plan from its beginning to its end."""
-        graph, plan, recorder = self.following.graph, self.following.plan, self.recorder
+        graph, plan, recorder = self.following.graph, self.following.orders.plan, self.recorder
         if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
             return None
         return timing_of(recorder.seconds(self._memory.backend), self._memory.tally, plan.seconds)
@@ -421,14 +330,13 @@ class Iteration:
 
     def _look_around(self, position: int) -> None:
         """Takes note of what ended since the last computation: swap-outs, blocks that died, references."""
-        context, following = self._memory.context, self.following
-        if (context.far is MAPPED) != following.maps_far_memory or context.shares_chains != following.shares_chains:
-            self._memory.enter(self._context(self._memory.tally))
+        if self.following.orders is not self._orders:
+            self._enter(self._memory.tally)
         self._memory.reap()
         for storage in self._departures.go_on():
             if storage.token is self and not self._in_backward:
                 self.recorder.maps[storage.map].last_held = position - 1
-        if self.following.is_synchronous:
+        if self._orders.synchronous:
             self._memory.settle()
         self._memory.near_bytes()
         self.recorder.now = position
@@ -446,7 +354,7 @@ class Iteration:
         Source: OOC-Paleo 2.1 and 3.4 (vDNN). What differs: there a layer's swap-out runs beside the layer itself, which
         only reads the map; here no copy begins before the map's last use in forward has ended.
         """
-        if self.following.is_synchronous:
+        if self.following.orders.synchronous:
             self._memory.settle()
             self._memory.arrive_all()
 
@@ -454,37 +362,8 @@ class Iteration:
         if token is self and map_id < len(self.recorder.maps):
             self.recorder.event(kind, map_id, nbytes)
 
-    def _storage(self, map_id: int) -> Storage | None:
-        return self._storages[map_id]() if map_id < len(self._storages) else None
-
-    def _other_bytes(self) -> int:
-        """What was allocated since recording began and is no feature map; unrecorded: the gradients of parameters."""
-        if self.recorded:
-            return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered'))
-        if self.following.graph is None and self._in_backward:
-            return max(0, self._parameters.beside().gradient_bytes - self._beside.gradient_bytes)
-        return 0
-
-    def _stands(self, scratch_bytes: int) -> None:
-        """Says what lives beside the maps."""
-        self._scratch_bytes = scratch_bytes
-        self._memory.stands(self._beside.total_bytes + scratch_bytes)
-
-    def _room(self, need_bytes: int, certain: bool, where: str) -> None:
-        fits = self._memory.make_room(need_bytes)
-        if not fits and certain:
-            gc.collect()
-            self._beside = self._parameters.beside()
-            self._stands(self._scratch_bytes)
-            fits = self._memory.make_room(need_bytes, thorough=True)
-        self._peak(need_bytes if certain else 0)
-        if not fits and certain:
-            floor_bytes = self._memory.near_bytes() + need_bytes
-            raise InfeasibleBudgetError(self.settings.policy, self.budget_bytes, floor_bytes, where)
-
-    def _peak(self, above_bytes: int) -> None:
-        tally = self._memory.tally
-        tally.peak_bytes = max(tally.peak_bytes, self._memory.near_bytes() + above_bytes)
+    def _scratch_bytes(self) -> int:
+        return self._room.scratch_bytes(self.recorded, self._in_backward and self.following.graph is None)
 
     def _next_use(self, storage: Storage) -> float:
         """The position of a storage's next use, as far as a plan knows it; else the one not used longest goes first.
@@ -496,18 +375,6 @@ class Iteration:
         if self.following.graph is None or storage.map >= len(self.following.graph.trace.maps):
             return -float(storage.touched)
         return self.following.next_use(storage.map, self.recorder.next_position)
-
-
-def can_leave(storage: Storage, min_bytes: int) -> bool:
-    """Whether what an iteration left behind can be moved out of the way."""
-    return (storage.state is not State.RESIDENT or storage.root() is None
-            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
-
-
-def _fixed_bytes(memory: Residency, min_bytes: int) -> int:
-    """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
-    fixed = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
-    return fixed + (memory.bytes_of('program') if memory.backend.counts_all else 0)
 
 
 def _note_lost(storage: Storage) -> None:

@@ -23,13 +23,14 @@ class Liveness:
 
     def __init__(self, storages: Sequence[weakref.ref[Storage]]):
         self._storages = storages
-        self._unread: collections.Counter[int] = collections.Counter()
+        self._unread: collections.defaultdict[int, int] = collections.defaultdict(int)
         self._waiting: set[int] = set()
         self._dropped: list[weakref.ref[Storage]] = []
 
     def read(self, inputs: Iterable[int]) -> None:
         """A call has read these maps; its backward is to come."""
-        self._unread.update(set(inputs))
+        for map_id in set(inputs):
+            self._unread[map_id] += 1
 
     def step_over(self, inputs: Sequence[int], freed: list[tuple[int, bool]]) -> None:
         """Drops what is not needed any more after a step.

@@ -38,6 +38,8 @@ from chainer_ooc.execute.computing import only_reads
 
 Array = np.ndarray[Any, Any]
 
+#: What most attributes of functions are; `is_array` would say so too, in a call more for each.
+_NO_ARRAYS = frozenset({type(None), bool, int, str, tuple, list, dict})
 
 class Owner(Protocol):
     """What a stand-in asks for the bytes: a storage."""
@@ -293,7 +295,7 @@ def hidden_places(function: Any) -> list[AttributePlace]:
     """Finds where a function, or the old-style function that it adapts, keeps arrays as attributes."""
     return [AttributePlace(owner, name)
             for owner in owners_of(function) for name, value in owner.__dict__.items()
-            if is_array(value) and not hasattr(type(owner), name)]
+            if type(value) not in _NO_ARRAYS and is_array(value) and not hasattr(type(owner), name)]
 
 
 _OVERHEAD = 0

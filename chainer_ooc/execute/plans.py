@@ -12,10 +12,11 @@ import math
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend
+from chainer_ooc.classify.decision import Shared
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
@@ -40,10 +41,10 @@ ESTIMATES_PER_DOUBLING = 4
 
 @dataclass(frozen=True)
 class Orders:
-    """A plan as execution reads it: by position.
+    """A plan as execution reads it: by position. Without a plan there are none.
 
     Attributes:
-        plan: the plan itself.
+        plan: the plan itself, or None.
         leave_after: maps to swap out after a call or step.
         forget_after: maps to give up after a call, since they will be made again; or, where only chains read them,
             to leave to themselves.
@@ -51,15 +52,26 @@ class Orders:
         recipes: calls that may run again.
         forgettable: the maps of `forget_after`.
         swap_ins: in order.
+        synchronous: copies are waited for at the end of each call and step.
+        mapped: what was swapped out is read where it is.
+        shares_chains: what of a chain of recomputations stays for the steps after.
+        uses: by map, the positions of backward that use it.
     """
 
-    plan: Plan
-    leave_after: dict[int, list[int]]
-    forget_after: dict[int, list[int]]
-    free_after: dict[int, list[tuple[int, bool]]]
-    swap_ins: tuple[SwapIn, ...]
-    recipes: frozenset[int]
-    forgettable: frozenset[int]
+    plan: Plan | None = None
+    leave_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    forget_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    free_after: Mapping[int, Sequence[tuple[int, bool]]] = field(default_factory=dict)
+    swap_ins: tuple[SwapIn, ...] = ()
+    recipes: frozenset[int] = frozenset()
+    forgettable: frozenset[int] = frozenset()
+    synchronous: bool = False
+    mapped: bool = False
+    shares_chains: Shared = True
+    uses: Sequence[Sequence[int]] = ()
+
+
+NO_ORDERS = Orders()
 
 
 @dataclass
@@ -115,7 +127,7 @@ class Graph:
                         if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
         self.plan = self.orders[key].plan
-        if saved is not None and not self.is_estimate:
+        if saved is not None and self.plan is not None and not self.is_estimate:
             saved.keep(self.trace, self.plan, settings.min_bytes, self.is_metered)
         return self.orders[key]
 
@@ -345,4 +357,5 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
             may_lose = verdict is Verdict.KEEP and not each.reused
             free_after.setdefault(uses[-1], []).append((each.id, may_lose))
     return Orders(plan, leave_after, forget_after, free_after, plan.swap_ins, plan.chains.calls,
-                  frozenset(each for maps in forget_after.values() for each in maps))
+                  frozenset(each for maps in forget_after.values() for each in maps), plan.synchronous, plan.mapped,
+                  plan.chains.shared, plan.chains.uses)

@@ -165,7 +165,7 @@ def may_change_maps(function: Any) -> bool:
     """Whether a function of Chainer's writes to what it hides, or a hook of the program's may write to maps."""
     import chainer
 
-    if any(type(each).__module__ in _WRITING_MODULES for each in owners_of(function)):
+    if not _WRITING_MODULES.isdisjoint([type(each).__module__ for each in owners_of(function)]):
         return True
     common, own = chainer.get_function_hooks(), function._local_function_hooks
     return bool(common or own) and may_write([*common.values(), *(own or {}).values()])

@@ -178,7 +178,7 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
     given = tuple(_given(each, will_stay) for each in inputs)
     recipe = Recipe(prototype, given, products, call.peak_bytes)
     for each in recipe.moved():
-        each.storage.readers.add(recipe)
+        each.storage.read_by(recipe)
         each.storage.watch()
     return recipe
 

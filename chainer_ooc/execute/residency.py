@@ -28,7 +28,7 @@ from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
 from chainer_ooc.classify.decision import Shared
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.account import Account, Listener, find
+from chainer_ooc.execute.account import Account, Listener, storage_at
 from chainer_ooc.execute.arrivals import Arrivals
 from chainer_ooc.execute.eviction import Candidates
 from chainer_ooc.execute.places import Array
@@ -173,19 +173,20 @@ class Residency(Account):
 
     def is_pinned(self, storage: Storage) -> bool:
         """Whether a computation needs it, in whatever thread."""
-        return any(storage in each.pinned for each in list(self._open))
+        return storage in self.pinned or any(storage in each.pinned for each in list(self._open))
 
     def touch(self, storage: Storage) -> None:
         """A storage was used, or has come: its next use is another one now."""
-        if storage.nbytes >= max(self.context.min_bytes, 1):
-            self._candidates.add(storage, self.context.next_use(storage))
+        if storage.nbytes >= self.context.min_bytes:
+            self._candidates.add(storage)
 
     def register(self, array: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
         """Returns the storage under an array, made known as `map_id` of `token` if need be; None if it cannot be moved.
 
         Of a block from outside of the graph only the array's part counts: a batch may be a slice of a whole data set.
         """
-        found, root = find(array), arrays.root_of(array)
+        root = arrays.root_of(array)
+        found = storage_at(root)
         if found is not None and not found.memory.closed:
             if found.state is State.SPARE:
                 found.memory.fetch(found, exposed=False)
@@ -570,7 +571,7 @@ class Residency(Account):
         if self.leaving:
             self.reap(wait=True)
             return True
-        victim = self._candidates.pop()
+        victim = self._candidates.pop(self.context.next_use)
         if victim is None:
             return False
         if self.is_pinned(victim) or victim.mapped:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,21 +17,20 @@ from chainer_ooc.record.recorder import Recorder
 
 @dataclass(frozen=True)
 class Beside:
-    """Bytes that parameters take beside feature maps."""
+    """Bytes that live beside feature maps.
 
-    parameter_bytes: int = 0
+    Attributes:
+        steady_bytes: of parameters and the optimizer's state, which stay from one iteration to the next.
+        gradient_bytes: of their gradients.
+    """
+
+    steady_bytes: int = 0
     gradient_bytes: int = 0
-    optimizer_bytes: int = 0
-
-    @property
-    def steady_bytes(self) -> int:
-        """Those that stay from one iteration to the next."""
-        return self.parameter_bytes + self.optimizer_bytes
 
     @property
     def total_bytes(self) -> int:
         """All of them."""
-        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+        return self.steady_bytes + self.gradient_bytes
 
 
 class Parameters:
@@ -48,80 +47,136 @@ class Parameters:
         if root is not None and not self.own(root):
             self._roots[id(root)] = weakref.ref(root)
 
-    def own(self, array: Any) -> bool:
-        """Whether an array lies on a parameter's storage."""
-        root = arrays.root_of(array)
+    def own(self, root: Any) -> bool:
+        """Whether what owns a block owns a parameter's."""
         ref = self._roots.get(id(root))
-        return ref is not None and root is not None and ref() is root
+        return ref is not None and ref() is root
 
     def beside(self) -> Beside:
         """Bytes of the arrays, of the gradients and of the optimizer's state."""
-        parameter_bytes = gradient_bytes = optimizer_bytes = 0
+        steady_bytes = gradient_bytes = 0
         alive = {key: parameter for key, ref in self._parameters.items() if (parameter := ref()) is not None}
         self._parameters = {key: self._parameters[key] for key in alive}
         for parameter in alive.values():
-            parameter_bytes += _nbytes(array_of(parameter))
-            gradient_bytes += _nbytes(parameter.grad)
             state = getattr(parameter.update_rule, 'state', None) or {}
-            optimizer_bytes += sum(_nbytes(value) for value in state.values())
-        return Beside(parameter_bytes, gradient_bytes, optimizer_bytes)
+            steady_bytes += sum(map(_nbytes, (array_of(parameter), *state.values())))
+            gradient_bytes += _nbytes(parameter.grad)
+        return Beside(steady_bytes, gradient_bytes)
 
 
-def see_call(
-        memory: Residency, recorder: Recorder, parameters: Parameters, token: object, function: Any,
-        inputs: Sequence[Any], outputs: Sequence[Any],
-        min_bytes: int) -> tuple[tuple[list[int], list[int], list[int]], list[Storage], dict[int, Storage]]:
-    """Registers everything that a call touched.
+#: Ids of a call's inputs, outputs and hidden arrays; -1 for what cannot be moved.
+Ids = tuple[list[int], list[int], list[int]]
 
-    Returns:
-        The ids of its inputs, outputs and hidden arrays, -1 for what cannot be moved; what its backward may read; and
-        what it touched, by id.
+
+class Register:
+    """Gives a feature map's id to each storage that the calls of one iteration touch.
+
+    Args:
+        memory: where the storages are.
+        parameters: which are no feature maps.
+        min_bytes: smaller arrays that functions hide stay with them unseen.
+
+    Attributes:
+        recorder: takes the rows of the maps.
+        token: what tells that a storage is a feature map of the iteration.
+        storages: of the feature maps, by id.
     """
-    position, touched = len(recorder.calls), {}
 
-    def see(array: Any, node: Any, producer: int | None, place: AttributePlace | None = None) -> int:
-        if array is None or parameters.own(array):
+    def __init__(self, memory: Residency, recorder: Recorder, parameters: Parameters, token: object, min_bytes: int):
+        self.storages: list[weakref.ref[Storage]] = []
+        self.recorder = recorder
+        self.token = token
+        self._memory = memory
+        self._parameters = parameters
+        self._min_bytes = min_bytes
+
+    def storage(self, map_id: int) -> Storage | None:
+        """The storage of a feature map, if it is still known."""
+        return self.storages[map_id]() if 0 <= map_id < len(self.storages) else None
+
+    def call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Ids, list[Storage]]:
+        """Takes note of all that a call has touched; returns the ids, and the storages that its backward may read."""
+        producer = len(self.recorder.calls)
+        given = [self._given(each, node) for each, node in zip(inputs, function.inputs, strict=True)]
+        made = [self._shown(array_of(each), each.node, producer) for each in outputs]
+        places = hidden_places(function)
+        hidden = [self._hidden(each, producer) for each in places if self._is_map(each)]
+        kept = retained(function, places)
+        for storage in kept:
+            storage.retain()
+            if storage.token is self.token:
+                self.recorder.maps[storage.map].retained = True
+        return (given, made, hidden), kept
+
+    def _given(self, given: Any, node: Any) -> int:
+        import chainer
+
+        if isinstance(given, chainer.Parameter):
+            self._parameters.add(given)
             return -1
-        storage = memory.register(array, token, len(recorder.maps), from_outside=producer is None)
+        return self._shown(array_of(given), node, None)
+
+    def _shown(self, array: Any, node: Any, producer: int | None) -> int:
+        """The map under the array of a node and its Variable."""
+        storage = self._map(array, producer)
         if storage is None:
             return -1
-        if storage.token is not token:
-            storage.assign(token, len(recorder.maps), from_outside=producer is None)
-            if storage.counted_bytes < storage.nbytes:
-                storage.count_as(int(array.nbytes))
-            memory.count_again(storage)
-        is_new = storage.map == len(recorder.maps)
-        if is_new:
-            recorder.new_map(array, storage.counted_bytes, producer, place is not None)
-        if storage.counted_bytes < storage.nbytes and recorder.is_other_part(
-                storage.map, arrays.layout_of(array, storage.root())) and not is_new:
-            storage.count_as(min(storage.nbytes, storage.counted_bytes + int(array.nbytes)))
-            memory.count_again(storage)
-            recorder.maps[storage.map].nbytes = storage.counted_bytes
-        storage.use(position)
-        if place is None:
-            storage.add_node(node)
-        else:
-            storage.add_places(place)
-        storage.memory.touch(storage)
-        touched[storage.map] = storage
+        storage.add_node(node)
         return storage.map
 
-    inside = []
-    for given, node in zip(inputs, function.inputs, strict=True):
-        is_parameter = _is_parameter(given)
-        if is_parameter:
-            parameters.add(given)
-        inside.append(-1 if is_parameter else see(array_of(given), node, None))
-    outside = [see(array_of(each), each.node, position) for each in outputs]
-    concealed = [see(place.get(), None, position, place) for place in hidden_places(function)
-                 if _is_hidden_map(memory, place, min_bytes)]
-    kept = retained(function)
-    for storage in kept:
-        storage.retain()
-        if storage.token is token:
-            recorder.maps[storage.map].retained = True
-    return (inside, outside, concealed), kept, touched
+    def _hidden(self, place: AttributePlace, producer: int) -> int:
+        storage = self._map(place.get(), producer, hidden=True)
+        if storage is None:
+            return -1
+        storage.add_places(place)
+        return storage.map
+
+    def _map(self, array: Any, producer: int | None, hidden: bool = False) -> Storage | None:
+        """The storage under an array that a call has used, which has an id from now on."""
+        root = arrays.root_of(array)
+        if root is None or self._parameters.own(root):
+            return None
+        recorder, from_outside = self.recorder, producer is None
+        new_id = len(recorder.maps)
+        storage = self._memory.register(array, self.token, new_id, from_outside)
+        if storage is None:
+            return None
+        if storage.token is not self.token:
+            storage.assign(self.token, new_id, from_outside)
+            if storage.counted_bytes < storage.nbytes:
+                storage.count_as(int(array.nbytes))
+            self._memory.count_again(storage)
+        is_new = storage.map == new_id
+        if is_new:
+            recorder.new_map(array, storage.counted_bytes, producer, hidden)
+            self.storages.append(weakref.ref(storage))
+        if storage.counted_bytes < storage.nbytes:
+            self._count_part(storage, array, is_new)
+        storage.use(recorder.now)
+        storage.memory.touch(storage)
+        return storage
+
+    def _count_part(self, storage: Storage, array: Any, is_new: bool) -> None:
+        """One more part of a block from outside, of which only the parts that are used count."""
+        if self.recorder.is_other_part(storage.map, arrays.layout_of(array, storage.root())) and not is_new:
+            storage.count_as(min(storage.nbytes, storage.counted_bytes + int(array.nbytes)))
+            self._memory.count_again(storage)
+            self.recorder.maps[storage.map].nbytes = storage.counted_bytes
+
+    def _is_map(self, place: AttributePlace) -> bool:
+        """Whether a function hides an array that nobody else has: persistent values and constants are no maps."""
+        array: Any = place.get()
+        if array.nbytes < max(self._min_bytes, 1):
+            return False
+        if find(array) is not None:
+            return True
+        root = arrays.root_of(array)
+        if root is None:
+            return False
+        probe = Storage(self._memory, root, root.nbytes)
+        probe.add_places(place)
+        del root, array
+        return not probe.is_held_elsewhere()
 
 
 def name_of(function: Any) -> str:
@@ -130,48 +185,28 @@ def name_of(function: Any) -> str:
     return name
 
 
-def retained(function: Any) -> list[Storage]:
-    """The storages that a function's backward may read, each once, wherever they are."""
-    found = dict.fromkeys(_retained(function))
-    found.pop(None, None)
-    return [each for each in found if each is not None]
+def retained(function: Any, hidden: Sequence[AttributePlace] | None = None) -> list[Storage]:
+    """The storages that a function's backward may read, each once, wherever they are.
 
-
-def _retained(function: Any) -> Iterator[Storage | None]:
+    Args:
+        function: the function.
+        hidden: where it hides arrays, if that is known already.
+    """
+    found: dict[Storage | None, None] = {}
     for index in function._input_indexes_to_retain or ():
         node = function.inputs[index]
-        yield find(node._data) if node._ooc is None else node._ooc.storage
+        found[find(node._data) if node._ooc is None else node._ooc.storage] = None
     for index, array in enumerate(function._retained_output_data or ()):
         storage = find(array)
         if storage is not None:
             storage.add_places(OutputPlace(function, index))
-        yield storage
+        found[storage] = None
     for owner in owners_of(function):
-        yield from (away.storage for away in (owner._ooc or {}).values())
-    for place in hidden_places(function):
-        yield find(place.get())
-
-
-def _is_hidden_map(memory: Residency, place: AttributePlace, min_bytes: int) -> bool:
-    """Whether a function hides an array that nobody else has: persistent values and constants are no maps."""
-    array: Any = place.get()
-    if array.nbytes < max(min_bytes, 1):
-        return False
-    if find(array) is not None:
-        return True
-    root = arrays.root_of(array)
-    if root is None:
-        return False
-    probe = Storage(memory, root, root.nbytes)
-    probe.add_places(place)
-    del root, array
-    return not probe.is_held_elsewhere()
-
-
-def _is_parameter(given: Any) -> bool:
-    import chainer
-
-    return isinstance(given, chainer.Parameter)
+        for away in (owner._ooc or {}).values():
+            found[away.storage] = None
+    for place in hidden_places(function) if hidden is None else hidden:
+        found[find(place.get())] = None
+    return [each for each in found if each is not None]
 
 
 def _nbytes(array: Any) -> int:

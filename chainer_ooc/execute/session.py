@@ -11,7 +11,6 @@ refuses in its own words, and those that a static graph records.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +24,12 @@ from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.computing import computing, forget_computations, is_computing
-from chainer_ooc.execute.iteration import Iteration, can_leave
+from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
 from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.room import can_leave
 from chainer_ooc.execute.seen import Parameters, name_of
 from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import IterationStats
@@ -65,21 +65,27 @@ class Session:
         """Runs a forward call that is within no other."""
         if not _is_managed(inputs):
             return self._evaluate(function, inputs)
-        is_foreign = may_write_inputs(function)
-        with self._guard(function, 'forward'), computing():
+        try:
+            with computing():
+                return self._call(function, inputs)
+        except BaseException as error:
+            self._fail(error, function, 'forward')
+            raise
+
+    def _call(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        with LOCK:
+            if self._iteration is None or self._iteration.is_over():
+                self._begin()
+            iteration = self._iteration
+            assert iteration is not None
+            iteration.before_call(function, inputs)
+        started = self._memory.backend.moment()
+        with self._memory.backend.computing(), computing(iteration.is_foreign):
+            outputs: tuple[Any, ...] = function._apply(inputs)
+        span = started, self._memory.backend.moment()
+        if function.inputs is not None:
             with LOCK:
-                if self._iteration is None or self._iteration.is_over():
-                    self._begin()
-                iteration = self._iteration
-                assert iteration is not None
-                iteration.before_call(function, inputs)
-            started = self._memory.backend.moment()
-            with self._memory.backend.computing(), computing(is_foreign):
-                outputs: tuple[Any, ...] = function._apply(inputs)
-            span = started, self._memory.backend.moment()
-            if function.inputs is not None:
-                with LOCK:
-                    iteration.after_call(function, inputs, outputs, span)
+                iteration.after_call(function, inputs, outputs, span)
         return outputs
 
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -102,22 +108,26 @@ class Session:
             run(*arguments)
             return
         function = arguments[0]
-        with self._guard(function, 'backward'), computing():
-            with LOCK:
-                needed = iteration.before_step(function)
-            started = self._memory.backend.moment()
-            with self._memory.backend.computing(), computing(may_write_inputs(function)):
-                run(*arguments)
-            span = started, self._memory.backend.moment()
-            with LOCK:
-                iteration.after_step(function, needed, span)
+        try:
+            with computing():
+                with LOCK:
+                    needed = iteration.before_step(function)
+                started = self._memory.backend.moment()
+                with self._memory.backend.computing(), computing(iteration.is_foreign):
+                    run(*arguments)
+                span = started, self._memory.backend.moment()
+                with LOCK:
+                    iteration.after_step(function, needed, span)
+        except BaseException as error:
+            self._fail(error, function, 'backward')
+            raise
 
     def backward_pass(self, backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a backward pass, which consists of steps."""
         iteration = self._iteration
         if iteration is None or is_computing():
             return backprop(*args, **kwargs)
-        with self._guard():
+        try:
             with LOCK:
                 iteration.begin_backward()
             result = backprop(*args, **kwargs)
@@ -125,6 +135,9 @@ class Session:
                 self._stats = iteration.end_backward()
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
+        except BaseException as error:
+            self._fail(error)
+            raise
         return result
 
     def show(self, found: Sequence[Any]) -> None:
@@ -134,7 +147,7 @@ class Session:
             if iteration is None or is_computing():
                 _open(found)
             else:
-                iteration.show(found)
+                iteration.writes.show(found)
 
     def adopt(self, settings: config.Settings) -> bool:
         """Goes on under other settings, from the next iteration; False if they need another backend."""
@@ -247,24 +260,20 @@ class Session:
             self._default_budget_bytes = budget_bytes
         return budget_bytes
 
-    @contextlib.contextmanager
-    def _guard(self, function: Any = None, way: str = '') -> Iterator[None]:
-        """After an exception the iteration is over (P9): nothing of it is followed or learnt from."""
-        try:
-            yield
-        except DeviceMemoryError as error:
-            forget_computations()
-            in_hand = self._iteration is not None
-            self._abandon()
-            budget_bytes = self._memory.context.budget_bytes
-            if function is None or not in_hand or budget_bytes is None or error.floor_bytes <= budget_bytes:
-                raise
+    def _fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
+        """After an exception the iteration is over (P9): nothing of it is followed or learnt from.
+
+        Raises:
+            InfeasibleBudgetError: the device had no room for what the function allocates.
+        """
+        forget_computations()
+        in_hand = self._iteration is not None
+        self._abandon()
+        budget_bytes = self._memory.context.budget_bytes
+        if (isinstance(error, DeviceMemoryError) and function is not None and in_hand and budget_bytes is not None
+                and error.floor_bytes > budget_bytes):
             where = f'{way} of {name_of(function)}'
             raise InfeasibleBudgetError(self.settings.policy, budget_bytes, error.floor_bytes, where) from error
-        except BaseException:
-            forget_computations()
-            self._abandon()
-            raise
 
     def _abandon(self) -> None:
         with LOCK:

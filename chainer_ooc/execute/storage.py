@@ -163,12 +163,11 @@ class Storage:
         mapped: the block shows the far copy itself: the two cannot differ.
         recalled: it is to stay although it is LEAVING.
         exposed: the program may have an array on it, so that the far copy may be outdated.
-        serial: of its latest entry among those that may be evicted.
     """
 
     __slots__ = (
         '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'nbytes',
-        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'seal', 'serial', 'state', 'token',
+        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'seal', 'state', 'token',
         'touched', 'transfer')
 
     def __init__(self, memory: Memory, root: Array | None, nbytes: int):
@@ -177,14 +176,14 @@ class Storage:
         self.state = State.LOST if root is None else State.RESIDENT
         self.root: weakref.ref[Array] = _NOBODY if root is None else weakref.ref(root)
         self.token: object = None
-        self.map, self.touched, self.pending_uses, self.serial = -1, -1, 0, -1
+        self.map, self.touched, self.pending_uses = -1, -1, 0
         self.from_outside = False
         self.block: ByteArray | None = None
         self.copy: FarCopy | None = None
         self.transfer: Transfer | None = None
         self.recipe: Recipe | None = None
         self.seal: int | None = None
-        self.readers: weakref.WeakSet[Recipe] = weakref.WeakSet()
+        self.readers: weakref.WeakSet[Recipe] | tuple[()] = ()
         self.places: dict[tuple[int, object], Place] = {}
         self.mapped = self.exposed = self.recalled = False
 
@@ -206,10 +205,6 @@ class Storage:
     def use(self, position: int) -> None:
         """A computation has used it."""
         self.touched = position
-
-    def rank(self, serial: int) -> None:
-        """Its place among those that may be evicted is another one now."""
-        self.serial = serial
 
     def retain(self) -> None:
         """One more function retains it for its backward."""
@@ -507,11 +502,17 @@ class Storage:
         """Says how the bytes are made again, or that they cannot be."""
         self.recipe = recipe
 
+    def read_by(self, recipe: Recipe) -> None:
+        """A recipe reads it, as long as that is alive."""
+        if not self.readers:
+            self.readers = weakref.WeakSet()
+        self.readers.add(recipe)
+
     def spoil_readers(self) -> None:
         """The bytes may not be any more what recipes have read."""
         for recipe in list(self.readers):
             recipe.spoil()
-        self.readers.clear()
+        self.readers = ()
 
     def keep(self, block: ByteArray) -> None:
         """The bytes live as long as it does: until the places have them, or for ever once its memory is closed."""

@@ -8,6 +8,7 @@ Source: PoocH 4.1 and 4.2.
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ class MapRow:
     producer: int | None
     hidden: bool
     shape: tuple[int, ...]
-    dtype: str
+    dtype: Any
     last_forward_use: int
     last_alive: int | None = None
     retained: bool = False
@@ -44,7 +45,12 @@ class MapRow:
 
 def forms(arrays: Sequence[Any]) -> str:
     """Dtypes and shapes of some arrays, for signatures."""
-    return ' '.join(f'{each.dtype.str}{each.shape}' for each in arrays if each is not None)
+    return ' '.join([_form(each.dtype, each.shape) for each in arrays if each is not None])
+
+
+@functools.lru_cache(maxsize=1024)
+def _form(dtype: Any, shape: tuple[int, ...]) -> str:
+    return f'{dtype.str}{shape}'
 
 
 def versions() -> dict[str, str]:
@@ -81,7 +87,7 @@ class Recorder:
 
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
         """Adds a feature map and returns its id."""
-        self.maps.append(MapRow(nbytes, producer, hidden, tuple(array.shape), str(array.dtype), self.next_position))
+        self.maps.append(MapRow(nbytes, producer, hidden, array.shape, array.dtype, self.next_position))
         map_id = len(self.maps) - 1
         self.event('malloc', map_id, nbytes)
         return map_id
@@ -143,7 +149,7 @@ class Recorder:
             FeatureMap(
                 id=map_id, nbytes=row.nbytes, producer=row.producer, hidden=row.hidden, retained=row.retained,
                 foreign=row.foreign, last_forward_use=row.last_forward_use, backward_uses=tuple(row.backward_uses),
-                shape=row.shape, dtype=row.dtype,
+                shape=tuple(row.shape), dtype=str(row.dtype),
                 last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive,
                 shown=row.shown, written=row.written, held=row.held, last_held=row.last_held)
             for map_id, row in enumerate(self.maps))

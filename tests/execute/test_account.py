@@ -4,7 +4,6 @@ import pytest
 from states_world import interrupted
 
 from chainer_ooc.execute.account import Account, find
-from chainer_ooc.execute.seen import Beside
 from chainer_ooc.execute.storage import Storage
 
 
@@ -45,10 +44,8 @@ def test_a_block_is_found_by_all_accounts_and_counted_by_one(account):
 
 
 def test_what_stands_beside_the_maps_counts(account):
-    beside = Beside(parameter_bytes=1, gradient_bytes=20, optimizer_bytes=300)
-    account.stands(beside.total_bytes + 4000)
-    assert account.near_bytes() == 4321
-    assert beside.steady_bytes == 301
+    account.stands(4321)
+    assert account.near_bytes() == account.beside_bytes == 4321
 
 
 def test_what_is_handed_over_is_the_programs_until_it_is_a_feature_map_again(account):

@@ -1,0 +1,106 @@
+"""Room for the computations of one iteration: what stands in near memory beside its maps, and what each one allocates.
+
+    budget | parameters, optimizer | gradients, scratch | maps | what the computation allocates |  left
+           |<------------ beside ---------------------->|      |<-- recorded, or a guess ------>|
+
+Left out: what the account itself knows, and how it makes room (`residency`).
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from chainer_ooc.backends.base import Meter
+from chainer_ooc.config import Settings
+from chainer_ooc.cost.problem import Standing
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.seen import Beside, Parameters, name_of
+from chainer_ooc.execute.storage import State, Storage
+
+
+class Room:
+    """Near memory of one iteration.
+
+    Attributes:
+        beside: what stands there, as it was when that was looked at last.
+    """
+
+    def __init__(self, memory: Residency, parameters: Parameters, meter: Meter, settings: Settings):
+        self.beside = Beside()
+        self._memory = memory
+        self._parameters = parameters
+        self._meter = meter
+        self._settings = settings
+
+    def look(self) -> None:
+        """Looks what stands beside the maps."""
+        self.beside = self._parameters.beside()
+
+    def assume(self, steady_bytes: int) -> None:
+        """Parameters and the optimizer's state take so much, where none was seen yet."""
+        self.beside = Beside(self.beside.steady_bytes or steady_bytes, self.beside.gradient_bytes)
+
+    def standing(self) -> Standing:
+        """What lives through the iteration beside its feature maps."""
+        self.look()
+        self._memory.stands(self.beside.total_bytes)
+        steady_bytes = self.beside.steady_bytes + _fixed_bytes(self._memory, self._settings.min_bytes)
+        return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes)
+
+    def scratch_bytes(self, recorded: bool, has_new_gradients: bool) -> int:
+        """What was allocated since recording began and is no feature map; unrecorded: the new gradients of parameters.
+
+        Args:
+            recorded: the iteration is.
+            has_new_gradients: there are some that no plan knows.
+        """
+        if recorded:
+            return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered'))
+        if has_new_gradients:
+            return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes)
+        return 0
+
+    def make(self, need_bytes: int, scratch_bytes: int, certain: bool, function: Any, way: str) -> None:
+        """Makes room for a computation.
+
+        Args:
+            need_bytes: what it allocates.
+            scratch_bytes: what lives when it begins, beside maps and what was there before the iteration.
+            certain: all of this was recorded.
+            function: what runs.
+            way: of which call, and whether it is forward or backward.
+
+        Raises:
+            InfeasibleBudgetError: it does not fit and nothing can leave.
+        """
+        memory = self._memory
+        memory.stands(self.beside.total_bytes + scratch_bytes)
+        fits = memory.make_room(need_bytes)
+        if not fits and certain:
+            gc.collect()
+            self.look()
+            memory.stands(self.beside.total_bytes + scratch_bytes)
+            fits = memory.make_room(need_bytes, thorough=True)
+        self.peak(need_bytes if certain else 0)
+        if not fits and certain:
+            floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
+            raise InfeasibleBudgetError(self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}')
+
+    def peak(self, above_bytes: int) -> None:
+        """Near memory holds so much more than what is in the account."""
+        tally = self._memory.tally
+        tally.peak_bytes = max(tally.peak_bytes, self._memory.near_bytes() + above_bytes)
+
+
+def can_leave(storage: Storage, min_bytes: int) -> bool:
+    """Whether what an iteration left behind can be moved out of the way."""
+    return (storage.state is not State.RESIDENT or storage.root() is None
+            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
+
+
+def _fixed_bytes(memory: Residency, min_bytes: int) -> int:
+    """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
+    fixed = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
+    return fixed + (memory.bytes_of('program') if memory.backend.counts_all else 0)
