@@ -1,17 +1,14 @@
-"""What is in near memory, and every change of that: swap-outs, swap-ins, drops, evictions, and the budget (P3).
+"""What is in near memory, and every change of that: swap-outs, swap-ins, drops, evictions.
 
     swap_out --> leaving --reap--> let go            what leaves, the oldest first
     prefetch --> arriving --fetch--> resident        what comes, the oldest first
     drop --> spare --yield--> lost                   what has no known use left, the oldest first
-    make_room: spare maps yield; reap, then wait for what leaves, then evict
 
 A swap-out that is done frees nothing by itself: `reap` looks at finished ones at the edges of calls, so that the memory
 that a call sees does not change while it runs. An iteration says once what it wants (`Context`). How bytes that are not
-in far memory comes back is a `Source`: copied in, or mapped (`mapped`). What is in none is made again (`revival`).
+there come back is a `Source`: copied in, mapped (`mapped`) or made again (`revival`).
 
 Every method may be called from any thread; the callers of those without a lock of their own hold `storage.LOCK`.
-
-Source: zict's and distributed's two-tier mappings (evict until below target; the value is always in a tier).
 """
 
 from __future__ import annotations
@@ -27,10 +24,10 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
 from chainer_ooc.classify.decision import Shared
 from chainer_ooc.errors import LostMapError
-from chainer_ooc.execute import log
-from chainer_ooc.execute.account import Account, Listener, storage_at
+from chainer_ooc.execute import exposure, log
+from chainer_ooc.execute.account import Listener, storage_at
 from chainer_ooc.execute.arrivals import Arrivals
-from chainer_ooc.execute.eviction import Candidates
+from chainer_ooc.execute.budget import Budget
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.storage import LOCK, State, Storage
 from chainer_ooc.execute.tally import Tally
@@ -126,7 +123,7 @@ class Context:
     is_metered: Callable[[Array], bool] = lambda root: False
 
 
-class Residency(Account):
+class Residency(Budget):
     """The storages of one session.
 
     Attributes:
@@ -140,30 +137,21 @@ class Residency(Account):
     _open: ClassVar[weakref.WeakSet[Residency]] = weakref.WeakSet()
 
     def __init__(self, backend: Backend, context: Context | None = None):
-        super().__init__()
-        self.backend = backend
         self.context = context or Context(Tally(backend))
+        super().__init__(backend, self.context.tally, self.context.budget_bytes)
         self.pinned: frozenset[Storage] = frozenset()
         self.leaving: deque[Storage] = deque()
         self.closed = False
         self._arrivals = Arrivals()
-        self._candidates = Candidates()
-        self._spare: deque[weakref.ref[Storage]] = deque()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
         self._open.add(self)
-
-    @property
-    def tally(self) -> Tally:
-        """Of the iteration in hand."""
-        return self.context.tally
 
     def enter(self, context: Context) -> None:
         """Begins an iteration, or goes on with it in another way."""
         if context.listener != self.context.listener:
             self.meter(context.listener)
         self.context = context
-        self._spare = deque(ref for ref in self._spare if (spare := ref()) is not None and spare.state is State.SPARE)
-        self._candidates.clear()
+        self.begin(context.tally, context.budget_bytes)
         for storage in self.storages():
             self.touch(storage)
 
@@ -178,7 +166,7 @@ class Residency(Account):
     def touch(self, storage: Storage) -> None:
         """A storage was used, or has come: its next use is another one now."""
         if storage.nbytes >= self.context.min_bytes:
-            self._candidates.add(storage)
+            self.candidates.add(storage)
 
     def register(self, array: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
         """Returns the storage under an array, made known as `map_id` of `token` if need be; None if it cannot be moved.
@@ -341,7 +329,7 @@ class Residency(Account):
                 with self.tally.stalled():
                     block = self._bring(storage)
             if exposed:
-                self._expose(storage, block)
+                exposure.expose(storage, block)
             storage.refill(block)
             return block
 
@@ -354,7 +342,7 @@ class Residency(Account):
         with LOCK:
             block = self.fetch(storage, exposed=False)
             if storage.is_in_place():  # else a copy of a Variable is all that is left, whose read is noticed
-                self._expose(storage, block)
+                exposure.expose(storage, block)
                 storage.refill(block)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
@@ -374,9 +362,7 @@ class Residency(Account):
         elif remade:
             storage.lose()
         elif may_lose and storage.copy is None and not storage.is_in_variables():
-            self._spare.append(weakref.ref(storage))  # first, or after an interrupt it would never yield
-            storage.spare()
-            self.book(storage, 'spare')
+            self.keep_spare(storage)
 
     def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
         """Takes new bytes for a lost storage, of which `root` is the owner."""
@@ -408,7 +394,7 @@ class Residency(Account):
         try:
             storage.come(block)
             self._count(arrays.root_of(block), storage, block.base is None)
-            self._limit_kept(0)
+            self.limit_kept(0)
             storage.coming(self._arrivals.begin(self.backend, storage, block))
         except BaseException:
             if storage.state is State.ARRIVING:
@@ -458,7 +444,7 @@ class Residency(Account):
         self.enter(Context(self.tally, recipes=self.context.recipes, far=self.context.far))
         self.backend.limit(None, lambda nbytes: False)
         self.calm()
-        self._make_last([*self._all, *(made for storage in list(self._all) for made in _made_from(storage))])
+        exposure.make_last([*self._all, *(made for each in list(self._all) for made in exposure.made_from(each))])
         for storage in list(self._all):
             here = storage.notice()  # what only a recipe held dies before, and nothing while it is looked at
             if storage.state is not State.LOST:
@@ -482,41 +468,7 @@ class Residency(Account):
         self.context = Context(Tally(self.backend), recipes=self.context.recipes)
         super().close()
 
-    # --- the budget ------------------------------------------------------------------------------------------------
-
-    def fits(self, nbytes: int) -> bool:
-        """Whether so many more bytes keep within the budget."""
-        budget_bytes = self.context.budget_bytes
-        return budget_bytes is None or self.near_bytes() + nbytes <= budget_bytes
-
-    def has_room(self, nbytes: int) -> bool:
-        """Whether so many more bytes keep within the budget, and the device gives them too. Spare maps yield to them.
-
-        A device may refuse what the budget allows: free memory lies scattered, or others have taken it.
-        """
-        budget_bytes = self.context.budget_bytes
-        if budget_bytes is None:
-            return True
-        if not self.fits(nbytes):
-            return False
-        if self._bytes['spare'] > (left_bytes := budget_bytes - self._bytes['maps'] - self.beside_bytes - nbytes):
-            self.spare_at_most(left_bytes)
-        return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
-
-    def _has_room_now(self, nbytes: int) -> bool:
-        self.backend.trim()
-        return self.backend.has_room(nbytes)
-
-    def spare_at_most(self, nbytes: int) -> int:
-        """Has spare maps yield, those that have been spare for the longest first; gives what has become free."""
-        before_bytes = self.bytes_of('spare')
-        while self._spare and self._bytes['spare'] > max(0, nbytes):
-            storage = self._spare.popleft()()
-            if storage is not None and storage.state is State.SPARE:
-                is_held = storage.is_held_on()
-                self.book(storage, 'maps')
-                storage.give_way(is_sealed=not is_held and not self.backend.counts_all)
-        return before_bytes - self._bytes['spare']
+    # --- room ------------------------------------------------------------------------------------------------------
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
         """Whether a storage may come now and leave room for so many bytes more."""
@@ -525,53 +477,12 @@ class Residency(Account):
         needed_bytes = self.context.far.needed_bytes(storage)
         return not needed_bytes or self.has_room(needed_bytes + beside_bytes)
 
-    def make_room(self, nbytes: int, thorough: bool = False) -> bool:
-        """Waits for swap-outs, then evicts what is used last, until there is room; False if the budget has none.
-
-        Args:
-            nbytes: that are to be allocated.
-            thorough: tries once more everything that could not go before.
-        """
-        self.reap()
-        if not self.has_room(nbytes):
-            with self.tally.stalled():
-                if self.fits(nbytes):
-                    self.backend.trim()
-                self._candidates.take_again(thorough)
-                while not self.has_room(nbytes) and self.free_something():
-                    pass
-        self._limit_kept(nbytes)
-        return self.fits(nbytes)
-
-    def leave_room(self, peak_bytes: int) -> None:
-        """The program may allocate without asking, as an optimizer or an evaluation does: spare maps leave room for it.
-
-        Args:
-            peak_bytes: what all of near memory has held when it held most, of which no account knows more.
-        """
-        if self._bytes['spare']:
-            more_bytes = max(0, peak_bytes - self.near_bytes())
-            if self.context.budget_bytes is not None and not self.has_room(more_bytes):
-                self.spare_at_most(0)
-
-    def relieve(self, nbytes: int) -> bool:
-        """What a device calls when an allocation does not fit, see `Backend.limit`."""
-        with LOCK, self.tally.stalled():
-            if self.spare_at_most(self.bytes_of('spare') - nbytes) >= nbytes:
-                return True
-            before_bytes = self.near_bytes()
-            self.tally.missing_bytes = max(self.tally.missing_bytes, nbytes)
-            self._candidates.take_again(True)
-            while self.near_bytes() > before_bytes - nbytes and self.free_something():
-                pass
-            return self.near_bytes() < before_bytes
-
     def free_something(self) -> bool:
         """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""
         if self.leaving:
             self.reap(wait=True)
             return True
-        victim = self._candidates.pop(self.context.next_use)
+        victim = self.candidates.pop(self.context.next_use)
         if victim is None:
             return False
         if self.is_pinned(victim) or victim.mapped:
@@ -584,18 +495,6 @@ class Residency(Account):
         return True
 
     # --- the small steps -------------------------------------------------------------------------------------------
-
-    def _limit_kept(self, nbytes: int) -> None:
-        """What the device keeps for later, with what is near and so many bytes more, is within the budget.
-
-        So are spare maps, which have what that leaves.
-        """
-        budget_bytes = self.context.budget_bytes
-        if budget_bytes is not None:
-            left_bytes = max(0, budget_bytes - self.near_bytes() - nbytes)
-            self.backend.keep_at_most(left_bytes)
-            if self._bytes['spare'] and self._bytes['spare'] > (left_bytes := left_bytes - self.backend.kept_bytes()):
-                self.spare_at_most(left_bytes)
 
     def _use_again(self, storage: Storage) -> None:
         storage.use_again()
@@ -623,44 +522,3 @@ class Residency(Account):
                 "raise chainer.config.ooc_budget, or use policy 'swap-all', whose maps can be read as long as their "
                 'graph lives')
         return self.context.recipes(self, storage)
-
-    def _make_last(self, storages: Iterable[Storage]) -> None:
-        """Makes what is waited for a last time: what it is made from is about to change, or to go.
-
-        What nobody waits for is only on the way to others.
-        """
-        waiting, seen = list(storages), set()
-        while waiting:
-            storage = waiting.pop()
-            if storage in seen:
-                continue
-            seen.add(storage)
-            if not (storage.pending_uses > 0 or storage.is_shown()):
-                waiting += _made_from(storage)
-                continue
-            block = storage.notice()
-            with contextlib.suppress(LostMapError):
-                if block is None and storage.state is State.LOST and storage.recipe is not None:
-                    block = storage.memory.fetch(storage, exposed=False)
-            if block is not None:
-                storage.remember(None)
-                storage.refill(block)
-
-    def _expose(self, storage: Storage, block: ByteArray) -> None:
-        """The program may write to the block from now on: what is waited for is made from it before.
-
-        Raises:
-            SpillError, MemoryError: as `fetch`; nothing has changed.
-        """
-        if not storage.exposed:
-            self._make_last(_made_from(storage))
-            for recipe in list(storage.readers):
-                recipe.distrust(storage, block)
-        if storage.state is State.RESIDENT:  # until the places have it, or an interrupt leaves a copy that is worthless
-            storage.keep(block)
-        storage.expose()
-
-
-def _made_from(storage: Storage) -> list[Storage]:
-    """What recipes make from a storage."""
-    return [made for recipe in list(storage.readers) for made in recipe.makes()]

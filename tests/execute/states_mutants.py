@@ -6,7 +6,7 @@ import textwrap
 
 from states_world import Reader
 
-from chainer_ooc.execute import recipe, revival
+from chainer_ooc.execute import exposure, recipe, revival
 from chainer_ooc.execute.account import Account, _Block
 from chainer_ooc.execute.mapped import Mapped
 from chainer_ooc.execute.places import NodePlace, VariablePlace, Watched
@@ -24,8 +24,8 @@ LINES = {
         revival._take_up, 'storage.memory.restore(', 'READER.of(storage).restore('),
     # fault 2: what the program writes reaches what is made again
     'what is made from what the program reads is made after': (
-        Residency._expose, 'self._make_last(_made_from(storage))', 'pass'),
-    'recipes trust what the program has read': (Residency._expose, 'recipe.distrust(storage, block)', 'pass'),
+        exposure.expose, 'make_last(made_from(storage))', 'pass'),
+    'recipes trust what the program has read': (exposure.expose, 'recipe.distrust(storage, block)', 'pass'),
     'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (
         Storage.add_node, "self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])", 'pass'),
@@ -61,7 +61,7 @@ LINES = {
     'what is spare is held by nobody': (Storage.spare, 'self.block = root', 'pass'),
     'what is spare keeps its places': (Storage.spare, 'self._empty()', 'pass'),
     'what yields stays': (Storage.give_way, 'self.block = None', 'pass'),
-    'what is spare counts': (Residency.drop, "self.book(storage, 'spare')", 'pass'),
+    'what is spare counts': (Residency.keep_spare, "self.book(storage, 'spare')", 'pass'),
     'what is used again does not count': (Residency._use_again, "self.book(storage, 'maps')", 'pass'),
     'what yields and is held does not count': (Residency.spare_at_most, "self.book(storage, 'maps')", 'pass'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),

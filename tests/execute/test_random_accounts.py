@@ -55,9 +55,12 @@ def differences():
     if session is None:
         return None
     memory = session._memory
-    account = sum(map(memory.bytes_of, ('maps', 'spare', 'program')))
-    blocks = sum(each.nbytes for each in Account._blocks.values() if each.account is memory)
-    return None if account == blocks == counted(memory) else (account, blocks, counted(memory))
+    while True:
+        account = sum(map(memory.bytes_of, ('maps', 'spare', 'program')))
+        blocks = sum(each.nbytes for each in Account._blocks.values() if each.account is memory)
+        count = counted(memory)
+        if not Account._deaths:  # else the garbage collector has come between
+            return None if account == blocks == count else (account, blocks, count)
 
 
 @contextlib.contextmanager
