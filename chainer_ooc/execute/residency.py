@@ -466,6 +466,7 @@ class Residency(Budget):
         """In a forked child: nothing is moved here any more, and what was away is the parent's."""
         self.closed = True
         self.context = Context(Tally(self.backend), recipes=self.context.recipes)
+        self.begin(self.context.tally, None)
         super().close()
 
     # --- room ------------------------------------------------------------------------------------------------------
