@@ -57,6 +57,7 @@ class Parameters:
         steady_bytes = gradient_bytes = 0
         alive = {key: parameter for key, ref in self._parameters.items() if (parameter := ref()) is not None}
         self._parameters = {key: self._parameters[key] for key in alive}
+        self._roots = {key: ref for key, ref in self._roots.items() if ref() is not None}
         for parameter in alive.values():
             state = getattr(parameter.update_rule, 'state', None) or {}
             steady_bytes += sum(map(_nbytes, (array_of(parameter), *state.values())))

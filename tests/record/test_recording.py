@@ -10,6 +10,7 @@ import chainer.links as L
 import numpy as np
 import pytest
 
+from chainer_ooc.execute.seen import Parameters
 from chainer_ooc.trace import Trace
 
 SLACK_BYTES = 100_000  # objects of Python
@@ -388,3 +389,13 @@ def test_the_same_network_has_the_same_fingerprint_under_every_policy_and_anothe
     assert len({trace.fingerprint for trace in recorded}) == 1
     larger = record(lambda: resnet_loss(resnet, batch(5, 3, 16, 16), np.arange(5, dtype='i4')))
     assert larger.fingerprint != recorded[0].fingerprint
+
+
+def test_arrays_that_a_parameter_had_before_are_forgotten():
+    parameter, known = chainer.Parameter(np.ones(3, np.float32)), Parameters()
+    for number in range(5):
+        parameter.array = np.full(3, number, np.float32)
+        known.add(parameter)
+    known.beside()
+    assert len(known._roots) == 1
+    assert known.own(parameter.array)
