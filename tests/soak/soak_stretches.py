@@ -194,11 +194,19 @@ class Runner:
         with contextlib.ExitStack() as stack:
             other_thread = _no_thread
             if task.crossings:
-                pool = stack.enter_context(ThreadPoolExecutor(1))
-                other_thread = self._forward_in(pool, stretch.settings[0])
+                other_thread = self.forward_elsewhere(stack, stretch.settings[0])
             OocTraining(self, task, stretch.settings[0], expected).run(stretch.troubles, seconds, other_thread)
 
-    def _forward_in(self, pool: ThreadPoolExecutor, setting: Setting) -> Callable[[Callable[[], Any]], Any]:
+    def forward_elsewhere(self, stack: contextlib.ExitStack,
+                          setting: Setting) -> Callable[[Callable[[], Any]], Any]:
+        """Gives what runs a forward pass in another thread, which ends with the stack.
+
+        What is interrupted here goes on there. It is over when the interrupt is seen, wherever that came: the only
+        worker is there before, since a pool whose start of one is interrupted starts a second.
+        """
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        pool.submit(int).result()
+
         def there(function: Callable[[], Any]) -> Any:
             with self.entries(setting, chainer.config.ooc_budget):
                 return function()
@@ -207,7 +215,7 @@ class Runner:
             self.counts['forward in another thread'] += 1
             try:
                 return pool.submit(there, function).result()
-            finally:  # what is interrupted here goes on there, even from within `submit`: the next task waits for it
+            finally:  # the next task waits for it
                 pool.submit(int).result()
         return forward
 

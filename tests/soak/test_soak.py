@@ -1,4 +1,5 @@
 """The soak itself: what it draws can be drawn again, what goes wrong is found, and nothing where all is well."""
+import contextlib
 import json
 import os
 import random
@@ -6,7 +7,9 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import chainer
@@ -38,6 +41,34 @@ def run(troubles=None, task=TASK, setting=SETTING):
     runner = Runner(None)
     runner.run(Stretch(0, 'training', (task,), (setting,), '', troubles or {}, True))
     return runner.counts
+
+
+def test_forward_elsewhere_is_over_when_an_interrupt_of_it_is_seen(monkeypatch):
+    submit, begun, ended = ThreadPoolExecutor.submit, [], []
+
+    def slow():
+        begun.append(threading.get_ident())
+        time.sleep(0.2)
+        ended.append(threading.get_ident())
+
+    def interrupted(pool, task, *arguments):
+        found = submit(pool, task, *arguments)
+        if task is not int:
+            raise KeyboardInterrupt
+        return found
+    with contextlib.ExitStack() as stack:
+        forward = Runner(None).forward_elsewhere(stack, SETTING)
+        monkeypatch.setattr(ThreadPoolExecutor, 'submit', interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            forward(slow)
+        assert begun == ended != []
+
+
+def test_no_thread_starts_where_an_interrupt_may_come(monkeypatch):
+    with contextlib.ExitStack() as stack:
+        forward = Runner(None).forward_elsewhere(stack, SETTING)
+        monkeypatch.setattr(threading.Thread, 'start', lambda self: pytest.fail('another worker'))
+        assert forward(threading.get_ident) != threading.get_ident()
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------
