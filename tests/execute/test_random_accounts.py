@@ -25,7 +25,11 @@ from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.account import Account
 from chainer_ooc.execute.iteration import Iteration
+from chainer_ooc.execute.places import array_of
+from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.seen import name_of
+from chainer_ooc.record.recorder import forms
 
 #: What Python's own objects make of floors: the meter counts them too, and these graphs have small maps.
 NOISE_BYTES = 8_192
@@ -104,8 +108,8 @@ class Floors:
                 if error.budget_bytes != self.nbytes or np.random.get_state()[2] != state:
                     raise AssertionError('another budget was refused, or a number was drawn before') from error
                 graphs = manager.current()._graphs
-                latest = graphs.latest()
-                if latest is not None and latest.signatures in self.known:
+                refused = graphs.beginning_with(name_of(function), forms([array_of(each) for each in inputs]))
+                if refused is not None and refused.signatures in self.known:
                     self.broken.append((self.nbytes, error.floor_bytes, error.where))
                 self.known = set(graphs._graphs)
                 self.nbytes = int(error.floor_bytes * 1.02) + NOISE_BYTES
@@ -174,13 +178,21 @@ def test_many_random_graphs_under_each_policy(policy):
 
 
 @pytest.mark.parametrize('fault', [
-    'a death that is booked twice', 'a block that is never booked', 'a budget that is passed'])
+    'a death that is booked twice', 'a block that is never booked', 'a budget that is passed',
+    'a floor that is too small'])
 def test_planted_faults_are_found(fault, monkeypatch):
     """Seen to fail: what the check says of an account, or a budget, that does not hold."""
     if fault == 'a budget that is passed':
         monkeypatch.setattr(Residency, 'drop', lambda self, storage, may_lose: None)
         monkeypatch.setattr(Residency, 'free_something', lambda self: False)
         monkeypatch.setattr(Residency, 'fits', lambda self, nbytes: True)
+    elif fault == 'a floor that is too small':
+        largest = Graphs.largest_refusal
+
+        def smaller(graphs, error, settings, standing):
+            found = largest(graphs, error, settings, standing)
+            return InfeasibleBudgetError(settings.policy, found.budget_bytes, found.floor_bytes // 3, found.where)
+        monkeypatch.setattr(Graphs, 'largest_refusal', smaller)
     else:
         book, sign = Account.book, 1 if fault.startswith('a death') else -1
 
