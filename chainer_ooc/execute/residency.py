@@ -329,7 +329,7 @@ class Residency(Budget):
                 with self.tally.stalled():
                     block = self._bring(storage)
             if exposed:
-                exposure.expose(storage, block)
+                self._expose(storage, block)
             storage.refill(block)
             return block
 
@@ -342,7 +342,7 @@ class Residency(Budget):
         with LOCK:
             block = self.fetch(storage, exposed=False)
             if storage.is_in_place():  # else a copy of a Variable is all that is left, whose read is noticed
-                exposure.expose(storage, block)
+                self._expose(storage, block)
                 storage.refill(block)
 
     def drop(self, storage: Storage, may_lose: bool) -> None:
@@ -496,6 +496,14 @@ class Residency(Budget):
         return True
 
     # --- the small steps -------------------------------------------------------------------------------------------
+
+    def _expose(self, storage: Storage, block: ByteArray) -> None:
+        pinned = self.pinned
+        self.pin([*pinned, storage])  # it makes no room for what is made from it
+        try:
+            exposure.expose(storage, block)
+        finally:
+            self.pin(pinned)
 
     def _use_again(self, storage: Storage) -> None:
         storage.use_again()

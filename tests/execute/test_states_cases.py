@@ -9,6 +9,7 @@ import pytest
 from chainer import _ooc
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
+from chainer.functions.math.basic_math import Mul
 from states_functions import Pair
 from states_world import World, interrupted
 
@@ -392,6 +393,25 @@ def short_of_memory(memory, *storages):
     for each in storages:
         if each.state is State.RESIDENT:
             away(each)
+
+
+@pytest.mark.parametrize('is_function', [False, True])
+def test_a_map_that_the_program_reads_stays_while_what_is_made_from_it_is_made(memories, is_function):
+    batch, shown = chainer.Variable(values()), chainer.Variable(values() * 2)
+    for each in (batch, shown):
+        each.retain_data()
+        storage = stored(memories[0], each)
+    first, one = applied(memories[0], Tanh, batch)
+    between, _ = applied(memories[0], Mul, first, shown)
+    output, lost = applied(memories[0], Tanh, between)
+    del between
+    assert one.memory.give_up(one)
+    assert lost.memory.give_up(lost)
+    short_of_memory(memories[0], storage)
+    if is_function:  # of the program's, which may write to it
+        memories[0].open(storage)
+    shown.array[...] = 0
+    assert np.array_equal(output.array, np.tanh(np.tanh(values()) * (values() * 2)))
 
 
 def test_a_function_that_retains_two_outputs_has_both_where_there_is_room_for_none(memories):
