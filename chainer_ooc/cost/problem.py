@@ -10,10 +10,16 @@ from chainer_ooc.trace import Trace
 
 @dataclass(frozen=True)
 class Standing:
-    """Bytes that live through an iteration: parameters, optimizer state, a user's own; in forward old gradients."""
+    """Bytes that live through an iteration: parameters, optimizer state, a user's own; in forward old gradients.
+
+    Attributes:
+        forward_bytes, backward_bytes: all of them, in forward and in backward.
+        left_bytes: of both, maps that iterations before have left and that cannot be moved.
+    """
 
     forward_bytes: int
     backward_bytes: int
+    left_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Following:
         graph: the one that is followed, or None.
         orders: of its plan; none without a graph.
         left: one was followed, and then the program differed.
+        standing: what lives beside the maps.
     """
 
     def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None]):
@@ -37,7 +38,7 @@ class Following:
         self._graphs = graphs
         self._settings = settings
         self._budget_bytes = 0
-        self._standing = Standing(0, 0)
+        self.standing = Standing(0, 0)
         self._reserve = reserve
         self._next_swap_in = 0
 
@@ -56,7 +57,7 @@ class Following:
             PlanMismatchError: the file has a plan for that graph which does not hold here.
             SpillError: far memory is too small for the plan.
         """
-        self._standing, self._budget_bytes = standing, budget_bytes
+        self.standing, self._budget_bytes = standing, budget_bytes
         known = self._graphs.beginning_with(label, arguments)
         if known is None:
             known = self._graphs.resembling(label, arguments, first_bytes)
@@ -64,7 +65,7 @@ class Following:
             self._follow(known)
         except (InfeasibleBudgetError, SpillError) as error:
             if isinstance(error, InfeasibleBudgetError) and (known is None or known.is_metered):
-                raise self._graphs.largest_refusal(error, self._settings, self._standing) from error
+                raise self._graphs.largest_refusal(error, self._settings, self.standing) from error
             if known is None or known.is_metered:
                 raise
             # The truth may be smaller: without a plan the iteration is recorded.
@@ -144,7 +145,7 @@ class Following:
     def _follow(self, graph: Graph | None) -> None:
         if graph is None or graph.recordings < self._settings.profile_iterations:
             return
-        orders = graph.orders_for(self._settings, self._budget_bytes, self._standing, self._reserve, self._graphs.saved)
+        orders = graph.orders_for(self._settings, self._budget_bytes, self.standing, self._reserve, self._graphs.saved)
         self.graph, self.orders = graph, orders
 
     def _leave(self) -> None:

@@ -85,6 +85,7 @@ class Graph:
         orders: by policy, budget and threshold.
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
+        left_bytes: what iterations before had left when it ran last.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
         is_loaded: its plan is in the file that it came from.
@@ -99,6 +100,7 @@ class Graph:
     is_estimate: bool = False
     is_loaded: bool = False
     plan: Plan | None = None
+    left_bytes: int = 0
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _followed: list[Plan] = field(default_factory=list)
@@ -311,7 +313,8 @@ class Graphs:
                         standing: Standing) -> InfeasibleBudgetError:
         """A program may have several graphs, as double backprop has two: the budget must be enough for each.
 
-        What somebody holds of one graph, and a later backward pass reads, stands while the next one runs.
+        What somebody holds of one graph, and a later backward pass reads, stands while the next one runs; and so does
+        what was left by others when that ran last.
 
         Args:
             error: of one graph.
@@ -323,8 +326,9 @@ class Graphs:
         kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused)
                 for graph in graphs}
         for graph in graphs:
-            before_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
-            stands = Standing(standing.forward_bytes + before_bytes, standing.backward_bytes + before_bytes)
+            kept_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
+            more_bytes = max(0, graph.left_bytes - standing.left_bytes, kept_bytes)
+            stands = Standing(standing.forward_bytes + more_bytes, standing.backward_bytes + more_bytes)
             other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
             if other is not None and other.floor_bytes > floor_bytes:
                 floor_bytes, where = other.floor_bytes, other.where

@@ -46,8 +46,9 @@ class Room:
         """What lives through the iteration beside its feature maps."""
         self.look()
         self._memory.stands(self.beside.total_bytes)
-        steady_bytes = self.beside.steady_bytes + _fixed_bytes(self._memory, self._settings.min_bytes)
-        return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes)
+        left_bytes = _left_bytes(self._memory, self._settings.min_bytes)
+        steady_bytes = self.beside.steady_bytes + left_bytes
+        return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes, left_bytes)
 
     def scratch_bytes(self, recorded: bool, has_new_gradients: bool) -> int:
         """What was allocated since recording began and is no feature map; unrecorded: the new gradients of parameters.
@@ -100,7 +101,7 @@ def can_leave(storage: Storage, min_bytes: int) -> bool:
             or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
 
 
-def _fixed_bytes(memory: Residency, min_bytes: int) -> int:
+def _left_bytes(memory: Residency, min_bytes: int) -> int:
     """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
-    fixed = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
-    return fixed + (memory.bytes_of('program') if memory.backend.counts_all else 0)
+    left_bytes = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
+    return left_bytes + (memory.bytes_of('program') if memory.backend.counts_all else 0)

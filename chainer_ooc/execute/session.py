@@ -229,6 +229,8 @@ class Session:
             if timing is not None:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 iteration.graph.note_timing(timing)
+        if iteration.graph is not None:
+            iteration.graph.left_bytes = iteration.following.standing.left_bytes
 
     def _hand_over(self, iteration: Iteration) -> None:
         """What an iteration has left and cannot be moved becomes the program's own.

@@ -788,3 +788,20 @@ def inner_optimisation_inside_forward(run):
             train_on(run, inner, inner_optimizer, *vectors(10 * number + step, 256))
         run.graph('outer')
         learn(run, model, optimizer, F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t))
+
+
+@program
+def array_of_one_graph_held_while_a_larger_one_runs(run):
+    """The floor that is named when the first graph comes has to be enough for the second beside that array."""
+    first, second = Perceptron(), Convolutions()
+    optimizers = setup(first), setup(second)
+    for number in range(4):
+        x, t = vectors(number)
+        hidden = F.relu(first.l1(x))
+        held = hidden.array
+        loss = F.softmax_cross_entropy(first.l3(F.relu(first.l2(hidden))), t)
+        learn(run, first, optimizers[0], loss)
+        del hidden, loss
+        train_on(run, second, optimizers[1], *images(number, batch=24))
+        run.note('held', held)
+        del held
