@@ -32,19 +32,17 @@ def expose(storage: Storage, block: ByteArray) -> None:
 
 
 def make_last(storages: Iterable[Storage]) -> None:
-    """Makes what is waited for a last time: what it is made from is about to change, or to go.
-
-    What nobody waits for is only on the way to others.
-    """
+    """Makes what functions wait for, or a Variable shows, for the last time: what it is made from changes, or goes."""
     waiting, seen = list(storages), set()
     while waiting:
         storage = waiting.pop()
         if storage in seen:
             continue
         seen.add(storage)
-        if not (storage.pending_uses > 0 or storage.is_shown()):
+        if storage.pending_uses <= 0:  # it is only on the way to others, and may die with its Variable
             waiting += made_from(storage)
-            continue
+            if not storage.is_shown():
+                continue
         block = storage.notice()
         with contextlib.suppress(LostMapError):
             if block is None and storage.state is State.LOST and storage.recipe is not None:

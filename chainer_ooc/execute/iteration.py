@@ -214,11 +214,11 @@ class Iteration:
         needed = retained(function)
         memory.pin(needed)
         self.is_foreign = may_write_inputs(function)
-        self.writes.expect(function, self.is_foreign, needed)
         for storage in needed:
             if storage.state is not State.RESIDENT:
                 storage.memory.fetch(storage, exposed=False)
             storage.use(recorder.now)
+        self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
         call = self._call_of.get(id(function), -1)
         self.following.check_step(len(recorder.steps), call)
         known = self.following.step_at(len(recorder.steps))

@@ -397,6 +397,7 @@ class Storage:
         self._go('let go')
         self.exposed, self.block = False, None
         del root
+        self._note_holder()
 
     def lose(self) -> None:
         """Gives the block up for ever, or until the recipe runs."""
@@ -404,6 +405,7 @@ class Storage:
         self._empty()
         self._go('lose')
         del root
+        self._note_holder()
 
     def spare(self) -> None:
         """No known use is left: the block stays for an unknown one, as long as its room is not needed."""
@@ -421,6 +423,19 @@ class Storage:
         self.seal = arrays.checksum(self.block) if is_sealed and self.block is not None else None
         self._go('yield')
         self.block = None
+        self._note_holder()
+
+    def _note_holder(self) -> None:
+        """Whoever holds the block that was given up may write to it: recipes of what is waited for will see that.
+
+        The others are spoilt when it is read again; checksums of all that Chainer's own loop holds would take too long.
+        """
+        root = self.root() if self.readers else None
+        block = None if root is None else arrays.flat_bytes(root)
+        if block is not None:
+            for recipe in list(self.readers):
+                if any(made.pending_uses > 0 for made in recipe.makes()):
+                    recipe.distrust(self, block)
 
     def recall(self, wanted: bool = True) -> None:
         """It is wanted back soon, or is not any more."""

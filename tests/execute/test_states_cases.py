@@ -24,7 +24,7 @@ from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Context, Residency
 from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.seen import retained
-from chainer_ooc.execute.storage import State
+from chainer_ooc.execute.storage import State, Storage
 from chainer_ooc.execute.tally import Tally
 
 
@@ -227,8 +227,12 @@ def test_a_map_that_only_a_variable_shows_survives_a_failed_swap_out(memories):
     assert np.array_equal(shown.array, values())
 
 
+@pytest.mark.parametrize('is_interrupted', [False, True])
 @pytest.mark.parametrize('is_read', [True, False])
-def test_what_is_taken_up_is_read_by_no_recipe_that_would_not_see_that_it_has_changed(memories, is_read):
+def test_what_is_taken_up_is_read_by_no_recipe_that_would_not_see_that_it_has_changed(
+        memories, is_read, is_interrupted, monkeypatch):
+    if is_interrupted:
+        monkeypatch.setattr(Storage, '_note_holder', lambda self: None)
     shown = chainer.Variable(values())
     storage = stored(memories[0], shown)
     shown.retain_data()
@@ -241,8 +245,21 @@ def test_what_is_taken_up_is_read_by_no_recipe_that_would_not_see_that_it_has_ch
     held[...] = 0
     if is_read:
         assert not shown.array.any()
-    with pytest.raises(LostMapError, match='cannot be made again'):
+    with pytest.raises(LostMapError, match='cannot be made again' if is_interrupted else 'has changed since'):
         _ = output.array
+
+
+def test_what_is_taken_up_and_has_not_changed_is_read_by_recipes(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    shown.retain_data()
+    output, lost = applied(memories[0], Tanh, shown)
+    away(storage)
+    with computing():
+        held = shown.node.data
+    away(storage)
+    assert lost.memory.give_up(lost)
+    assert np.array_equal(output.array, np.tanh(held))
 
 
 @pytest.mark.parametrize('moments', range(90))
