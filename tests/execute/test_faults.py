@@ -19,6 +19,7 @@ from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, pl
 import chainer_ooc
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import ConfigError, OocError, SpillError
+from chainer_ooc.execute import manager
 
 
 def nothing_left():
@@ -53,7 +54,9 @@ def break_off(training):
     """An iteration that fails, at the latest where the last copies are waited for."""
     training.forward().backward()
     time.sleep(0.05)
-    training.forward()
+    loss = training.forward()  # lives until its copies have failed
+    manager.current()._memory.settle()
+    del loss
     chainer_ooc.reset()
 
 
