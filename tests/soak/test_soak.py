@@ -139,6 +139,7 @@ def test_training_out_of_core_has_the_bits_of_plain_chainer():
     assert run(setting=Setting('pooch', 0.5, 0, False))['training'] == 1
 
 
+@pytest.mark.usefixtures('copies_end_at_once')
 def test_byte_that_changes_on_its_way_back_is_found(monkeypatch):
     preadv = os.preadv
 
@@ -209,6 +210,7 @@ def test_limits_are_as_before_after_a_trouble(tmp_path):
 
 
 @pytest.mark.filterwarnings('ignore:.*RAM disk')
+@pytest.mark.usefixtures('copies_end_at_once')
 def test_iteration_is_repeated_after_its_disk_was_full(tmp_path):
     if not SmallDisk.mount(str(tmp_path)):
         pytest.skip('mounting a file system is not allowed here')
