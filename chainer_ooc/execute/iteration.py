@@ -145,14 +145,17 @@ class Iteration:
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in memory.pinned)
         self._room.make(need_bytes, self._scratch_bytes(), self.following.is_certain and known is not None,
                         function, f'forward of call {position}')
-        self._repeatable = self.recorded and prepare(function, memory.backend.repeats_random) is not None
-        self._prototype = self._prepared(function, position)
+        self._prepare(function, position)
         self._meter.mark()
 
-    def _prepared(self, function: Any, position: int) -> Prototype | None:
-        if position in self.following.orders.recipes and not may_change_maps(function):
-            return prepare(function, self._memory.backend.repeats_random)
-        return None
+    def _prepare(self, function: Any, position: int) -> None:
+        """Copies a function whose call may have to run again; while it is recorded, to see whether it could."""
+        needs_recipe = position in self.following.orders.recipes and not may_change_maps(function)
+        prototype: Prototype | None = None
+        if needs_recipe or self.recorded:
+            prototype = prepare(function, self._memory.backend.repeats_random)
+        self._repeatable = self.recorded and prototype is not None
+        self._prototype = prototype if needs_recipe else None
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
         """Records a forward call, and lets go of what it used last."""

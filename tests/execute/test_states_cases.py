@@ -227,21 +227,27 @@ def test_a_map_that_only_a_variable_shows_survives_a_failed_swap_out(memories):
     assert np.array_equal(shown.array, values())
 
 
+def away_with_its_array_alive(memory):
+    """A map that was let go while somebody holds it: its Variable, what is made from it and is lost, and the array."""
+    shown = chainer.Variable(values())
+    storage = stored(memory, shown)
+    shown.retain_data()
+    output, lost = applied(memory, Tanh, shown)
+    away(storage)
+    with computing():
+        held = shown.node.data
+    away(storage)
+    assert lost.memory.give_up(lost)
+    return shown, output, held
+
+
 @pytest.mark.parametrize('is_interrupted', [False, True])
 @pytest.mark.parametrize('is_read', [True, False])
 def test_what_is_taken_up_is_read_by_no_recipe_that_would_not_see_that_it_has_changed(
         memories, is_read, is_interrupted, monkeypatch):
     if is_interrupted:
         monkeypatch.setattr(Storage, '_note_holder', lambda self: None)
-    shown = chainer.Variable(values())
-    storage = stored(memories[0], shown)
-    shown.retain_data()
-    output, lost = applied(memories[0], Tanh, shown)
-    away(storage)
-    with computing():
-        held = shown.node.data
-    away(storage)  # with its array alive, as an interrupt may leave it too
-    assert lost.memory.give_up(lost)
+    shown, output, held = away_with_its_array_alive(memories[0])
     held[...] = 0
     if is_read:
         assert not shown.array.any()
@@ -250,15 +256,7 @@ def test_what_is_taken_up_is_read_by_no_recipe_that_would_not_see_that_it_has_ch
 
 
 def test_what_is_taken_up_and_has_not_changed_is_read_by_recipes(memories):
-    shown = chainer.Variable(values())
-    storage = stored(memories[0], shown)
-    shown.retain_data()
-    output, lost = applied(memories[0], Tanh, shown)
-    away(storage)
-    with computing():
-        held = shown.node.data
-    away(storage)
-    assert lost.memory.give_up(lost)
+    _, output, held = away_with_its_array_alive(memories[0])
     assert np.array_equal(output.array, np.tanh(held))
 
 
