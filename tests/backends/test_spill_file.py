@@ -1,9 +1,11 @@
 """The spill file: nameless, private, and clear about what fails."""
 import errno
+import gc
 import os
 import resource
 import stat
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -67,6 +69,46 @@ def test_a_file_system_without_nameless_files_gets_one_unlinked_at_once(tmp_path
     monkeypatch.undo()
     test_the_file_has_no_name_and_one_reader(spill, tmp_path)
     spill.close()
+
+
+def interrupted_at_step(number, call):
+    """Calls ``call`` and interrupts it before its step ``number`` of the interpreter; false if it ended before."""
+    left = [number]
+
+    def trace(frame, event, argument):
+        frame.f_trace_opcodes = True
+        if event == 'opcode':
+            left[0] -= 1
+            if not left[0]:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize('nameless', [True, False])
+@pytest.mark.filterwarnings('ignore:unclosed file', 'ignore::pytest.PytestUnraisableExceptionWarning')
+def test_an_interrupt_at_no_step_leaves_a_descriptor(tmp_path, monkeypatch, nameless):
+    if not nameless:
+        monkeypatch.delattr(os, 'O_TMPFILE', raising=False)
+    left, number = [], 1
+    before = len(os.listdir('/proc/self/fd'))
+    while interrupted_at_step(number, lambda: SpillFile(str(tmp_path)).close()):
+        gc.collect()
+        if len(os.listdir('/proc/self/fd')) != before:
+            left.append(number)
+            before = len(os.listdir('/proc/self/fd'))
+        number += 1
+    assert number > 50 and not left
 
 
 def test_a_missing_folder_is_named_with_the_next_step(tmp_path):
