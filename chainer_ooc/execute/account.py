@@ -72,14 +72,16 @@ class _Block:
 
         What the system pages costs none of the budget.
         """
-        self.add(-1)
+        if self.kind != 'gone':
+            self.add(-1)
         before, self.kind = self.kind, kind
         if storage is not None:
             self.nbytes = 0 if storage.mapped else storage.counted_bytes
             self.stretch, self.token, self.map = stretch, storage.token, storage.map
-        self.add(1)
+        if kind != 'gone':
+            self.add(1)
         self.held = self.storage() if kind in ('maps', 'program') else None
-        if (kind == 'maps') is not (before == 'maps'):
+        if self.account.listener is not None and (kind == 'maps') is not (before == 'maps'):
             self.account.listener('malloc' if kind == 'maps' else 'free', self.token, self.map, self.nbytes)
 
     def add(self, sign: int) -> None:
@@ -113,9 +115,9 @@ class Account:
 
     def __init__(self) -> None:
         self.beside_bytes = 0
-        self.listener: Listener = _nobody
+        self.listener: Listener | None = None
         self._stretch = 0
-        self._bytes = dict.fromkeys(('maps', 'spare', 'program', 'gone', 'metered'), 0)
+        self._bytes = dict.fromkeys(('maps', 'spare', 'program', 'metered'), 0)
 
     def stands(self, beside_bytes: int) -> None:
         """Says what lives beside feature maps now."""
@@ -142,7 +144,7 @@ class Account:
         """A new stretch of metering begins, which has not seen what is there now; or the last is over."""
         self._stretch += 1
         self._bytes['metered'] = 0
-        self.listener = listener or _nobody
+        self.listener = listener
 
     def count(self, root: Array, storage: Storage, metered: bool) -> None:
         """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
@@ -201,7 +203,8 @@ def bury() -> None:
     """Books the blocks that have died, and those whose storages have died while they were spare."""
     deaths, blocks = Account._deaths, Account._blocks
     while deaths:
-        block = blocks.get(key := deaths.popleft().key)
+        key = getattr(deaths.popleft(), 'key', -1)  # -1 if an interrupt came before it was named
+        block = blocks.get(key)
         if block is not None:
             block.move(block.look())
             if block.kind == 'gone':  # last, or after an interrupt nobody knows in whose account its bytes are
@@ -211,7 +214,3 @@ def bury() -> None:
 def _block_of(storage: Storage) -> _Block | None:
     root = storage.root()
     return None if root is None else Account._blocks.get(id(root))
-
-
-def _nobody(kind: str, token: object, map_id: int, nbytes: int) -> None:
-    """Listens to nothing."""

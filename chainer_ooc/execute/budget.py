@@ -81,16 +81,16 @@ class Budget(Account, abc.ABC):
             nbytes: that are to be allocated.
             thorough: tries once more everything that could not go before.
         """
-        self.reap()
-        if not self.has_room(nbytes):
+        if not (has_room := self.has_room(nbytes)):
             with self.tally.stalled():
+                self.reap()
                 if self.fits(nbytes):
                     self.backend.trim()
                 self.candidates.take_again(thorough)
-                while not self.has_room(nbytes) and self.free_something():
+                while not (has_room := self.has_room(nbytes)) and self.free_something():
                     pass
         self.limit_kept(nbytes)
-        return self.fits(nbytes)
+        return has_room or self.fits(nbytes)
 
     def relieve(self, nbytes: int) -> bool:
         """What a device calls when an allocation does not fit, see `Backend.limit`."""

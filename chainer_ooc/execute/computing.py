@@ -7,6 +7,8 @@ itself, whatever it reads outside of all functions. Each thread says for itself 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 
 class _Thread(threading.local):
@@ -35,6 +37,14 @@ class computing:  # noqa: N801
 
     def __exit__(self, *exception: object) -> None:
         _thread.is_foreign = self._before
+
+
+def run_as(is_foreign: bool, run: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs a function within `computing`, unless this thread is in one of this kind already."""
+    if _thread.is_foreign is is_foreign:
+        return run(*arguments)
+    with computing(is_foreign):
+        return run(*arguments)
 
 
 def forget_computations() -> None:

@@ -118,7 +118,8 @@ class Departures:
 
     def go_on(self) -> list[Storage]:
         """Tries once more what could not leave, and gives up what was put off; returns what has left late."""
-        self._give_up_due()
+        if self._put_off:
+            self._give_up_due()
         self._now += 1
         late = []
         for ref, tries in self._hesitant.pop(self._now, ()):

@@ -146,7 +146,8 @@ class Iteration:
         self._room.make(need_bytes, self._scratch_bytes(), self.following.is_certain and known is not None,
                         function, f'forward of call {position}')
         self._prepare(function, position)
-        self._meter.mark()
+        if self.recorded:
+            self._meter.mark()
 
     def _prepare(self, function: Any, position: int) -> None:
         """Copies a function whose call may have to run again; while it is recorded, to see whether it could."""
@@ -159,17 +160,14 @@ class Iteration:
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
         """Records a forward call, and lets go of what it used last."""
-        recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._meter.above_mark_bytes()
-        if self.recorded:
-            self._room.peak(peak_bytes)
+        recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._peak_bytes()
         self.writes.look_at_given()
         ids, kept = self._register.call(function, inputs, outputs)
         self._functions.append(weakref.ref(function))
         self._call_of[id(function)] = position
         self._retained.append([each.map for each in kept if each.token is self])
-        arrays = [array_of(each) for each in (*inputs, *outputs)]
-        call = recorder.call(name_of(function), ids, arrays, span, peak_bytes, self._repeatable)
-        del arrays
+        nodes = [*function.inputs, *[each.node for each in outputs]]
+        call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._repeatable)
         for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
             recorder.maps[map_id].written = True  # their producers may not give them again
         self._liveness.read(call.inputs)
@@ -236,14 +234,13 @@ class Iteration:
             need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         self._room.make(need_bytes, scratch_bytes, self.following.is_certain and known is not None,
                         function, f'backward of call {call}')
-        self._meter.mark()
+        if self.recorded:
+            self._meter.mark()
         return needed
 
     def after_step(self, function: Any, needed: list[Storage], span: Span) -> None:
         """Records a step, drops what is not needed any more, and starts the swap-ins that are due."""
-        peak_bytes, position = self._meter.above_mark_bytes(), self.recorder.next_position
-        if self.recorded:
-            self._room.peak(peak_bytes)
+        peak_bytes, position = self._peak_bytes(), self.recorder.next_position
         self.writes.look_at_given()
         own = [each.map for each in needed if each.token is self]
         if len(own) < len(needed):
@@ -366,7 +363,17 @@ class Iteration:
             self.recorder.event(kind, map_id, nbytes)
 
     def _scratch_bytes(self) -> int:
-        return self._room.scratch_bytes(self.recorded, self._in_backward and self.following.graph is None)
+        if self.recorded or (self._in_backward and self.following.graph is None):
+            return self._room.scratch_bytes(self.recorded)
+        return 0
+
+    def _peak_bytes(self) -> int:
+        """What the computation that has just run allocated at its highest; 0 where that is not measured."""
+        if not self.recorded:
+            return 0
+        peak_bytes = self._meter.above_mark_bytes()
+        self._room.peak(peak_bytes)
+        return peak_bytes
 
     def _next_use(self, storage: Storage) -> float:
         """The position of a storage's next use, as far as a plan knows it; else the one not used longest goes first.

@@ -28,7 +28,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -101,15 +101,17 @@ class Place(abc.ABC):
     Attributes:
         owner: weak reference to the node or function that it belongs to.
         key: tells it from the other places that are alive.
+        name: what it is called where its owner has one of its kind.
         is_variable: it is what the program sees.
     """
 
     __slots__ = ('key', 'owner')
     key: tuple[int, Any]
     is_variable = False
+    name: ClassVar[str] = ''
 
-    def __init__(self, owner: Any, name: str | int):
-        self.key = id(owner), name
+    def __init__(self, owner: Any, name: str | int | None = None):
+        self.key = id(owner), self.name if name is None else name
         self.owner: Callable[[], Any] = weakref.ref(owner)
 
     def is_alive(self) -> bool:
@@ -146,9 +148,7 @@ class NodePlace(Place):
     """A variable node's retained array."""
 
     __slots__ = ()
-
-    def __init__(self, node: Any):
-        super().__init__(node, 'node')
+    name = 'node'
 
     def get(self) -> Array | Away | None:
         node = self.owner()
@@ -175,9 +175,7 @@ class VariablePlace(Place):
 
     __slots__ = ()
     is_variable = True
-
-    def __init__(self, node: Any):
-        super().__init__(node, 'variable')
+    name = 'variable'
 
     def get(self) -> Array | Away | None:
         data = self._data()

@@ -168,18 +168,24 @@ class Residency(Budget):
         if storage.nbytes >= self.context.min_bytes:
             self.candidates.add(storage)
 
-    def register(self, array: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
+    def register(self, array: Any, root: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
         """Returns the storage under an array, made known as `map_id` of `token` if need be; None if it cannot be moved.
 
         Of a block from outside of the graph only the array's part counts: a batch may be a slice of a whole data set.
+
+        Args:
+            array: any array.
+            root: its root.
+            token: the iteration.
+            map_id: what the storage is called there, if it is new.
+            from_outside: no function of that iteration made it.
         """
-        root = arrays.root_of(array)
         found = storage_at(root)
         if found is not None and not found.memory.closed:
             if found.state is State.SPARE:
                 found.memory.fetch(found, exposed=False)
             return found
-        if root is None or not self.backend.manages(root) or arrays.flat_bytes(root) is None:
+        if not self.backend.manages(root) or arrays.flat_bytes(root) is None:
             return None
         storage = Storage(self, root, int(root.nbytes))
         storage.assign(token, map_id, from_outside)

@@ -50,18 +50,11 @@ class Room:
         steady_bytes = self.beside.steady_bytes + left_bytes
         return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes, left_bytes)
 
-    def scratch_bytes(self, recorded: bool, has_new_gradients: bool) -> int:
-        """What was allocated since recording began and is no feature map; unrecorded: the new gradients of parameters.
-
-        Args:
-            recorded: the iteration is.
-            has_new_gradients: there are some that no plan knows.
-        """
+    def scratch_bytes(self, recorded: bool) -> int:
+        """What was allocated since recording began and is no feature map; else the new gradients of parameters."""
         if recorded:
             return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered'))
-        if has_new_gradients:
-            return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes)
-        return 0
+        return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes)
 
     def make(self, need_bytes: int, scratch_bytes: int, certain: bool, function: Any, way: str) -> None:
         """Makes room for a computation.

@@ -139,7 +139,7 @@ class Register:
             return None
         recorder, from_outside = self.recorder, producer is None
         new_id = len(recorder.maps)
-        storage = self._memory.register(array, self.token, new_id, from_outside)
+        storage = self._memory.register(array, root, self.token, new_id, from_outside)
         if storage is None:
             return None
         if storage.token is not self.token:

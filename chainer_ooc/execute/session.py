@@ -23,7 +23,7 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
-from chainer_ooc.execute.computing import computing, forget_computations, is_computing
+from chainer_ooc.execute.computing import computing, forget_computations, is_computing, run_as
 from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
@@ -80,8 +80,8 @@ class Session:
             assert iteration is not None
             iteration.before_call(function, inputs)
         started = self._memory.backend.moment()
-        with self._memory.backend.computing(), computing(iteration.is_foreign):
-            outputs: tuple[Any, ...] = function._apply(inputs)
+        with self._memory.backend.computing():
+            outputs: tuple[Any, ...] = run_as(iteration.is_foreign, function._apply, inputs)
         span = started, self._memory.backend.moment()
         if function.inputs is not None:
             with LOCK:
@@ -113,8 +113,8 @@ class Session:
                 with LOCK:
                     needed = iteration.before_step(function)
                 started = self._memory.backend.moment()
-                with self._memory.backend.computing(), computing(iteration.is_foreign):
-                    run(*arguments)
+                with self._memory.backend.computing():
+                    run_as(iteration.is_foreign, run, *arguments)
                 span = started, self._memory.backend.moment()
                 with LOCK:
                     iteration.after_step(function, needed, span)
@@ -299,8 +299,7 @@ def apply_within(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
 def _run(function: Any, inputs: Sequence[Any], may_write: bool) -> tuple[Any, ...]:
     if may_write:
         _open(inputs)
-    with computing(may_write):
-        outputs: tuple[Any, ...] = function._apply(inputs)
+    outputs: tuple[Any, ...] = run_as(may_write, function._apply, inputs)
     return outputs
 
 

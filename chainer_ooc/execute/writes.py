@@ -43,7 +43,8 @@ class Writes:
 
     def look_at_given(self) -> None:
         """The function has run."""
-        _look(self._given)
+        if self._given:
+            _look(self._given)
 
     def show(self, found: Sequence[Any]) -> None:
         """Hooks may write to arrays from now on, also when a step has dropped what they lie on."""
@@ -53,7 +54,8 @@ class Writes:
 
     def look_at_shown(self) -> None:
         """Hooks have had what they were shown."""
-        _look(self._shown)
+        if self._shown:
+            _look(self._shown)
 
 
 def _look(before: Sequence[_Before]) -> None:

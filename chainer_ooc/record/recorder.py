@@ -43,9 +43,9 @@ class MapRow:
     backward_uses: list[int] = field(default_factory=list)
 
 
-def forms(arrays: Sequence[Any]) -> str:
-    """Dtypes and shapes of some arrays, for signatures."""
-    return ' '.join([_form(each.dtype, each.shape) for each in arrays if each is not None])
+def forms(given: Sequence[Any]) -> str:
+    """Dtypes and shapes of some arrays or nodes, for signatures."""
+    return ' '.join([_form(each.dtype, each.shape) for each in given if each is not None])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -68,6 +68,7 @@ class Recorder:
 
     Attributes:
         now: the position whose computation runs or ran last.
+        next_position: the position that the next call or step gets.
         spans: of each computation's time, by position; a device may not have come that far.
     """
 
@@ -77,13 +78,8 @@ class Recorder:
         self.steps: list[Step] = []
         self.maps: list[MapRow] = []
         self.events: list[MemoryEvent] = []
-        self.now = -1
+        self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
-
-    @property
-    def next_position(self) -> int:
-        """The position that the next call or step gets."""
-        return len(self.calls) + len(self.steps)
 
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
         """Adds a feature map and returns its id."""
@@ -104,26 +100,27 @@ class Recorder:
         if kind == 'free':
             self.maps[map_id].last_alive = self.now
 
-    def call(self, label: str, ids: tuple[list[int], list[int], list[int]], arrays: Sequence[Any], span: Span,
+    def call(self, label: str, ids: tuple[list[int], list[int], list[int]], given: Sequence[Any], span: Span,
              peak_bytes: int, repeatable: bool = False) -> Call:
         """Adds a forward call.
 
         Args:
             label: the function's.
             ids: of its inputs, outputs and hidden arrays.
-            arrays: its inputs and outputs, for their shapes and dtypes.
+            given: its inputs and outputs, arrays or nodes, for their shapes and dtypes.
             span: the moments before and after it.
             peak_bytes: what it allocated at its highest.
             repeatable: it can run again.
         """
-        arguments = forms(arrays[:len(ids[0])])
-        signature = f'{label} {ids[0]} {ids[1]} {ids[2]} {arguments} -> {forms(arrays[len(ids[0]):])}'
+        arguments = forms(given[:len(ids[0])])
+        signature = f'{label} {ids[0]} {ids[1]} {ids[2]} {arguments} -> {forms(given[len(ids[0]):])}'
         seen = [tuple(each) for each in ids]
         row = Call(len(self.calls), label, seen[0], seen[1], seen[2], signature, 0.0, peak_bytes, arguments,
                    repeatable)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)
+        self.next_position += 1
         self.spans.append(span)
         return row
 
@@ -133,6 +130,7 @@ class Recorder:
         for map_id in set(row.maps):
             self.maps[map_id].backward_uses.append(row.position)
         self.steps.append(row)
+        self.next_position += 1
         self.spans.append(span)
         return row
 

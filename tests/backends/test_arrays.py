@@ -239,7 +239,7 @@ def hidden_family(residency, family):
     """Hides a family on a holder; returns it, the storage, what is expected back, and the root's weak reference."""
     holder = Holder()
     root = root_of(family[0])
-    storage = residency.register(root, None, 0, from_outside=False)
+    storage = residency.register(root, root, None, 0, from_outside=False)
     expected = {}
     for number, array in enumerate(family):
         assert find(array) is storage

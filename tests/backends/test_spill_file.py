@@ -5,10 +5,10 @@ import os
 import resource
 import stat
 import subprocess
-import sys
 
 import numpy as np
 import pytest
+from interrupting import interrupted_at_step
 
 from chainer_ooc.backends.host import filesystem
 from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile, SpillWarning
@@ -69,30 +69,6 @@ def test_a_file_system_without_nameless_files_gets_one_unlinked_at_once(tmp_path
     monkeypatch.undo()
     test_the_file_has_no_name_and_one_reader(spill, tmp_path)
     spill.close()
-
-
-def interrupted_at_step(number, call):
-    """Calls ``call`` and interrupts it before its step ``number`` of the interpreter; false if it ended before."""
-    left = [number]
-
-    def trace(frame, event, argument):
-        frame.f_trace_opcodes = True
-        if event == 'opcode':
-            left[0] -= 1
-            if not left[0]:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 @pytest.mark.parametrize('nameless', [True, False])

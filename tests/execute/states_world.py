@@ -235,7 +235,7 @@ class World:
         memory.pin()
 
     def _see(self, memory, array, plain, from_outside):
-        storage = memory.register(array, self.token, self.maps, from_outside)
+        storage = memory.register(array, arrays.root_of(array), self.token, self.maps, from_outside)
         self.block_of[storage] = self._block(plain)
         self.maps += 1
         if id(storage) in self.owned:

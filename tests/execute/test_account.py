@@ -1,6 +1,7 @@
 """What near memory holds, counted; also when an interrupt comes between two steps of the count."""
 import numpy as np
 import pytest
+from interrupting import interrupted_at_step
 from states_world import interrupted
 
 from chainer_ooc.execute.account import Account, find
@@ -91,6 +92,26 @@ def test_a_block_whose_counting_was_interrupted_is_put_right(account, late, monk
     del root, storage
     account.recount()
     assert account.near_bytes() == 0
+
+
+def test_an_interrupt_at_no_step_of_counting_leaves_a_death_that_cannot_be_booked(account):
+    number = 1
+
+    def count_and_let_go():
+        roots = [np.zeros(1000, np.uint8)]
+        storage = storage_of(account, roots[0])
+        try:
+            account.count(roots[0], storage, metered=False)
+        except KeyboardInterrupt:  # what the interrupted call has is alive until this is over
+            roots.clear()
+            account.recount()
+            raise
+
+    while interrupted_at_step(number, count_and_let_go):
+        account.recount()
+        assert account.near_bytes() == 0
+        number += 1
+    assert number > 100
 
 
 @pytest.mark.parametrize('moments', range(8))

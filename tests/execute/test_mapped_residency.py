@@ -38,7 +38,7 @@ def hidden(residency):
     """A storage with a place; its array lives in that place alone."""
     holder = Holder()
     holder.array = np.full(NBYTES, 3, np.uint8)
-    storage = residency.register(holder.array, None, 0, from_outside=False)
+    storage = residency.register(holder.array, arrays.root_of(holder.array), None, 0, from_outside=False)
     storage.add_places(AttributePlace(holder, 'array'))
     storage.retain()
     return holder, storage

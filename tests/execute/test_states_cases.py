@@ -13,6 +13,7 @@ from chainer.functions.math.basic_math import Mul
 from states_functions import Pair
 from states_world import World, interrupted
 
+from chainer_ooc.backends import arrays
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute import recipe as recipes
@@ -44,7 +45,7 @@ def values(shape=(6, 8)):
 
 
 def stored(memory, variable, from_outside=False):
-    storage = memory.register(variable.array, None, 0, from_outside)
+    storage = memory.register(variable.array, arrays.root_of(variable.array), None, 0, from_outside)
     storage.add_node(variable.node)
     return storage
 

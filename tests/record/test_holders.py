@@ -14,6 +14,7 @@ import chainer.functions as F
 import numpy as np
 import pytest
 
+from chainer_ooc.backends import arrays
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, Watched, hidden_places
 from chainer_ooc.execute.residency import Residency
@@ -41,7 +42,7 @@ def retained(array):
 
 
 def stored(residency, array, *places):
-    storage = residency.register(array, None, 0, from_outside=False)
+    storage = residency.register(array, arrays.root_of(array), None, 0, from_outside=False)
     for place in places:
         if isinstance(place, NodePlace):
             storage.add_node(place.owner())

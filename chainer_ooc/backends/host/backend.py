@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections
 import os
+import time
 import weakref
 from typing import Any
 
@@ -72,6 +73,8 @@ class HostBackend(Backend):
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory(mapped_bytes)
         close_in_children(self)
+
+    moment = staticmethod(time.perf_counter)  # a function of ours around it would be called four times a computation
 
     def meter(self) -> HostMeter:
         return HostMeter()

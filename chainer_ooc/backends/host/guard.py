@@ -45,7 +45,7 @@ class Guard(contextlib.AbstractContextManager[None]):
         self._before: tuple[int, int] | None = None
 
     def __enter__(self) -> None:
-        left_bytes = self._headroom.left_bytes()
+        left_bytes = self._headroom.left_bytes() if self._headroom.is_limited() else None
         if left_bytes is None:
             return
         _have_blas_map_its_buffers()
@@ -57,7 +57,7 @@ class Guard(contextlib.AbstractContextManager[None]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self.lift() and not self._headroom.has_room(0, will_write=True):
+        if self._before is not None and self.lift() and not self._headroom.has_room(0, will_write=True):
             heap.trim()
 
     def lift(self) -> bool:

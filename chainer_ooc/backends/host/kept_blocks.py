@@ -60,6 +60,8 @@ class KeptBlocks:
 
     def keep_at_most(self, nbytes: int) -> bool:
         """Gives the rest back to the system, what was freed first before the others; whether there was any."""
+        if not self._free and not self._deaths:
+            return False
         kept_bytes, number = self.nbytes(), 0
         while kept_bytes > nbytes:
             kept_bytes -= len(self._free[number])
