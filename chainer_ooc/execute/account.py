@@ -25,7 +25,8 @@ from typing import Any, ClassVar, Literal
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.places import Array
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 
 #: What a block counts as, see above; it is gone before it is counted, and when it has died.
 Kind = Literal['maps', 'spare', 'program', 'gone']

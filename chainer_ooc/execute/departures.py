@@ -17,7 +17,8 @@ from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Register
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.trace import Call
 
 #: So many calls in a row try again what could not leave.

@@ -17,7 +17,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 
 #: As many of those that could not go are tried again at each shortage.
 AGAIN = 4

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.errors import LostMapError
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 
 
 def expose(storage: Storage, block: ByteArray) -> None:

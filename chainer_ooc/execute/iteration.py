@@ -34,13 +34,15 @@ from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
 from chainer_ooc.execute.recipe import write_recipe
-from chainer_ooc.execute.residency import COPY_IN, Context, Residency
+from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.room import Room, can_leave
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
+from chainer_ooc.execute.transit import COPY_IN, Context
 from chainer_ooc.execute.writes import Writes
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.record.recorder import Recorder, Span, forms

@@ -11,7 +11,8 @@ import collections
 import weakref
 from collections.abc import Iterable, Sequence
 
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 
 
 class Liveness:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Register
-from chainer_ooc.execute.storage import State
+from chainer_ooc.execute.states import State
 
 #: While a graph is unknown, the maps of so many calls before the current one are on their way in backward, if near
 #: memory has room for so many times their size: what the calls themselves allocate is not known yet.

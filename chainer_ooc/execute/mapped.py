@@ -16,8 +16,9 @@ from __future__ import annotations
 import contextlib
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.transit import Transit
 
 
 class Mapped:
@@ -28,13 +29,13 @@ class Mapped:
     def needed_bytes(self, storage: Storage) -> int:
         return 0
 
-    def begin(self, memory: Residency, storage: Storage) -> bool:
+    def begin(self, memory: Transit, storage: Storage) -> bool:
         with contextlib.suppress(MemoryError):
             self.bring(memory, storage)
             return True
         return False
 
-    def bring(self, memory: Residency, storage: Storage) -> ByteArray:
+    def bring(self, memory: Transit, storage: Storage) -> ByteArray:
         """See `Source.bring`.
 
         Raises:
@@ -45,7 +46,7 @@ class Mapped:
         memory.show(storage, block)
         return block
 
-    def want(self, memory: Residency, storage: Storage) -> None:
+    def want(self, memory: Transit, storage: Storage) -> None:
         """Waits until it is away; if its copy fails it stays, and `reap` reports that."""
         assert storage.transfer is not None
         try:
@@ -56,7 +57,7 @@ class Mapped:
         if storage.state is State.RESIDENT and not storage.exposed and not storage.mapped:  # it is pinned
             storage.let_go()
 
-    def left(self, memory: Residency, storage: Storage) -> None:
+    def left(self, memory: Transit, storage: Storage) -> None:
         """Exchanges the block of one that was wanted meanwhile. What nobody can ask for has no copy.
 
         What the program holds it keeps; that is then taken up again when it is read.

@@ -1,172 +1,40 @@
 """What is in near memory, and every change of that: swap-outs, swap-ins, drops, evictions.
 
-    swap_out --> leaving --reap--> let go            what leaves, the oldest first
+    swap_out --> leaving --> let go                  what leaves, the oldest first, see `transit`
     prefetch --> arriving --fetch--> resident        what comes, the oldest first
     drop --> spare --yield--> lost                   what has no known use left, the oldest first
-
-A swap-out that is done frees nothing by itself: `reap` looks at finished ones at the edges of calls, so that the memory
-that a call sees does not change while it runs. An iteration says once what it wants (`Context`). How bytes that are not
-there come back is a `Source`: copied in, mapped (`mapped`) or made again (`revival`).
 
 Every method may be called from any thread; the callers of those without a lock of their own hold `storage.LOCK`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
-from chainer_ooc.classify.decision import Shared
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import exposure, log
-from chainer_ooc.execute.account import Listener, storage_at
-from chainer_ooc.execute.arrivals import Arrivals
-from chainer_ooc.execute.budget import Budget
+from chainer_ooc.execute.account import storage_at
 from chainer_ooc.execute.places import Array
-from chainer_ooc.execute.storage import LOCK, State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.execute.transit import Context, Transit
 
 
-class Source(Protocol):
-    """A way in which bytes come back from far memory.
-
-    Attributes:
-        keeps_recalled: what is wanted again before it has left stays.
-    """
-
-    @property
-    def keeps_recalled(self) -> bool: ...
-
-    def needed_bytes(self, storage: Storage) -> int:
-        """Near memory that it takes to have a storage back."""
-
-    def begin(self, memory: Residency, storage: Storage) -> bool:
-        """Starts early, where that can be done beside computations; False if there is no room now."""
-
-    def bring(self, memory: Residency, storage: Storage) -> ByteArray:
-        """Makes it resident now, and gives its block."""
-
-    def want(self, memory: Residency, storage: Storage) -> None:
-        """Somebody reads it while it is leaving."""
-
-    def left(self, memory: Residency, storage: Storage) -> None:
-        """Its swap-out has ended well, and it is resident again; lets go of it if nobody wants it."""
-
-
-class CopyIn:
-    """Copies from far memory into new near memory."""
-
-    keeps_recalled = True
-
-    def needed_bytes(self, storage: Storage) -> int:
-        return storage.nbytes
-
-    def begin(self, memory: Residency, storage: Storage) -> bool:
-        try:
-            block = memory.backend.allocate(storage.nbytes)
-        except MemoryError:
-            return False
-        memory.begin_arrival(storage, block)
-        return True
-
-    def bring(self, memory: Residency, storage: Storage) -> ByteArray:
-        memory.make_room(storage.nbytes)
-        while not self.begin(memory, storage):
-            if not memory.free_something():
-                raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; lower '
-                                  'chainer.config.ooc_budget, so that more of it stays free')
-        return memory.arrive(storage)
-
-    def want(self, memory: Residency, storage: Storage) -> None:
-        storage.recall()
-
-    def left(self, memory: Residency, storage: Storage) -> None:
-        if storage.has_true_copy() and not storage.recalled and not memory.is_pinned(storage):
-            storage.let_go()
-
-
-COPY_IN = CopyIn()
-
-
-@dataclass(frozen=True)
-class Context:
-    """What an iteration says to the memory that it runs in.
-
-    Attributes:
-        tally: counts what it costs.
-        budget_bytes: what near memory may hold; nothing is moved for its sake if it is None.
-        min_bytes: smaller blocks are never evicted.
-        next_use: position of a storage's next use, for eviction; the farthest goes first.
-        far: how what is in far memory comes back.
-        recipes: makes what is lost resident again, and gives its block, as `revival.make_again` does.
-        shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
-        on_lost: called with a storage that is read after it was lost.
-        listener: is told of blocks that appear and go while the iteration is recorded, else None.
-        is_metered: whether a block from outside of the graph was allocated while it was recorded.
-    """
-
-    tally: Tally
-    budget_bytes: int | None = None
-    min_bytes: int = 0
-    next_use: Callable[[Storage], float] = lambda storage: -storage.touched
-    far: Source = COPY_IN
-    recipes: Callable[[Residency, Storage], ByteArray] | None = None
-    shares_chains: Shared = True
-    on_lost: Callable[[Storage], None] = lambda storage: None
-    listener: Listener | None = None
-    is_metered: Callable[[Array], bool] = lambda root: False
-
-
-class Residency(Budget):
+class Residency(Transit):
     """The storages of one session.
 
     Attributes:
-        backend: moves the bytes.
-        context: of the iteration in hand.
-        pinned: storages that the current call needs.
-        leaving: what is being copied out, the oldest first.
         closed: nothing is moved here any more.
     """
 
-    _open: ClassVar[weakref.WeakSet[Residency]] = weakref.WeakSet()
-
     def __init__(self, backend: Backend, context: Context | None = None):
-        self.context = context or Context(Tally(backend))
-        super().__init__(backend, self.context.tally, self.context.budget_bytes)
-        self.pinned: frozenset[Storage] = frozenset()
-        self.leaving: deque[Storage] = deque()
+        super().__init__(backend, context or Context(Tally(backend)))
         self.closed = False
-        self._arrivals = Arrivals()
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
-        self._open.add(self)
-
-    def enter(self, context: Context) -> None:
-        """Begins an iteration, or goes on with it in another way."""
-        if context.listener != self.context.listener:
-            self.meter(context.listener)
-        self.context = context
-        self.begin(context.tally, context.budget_bytes)
-        for storage in self.storages():
-            self.touch(storage)
-
-    def pin(self, storages: Iterable[Storage] = ()) -> None:
-        """Says what the current computation needs, and is not evicted."""
-        self.pinned = frozenset(storages)
-
-    def is_pinned(self, storage: Storage) -> bool:
-        """Whether a computation needs it, in whatever thread."""
-        return storage in self.pinned or any(storage in each.pinned for each in list(self._open))
-
-    def touch(self, storage: Storage) -> None:
-        """A storage was used, or has come: its next use is another one now."""
-        if storage.nbytes >= self.context.min_bytes:
-            self.candidates.add(storage)
 
     def register(self, array: Any, root: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
         """Returns the storage under an array, made known as `map_id` of `token` if need be; None if it cannot be moved.
@@ -234,68 +102,6 @@ class Residency(Budget):
                 return False
             storage.lose()
         return True
-
-    def reap(self, wait: bool = False) -> None:
-        """Lets go of what has been copied out; with `wait`, waits for the oldest swap-out first.
-
-        Raises:
-            SpillError: a swap-out failed; that storage is resident.
-        """
-        self._arrivals.forget_ended()
-        while self.leaving:
-            storage = self.leaving[0]
-            if storage.state is State.LEAVING and storage.transfer is not None:
-                if not storage.transfer.done and not wait:
-                    return
-                wait = False
-                try:
-                    self.see_off(storage)
-                except OSError:
-                    self.leaving.popleft()
-                    raise
-            self.leaving.popleft()
-
-    def see_off(self, storage: Storage) -> None:
-        """Waits for a swap-out, and lets go of what nobody wants.
-
-        Raises:
-            SpillError: it failed; the storage is resident and has no copy.
-        """
-        assert storage.transfer is not None
-        try:
-            with self.tally.stalled():
-                storage.transfer.wait()
-        except OSError:
-            storage.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
-            storage.stay()
-            raise
-        self.tally.written.append(storage.transfer)
-        storage.stay()
-        self.context.far.left(self, storage)
-
-    def abandon_dead(self) -> None:
-        """Ends the swap-outs of maps that nobody can ask for any more, such as those of a graph that is gone."""
-        for storage in self.leaving:
-            if storage.copy is not None and not storage.is_wanted():
-                storage.recall()  # there is no copy to go to
-                storage.drop_copy()
-
-    def settle(self) -> None:
-        """Waits for all swap-outs.
-
-        Raises:
-            SpillError: one failed.
-        """
-        while self.leaving:
-            self.reap(wait=True)
-
-    def calm(self) -> None:
-        """Waits for all swap-outs; what could not leave stays, and nobody has to hear of it any more."""
-        while self.leaving:
-            try:
-                self.settle()
-            except OSError as error:
-                log.logger.info('a swap-out failed after its iteration had ended: %s', str(error))
 
     def prefetch(self, storage: Storage) -> bool:
         """Starts to bring a storage back, keeps one that is leaving; False if there is no room now."""
@@ -376,68 +182,6 @@ class Residency(Budget):
         self._count(root, storage, True)
         storage.refill(block)
 
-    def show(self, storage: Storage, block: ByteArray) -> None:
-        """Takes a mapping of the far copy for a storage that is away."""
-        storage.show()
-        self._count(arrays.root_of(block), storage, False)
-        storage.refill(block)
-
-    def turn_back(self, storage: Storage) -> None:
-        """Ends a swap-in that nobody waits for: the far copy is still whole."""
-        storage.notice()
-        with contextlib.suppress(OSError):
-            if storage.state is State.ARRIVING:
-                self.arrive(storage)
-                storage.let_go()
-
-    def begin_arrival(self, storage: Storage, block: ByteArray) -> None:
-        """Starts a swap-in into `block`.
-
-        Raises:
-            SpillError: as `Backend.swap_in`; the storage is away.
-        """
-        assert storage.copy is not None
-        try:
-            storage.come(block)
-            self._count(arrays.root_of(block), storage, block.base is None)
-            self.limit_kept(0)
-            storage.coming(self._arrivals.begin(self.backend, storage, block))
-        except BaseException:
-            if storage.state is State.ARRIVING:
-                storage.turn_back()
-            raise
-        self.tally.swapped_in_bytes += storage.nbytes
-
-    def arrive(self, storage: Storage) -> ByteArray:
-        """Waits for a swap-in and returns the block, which only the places own from then on.
-
-        Raises:
-            SpillError: it failed; the far copy is whole.
-        """
-        transfer = storage.transfer
-        assert transfer is not None
-        here = False
-        try:
-            transfer.wait()
-            here = True
-        finally:
-            if transfer.done and not here:
-                storage.turn_back()
-        self.tally.read.append(transfer)
-        block = storage.arrive()
-        self._arrivals.forget_ended()
-        return block
-
-    def arrive_all(self) -> None:
-        """Waits for all swap-ins that are under way.
-
-        Raises:
-            SpillError: one failed.
-        """
-        for storage in self._arrivals.storages():
-            if storage.state is State.ARRIVING:
-                self.fetch(storage, exposed=False)
-
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
         self.backend.release(copy)
@@ -514,10 +258,6 @@ class Residency(Budget):
     def _use_again(self, storage: Storage) -> None:
         storage.use_again()
         self.book(storage, 'maps')
-        self.touch(storage)
-
-    def _count(self, root: Any, storage: Storage, metered: bool) -> None:
-        self.count(root, storage, metered and self.context.listener is not None)
         self.touch(storage)
 
     def _bring(self, storage: Storage) -> ByteArray:

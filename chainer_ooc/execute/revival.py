@@ -20,11 +20,11 @@ from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.afterwards import write_afterwards
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.recipe import Recipe
-from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.transit import Transit
 
 
-def make_again(memory: Residency, storage: Storage) -> ByteArray:
+def make_again(memory: Transit, storage: Storage) -> ByteArray:
     """Makes a lost storage resident, and gives its block.
 
     If this fails: it is lost as before.
@@ -50,7 +50,7 @@ def make_again(memory: Residency, storage: Storage) -> ByteArray:
         memory.pin(pinned)
 
 
-def _run(memory: Residency, wanted: Storage, chain: Sequence[Recipe], pinned: frozenset[Storage]) -> ByteArray:
+def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: frozenset[Storage]) -> ByteArray:
     here: dict[Any, Any] = {}
     made_here: set[Storage] = set()
     readers = Counter(each for recipe in chain for each in recipe.needs())
@@ -73,7 +73,7 @@ def _run(memory: Residency, wanted: Storage, chain: Sequence[Recipe], pinned: fr
     return here[wanted]  # type: ignore[no-any-return]
 
 
-def _call(memory: Residency, recipe: Recipe, here: dict[Any, Any], readers: Counter[Any]) -> list[Storage]:
+def _call(memory: Transit, recipe: Recipe, here: dict[Any, Any], readers: Counter[Any]) -> list[Storage]:
     """Runs one call: what is read of its results is here from then on. Gives the storages that it brought back."""
     memory.make_room(recipe.peak_bytes)
     with memory.tally.recomputing():
@@ -87,7 +87,7 @@ def _call(memory: Residency, recipe: Recipe, here: dict[Any, Any], readers: Coun
     return brought
 
 
-def _stays(memory: Residency, storage: Storage) -> bool:
+def _stays(memory: Transit, storage: Storage) -> bool:
     return is_shared(memory.context.shares_chains, storage.map) and storage.pending_uses > 0
 
 

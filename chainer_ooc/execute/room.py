@@ -17,7 +17,8 @@ from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Beside, Parameters, name_of
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 
 
 class Room:

@@ -1,29 +1,11 @@
-"""One block of near memory, its places, and where its bytes are while they are not there.
-
-    event        from                 to          who calls for it
-    -----------  -------------------  ----------  -------------------------------------------------------------
-    leave        RESIDENT             LEAVING     a swap-out starts: the places are empty, the block is held here
-    stay         LEAVING              RESIDENT    its copy is whole, or failed: the places have the block again
-    let go       RESIDENT             AWAY        the far copy is what the block is: nothing is lost
-    lose         RESIDENT             LOST        no copy: to be made again where there is a recipe. Both also when the
-                                                  last array has died without our doing
-    spare        RESIDENT             SPARE       no known use is left: the places are empty, the block is held here
-    use again    SPARE                RESIDENT    somebody reads it all the same
-    yield        SPARE                LOST        its room is needed
-    come         AWAY                 ARRIVING    a swap-in starts: the target is held here
-    arrive       ARRIVING             RESIDENT    the bytes are there
-    turn back    ARRIVING             AWAY        the swap-in failed, or nobody waits for it: the far copy is whole
-    show         AWAY                 RESIDENT    the far copy itself is mapped, see `mapped`
-    make         LOST                 RESIDENT    the recipe has run
-    take up      AWAY, LOST           RESIDENT    somebody held the array all the time: it stays one with Chainer's
-    -----------  -------------------  ----------  -------------------------------------------------------------
+"""One block of near memory, and where its bytes are while they are not there.
 
 A storage never owns its block while that is RESIDENT: the places do, and a weak reference tells when it is really gone.
 
-Every change is a method of `Storage` and goes through this table; nothing else writes its fields. A storage knows the
-`memory` of the session that made it, and whoever reads it, in whatever thread, reaches that memory through it: another
-session's spill file has other bytes at the same place. All changes happen under one lock of the process, `LOCK`, which
-is held while copies are waited for. Two locks could be taken in both orders; one cannot.
+Every change is a method of `Storage` and goes through the table of `states`; nothing else writes its fields. A storage
+knows the `memory` of the session that made it, and whoever reads it, in whatever thread, reaches that memory through
+it: another session's spill file has other bytes at the same place. All changes happen under one lock of the process,
+`LOCK`, which is held while copies are waited for. Two locks could be taken in both orders; one cannot.
 
 **What the program reads, it may write to.** Variables and nodes of a block that has a far copy, or that recipes read,
 are watched (`places`). After the program's first read the storage is *exposed*: the far copy is not trusted any more.
@@ -35,55 +17,20 @@ Left out: when to do what (`residency`), and which memory that frees.
 
 from __future__ import annotations
 
-import enum
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
-
-import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
 from chainer_ooc.execute.computing import is_computing, only_reads
-from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, references
+from chainer_ooc.execute.held import NOBODY, Held
+from chainer_ooc.execute.places import Array, references
+from chainer_ooc.execute.states import TRANSITIONS, State
 
 #: Held by whoever changes a storage, an account or a residency.
 LOCK = threading.RLock()
-
-#: From so many places on, and each time that they have doubled, the dead ones are looked for: a constant may be an
-#: input of every iteration.
-CROWDED = 32
-
-
-class State(enum.Enum):
-    """Where the bytes are."""
-
-    RESIDENT = 'in near memory, held by its places'
-    SPARE = 'in near memory as long as nothing else needs the room'
-    LEAVING = 'in near memory, being copied out'
-    AWAY = 'in far memory'
-    ARRIVING = 'in far memory, being copied in'
-    LOST = 'in no memory: to be made again where there is a recipe'
-
-
-TRANSITIONS = {
-    ('leave', State.RESIDENT): State.LEAVING,
-    ('stay', State.LEAVING): State.RESIDENT,
-    ('let go', State.RESIDENT): State.AWAY,
-    ('lose', State.RESIDENT): State.LOST,
-    ('spare', State.RESIDENT): State.SPARE,
-    ('use again', State.SPARE): State.RESIDENT,
-    ('yield', State.SPARE): State.LOST,
-    ('come', State.AWAY): State.ARRIVING,
-    ('arrive', State.ARRIVING): State.RESIDENT,
-    ('turn back', State.ARRIVING): State.AWAY,
-    ('show', State.AWAY): State.RESIDENT,
-    ('make', State.LOST): State.RESIDENT,
-    ('take up', State.AWAY): State.RESIDENT,
-    ('take up', State.LOST): State.RESIDENT,
-}
 
 
 class Memory(Protocol):
@@ -141,40 +88,36 @@ class Recipe(Protocol):
         """The storages that have it as their recipe."""
 
 
-class Storage:
-    """A block that several arrays may share. All attributes are for reading.
+class Storage(Held):
+    """A block that several arrays may share. All attributes are for reading; see `Held` for others.
 
     Attributes:
         memory: moves it.
-        nbytes: its size.
         state: where its bytes are.
         token, map: the iteration that it was last part of, and the id of its feature map there.
         from_outside: no function of that iteration made it.
         counted_bytes: what of it counts as near memory.
         pending_uses: functions that retained it and have not run backward yet.
         touched: the position that used it last.
-        root: weak reference to the array that owns the block in near memory.
         block, transfer: the bytes and the copy while that is under way, else None; what owns them while it is SPARE.
         copy: the far copy, or None; when RESIDENT it equals the block unless `exposed`.
         recipe: how the bytes are made again, or None.
         seal: checksum of what is LOST since its room was needed, or None.
         readers: recipes that read it.
-        places: everything of Chainer's that may hold an array on it, each once.
         mapped: the block shows the far copy itself: the two cannot differ.
         recalled: it is to stay although it is LEAVING.
         exposed: the program may have an array on it, so that the far copy may be outdated.
     """
 
     __slots__ = (
-        '__weakref__', 'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'nbytes',
-        'pending_uses', 'places', 'readers', 'recalled', 'recipe', 'root', 'seal', 'state', 'token',
-        'touched', 'transfer')
+        'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'pending_uses',
+        'readers', 'recalled', 'recipe', 'seal', 'state', 'token', 'touched', 'transfer')
 
     def __init__(self, memory: Memory, root: Array | None, nbytes: int):
+        super().__init__(root, nbytes)
         self.memory = memory
-        self.nbytes = self.counted_bytes = nbytes
+        self.counted_bytes = nbytes
         self.state = State.LOST if root is None else State.RESIDENT
-        self.root: weakref.ref[Array] = _NOBODY if root is None else weakref.ref(root)
         self.token: object = None
         self.map, self.touched, self.pending_uses = -1, -1, 0
         self.from_outside = False
@@ -184,7 +127,6 @@ class Storage:
         self.recipe: Recipe | None = None
         self.seal: int | None = None
         self.readers: weakref.WeakSet[Recipe] | tuple[()] = ()
-        self.places: dict[tuple[int, object], Place] = {}
         self.mapped = self.exposed = self.recalled = False
 
     def __del__(self) -> None:
@@ -215,37 +157,26 @@ class Storage:
         self.pending_uses -= 1
         return self.pending_uses <= 0
 
-    def add_places(self, *places: Place) -> None:
-        """Learns of places that may hold an array on the block; one known already counts once."""
-        if len(self.places) >= CROWDED and not len(self.places) & (len(self.places) - 1):
-            self.places = {key: each for key, each in self.places.items() if each.is_alive()}
-        for place in places:
-            known = self.places.get(place.key)
-            if known is None or not known.is_alive():
-                self.places[place.key] = place
-
     def add_node(self, node: Any) -> None:
         """Learns of a variable node, and of its Variable; reads of both are noticed from now on."""
-        known = self.places.get((id(node), 'node'))
-        if known is None or not known.is_alive():
-            self.add_places(NodePlace(node), VariablePlace(node))
-        if self.is_relied_on():
-            self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])
+        places = self._add_node(node)
+        if self.is_relied_on() and not self.exposed and not self._watch(places):
+            self.expose()
+
+    def watch(self) -> None:
+        """Has the program's next read noticed. Where that is not possible it may be written to already."""
+        if self.is_relied_on() and not self.exposed and not self._watch(self.places.values()):
+            self.expose()
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
     def fetch(self) -> ByteArray:
-        """What a read of an absent or watched array reaches (P1)."""
+        """See `Held`."""
         return self.memory.fetch(self, exposed=not only_reads())
 
     def is_guarded(self) -> bool:
-        """Whether who reads it now only reads, or what it is given is compared with what it was before."""
+        """See `Held`."""
         return only_reads() or (is_computing() and self.memory.is_pinned(self))
-
-    def is_retained(self) -> bool:
-        """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
-        root = self.root()
-        return root is not None and any(not place.is_variable for place, _ in self._held(root))
 
     def has_true_copy(self) -> bool:
         """Whether the far copy is what the block is."""
@@ -263,54 +194,11 @@ class Storage:
         """Whether its bytes are in no memory."""
         return self.notice() is None and self.state is State.LOST
 
-    def is_wanted(self) -> bool:
-        """Whether anybody is left who could ask for it."""
-        return any(place.is_alive() for place in self.places.values())
-
-    def is_shown(self) -> bool:
-        """Whether there is a Variable for it, with its array or without."""
-        return any(isinstance(place, VariablePlace) and place.is_shown() for place in self.places.values())
-
-    def is_in_place(self) -> bool:
-        """Whether any place has it, or a stand-in for it."""
-        return any(place.get() is not None for place in self.places.values())
-
-    def is_in_variables(self) -> bool:
-        """Whether a Variable that the program can reach holds an array on it."""
-        root = self.root()
-        return root is not None and any(place.is_variable for place, _ in self._held(root))
-
-    def is_held_elsewhere(self) -> bool:
-        """Whether anything but the places refers to the block: then letting go frees nothing, and bytes may change."""
-        root = self.root()
-        if root is None:
-            return True
-        held: dict[int, list[Any]] = {}
-        slots: set[object] = set()
-        array = None
-        for place in self.places.values():
-            array = place.get()
-            if array is not None and type(array) is not Away and arrays.root_of(array) is root:
-                if isinstance(place, VariablePlace) and place.is_copied():
-                    return True
-                if place.slot() not in slots:
-                    slots.add(place.slot())
-                    _add_chain(held, array, root)
-        del root, array
-        return not held or any(references(entry) != entry[1] for entry in held.values())
-
     def is_held_on(self) -> bool:
         """Whether the places have given the block up, and somebody else has it all the same."""
         if self.state is State.SPARE:
             return references([self.block]) > 1
         return self.state in (State.AWAY, State.LOST) and self.root() is not None
-
-    def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
-        """The places that hold arrays on the root, each with its array."""
-        for place in self.places.values():
-            array = place.get()
-            if array is not None and type(array) is not Away and arrays.root_of(array) is root:
-                yield place, array  # type: ignore[misc]
 
     def checksum(self) -> int | None:
         """A number that changes with the bytes; None if they are not in near memory."""
@@ -318,52 +206,12 @@ class Storage:
         block = None if root is None else arrays.flat_bytes(root)
         return None if block is None else arrays.checksum(block)
 
-    # --- places ----------------------------------------------------------------------------------------------------
-
-    def watch(self) -> None:
-        """Has the program's next read noticed. Where that is not possible it may be written to already."""
-        self._watch(self.places.values())
-
-    def _watch(self, places: Iterable[Place]) -> None:
-        root = self.root()
-        if root is None or self.exposed or not self.is_relied_on():
-            return
-        for place in places:
-            array = None if place.is_watched(self) else place.get()
-            if array is None or type(array) is Away or arrays.root_of(array) is not root:
-                continue
-            if isinstance(place, VariablePlace) and place.is_copied():
-                self.expose()
-            place.watch(Away(self, arrays.layout_of(array, root)))
-
-    def _empty(self) -> None:
-        """Lets every place give its array up for a stand-in; the caller keeps the bytes in reach until it returns."""
-        root = self.root()
-        stand_ins: dict[int, Away] = {}
-        for place, array in [] if root is None else list(self._held(root)):
-            if id(array) not in stand_ins:
-                stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
-            place.put(stand_ins[id(array)])
-
-    def _fill(self, block: ByteArray) -> None:
-        """Gives places that have one of our stand-ins their arrays.
-
-        Variables have them only if the program may write to them, or if they may be all that keeps the bytes.
-        """
-        views: dict[arrays.Layout, Array] = {}
-        in_variables = self.exposed or (self.copy is None and self.recipe is None)
-        for place in self.places.values():
-            if place.is_variable and not in_variables:
-                continue
-            away = place.get()
-            if type(away) is Away and away.storage is self:
-                if away.layout not in views:
-                    views[away.layout] = arrays.view(block, away.layout)
-                place.put(views[away.layout])
-            if self.exposed:
-                place.unwatch(self)
-
     # --- changes ---------------------------------------------------------------------------------------------------
+
+    def _give_back(self, block: ByteArray) -> None:
+        """Fills the places; Variables only if the program may write to them, or may be all that keeps the bytes."""
+        alone = self.copy is None and self.recipe is None
+        self._fill(block, in_variables=self.exposed or alone, is_watched=not self.exposed)
 
     def _go(self, event: str) -> None:
         after = TRANSITIONS.get((event, self.state))
@@ -386,7 +234,7 @@ class Storage:
         """What was to leave is resident."""
         assert self.block is not None
         self._go('stay')
-        self._fill(self.block)
+        self._give_back(self.block)
         self.block = self.transfer = None
 
     def let_go(self) -> None:
@@ -460,7 +308,7 @@ class Storage:
 
     def turn_back(self) -> None:
         """The swap-in is of no use: the far copy is still whole."""
-        self.block, self.transfer, self.root = None, None, _NOBODY  # it may live on under a copy that nobody waits for
+        self.block, self.transfer, self.root = None, None, NOBODY  # it may live on under a copy that nobody waits for
         self._go('turn back')
 
     def show(self) -> None:
@@ -479,7 +327,7 @@ class Storage:
 
     def refill(self, block: ByteArray) -> None:
         """Gives the places their arrays, and what kept the block for them is over."""
-        self._fill(block)
+        self._give_back(block)
         if self.state is State.RESIDENT and not self.memory.closed:
             self.block = None
 
@@ -539,22 +387,6 @@ class Storage:
         if copy is not None:
             self.memory.release(copy)
 
-
-def _add_chain(held: dict[int, list[Any]], array: Any, root: Any) -> None:
-    """Counts a holder of `array`, and the hold of each thing between it and the root on the next, once."""
-    waiting: list[Any] = [array]
-    while waiting:
-        holder_of = waiting.pop()
-        entry = held.get(id(holder_of))
-        if entry is not None:
-            entry[1] += 1
-            continue
-        held[id(holder_of)] = [holder_of, 1]
-        if holder_of is not root:
-            waiting += arrays.links(holder_of)
-
-
-_NOBODY: weakref.ref[Array] = weakref.ref(np.empty(0))
 
 if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment
     os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from chainer_ooc.backends.host import HostBackend, block
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.places import AttributePlace
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.storage import State
+from chainer_ooc.execute.states import State
 
 RECORD = np.dtype([('a', 'u1'), ('b', '<f4'), ('c', '>i2', (3,))])
 

@@ -8,10 +8,13 @@ from states_world import Reader
 
 from chainer_ooc.execute import exposure, recipe, revival
 from chainer_ooc.execute.account import Account, _Block
+from chainer_ooc.execute.held import Held
 from chainer_ooc.execute.mapped import Mapped
 from chainer_ooc.execute.places import NodePlace, VariablePlace, Watched
-from chainer_ooc.execute.residency import CopyIn, Residency
-from chainer_ooc.execute.storage import TRANSITIONS, Storage
+from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.states import TRANSITIONS
+from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.transit import CopyIn, Transit
 
 #: What is changed, the line, and what it is instead.
 LINES = {
@@ -28,7 +31,7 @@ LINES = {
     'recipes trust what the program has read': (exposure.expose, 'recipe.distrust(storage, block)', 'pass'),
     'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (
-        Storage.add_node, "self._watch([self.places[id(node), 'node'], self.places[id(node), 'variable']])", 'pass'),
+        Storage.add_node, 'not self._watch(places)', 'False'),
     'nodes are not watched': (NodePlace.watch, 'self.owner()._ooc = away', 'pass'),
     'a node is read as the program likes': (Storage.is_guarded, 'only_reads() or', 'True or'),
     'inputs that the program holds have no checksum': (
@@ -44,9 +47,10 @@ LINES = {
     'what is held leaves': (Residency.swap_out, 'if storage.is_held_elsewhere():', 'if False:'),
     'what leaves is seen off by nobody': (Residency.swap_out, 'self.leaving.append(storage)', 'pass'),
     # stay
-    'what nobody else keeps is in no Variable': (Storage._fill, '(self.copy is None and self.recipe is None)', 'False'),
-    'stay is not waited for': (Residency.see_off, 'storage.transfer.wait()', 'pass'),
-    'a failed swap-out counts as a copy': (Residency.see_off, 'storage.drop_copy()  #', 'pass  #'),
+    'what nobody else keeps is in no Variable': (
+        Storage._give_back, 'self.copy is None and self.recipe is None', 'False'),
+    'stay is not waited for': (Transit.see_off, 'storage.transfer.wait()', 'pass'),
+    'a failed swap-out counts as a copy': (Transit.see_off, 'storage.drop_copy()  #', 'pass  #'),
     'what is exposed leaves all the same': (
         CopyIn.left, 'storage.has_true_copy() and not storage.recalled', 'not storage.recalled'),
     # let go
@@ -66,24 +70,24 @@ LINES = {
     'what yields and is held does not count': (Residency.spare_at_most, "self.book(storage, 'maps')", 'pass'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),
     # come, arrive, turn back
-    'arrive waits for nothing': (Residency.arrive, 'transfer.wait()', 'pass'),
-    'turn back keeps the root': (Storage.turn_back, 'self.transfer, self.root = None, None, _NOBODY',
-                                 'self.transfer, _ = None, None, _NOBODY'),
+    'arrive waits for nothing': (Transit.arrive, 'transfer.wait()', 'pass'),
+    'turn back keeps the root': (Storage.turn_back, 'self.transfer, self.root = None, None, NOBODY',
+                                 'self.transfer, _ = None, None, NOBODY'),
     'turn back keeps the block': (
         Storage.turn_back, 'self.block, self.transfer, self.root = None,', '_, self.transfer, self.root = None,'),
-    'a failed swap-in counts as arrived': (Residency.arrive, 'if transfer.done and not here:', 'if False:'),
+    'a failed swap-in counts as arrived': (Transit.arrive, 'if transfer.done and not here:', 'if False:'),
     'who died unseen is not noticed': (
         Storage.notice, 'elif root is None and self.state is State.RESIDENT:', 'elif False:'),
     # expose, enclose
     'enclose keeps the copy of before': (Storage.enclose, 'self.drop_copy()', 'pass'),
     'a copy is given back and kept': (Storage.drop_copy, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
     # places
-    'what comes back is watched no more': (Storage._fill, 'if self.exposed:', 'if True:'),
-    'Variables get nothing': (Storage._fill, 'if place.is_variable and not in_variables:', 'if place.is_variable:'),
+    'what comes back is watched no more': (Held._fill, 'if not is_watched:', 'if True:'),
+    'Variables get nothing': (Held._fill, 'if place.is_variable and not in_variables:', 'if place.is_variable:'),
     'the program\'s read is a function\'s': (Storage.fetch, 'exposed=not only_reads()', 'exposed=False'),
     'a copy of a Variable reads unseen': (VariablePlace.is_copied, 'type(self._data()) is list and', 'False and'),
     'a new array is taken for the old': (Watched.__setitem__, 'self.away = None', 'pass'),
-    'nobody else is looked for': (Storage.is_held_elsewhere, 'return not held or any(', 'return not held or all('),
+    'nobody else is looked for': (Held.is_held_elsewhere, 'return not held or any(', 'return not held or all('),
     # the account
     'a block that dies is not booked': (_Block.look, "return 'gone'", 'return self.kind'),
     'what is mapped counts': (_Block.move, '0 if storage.mapped else storage.counted_bytes', 'storage.counted_bytes'),

@@ -37,11 +37,13 @@ from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import hidden_places
 from chainer_ooc.execute.prototype import may_write_inputs, prepare
 from chainer_ooc.execute.recipe import write_recipe
-from chainer_ooc.execute.residency import COPY_IN, Context, Residency
+from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.seen import retained
-from chainer_ooc.execute.storage import LOCK, State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.execute.transit import COPY_IN, Context
 
 #: What may become of a storage, written down once more: the table itself may be what is wrong.
 LEGAL = {

@@ -7,9 +7,10 @@ import pytest
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import AttributePlace
-from chainer_ooc.execute.residency import COPY_IN, Context, Residency
-from chainer_ooc.execute.storage import State
+from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.states import State
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.execute.transit import COPY_IN, Context
 
 NBYTES = 4096
 

@@ -20,7 +20,8 @@ import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import SpillError
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 
 
 @contextlib.contextmanager

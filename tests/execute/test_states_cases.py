@@ -22,11 +22,13 @@ from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import OutputPlace
 from chainer_ooc.execute.prototype import prepare
 from chainer_ooc.execute.recipe import write_recipe
-from chainer_ooc.execute.residency import Context, Residency
+from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.seen import retained
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.execute.transit import Context
 
 
 @pytest.fixture

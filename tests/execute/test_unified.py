@@ -21,7 +21,8 @@ from verdict_mixes import MAPPED
 import chainer_ooc
 from chainer_ooc.backends import arrays
 from chainer_ooc.errors import SpillError
-from chainer_ooc.execute.storage import State, Storage
+from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage import Storage
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 

@@ -18,7 +18,7 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, Watched, hidden_places
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.storage import State
+from chainer_ooc.execute.states import State
 
 
 @pytest.fixture

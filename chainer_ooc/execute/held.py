@@ -1,0 +1,180 @@
+"""A block of near memory, and all places of Chainer's that may hold an array on it.
+
+    places[node] --> array --.
+    places[variable] --> array --+--> root, the owner of the block
+    places[function, name] --> array --'
+
+The places empty all together, each for a stand-in of its own array, and are filled together. Whether anybody else has
+the block, such as the program, is told by counting references: those of the places, and of what lies between their
+arrays and the root, are known.
+
+Left out: what the bytes are while the places are empty (`storage`).
+"""
+
+from __future__ import annotations
+
+import abc
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, references
+
+#: From so many places on, and each time that they have doubled, the dead ones are looked for: a constant may be an
+#: input of every iteration.
+CROWDED = 32
+
+#: What owns a block that is not in near memory.
+NOBODY: weakref.ref[Array] = weakref.ref(np.empty(0))
+
+
+class Held(abc.ABC):
+    """A block that several arrays may share. All attributes are for reading.
+
+    Attributes:
+        nbytes: its size.
+        root: weak reference to the array that owns the block in near memory.
+        places: everything of Chainer's that may hold an array on it, each once.
+    """
+
+    __slots__ = ('__weakref__', 'nbytes', 'places', 'root')
+
+    def __init__(self, root: Array | None, nbytes: int):
+        self.nbytes = nbytes
+        self.root = NOBODY if root is None else weakref.ref(root)
+        self.places: dict[tuple[int, object], Place] = {}
+
+    @abc.abstractmethod
+    def fetch(self) -> ByteArray:
+        """What a read of an absent or watched array reaches (P1)."""
+
+    @abc.abstractmethod
+    def is_guarded(self) -> bool:
+        """Whether who reads it now only reads, or what it is given is compared with what it was before."""
+
+    def add_places(self, *places: Place) -> None:
+        """Learns of places that may hold an array on the block; one known already counts once."""
+        if len(self.places) >= CROWDED and not len(self.places) & (len(self.places) - 1):
+            self.places = {key: each for key, each in self.places.items() if each.is_alive()}
+        for place in places:
+            known = self.places.get(place.key)
+            if known is None or not known.is_alive():
+                self.places[place.key] = place
+
+    def _add_node(self, node: Any) -> list[Place]:
+        """Learns of a variable node, and of its Variable; gives the places of both."""
+        known = self.places.get((id(node), NodePlace.name))
+        if known is None or not known.is_alive():
+            self.add_places(NodePlace(node), VariablePlace(node))
+        return [self.places[id(node), NodePlace.name], self.places[id(node), VariablePlace.name]]
+
+    # --- who holds it ----------------------------------------------------------------------------------------------
+
+    def is_retained(self) -> bool:
+        """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
+        root = self.root()
+        return root is not None and any(not place.is_variable for place, _ in self._held(root))
+
+    def is_wanted(self) -> bool:
+        """Whether anybody is left who could ask for it."""
+        return any(place.is_alive() for place in self.places.values())
+
+    def is_shown(self) -> bool:
+        """Whether there is a Variable for it, with its array or without."""
+        return any(isinstance(place, VariablePlace) and place.is_shown() for place in self.places.values())
+
+    def is_in_place(self) -> bool:
+        """Whether any place has it, or a stand-in for it."""
+        return any(place.get() is not None for place in self.places.values())
+
+    def is_in_variables(self) -> bool:
+        """Whether a Variable that the program can reach holds an array on it."""
+        root = self.root()
+        return root is not None and any(place.is_variable for place, _ in self._held(root))
+
+    def is_held_elsewhere(self) -> bool:
+        """Whether anything but the places refers to the block: then letting go frees nothing, and bytes may change."""
+        root = self.root()
+        if root is None:
+            return True
+        held: dict[int, list[Any]] = {}
+        slots: set[object] = set()
+        array = None
+        for place in self.places.values():
+            array = place.get()
+            if array is not None and type(array) is not Away and arrays.root_of(array) is root:
+                if isinstance(place, VariablePlace) and place.is_copied():
+                    return True
+                if place.slot() not in slots:
+                    slots.add(place.slot())
+                    _add_chain(held, array, root)
+        del root, array
+        return not held or any(references(entry) != entry[1] for entry in held.values())
+
+    def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
+        """The places that hold arrays on the root, each with its array."""
+        for place in self.places.values():
+            array = place.get()
+            if array is not None and type(array) is not Away and arrays.root_of(array) is root:
+                yield place, array  # type: ignore[misc]
+
+    # --- what they hold --------------------------------------------------------------------------------------------
+
+    def _watch(self, places: Iterable[Place]) -> bool:
+        """Has the program's next read in these places noticed; False if some cannot be watched."""
+        root, is_noticed = self.root(), True
+        for place in () if root is None else places:
+            array = None if place.is_watched(self) else place.get()
+            if array is None or type(array) is Away or arrays.root_of(array) is not root:
+                continue
+            if isinstance(place, VariablePlace) and place.is_copied():
+                is_noticed = False
+            place.watch(Away(self, arrays.layout_of(array, root)))
+        return is_noticed
+
+    def _empty(self) -> None:
+        """Lets every place give its array up for a stand-in; the caller keeps the bytes in reach until it returns."""
+        root = self.root()
+        stand_ins: dict[int, Away] = {}
+        for place, array in [] if root is None else list(self._held(root)):
+            if id(array) not in stand_ins:
+                stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
+            place.put(stand_ins[id(array)])
+
+    def _fill(self, block: ByteArray, in_variables: bool, is_watched: bool) -> None:
+        """Gives places that have one of our stand-ins their arrays.
+
+        Args:
+            block: the bytes.
+            in_variables: Variables get theirs too.
+            is_watched: the program's next read is still to be noticed.
+        """
+        views: dict[arrays.Layout, Array] = {}
+        for place in self.places.values():
+            if place.is_variable and not in_variables:
+                continue
+            away = place.get()
+            if type(away) is Away and away.storage is self:
+                if away.layout not in views:
+                    views[away.layout] = arrays.view(block, away.layout)
+                place.put(views[away.layout])
+            if not is_watched:
+                place.unwatch(self)
+
+
+def _add_chain(held: dict[int, list[Any]], array: Any, root: Any) -> None:
+    """Counts a holder of `array`, and the hold of each thing between it and the root on the next, once."""
+    waiting: list[Any] = [array]
+    while waiting:
+        holder_of = waiting.pop()
+        entry = held.get(id(holder_of))
+        if entry is not None:
+            entry[1] += 1
+            continue
+        held[id(holder_of)] = [holder_of, 1]
+        if holder_of is not root:
+            waiting += arrays.links(holder_of)
