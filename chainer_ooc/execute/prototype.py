@@ -41,6 +41,8 @@ _DRAWING_MODULES = frozenset(f'chainer.functions.{name}' for name in (
     'noise.zoneout'))
 #: Modules of Chainer's functions that write, in backward, to arrays that they hide.
 _WRITING_MODULES = frozenset({'chainer.functions.loss.ctc'})
+#: Modules of Chainer's functions that read the memory around their inputs, which another run may not find there.
+_STRAYING_MODULES = frozenset({'chainer.functions.array.as_strided'})
 #: NumPy's own random functions. One that is replaced, as tests do, draws from where no state of ours leads back to.
 _DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
 
@@ -133,7 +135,7 @@ def prepare(function: Any, repeats_random: bool = True) -> Prototype | None:
         function: the function.
         repeats_random: whether the device may draw the same twice, see `Backend.repeats_random`.
     """
-    if may_write_inputs(function) or not _draws_alike(function, repeats_random):
+    if may_write_inputs(function) or _is_of(function, _STRAYING_MODULES) or not _draws_alike(function, repeats_random):
         return None
     try:
         prototype = _copy_of(function, has_run=False)
@@ -151,8 +153,9 @@ def prepare_afterwards(function: Any) -> Prototype:
     Raises:
         LostMapError: it must not run twice.
     """
-    if _may_draw(function) or may_write_inputs(function):
-        raise LostMapError(f'{type(function).__name__} may draw random numbers, or may have effects')
+    if _may_draw(function) or may_write_inputs(function) or _is_of(function, _STRAYING_MODULES):
+        raise LostMapError(f'{type(function).__name__} may draw random numbers, may have effects, or reads the memory '
+                           'around its input')
     return _copy_of(function, has_run=True)
 
 
@@ -165,7 +168,7 @@ def may_change_maps(function: Any) -> bool:
     """Whether a function of Chainer's writes to what it hides, or a hook of the program's may write to maps."""
     import chainer
 
-    if not _WRITING_MODULES.isdisjoint([type(each).__module__ for each in owners_of(function)]):
+    if _is_of(function, _WRITING_MODULES):
         return True
     common, own = chainer.get_function_hooks(), function._local_function_hooks
     return bool(common or own) and may_write([*common.values(), *(own or {}).values()])
@@ -174,6 +177,11 @@ def may_change_maps(function: Any) -> bool:
 def may_write(hooks: Iterable[Any]) -> bool:
     """Whether any hook is the program's own, which may write to what it is shown."""
     return not all(type(each).__module__.startswith('chainer.') for each in hooks)
+
+
+def _is_of(function: Any, modules: frozenset[str]) -> bool:
+    """Whether a function, or the old-style function that it adapts, is defined in one of these modules."""
+    return not modules.isdisjoint([type(each).__module__ for each in owners_of(function)])
 
 
 def _is_trusted(owner: Any) -> bool:
@@ -191,7 +199,7 @@ def _draws_alike(function: Any, repeats_random: bool) -> bool:
     """Whether a function draws the same when it runs again: from a stream that can be set back, and is its alone."""
     if not _may_draw(function):
         return True
-    if not repeats_random and any(type(each).__module__ in _DRAWING_MODULES for each in owners_of(function)):
+    if not repeats_random and _is_of(function, _DRAWING_MODULES):
         return False
     return not _has_other_threads() and all(vars(np.random).get(name) is value for name, value in _DRAWING.items())
 

@@ -8,11 +8,13 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
+from chainer.functions.array.as_strided import AsStrided
 from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, SpillError
 from chainer_ooc.execute import manager
+from chainer_ooc.execute.prototype import prepare, prepare_afterwards
 from chainer_ooc.execute.storage import Storage
 
 
@@ -409,3 +411,32 @@ def test_what_a_hook_writes_where_no_graph_is_made_is_not_lost():
 
     expected, found = plain_and(program, 'swap-all')
     assert found == expected
+
+
+@pytest.mark.parametrize('side', [64, 512])
+@pytest.mark.parametrize('policy', ['swap-all', 'unified'])
+def test_a_view_of_the_memory_under_a_map_that_was_away_is_of_the_maps_dtype(policy, side):
+    """F.as_strided gave bytes, as it took the dtype of what owns the memory; a mapping it could not read at all."""
+    def program():
+        found = []
+        for _ in range(3):
+            x = chainer.Variable(np.random.RandomState(0).rand(side, side).astype('f'))
+            h = F.square(x + 1)
+            kept = F.tanh(h)
+            send_all_away()
+            s = F.as_strided(h, (side - 2, side - 2, 3), (side, 1, 1), 1)
+            found += [s.dtype, s.array.tobytes()]
+            (F.sum(F.cast(s, 'f') ** 2) + F.sum(kept)).backward()
+            found.append(x.grad.tobytes())
+        return found
+
+    expected, found = plain_and(program, policy)
+    assert found == expected
+
+
+def test_what_reads_the_memory_around_its_input_runs_once():
+    """Its input may be somewhere else when it runs again."""
+    function = AsStrided((2,), (1,), 0)
+    assert prepare(function) is None
+    with pytest.raises(LostMapError, match=r'AsStrided.*the memory around its input'):
+        prepare_afterwards(function)

@@ -165,6 +165,16 @@ def test_0014_corners_of_regions_are_rounded_as_in_float64():
     assert largest == mean == np.float32(0.07 * 75 * 13)
 
 
+@pytest.mark.parametrize('own', [lambda numbers: numbers, lambda numbers: np.frombuffer(numbers, 'u1').copy()])
+def test_0015_a_view_of_memory_that_is_no_array_of_that_dtype(own):
+    x = np.frombuffer(own(np.arange(16, dtype='f').tobytes()), 'f')
+    y = F.as_strided(x[2:10], (3, 2), (4, 1), 1)
+    assert y.dtype == np.float32
+    assert y.array.tolist() == [[1, 2], [5, 6], [9, 10]]
+    with pytest.raises(ValueError, match='too large index'):
+        F.as_strided(x, (17,), (1,), 0)
+
+
 def test_0030_a_deconvolution_trains_where_its_input_has_no_gradient():
     link = L.Deconvolution2D(2, 3, 3)
     F.sum(link(np.ones((1, 2, 4, 4), 'f'))).backward()
