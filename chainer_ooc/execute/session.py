@@ -209,12 +209,12 @@ class Session:
 
     def _end(self) -> None:
         iteration, self._iteration = self._iteration, None
+        self._memory.abandon_dead()
         if iteration is None:
             return
         trace = iteration.close()
         if self.settings.budget_bytes is None and iteration.finished:
             self._proven_bytes = iteration.budget_bytes
-        self._memory.abandon_dead()
         self._memory.calm()  # what is still leaving would count as standing in the next plan
         self._hand_over(iteration)
         self._uncertain = self._uncertain or iteration.following.left

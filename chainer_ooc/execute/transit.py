@@ -202,11 +202,14 @@ class Transit(Budget):
         self.context.far.left(self, storage)
 
     def abandon_dead(self) -> None:
-        """Ends the swap-outs of maps that nobody can ask for any more, such as those of a graph that is gone."""
+        """Ends the copies of maps that nobody can ask for any more, such as those of a graph that is gone."""
         for storage in self.leaving:
             if storage.copy is not None and not storage.is_wanted():
                 storage.recall()  # there is no copy to go to
                 storage.drop_copy()
+        for storage in self.storages():
+            if storage.state is State.ARRIVING and not storage.is_wanted():
+                self.turn_back(storage)  # else it has its own block, and the account has it
 
     def settle(self) -> None:
         """Waits for all swap-outs.
