@@ -120,6 +120,15 @@ def test_a_ram_disk_is_warned_of(tmp_path, monkeypatch):
         SpillFile(str(tmp_path)).close()
 
 
+def test_where_no_folder_for_temporary_files_takes_a_file_the_next_step_is_named(monkeypatch):
+    def find():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(filesystem.tempfile, 'gettempdir', find)
+    with pytest.raises(SpillError, match=r"in \['/tmp'\]; set chainer.config.ooc_spill_dir"):
+        SpillFile()
+
+
 def test_without_a_folder_a_ram_disk_is_avoided_unless_asked_for(monkeypatch):
     monkeypatch.setattr(filesystem, 'RAM_DISKS', frozenset({'tmpfs'}))
     monkeypatch.setattr(filesystem, '_mounts', lambda: [('/', 'ext4'), ('/tmp', 'tmpfs')])

@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 import tempfile
 
+from chainer_ooc.errors import SpillError
+
 RAM_DISKS = frozenset({'tmpfs', 'ramfs', 'devtmpfs', 'zram'})
 
 
@@ -32,8 +34,16 @@ def is_ram_disk(folder: str) -> bool:
 
 
 def default_folder() -> str:
-    """Returns the folder for temporary files, or ``/var/tmp`` where that one is a RAM disk that nobody asked for."""
-    folder = tempfile.gettempdir()
+    """Returns the folder for temporary files, or ``/var/tmp`` where that one is a RAM disk that nobody asked for.
+
+    Raises:
+        SpillError: No folder for temporary files takes a file.
+    """
+    try:
+        folder = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise SpillError(error.errno, f'{error.strerror}; set chainer.config.ooc_spill_dir to a folder that can be '
+                         'written to, and look at ulimit -f') from error
     chosen = any(os.environ.get(name) for name in ('TMPDIR', 'TEMP', 'TMP'))
     if not chosen and is_ram_disk(folder) and os.access('/var/tmp', os.W_OK) and not is_ram_disk('/var/tmp'):
         return '/var/tmp'
