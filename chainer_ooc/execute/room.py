@@ -20,6 +20,10 @@ from chainer_ooc.execute.seen import Beside, Parameters, name_of
 from chainer_ooc.execute.storage import State, Storage
 
 
+#: Why a floor that is named in the middle of an iteration may not be the last, see `InfeasibleBudgetError.doubt`.
+UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
+
+
 class Room:
     """Near memory of one iteration.
 
@@ -48,7 +52,8 @@ class Room:
         self._memory.stands(self.beside.total_bytes)
         left_bytes = _left_bytes(self._memory, self._settings.min_bytes)
         steady_bytes = self.beside.steady_bytes + left_bytes
-        return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes, left_bytes)
+        return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes, left_bytes,
+                        self._parameters.expected_bytes())
 
     def scratch_bytes(self, recorded: bool, has_new_gradients: bool) -> int:
         """What was allocated since recording began and is no feature map; unrecorded: the new gradients of parameters.
@@ -87,7 +92,8 @@ class Room:
         self.peak(need_bytes if certain else 0)
         if not fits and certain:
             floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
-            raise InfeasibleBudgetError(self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}')
+            raise InfeasibleBudgetError(
+                self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY)
 
     def peak(self, above_bytes: int) -> None:
         """Near memory holds so much more than what is in the account."""
