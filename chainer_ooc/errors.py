@@ -40,11 +40,11 @@ class InfeasibleBudgetError(OocError, ValueError):
         self.doubt = doubt
         expected = (f', {format_bytes(expected_bytes)} of it for gradients and optimizer state to come'
                     if expected_bytes else '')
+        what, why = ('needed as far as is known', f'; {doubt}') if doubt else ('smallest that works', '')
         super().__init__(
-            f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, '
-            f'{"needed as far as is known" if doubt else "smallest that works"} {format_bytes(floor_bytes)}, set by {where}'
-            f'{expected}){f"; {doubt}" if doubt else ""}; raise chainer.config.ooc_budget, choose another policy or '
-            'lower the batch size')
+            f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, {what} '
+            f'{format_bytes(floor_bytes)}, set by {where}{expected}){why}; raise chainer.config.ooc_budget, choose '
+            'another policy or lower the batch size')
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

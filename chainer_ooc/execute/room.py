@@ -19,7 +19,6 @@ from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Beside, Parameters, name_of
 from chainer_ooc.execute.storage import State, Storage
 
-
 #: Why a floor that is named in the middle of an iteration may not be the last, see `InfeasibleBudgetError.doubt`.
 UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
 

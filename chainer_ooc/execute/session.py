@@ -37,7 +37,6 @@ from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
 
-
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()  # of all threads
 
 

@@ -9,7 +9,7 @@ _SPANS = "what another thread's half of the graph holds in memory depends on whi
 
 #: Programs that may be refused once more at 1.02 times a floor that was named without doubt.
 UNFORESEEN = {
-    'graphs-learning_to_learn': 'its third graph begins like the second, for which it is refused before it was recorded',
+    'graphs-learning_to_learn': 'its third graph begins like the second, and is refused as that before it is recorded',
     'interrupts-interrupted_graph_kept_beside_the_next': 'it keeps a whole graph beside the next, for the first time',
     'interrupts-forward_abandoned': _JOINED,
     'interrupts-interrupted_after_a_step_then_backward_again': 'a hook, which is shown all inputs, comes later',
