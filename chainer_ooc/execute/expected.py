@@ -37,10 +37,10 @@ class Expected:
                 self._evaluated[id(each)] = weakref.ref(each)
 
     def begin_backward(self, parameters: Iterable[Any]) -> None:
-        """A backward pass makes gradients for those that have none."""
+        """A backward pass makes gradients for those that have none, and adds to those that were there at first."""
         for each in parameters:
             rule = _rule_of(each)
-            if rule is not None and each.grad is None:
+            if rule is not None and (each.grad is None or id(each) not in self._updates):
                 self._updates[id(each)] = rule.t
 
     def nbytes(self, parameters: Iterable[Any]) -> int:

@@ -41,6 +41,12 @@ class Room:
         """Looks what stands beside the maps."""
         self.beside = self._parameters.beside()
 
+    def look_again(self) -> None:
+        """The same within an iteration. Gradients that backward adds to are Chainer's meanwhile, and not gone."""
+        gradient_bytes = self.beside.gradient_bytes
+        self.look()
+        self.beside = Beside(self.beside.steady_bytes, max(gradient_bytes, self.beside.gradient_bytes))
+
     def assume(self, steady_bytes: int) -> None:
         """Parameters and the optimizer's state take so much, where none was seen yet."""
         self.beside = Beside(self.beside.steady_bytes or steady_bytes, self.beside.gradient_bytes)
@@ -85,7 +91,7 @@ class Room:
         fits = memory.make_room(need_bytes)
         if not fits and certain:
             gc.collect()
-            self.look()
+            self.look_again()
             memory.stands(self.beside.total_bytes + scratch_bytes)
             fits = memory.make_room(need_bytes, thorough=True)
         self.peak(need_bytes if certain else 0)
