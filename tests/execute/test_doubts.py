@@ -53,7 +53,8 @@ def test_a_floor_is_in_doubt_while_another_thread_trains():
 
 def test_a_floor_that_is_named_within_an_iteration_is_in_doubt():
     """Gradients that updates have used are not cleared any more. They went out of the account when it was looked at
-    again, as backward's own table holds them then, and the budget was passed by all of them."""
+    again, as backward's own table holds them then, and the budget was passed by all of them.
+    """
     np.random.seed(0)
     model = chainer.Sequential(L.Linear(64, 512), F.relu, L.Linear(512, 2048))
     optimizer = chainer.optimizers.SGD().setup(model)
