@@ -26,16 +26,25 @@ class InfeasibleBudgetError(OocError, ValueError):
         budget_bytes: the budget that was asked for.
         floor_bytes: the smallest budget for which the policy has a plan.
         where: the call that sets the floor, such as ``'Convolution2DFunction, backward of call 14'``.
+        expected_bytes: of the floor, what is not there yet: state of optimizers that have not updated, gradients that
+            no update has used and that may therefore stay.
+        doubt: why more may turn out to be needed all the same; '' where `floor_bytes` is what recorded iterations need.
     """
 
-    def __init__(self, policy: str, budget_bytes: int, floor_bytes: int, where: str):
+    def __init__(self, policy: str, budget_bytes: int, floor_bytes: int, where: str, *, expected_bytes: int = 0,
+                 doubt: str = ''):
         self.budget_bytes = budget_bytes
         self.floor_bytes = floor_bytes
         self.where = where
+        self.expected_bytes = expected_bytes
+        self.doubt = doubt
+        expected = (f', {format_bytes(expected_bytes)} of it for gradients and optimizer state to come'
+                    if expected_bytes else '')
+        what, why = ('needed as far as is known', f'; {doubt}') if doubt else ('smallest that works', '')
         super().__init__(
-            f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, smallest that works '
-            f'{format_bytes(floor_bytes)}, set by {where}); raise chainer.config.ooc_budget, choose another policy or '
-            'lower the batch size')
+            f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, {what} '
+            f'{format_bytes(floor_bytes)}, set by {where}{expected}){why}; raise chainer.config.ooc_budget, choose '
+            'another policy or lower the batch size')
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

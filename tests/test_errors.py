@@ -41,6 +41,15 @@ def test_an_infeasible_budget_says_what_where_and_what_to_do():
     assert error.where == 'Convolution2DFunction, forward of call 14'
 
 
+def test_an_infeasible_budget_says_what_its_floor_counts_and_whether_it_is_certain():
+    error = errors.InfeasibleBudgetError(
+        'keep', 2**30, 2**31, 'ReLU, backward of call 3', expected_bytes=2**28, doubt='other threads ran')
+    assert 'needed as far as is known 2.00 GiB, set by ReLU, backward of call 3, 256.0 MiB of it for' in str(error)
+    assert '); other threads ran; raise' in str(error)
+    assert (error.expected_bytes, error.doubt) == (2**28, 'other threads ran')
+    assert (infeasible().expected_bytes, infeasible().doubt) == (0, '')
+
+
 @pytest.mark.parametrize('again', [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
 def test_an_infeasible_budget_keeps_its_values_when_it_travels(again):
     error = infeasible()

@@ -15,11 +15,14 @@ class Standing:
     Attributes:
         forward_bytes, backward_bytes: all of them, in forward and in backward.
         left_bytes: of both, maps that iterations before have left and that cannot be moved.
+        expected_bytes: of neither, what will stand there later and does not yet, such as an optimizer's state before
+            its first update. The floor that a refusal names counts it.
     """
 
     forward_bytes: int
     backward_bytes: int
     left_bytes: int = 0
+    expected_bytes: int = 0
 
 
 @dataclass(frozen=True)

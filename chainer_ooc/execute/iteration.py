@@ -195,6 +195,7 @@ class Iteration:
                     if storage.from_outside and storage.is_held_elsewhere():
                         self._memory.book(storage, 'program')
             self.following.check_forward_is_over(self._retained)
+        self._parameters.begin_backward()
         self._in_backward = True
         self._room.look()
         self._look_ahead.start()

@@ -35,6 +35,9 @@ GRAPHS = 64
 #: A refusal names a budget that is enough for so many of the latest graphs.
 ASKED_GRAPHS = 8
 
+#: Why a floor that was named may not be the last, see `InfeasibleBudgetError.doubt`.
+BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
+
 #: How finely estimates grow: by a fourth root of two.
 ESTIMATES_PER_DOUBLING = 4
 
@@ -86,6 +89,7 @@ class Graph:
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
         left_bytes: what iterations before had left when it ran last.
+        is_disturbed: other threads were at work while it was recorded.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
         is_loaded: its plan is in the file that it came from.
@@ -101,6 +105,7 @@ class Graph:
     is_loaded: bool = False
     plan: Plan | None = None
     left_bytes: int = 0
+    is_disturbed: bool = False
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _followed: list[Plan] = field(default_factory=list)
@@ -135,10 +140,11 @@ class Graph:
 
     def _planned(self, settings: Settings, budget_bytes: int, standing: Standing) -> Plan:
         problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes)
-        if self.slack_bytes:
+        left_alone_bytes = self.slack_bytes + standing.expected_bytes
+        if left_alone_bytes:
             with contextlib.suppress(InfeasibleBudgetError):  # better short now and then than refused
                 return plan_within(POLICIES[settings.policy], replace(
-                    problem, budget_bytes=max(1, budget_bytes - self.slack_bytes)))
+                    problem, budget_bytes=max(1, budget_bytes - left_alone_bytes)))
         return plan_within(POLICIES[settings.policy], problem)
 
     def record_again(self, trace: Trace, metered: bool) -> None:
@@ -314,7 +320,7 @@ class Graphs:
         """A program may have several graphs, as double backprop has two: the budget must be enough for each.
 
         What somebody holds of one graph, and a later backward pass reads, stands while the next one runs; and so does
-        what was left by others when that ran last.
+        what was left by others when that ran last, and what parameters will bring.
 
         Args:
             error: of one graph.
@@ -327,12 +333,15 @@ class Graphs:
                 for graph in graphs}
         for graph in graphs:
             kept_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
-            more_bytes = max(0, graph.left_bytes - standing.left_bytes, kept_bytes)
+            more_bytes = standing.expected_bytes + max(0, graph.left_bytes - standing.left_bytes, kept_bytes)
             stands = Standing(standing.forward_bytes + more_bytes, standing.backward_bytes + more_bytes)
             other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
             if other is not None and other.floor_bytes > floor_bytes:
                 floor_bytes, where = other.floor_bytes, other.where
-        return InfeasibleBudgetError(settings.policy, error.budget_bytes, floor_bytes, where)
+        return InfeasibleBudgetError(
+            settings.policy, error.budget_bytes, floor_bytes, where,
+            expected_bytes=standing.expected_bytes if floor_bytes > error.floor_bytes else 0,
+            doubt=BESIDE_THREADS if any(each.is_disturbed for each in graphs) else '')
 
     def use(self, graph: Graph) -> None:
         """Makes a graph the latest."""

@@ -20,6 +20,9 @@ from chainer_ooc.execute.seen import Beside, Parameters, name_of
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
 
+#: Why a floor that is named in the middle of an iteration may not be the last, see `InfeasibleBudgetError.doubt`.
+UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
+
 
 class Room:
     """Near memory of one iteration.
@@ -39,6 +42,12 @@ class Room:
         """Looks what stands beside the maps."""
         self.beside = self._parameters.beside()
 
+    def look_again(self) -> None:
+        """The same within an iteration. Gradients that backward adds to are Chainer's meanwhile, and not gone."""
+        gradient_bytes = self.beside.gradient_bytes
+        self.look()
+        self.beside = Beside(self.beside.steady_bytes, max(gradient_bytes, self.beside.gradient_bytes))
+
     def assume(self, steady_bytes: int) -> None:
         """Parameters and the optimizer's state take so much, where none was seen yet."""
         self.beside = Beside(self.beside.steady_bytes or steady_bytes, self.beside.gradient_bytes)
@@ -49,7 +58,8 @@ class Room:
         self._memory.stands(self.beside.total_bytes)
         left_bytes = _left_bytes(self._memory, self._settings.min_bytes)
         steady_bytes = self.beside.steady_bytes + left_bytes
-        return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes, left_bytes)
+        return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes, left_bytes,
+                        self._parameters.expected_bytes())
 
     def scratch_bytes(self, recorded: bool) -> int:
         """What was allocated since recording began and is no feature map; else the new gradients of parameters."""
@@ -75,13 +85,14 @@ class Room:
         fits = memory.make_room(need_bytes)
         if not fits and certain:
             gc.collect()
-            self.look()
+            self.look_again()
             memory.stands(self.beside.total_bytes + scratch_bytes)
             fits = memory.make_room(need_bytes, thorough=True)
         self.peak(need_bytes if certain else 0)
         if not fits and certain:
             floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
-            raise InfeasibleBudgetError(self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}')
+            raise InfeasibleBudgetError(
+                self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY)
 
     def peak(self, above_bytes: int) -> None:
         """Near memory holds so much more than what is in the account."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.account import find
+from chainer_ooc.execute.expected import Expected
 from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places, owners_of
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.storage import Storage
@@ -39,6 +40,7 @@ class Parameters:
     def __init__(self) -> None:
         self._parameters: dict[int, weakref.ref[Any]] = {}
         self._roots: dict[int, weakref.ref[Any]] = {}
+        self._expected = Expected()
 
     def add(self, parameter: Any) -> None:
         """Remembers a parameter; its array, and any view of it, is no feature map (P5)."""
@@ -55,14 +57,29 @@ class Parameters:
     def beside(self) -> Beside:
         """Bytes of the arrays, of the gradients and of the optimizer's state."""
         steady_bytes = gradient_bytes = 0
-        alive = {key: parameter for key, ref in self._parameters.items() if (parameter := ref()) is not None}
-        self._parameters = {key: self._parameters[key] for key in alive}
         self._roots = {key: ref for key, ref in self._roots.items() if ref() is not None}
-        for parameter in alive.values():
+        for parameter in self._alive():
             state = getattr(parameter.update_rule, 'state', None) or {}
             steady_bytes += sum(map(_nbytes, (array_of(parameter), *state.values())))
             gradient_bytes += _nbytes(parameter.grad)
         return Beside(steady_bytes, gradient_bytes)
+
+    def evaluate(self, inputs: Sequence[Any]) -> None:
+        """A function was given these without backprop: parameters among them may be trained later."""
+        self._expected.see(inputs)
+
+    def begin_backward(self) -> None:
+        """A backward pass begins."""
+        self._expected.begin_backward(self._alive())
+
+    def expected_bytes(self) -> int:
+        """What they, and those that were only evaluated, will take and do not yet: see `expected`."""
+        return self._expected.nbytes(self._alive())
+
+    def _alive(self) -> list[Any]:
+        alive = {key: parameter for key, ref in self._parameters.items() if (parameter := ref()) is not None}
+        self._parameters = {key: self._parameters[key] for key in alive}
+        return list(alive.values())
 
 
 #: Ids of a call's inputs, outputs and hidden arrays; -1 for what cannot be moved.

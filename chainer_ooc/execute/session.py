@@ -12,6 +12,7 @@ refuses in its own words, and those that a static graph records.
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,12 +30,14 @@ from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.room import can_leave
+from chainer_ooc.execute.room import UNDER_WAY, can_leave
 from chainer_ooc.execute.seen import Parameters, name_of
 from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()  # of all threads
 
 
 class Session:
@@ -58,6 +61,9 @@ class Session:
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
+        self._thread = threading.current_thread()
+        self._disturbed = False  # the iteration in hand is, by what other threads compute
+        _sessions.add(self)
 
     # --- what the seams call ---------------------------------------------------------------------------------------
 
@@ -93,6 +99,7 @@ class Session:
         with LOCK:
             self._memory.backend.keep_at_most(0)
             self._memory.leave_room(self._memory.tally.peak_bytes)
+            self._parameters.evaluate(inputs)
         try:
             outputs = _run(function, inputs, may_write_inputs(function) or may_change_maps(function))
         except BaseException:
@@ -186,6 +193,7 @@ class Session:
         """Ends the iteration in hand and gives the backend back."""
         with LOCK:
             self._closing = True  # if this is interrupted, all that can be done is to close again
+            _sessions.discard(self)
             self._abandon()
             self._memory.close()
 
@@ -195,6 +203,7 @@ class Session:
 
     def leave_to_parent(self) -> None:
         """In a forked child: nothing is moved any more, and what was away is the parent's."""
+        _sessions.discard(self)
         self._memory.leave_to_parent()
 
     # --- iterations ------------------------------------------------------------------------------------------------
@@ -203,6 +212,7 @@ class Session:
         self._end()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._uncertain = False
+        self._disturbed = self._has_company()
         self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             recording=self._uncertain, proven_bytes=self._proven_bytes if self.settings.budget_bytes is None else 0)
@@ -220,6 +230,7 @@ class Session:
         self._uncertain = self._uncertain or iteration.following.left
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
+            iteration.graph.is_disturbed = self._disturbed or self._has_company()
             self._uncertain = not self._known()
             log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         elif iteration.following.graph is not None:
@@ -246,6 +257,10 @@ class Session:
             if storage.from_outside:
                 self._memory.book(storage, 'program')
         self._left_behind = [weakref.ref(each) for each in left if not each.from_outside]
+
+    def _has_company(self) -> bool:
+        """Whether another thread that lives has a session too."""
+        return any(each is not self and each._thread.is_alive() for each in list(_sessions))
 
     def _known(self) -> bool:
         graph = self._graphs.latest()
@@ -275,7 +290,8 @@ class Session:
         if (isinstance(error, DeviceMemoryError) and function is not None and in_hand and budget_bytes is not None
                 and error.floor_bytes > budget_bytes):
             where = f'{way} of {name_of(function)}'
-            raise InfeasibleBudgetError(self.settings.policy, budget_bytes, error.floor_bytes, where) from error
+            raise InfeasibleBudgetError(
+                self.settings.policy, budget_bytes, error.floor_bytes, where, doubt=UNDER_WAY) from error
 
     def _abandon(self) -> None:
         with LOCK:

@@ -186,6 +186,7 @@ def child_between_iterations(run):
         train_on(run, model, optimizer, *vectors(number))
 
         def tries(part, rate):
+            run.graph("the child's, with an optimizer that has no state")
             train(part, model, setup(model, chainer.optimizers.SGD(rate)), 2, first=10)
         for rate in (0.1, 0.01):
             in_child(run, tries, rate)

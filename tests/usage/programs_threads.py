@@ -16,6 +16,7 @@ def forward_in_a_worker(run):
     model, other = Perceptron(), Perceptron()
     optimizer, other_optimizer = setup(model), setup(other)
     train(run, model, optimizer, 2, first=80)
+    run.graph('in two threads')
     for number in range(4):
         x, t = vectors(number)
         own = F.softmax_cross_entropy(other(vectors(20 + number)[0]), t)
@@ -45,6 +46,7 @@ def first_half_in_a_worker(run):
     model = Perceptron()
     optimizer = setup(model)
     train(run, model, optimizer, 2, first=80)
+    run.graph('in two threads')
     for number in range(4):
         x, t = vectors(number)
         h = run.in_thread(lambda x=x: F.relu(model.l2(F.relu(model.l1(x)))))
@@ -56,6 +58,7 @@ def second_half_in_a_worker(run):
     model = Perceptron()
     optimizer = setup(model)
     train(run, model, optimizer, 2, first=80)
+    run.graph('in two threads')
     for number in range(4):
         x, t = vectors(number)
         h = F.relu(model.l1(x))

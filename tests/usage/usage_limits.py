@@ -3,29 +3,26 @@
 Bits are compared all the same: nothing here may ever give another value.
 """
 
-_OTHER_THREADS = 'what other threads allocate while a graph is recorded counts, and plans know no graph that spans them'
-_LATER = 'it does later what the recorded iterations did not, and what no recording can tell'
+_JOINED = 'the forward pass after one whose backward pass nobody saw joins it: another graph, which is known only then'
+_HELD = 'a frame of the program holds its batch in the last iteration, and held none in those that were recorded'
+_SPANS = "what another thread's half of the graph holds in memory depends on which copies have ended"
 
-#: Programs that may be refused once more at 1.02 times a named floor, or pass a budget by an estimate.
+#: Programs that may be refused once more at 1.02 times a floor that was named without doubt.
 UNFORESEEN = {
-    'forks-child_between_iterations': _LATER,
-    'graphs-gradients_accumulated': 'gradients stand in backward for the first time after the plan was made',
-    'graphs-gradients_accumulated_over_a_split_batch': 'gradients stand in backward for the first time later',
-    'graphs-gan_in_several_critic_steps': "the generator's optimizer gets its state later",
-    'graphs-learning_to_learn': 'the second graph is known after the first floor is named',
-    'graphs-gradient_penalty': 'the second graph is known after the first floor is named',
-    'graphs-graph_walked': _LATER,
-    'interrupts-interrupted_graph_kept_beside_the_next': _LATER,
-    'interrupts-forward_abandoned': _LATER,
-    'interrupts-interrupted_after_a_step_then_backward_again': 'what is read again has counted as gone',
-    'interrupts-interrupted_at_any_line_then_the_same_graph': _LATER,
-    'interrupts-interrupted_at_any_line_then_another_batch': _LATER,
-    'interrupts-interrupted_at_any_line_then_the_same_forward': _LATER,
-    'interrupts-interrupted_by_a_timer_thread': _LATER,
-    'networks-n_step_lstm': 'sequences of a length that was never seen run under an estimate',
-    'objects-unset_between_forward_and_backward': 'backward runs while nobody looks, and leaves its gradients',
-    'objects-variables_deeply_copied': 'the copies are another graph, which the first floor does not know',
-    'writes-adversarial_batch': _LATER,
+    'graphs-learning_to_learn': 'its third graph begins like the second, and is refused as that before it is recorded',
+    'interrupts-interrupted_graph_kept_beside_the_next': 'it keeps a whole graph beside the next, for the first time',
+    'interrupts-forward_abandoned': _JOINED,
+    'interrupts-interrupted_after_a_step_then_backward_again': 'a hook, which is shown all inputs, comes later',
+    'interrupts-interrupted_at_any_line_then_the_same_graph': _HELD,
+    'interrupts-interrupted_at_any_line_then_another_batch': _HELD,
+    'interrupts-interrupted_at_any_line_then_the_same_forward': _HELD,
+    'interrupts-interrupted_by_a_timer_thread': 'what it interrupts is another thing in each run',
+    'networks-n_step_lstm': 'what stands in forward beside maps, no trace tells; it counts only while it is recorded',
+    'objects-unset_between_forward_and_backward': _JOINED,
+    'objects-variables_deeply_copied': 'what it copies had been evicted, for the small budget, when a floor was named',
+    'threads-batches_from_a_loader_thread': 'batches that another thread makes count in what is recorded meanwhile',
+    'threads-first_half_in_a_worker': _SPANS,
+    'threads-second_half_in_a_worker': _SPANS,
 }
 
 #: Programs that read, or run backward over, what has made room after its last known use and cannot be made again, since
@@ -37,8 +34,3 @@ USED_UP = {
 
 #: Programs whose forked child reads what was away when it was forked: SpillError, as the guide says.
 AWAY_WHEN_FORKED = {'forks-child_forks_once_more', 'forks-child_outlives_the_parents_iteration'}
-
-
-def unforeseen(name):
-    """Why a program may be refused once more, or None."""
-    return UNFORESEEN.get(name, _OTHER_THREADS if name.startswith('threads-') else None)

@@ -112,7 +112,7 @@ class AtTheFloor:
 
     Attributes:
         run: the run that went through, if need be with more than was named; `None` if there was no such.
-        floors: (graph, floor in bytes, the call that sets it) of each refusal.
+        floors: (graph, floor in bytes, the call that sets it, why it may not hold) of each refusal.
         budget_bytes: the last budget.
     """
 
@@ -122,9 +122,9 @@ class AtTheFloor:
 
     @property
     def refused_twice(self):
-        """Graphs whose floor did not hold."""
-        names = [graph for graph, _, _ in self.floors]
-        return sorted({graph for graph in names if names.count(graph) > 1})
+        """Graphs whose floor did not hold, though nothing was said against it."""
+        return sorted({graph for number, (graph, *_, doubt) in enumerate(self.floors) if not doubt
+                       and any(graph == other for other, *_ in self.floors[number + 1:])})
 
 
 @contextlib.contextmanager
@@ -175,7 +175,7 @@ def at_the_floor(program, policy) -> AtTheFloor:
         try:
             return AtTheFloor(perform(program, policy, budget), floors, budget)
         except InfeasibleBudgetError as error:
-            floors.append((error.graph, error.floor_bytes, error.where))
+            floors.append((error.graph, error.floor_bytes, error.where, error.doubt))
             budget = max(budget, int(MARGIN * error.floor_bytes))
         if len(floors) > MOST_REFUSALS:
             return AtTheFloor(None, floors, budget)
