@@ -65,7 +65,7 @@ class Following:
             self._follow(known)
         except (InfeasibleBudgetError, SpillError) as error:
             if isinstance(error, InfeasibleBudgetError) and (known is None or known.is_metered):
-                raise self._graphs.largest_refusal(error, self._settings, self.standing) from error
+                raise self._graphs.largest_refusal(error, self._settings, self.standing) from None
             if known is None or known.is_metered:
                 raise
             # The truth may be smaller: without a plan the iteration is recorded.

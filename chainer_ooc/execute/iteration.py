@@ -103,7 +103,10 @@ class Iteration:
         del given
         try:
             self.following.begin(*first, self._room.standing(), self.budget_bytes)
+            fits = True
         except InfeasibleBudgetError:
+            fits = False
+        if not fits:
             gc.collect()  # a model, or a graph, that the program has no more
             self.budget_bytes = max(self.budget_bytes, self._proven_bytes)
             self.following.begin(*first, self._room.standing(), self.budget_bytes)
@@ -197,7 +200,7 @@ class Iteration:
             self.following.check_forward_is_over(self._retained)
         self._parameters.begin_backward()
         self._in_backward = True
-        self._room.look()
+        self._room.begin_backward()
         self._look_ahead.start()
 
     def _note_holders(self, held: list[Storage]) -> None:
@@ -229,14 +232,14 @@ class Iteration:
         scratch_bytes = self._scratch_bytes()
         # Maps of an earlier iteration's graph, as in double backprop: no plan knows them, and they are needed here.
         earlier_bytes = sum(each.counted_bytes for each in needed if each.token is not self and not each.mapped)
-        self._other_at_start_bytes = scratch_bytes + earlier_bytes
+        self._other_at_start_bytes = scratch_bytes + earlier_bytes + self._room.stood_bytes()
         if known is not None:
             scratch_bytes = max(0, known.other_bytes - earlier_bytes - self._room.beside.gradient_bytes)
             need_bytes = known.peak_bytes
         else:
             need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         self._room.make(need_bytes, scratch_bytes, self.following.is_certain and known is not None,
-                        function, f'backward of call {call}')
+                        function, f'backward of call {call}' if call >= 0 else 'which forward did not see')
         if self.recorded:
             self._meter.mark()
         return needed

@@ -8,9 +8,12 @@ Left out: what the account itself knows, and how it makes room (`residency`).
 
 from __future__ import annotations
 
+import functools
 import gc
+import weakref
 from typing import Any
 
+from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
@@ -33,6 +36,8 @@ class Room:
 
     def __init__(self, memory: Residency, parameters: Parameters, meter: Meter, settings: Settings):
         self.beside = Beside()
+        self._replaced: list[weakref.ref[Any]] = []
+        self._replaced_bytes = 0
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
@@ -40,7 +45,25 @@ class Room:
 
     def look(self) -> None:
         """Looks what stands beside the maps."""
-        self.beside = self._parameters.beside()
+        self.beside = self._parameters.beside(self._meter.has_counted if self._meter.running else None)
+
+    def begin_backward(self) -> None:
+        """A backward pass begins. Where it adds to gradients, sums replace them while it runs.
+
+        The sums are what it has allocated; what they replace was there before, and goes one after the other.
+        """
+        self.look()
+        self._replaced_bytes = 0
+        self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
+                          for each in self._parameters.gradients()
+                          if self._meter.running and not self._meter.has_counted(arrays.root_of(each))]
+
+    def stood_bytes(self) -> int:
+        """Gradients that stood when the backward pass in hand began, and still do; 0 where that is not recorded."""
+        return self.beside.gradient_bytes - self._replaced_bytes if self._meter.running else 0
+
+    def _note_replaced(self, nbytes: int, ref: object) -> None:
+        self._replaced_bytes += nbytes
 
     def look_again(self) -> None:
         """The same within an iteration. Gradients that backward adds to are Chainer's meanwhile, and not gone."""
@@ -81,12 +104,12 @@ class Room:
             InfeasibleBudgetError: it does not fit and nothing can leave.
         """
         memory = self._memory
-        memory.stands(self.beside.total_bytes + scratch_bytes)
+        memory.stands(self.beside.total_bytes + scratch_bytes - self._replaced_bytes)
         fits = memory.make_room(need_bytes)
         if not fits and certain:
             gc.collect()
             self.look_again()
-            memory.stands(self.beside.total_bytes + scratch_bytes)
+            memory.stands(self.beside.total_bytes + scratch_bytes - self._replaced_bytes)
             fits = memory.make_room(need_bytes, thorough=True)
         self.peak(need_bytes if certain else 0)
         if not fits and certain:

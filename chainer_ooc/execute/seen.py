@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,15 +54,23 @@ class Parameters:
         ref = self._roots.get(id(root))
         return ref is not None and ref() is root
 
-    def beside(self) -> Beside:
-        """Bytes of the arrays, of the gradients and of the optimizer's state."""
+    def beside(self, is_counted: Callable[[Any], bool] | None = None) -> Beside:
+        """Bytes of the arrays, of the gradients and of the optimizer's state.
+
+        Args:
+            is_counted: whether a block, by its root, is counted elsewhere; None if no block is.
+        """
         steady_bytes = gradient_bytes = 0
         self._roots = {key: ref for key, ref in self._roots.items() if ref() is not None}
         for parameter in self._alive():
             state = getattr(parameter.update_rule, 'state', None) or {}
-            steady_bytes += sum(map(_nbytes, (array_of(parameter), *state.values())))
-            gradient_bytes += _nbytes(parameter.grad)
+            steady_bytes += sum(_nbytes(each, is_counted) for each in (array_of(parameter), *state.values()))
+            gradient_bytes += _nbytes(parameter.grad, is_counted)
         return Beside(steady_bytes, gradient_bytes)
+
+    def gradients(self) -> list[Any]:
+        """Their gradients, where there are any."""
+        return [each.grad for each in self._alive() if each.grad is not None]
 
     def evaluate(self, inputs: Sequence[Any]) -> None:
         """A function was given these without backprop: parameters among them may be trained later."""
@@ -227,5 +235,6 @@ def retained(function: Any, hidden: Sequence[AttributePlace] | None = None) -> l
     return [each for each in found if each is not None]
 
 
-def _nbytes(array: Any) -> int:
-    return int(getattr(array, 'nbytes', 0) or 0)
+def _nbytes(array: Any, is_counted: Callable[[Any], bool] | None) -> int:
+    root = None if is_counted is None else arrays.root_of(array)
+    return 0 if root is not None and is_counted is not None and is_counted(root) else getattr(array, 'nbytes', 0) or 0

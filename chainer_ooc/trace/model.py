@@ -107,8 +107,8 @@ class Step:
         maps: ids of the feature maps that it reads.
         seconds: duration.
         peak_bytes: what it allocates at its highest, above what was there before.
-        other_bytes: what else lives when it starts, beside feature maps and what lived before the iteration: the
-            gradients so far.
+        other_bytes: what else lives when it starts, beside feature maps, parameters and optimizer state: the gradients
+            so far, those from before the iteration among them where they still stand.
     """
 
     position: int
@@ -196,8 +196,9 @@ class Trace:
         if position < len(self.calls):
             return f'{self.calls[position].label}, forward of call {position}'
         call = self.steps[position - len(self.calls)].call
-        label = self.calls[call].label if call >= 0 else 'a function outside of the recorded graph'
-        return f'{label}, backward of call {call}'
+        if call < 0:
+            return f'a function outside of the recorded graph, backward at position {position}'
+        return f'{self.calls[call].label}, backward of call {call}'
 
     def to_json(self) -> str:
         """Returns the trace as JSON text; `from_json` gives an equal value."""

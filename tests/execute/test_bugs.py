@@ -478,3 +478,59 @@ def test_what_was_on_its_way_when_a_backward_pass_was_broken_off_goes_with_its_g
                 with pytest.raises(ValueError, match='as planned'):
                     F.sum(h).backward()
     assert peaks[-1] == peaks[2]
+
+
+@pytest.mark.parametrize('program', ['gradients of zero', 'two backward passes', 'parameters of unknown size'])
+def test_a_recorded_iteration_counts_each_gradient_once(program):
+    """What a sum replaced counted on, and so did what was made since recording began when it was looked at again."""
+    chainer_ooc.reset()
+    np.random.seed(0)
+    sizes = [None] * 6 if program.startswith('parameters') else [256] * 6
+    model, peaks = chainer.ChainList(*[L.Linear(size, 256, nobias=True) for size in sizes]), []
+    with ooc('swap-all'):
+        for number in range(3):
+            if number or program == 'gradients of zero':
+                for parameter in model.params():
+                    parameter.grad = np.zeros_like(parameter.array) if program == 'gradients of zero' else None
+            h = chainer.Variable(np.random.rand(8, 256).astype('f'))
+            for link in model:
+                h = F.tanh(link(h))
+            F.sum(h).backward()
+            if program.startswith('two'):
+                F.sum(h).backward()
+            peaks.append((chainer_ooc.stats().phase, chainer_ooc.stats().peak_bytes))
+    assert [phase for phase, _ in peaks] == ['profile', 'run', 'run']
+    assert peaks[0][1] < 1.1 * peaks[1][1]
+
+
+def test_a_floor_counts_gradients_that_stand_when_backward_begins():
+    """Plans took them for gone, and the budget that was named was refused once more."""
+    chainer_ooc.reset()
+    model = chainer.ChainList(*[L.Linear(256, 256, nobias=True) for _ in range(6)])
+
+    def train():
+        for _ in range(3):
+            for parameter in model.params():
+                parameter.grad = np.zeros_like(parameter.array)
+            h = chainer.Variable(np.ones((8, 256), 'f'))
+            for link in model:
+                h = F.tanh(link(h))
+            F.sum(h).backward()
+
+    with ooc('swap-all', budget=1000), pytest.raises(InfeasibleBudgetError) as caught:
+        train()
+    chainer_ooc.reset()
+    with ooc('swap-all', budget=int(1.02 * caught.value.floor_bytes)):
+        train()
+        assert chainer_ooc.stats().peak_bytes <= 1.02 * caught.value.floor_bytes
+
+
+def test_a_refusal_shows_one_traceback():
+    """Two attempts and the search for a floor were shown, and the message came last."""
+    chainer_ooc.reset()
+    with ooc('swap-all', budget=1000), pytest.raises(InfeasibleBudgetError) as caught:
+        for _ in range(2):
+            F.sum(F.tanh(chainer.Variable(np.ones((64, 64), 'f')))).backward()
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
