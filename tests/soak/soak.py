@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import soak_trainings  # noqa: F401  first: it puts folders on the path, and chainer_ooc before chainer
 
 # isort: split
-from soak_samples import Sample, as_line, draw, judge, left_behind, take_sample
+from soak_samples import Sample, as_line, draw, holders_of_storages, judge, left_behind, take_sample
 from soak_stretches import PARTS, DifferenceError, Runner, Stretch, draw_stretch
 from soak_troubles import ChildError, SmallDisk, unraisable
 
@@ -163,7 +163,7 @@ class Soak:
         """Prints the closing table, writes the files, and returns the exit status."""
         self._sample()
         chainer_ooc.reset()
-        behind = left_behind(self._before, take_sample(self._began))
+        behind = [*left_behind(self._before, take_sample(self._began)), *holders_of_storages()]
         rows = judge(self._samples)
         title = (f'{self._samples[-1].minutes:.1f} minutes, {self._stretches} stretches, seed {self._arguments.seed}: '
                  f'{sum(self._findings.values())} findings')

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import inspect
 import os
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.report.figure import BLUE, GREY, ORANGE, new_figure, save, tidy
 
 WARM_UP = 0.25
@@ -131,6 +134,21 @@ def left_behind(before: Sample, after: Sample) -> list[str]:
         if each.field != 'resident_bytes' and now > was:
             found.append(f'{each.title}: {was:g} before, {now:g} after')
     return found
+
+
+def holders_of_storages() -> list[str]:
+    """What has the storages that are alive: the types of what refers to each, and of what refers to that."""
+    alive = [each for each in gc.get_objects() if type(each) is Storage]
+    known = {id(alive), id(sys._getframe())}
+    return [f'a storage of {each.nbytes} bytes, {each.state.name}, held by {_holders(each, known)}' for each in alive]
+
+
+def _holders(held: object, known: set[int]) -> str:
+    direct = [each for each in gc.get_referrers(held) if id(each) not in known and not inspect.isframe(each)]
+    known = {*known, id(direct)}
+    return ', '.join(sorted({f'{type(each).__name__} < ' + ' '.join(sorted(
+        {type(behind).__name__ for behind in gc.get_referrers(each) if id(behind) not in known}))
+        for each in direct})) or 'nothing that the collector knows'
 
 
 def _counted(samples: Sequence[Sample]) -> list[Sample]:

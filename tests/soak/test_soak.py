@@ -1,5 +1,6 @@
 """The soak itself: what it draws can be drawn again, what goes wrong is found, and nothing where all is well."""
 import contextlib
+import gc
 import json
 import os
 import random
@@ -15,7 +16,7 @@ from pathlib import Path
 import chainer
 import numpy as np
 import pytest
-from soak_samples import QUANTITIES, Sample, draw, judge, left_behind, slope_of, take_sample
+from soak_samples import QUANTITIES, Sample, draw, holders_of_storages, judge, left_behind, slope_of, take_sample
 from soak_stretches import PARTS, DifferenceError, OocTraining, Runner, Setting, Stretch, draw_stretch, plain
 from soak_trainings import NETWORKS, OPTIMIZERS, USES, Task, Training
 from soak_troubles import (
@@ -32,6 +33,7 @@ from soak_troubles import (
 )
 
 import chainer_ooc
+from chainer_ooc.execute.storage import Storage
 
 SETTING = Setting('swap-all', None, 0, False)
 TASK = Task('several', 3, ((('size', 9),), (('size', 12),)), 4, 'momentum', frozenset())
@@ -290,6 +292,19 @@ def test_what_grows_while_it_warms_up_does_not_count():
 
 def test_few_samples_give_no_verdict():
     assert set(verdicts(samples(nodes=[1, 2, 3, 4])).values()) == {'too short'}
+
+
+def test_what_has_a_storage_that_is_left_is_named():
+    class Keeper:
+        pass
+
+    keeper = Keeper()
+    keeper.storage = Storage(None, np.zeros(7, np.uint8), 7)
+    assert any(each.startswith('a storage of 7 bytes, RESIDENT, held by ') and 'Keeper' in each
+               for each in holders_of_storages())
+    del keeper
+    gc.collect()
+    assert not any('of 7 bytes' in each for each in holders_of_storages())
 
 
 def test_what_is_left_behind_is_named():
