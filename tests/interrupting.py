@@ -1,16 +1,29 @@
-"""Interrupts before any step of the interpreter, where Python looks for signals or might."""
+"""Interrupts where a signal may bring one: before any step of the interpreter, or any line."""
 import sys
 
 
-def interrupted_at_step(number, call):
-    """Calls ``call`` and interrupts it before its step ``number``, from 1 on; false if it ended before."""
-    left = [number]
+def interrupted_at(number, call, event='opcode', is_traced=lambda code: True):
+    """Calls ``call`` and interrupts it once, in this thread. One in a destructor is lost, as with a signal.
 
-    def trace(frame, event, argument):
-        frame.f_trace_opcodes = True
-        if event == 'opcode':
-            left[0] -= 1
-            if not left[0]:
+    Args:
+        number: before which step or line, from 1 on.
+        call: takes nothing.
+        event: 'opcode' for steps, 'line' for lines.
+        is_traced: which code's count.
+
+    Returns:
+        bool: Whether the interrupt came before ``call`` had ended.
+    """
+    left = number
+
+    def trace(frame, kind, argument):
+        nonlocal left
+        if not is_traced(frame.f_code):
+            return None
+        frame.f_trace_opcodes = event == 'opcode'
+        if kind == event:
+            left -= 1
+            if not left:
                 sys.settrace(None)
                 raise KeyboardInterrupt
         return trace
@@ -20,7 +33,7 @@ def interrupted_at_step(number, call):
     try:
         call()
     except KeyboardInterrupt:
-        return True
+        assert not left
     finally:
         sys.settrace(before)
-    return False
+    return left <= 0

@@ -8,7 +8,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from interrupting import interrupted_at_step
+from interrupting import interrupted_at
 
 from chainer_ooc.backends.host import filesystem
 from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile, SpillWarning
@@ -78,7 +78,7 @@ def test_an_interrupt_at_no_step_leaves_a_descriptor(tmp_path, monkeypatch, name
         monkeypatch.delattr(os, 'O_TMPFILE', raising=False)
     left, number = [], 1
     before = len(os.listdir('/proc/self/fd'))
-    while interrupted_at_step(number, lambda: SpillFile(str(tmp_path)).close()):
+    while interrupted_at(number, lambda: SpillFile(str(tmp_path)).close()):
         gc.collect()
         if len(os.listdir('/proc/self/fd')) != before:
             left.append(number)

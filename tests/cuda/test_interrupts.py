@@ -1,9 +1,11 @@
 """A KeyboardInterrupt before any line of the backend: later calls work, no byte is lost, close leaves nothing (P9)."""
+import functools
 import pathlib
 import sys
 
 import pytest
 from fake_driver import FakeDriver
+from interrupting import interrupted_at
 
 from chainer_ooc.backends import cuda
 from chainer_ooc.backends.cuda import CudaBackend, disk
@@ -42,34 +44,10 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(disk, 'PIECE_BYTES', 2000)
 
 
-class Interrupted:
-    """Raises KeyboardInterrupt before the n-th line of the backend that runs in this thread."""
-
-    def __init__(self, number):
-        self.left = number
-        self.came = False
-
-    def __call__(self, frame, event, argument):
-        return self.line if frame.f_code.co_filename.startswith(ROOM) and frame.f_code.co_name != '__del__' else None
-
-    def line(self, frame, event, argument):
-        if event == 'line':
-            self.left -= 1
-            if self.left == 0:
-                self.came = True
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return self.line
-
-    def run(self, function, *arguments):
-        before = sys.gettrace()
-        sys.settrace(self)
-        try:
-            function(*arguments)
-        except KeyboardInterrupt:
-            assert self.came
-        finally:
-            sys.settrace(before)
+def interrupted(number, call):
+    """Whether a line of the backend in this thread had that number, before which `call` was interrupted."""
+    return interrupted_at(
+        number, call, 'line', lambda code: code.co_filename.startswith(ROOM) and code.co_name != '__del__')
 
 
 def go_on(backend, kept):
@@ -97,9 +75,7 @@ def test_an_interrupt_at_any_line_loses_nothing(host_limit_bytes):
     while came:
         driver = FakeDriver(number)
         backend, kept = CudaBackend(host_limit_bytes=host_limit_bytes, driver=driver), []
-        interrupted = Interrupted(number)
-        interrupted.run(moves, backend, kept)
-        came = interrupted.came
+        came = interrupted(number, functools.partial(moves, backend, kept))
         go_on(backend, kept)
         backend.close()
         assert driver.misuses == [], number
@@ -118,9 +94,7 @@ def test_an_interrupt_at_any_line_of_close_can_be_made_good(host_limit_bytes):
         source = backend.allocate(4000)
         swaps = [backend.swap_out(source) for _ in range(2)]
         reads = [backend.swap_in(swaps[0][0], backend.allocate(4000))]
-        interrupted = Interrupted(number)
-        interrupted.run(backend.close)
-        came = interrupted.came
+        came = interrupted(number, backend.close)
         backend.close()
         assert all(each.done for each in [*reads, *(transfer for _, transfer in swaps)])
         assert driver.misuses == [], number

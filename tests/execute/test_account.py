@@ -1,7 +1,7 @@
 """What near memory holds, counted; also when an interrupt comes between two steps of the count."""
 import numpy as np
 import pytest
-from interrupting import interrupted_at_step
+from interrupting import interrupted_at
 from states_world import interrupted
 
 from chainer_ooc.execute.account import Account, find
@@ -94,6 +94,7 @@ def test_a_block_whose_counting_was_interrupted_is_put_right(account, late, monk
     assert account.near_bytes() == 0
 
 
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_an_interrupt_at_no_step_of_counting_leaves_a_death_that_cannot_be_booked(account):
     number = 1
 
@@ -107,7 +108,7 @@ def test_an_interrupt_at_no_step_of_counting_leaves_a_death_that_cannot_be_booke
             account.recount()
             raise
 
-    while interrupted_at_step(number, count_and_let_go):
+    while interrupted_at(number, count_and_let_go):
         account.recount()
         assert account.near_bytes() == 0
         number += 1

@@ -2,13 +2,13 @@
 import _thread
 import contextlib
 import signal
-import sys
 import threading
 import time
 
 import chainer
 import chainer.functions as F
 import numpy as np
+from interrupting import interrupted_at
 from usage_programs import Convolutions, Perceptron, images, learn, program, setup, train, train_on, vectors
 
 
@@ -233,31 +233,6 @@ def type_check_fails(run):
         learn(run, model, optimizer, F.softmax_cross_entropy(model.l3(F.relu(model.l2(h))), t))
 
 
-@contextlib.contextmanager
-def interrupted_at_line(number):
-    """Raises KeyboardInterrupt when so many lines of Chainer and what patches it have run in this thread.
-
-    Whatever runs there may be interrupted by a signal at any line. One in a destructor is lost, as with a signal.
-    """
-    left = [number]
-
-    def trace(frame, event, argument):
-        if 'chainer' not in frame.f_code.co_filename:
-            return None
-        if event == 'line':
-            left[0] -= 1
-            if left[0] < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(before)
-
-
 def interrupted_at_drawn_lines(run, seed, again):
     """Iterations that are each interrupted at a line, and done again in full by `again(model, number, loss)`."""
     model = Perceptron()
@@ -265,16 +240,15 @@ def interrupted_at_drawn_lines(run, seed, again):
     drawn = np.random.RandomState(seed)
     train_on(run, model, optimizer, *vectors(0))
     for number in range(1, 9):
-        loss = None
-        lines = int(np.exp(drawn.uniform(np.log(50), np.log(4000))))
-        try:
-            with interrupted_at_line(lines):
-                model.cleargrads()
-                loss = loss_of(model, number)
-                loss.backward()
-        except KeyboardInterrupt:
-            pass
-        learn(run, model, optimizer, again(model, number, loss))
+        lines, losses = int(np.exp(drawn.uniform(np.log(50), np.log(4000)))), [None]
+
+        def begin(number=number, losses=losses):
+            model.cleargrads()
+            losses[0] = loss_of(model, number)
+            losses[0].backward()
+
+        interrupted_at(lines + 1, begin, 'line', lambda code: 'chainer' in code.co_filename)
+        learn(run, model, optimizer, again(model, number, losses[0]))
     train_on(run, model, optimizer, *vectors(20))
 
 
