@@ -6,6 +6,7 @@ one that it used last; the steps of a backward pass belong to that.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -128,9 +129,14 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
     for dead in [each for each in _sessions if not each.is_alive()]:
         if all(session.is_idle() for session in _sessions[dead].values()):  # its graphs may live on in other threads
             _close(dead)
-    session = Session(settings, choose(device, demand_of(settings)))
+    session = Session(settings, choose(device, demand_of(settings)), functools.partial(_has_company, thread))
     _sessions.setdefault(thread, {})[device] = session
     return session
+
+
+def _has_company(thread: _Thread) -> bool:
+    """Whether another thread that lives has a session."""
+    return any(each is not thread and each.is_alive() for each in list(_sessions))
 
 
 def _begin_anew() -> None:

@@ -55,8 +55,8 @@ class Room:
         self.look()
         self._replaced_bytes = 0
         self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
-                          for each in self._parameters.gradients()
-                          if self._meter.running and not self._meter.has_counted(arrays.root_of(each))]
+                          for each in (self._parameters.gradients() if self._meter.running else ())
+                          if not self._meter.has_counted(arrays.root_of(each))]
 
     def stood_bytes(self) -> int:
         """Gradients that stood when the backward pass in hand began, and still do; 0 where that is not recorded."""
@@ -104,18 +104,21 @@ class Room:
             InfeasibleBudgetError: it does not fit and nothing can leave.
         """
         memory = self._memory
-        memory.stands(self.beside.total_bytes + scratch_bytes - self._replaced_bytes)
+        self._stand(scratch_bytes)
         fits = memory.make_room(need_bytes)
         if not fits and certain:
             gc.collect()
             self.look_again()
-            memory.stands(self.beside.total_bytes + scratch_bytes - self._replaced_bytes)
+            self._stand(scratch_bytes)
             fits = memory.make_room(need_bytes, thorough=True)
         self.peak(need_bytes if certain else 0)
         if not fits and certain:
             floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
             raise InfeasibleBudgetError(
                 self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY)
+
+    def _stand(self, scratch_bytes: int) -> None:
+        self._memory.stands(self.beside.total_bytes + scratch_bytes - self._replaced_bytes)
 
     def peak(self, above_bytes: int) -> None:
         """Near memory holds so much more than what is in the account."""

@@ -12,7 +12,6 @@ refuses in its own words, and those that a static graph records.
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -37,17 +36,20 @@ from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
 
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()  # of all threads
-
 
 class Session:
     """Everything that lives from one iteration to the next.
+
+    Args:
+        settings: of its first iteration.
+        backend: moves the bytes; given back with `close`.
+        has_company: whether another thread that lives has a session too.
 
     Attributes:
         settings: those of the iteration in hand.
     """
 
-    def __init__(self, settings: config.Settings, backend: Backend):
+    def __init__(self, settings: config.Settings, backend: Backend, has_company: Callable[[], bool]):
         self.settings = settings
         log.set_level(settings.log_level)
         self._stats: IterationStats | Callable[[], IterationStats] | None = None
@@ -61,9 +63,8 @@ class Session:
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
-        self._thread = threading.current_thread()
+        self._has_company = has_company
         self._disturbed = False  # the iteration in hand is, by what other threads compute
-        _sessions.add(self)
 
     # --- what the seams call ---------------------------------------------------------------------------------------
 
@@ -193,7 +194,6 @@ class Session:
         """Ends the iteration in hand and gives the backend back."""
         with LOCK:
             self._closing = True  # if this is interrupted, all that can be done is to close again
-            _sessions.discard(self)
             self._abandon()
             self._memory.close()
 
@@ -203,7 +203,6 @@ class Session:
 
     def leave_to_parent(self) -> None:
         """In a forked child: nothing is moved any more, and what was away is the parent's."""
-        _sessions.discard(self)
         self._memory.leave_to_parent()
 
     # --- iterations ------------------------------------------------------------------------------------------------
@@ -257,10 +256,6 @@ class Session:
             if storage.from_outside:
                 self._memory.book(storage, 'program')
         self._left_behind = [weakref.ref(each) for each in left if not each.from_outside]
-
-    def _has_company(self) -> bool:
-        """Whether another thread that lives has a session too."""
-        return any(each is not self and each._thread.is_alive() for each in list(_sessions))
 
     def _known(self) -> bool:
         graph = self._graphs.latest()
