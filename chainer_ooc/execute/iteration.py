@@ -201,6 +201,7 @@ class Iteration:
         self._parameters.begin_backward()
         self._in_backward = True
         self._room.begin_backward()
+        self.writes.begin_backward()
         self._look_ahead.start()
 
     def _note_holders(self, held: list[Storage]) -> None:
@@ -278,7 +279,7 @@ class Iteration:
     def end_backward(self) -> Callable[[], IterationStats]:
         """A backward pass ended; gives what will know the statistics, and waits for the device then."""
         self.finished = True
-        self.writes.show(())
+        self.writes.end_backward()
         held = self._liveness.held()
         for map_id in held:
             self.recorder.maps[map_id].held = True
@@ -303,7 +304,7 @@ class Iteration:
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
-        self.writes.show(())
+        self.writes.end_backward()
         self._meter.stop()
         self._memory.meter(None)
         self._memory.pin()

@@ -2,11 +2,15 @@
 
 What was written to is neither what its far copy is, nor what a recipe gives. So whatever has one of these is compared
 with its checksum from before: what a function is given when it has run, what hooks are shown when the next step begins.
+
+Within a backward pass only functions and hooks of the program's run. What a step has left is what the next one is given
+there: its checksum is not computed again. Who writes in between all the same, such as another thread, is noticed then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any
 
 from chainer_ooc.execute.account import find
@@ -23,6 +27,16 @@ class Writes:
     def __init__(self) -> None:
         self._given: Sequence[_Before] = ()
         self._shown: Sequence[_Before] = ()
+        self._left: weakref.WeakKeyDictionary[Storage, int | None] | None = None  # by steps of this backward pass
+
+    def begin_backward(self) -> None:
+        """Until its end no code of the program's runs but functions and hooks."""
+        self._left = weakref.WeakKeyDictionary()
+
+    def end_backward(self) -> None:
+        """A backward pass has ended, or failed."""
+        self.show(())
+        self._left = None
 
     def expect(self, function: Any, is_foreign: bool, storages: Iterable[Storage]) -> None:
         """A function is about to run, on these storages.
@@ -39,16 +53,19 @@ class Writes:
             if storage.readers and is_foreign:
                 storage.memory.open(storage)
             elif storage.is_relied_on():
-                given.append((storage, storage.checksum(), None))
+                known = None if self._left is None else self._left.get(storage)
+                given.append((storage, storage.checksum() if known is None else known, None))
 
     def look_at_given(self) -> None:
         """The function has run."""
         if self._given:
-            _look(self._given)
+            _look(self._given, self._left)
 
     def show(self, found: Sequence[Any]) -> None:
         """Hooks may write to arrays from now on, also when a step has dropped what they lie on."""
         self.look_at_shown()
+        if self._left:
+            self._left.clear()
         self._shown = [(storage, storage.checksum(), array) for array in found
                        if (storage := find(array)) is not None and storage.is_relied_on()]
 
@@ -58,9 +75,12 @@ class Writes:
             _look(self._shown)
 
 
-def _look(before: Sequence[_Before]) -> None:
+def _look(before: Sequence[_Before], left: MutableMapping[Storage, int | None] | None = None) -> None:
     for storage, checksum, _ in before:
-        if storage.checksum() != checksum:
+        now = storage.checksum()
+        if left is not None:
+            left[storage] = now
+        if now != checksum:
             storage.spoil_readers()
             storage.expose()
             storage.memory.open(storage)

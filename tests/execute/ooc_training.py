@@ -16,6 +16,7 @@ from ooc_networks import NETWORKS
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import manager
 
 POLICIES = ('keep', 'swap-all-naive', 'swap-all')
 SWAPPING = ('swap-all-naive', 'swap-all')
@@ -187,3 +188,12 @@ def live_storages():
     bury()
     return sum(1 for each in gc.get_objects() if type(each) is Storage
                and (each.memory.closed or not each.memory.backend._closed))
+
+
+def send_all_away():
+    """As memory that is short would."""
+    session = manager.current()
+    for storage in [] if session is None else session._memory.storages():
+        storage.memory.swap_out(storage)
+    if session is not None:
+        session._memory.settle()

@@ -9,7 +9,7 @@ import chainer.links as L
 import numpy as np
 import pytest
 from chainer.functions.array.as_strided import AsStrided
-from ooc_training import ooc
+from ooc_training import ooc, send_all_away
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, SpillError
@@ -351,15 +351,6 @@ def test_a_lost_map_is_an_error_that_says_what_to_do():
         model.l1.W.array *= 2
         with pytest.raises(LostMapError, match='swap-all'):
             loss.backward()
-
-
-def send_all_away():
-    """As memory that is short would."""
-    session = manager.current()
-    for storage in [] if session is None else session._memory.storages():
-        storage.memory.swap_out(storage)
-    if session is not None:
-        session._memory.settle()
 
 
 class Writing(chainer.FunctionHook):
