@@ -218,6 +218,13 @@ class Backend(abc.ABC):
         """
         return contextlib.nullcontext()
 
+    def preparations(self) -> int:
+        """Returns how much was prepared so far in this process that each kind of computation needs once.
+
+        Such as compiled kernels. Times of computations between which it has grown say nothing about later ones.
+        """
+        return 0
+
     def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:  # noqa: B027 - a host has accounts
         """Has near memory hold so many bytes at most from now on, where the device can enforce that.
 

@@ -143,7 +143,7 @@ class Following:
     # --- the way in and out ----------------------------------------------------------------------------------------
 
     def _follow(self, graph: Graph | None) -> None:
-        if graph is None or graph.recordings < self._settings.profile_iterations:
+        if graph is None or not graph.is_recorded(self._settings.profile_iterations):
             return
         orders = graph.orders_for(self._settings, self._budget_bytes, self.standing, self._reserve, self._graphs.saved)
         self.graph, self.orders = graph, orders

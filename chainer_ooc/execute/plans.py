@@ -38,6 +38,10 @@ ASKED_GRAPHS = 8
 #: Why a floor that was named may not be the last, see `InfeasibleBudgetError.doubt`.
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
 
+#: So many recordings of a graph do not count if the device prepared kernels in them; a program that always has new ones
+#: gets a plan all the same.
+MOST_PREPARING = 2
+
 #: How finely estimates grow: by a fourth root of two.
 ESTIMATES_PER_DOUBLING = 4
 
@@ -85,6 +89,7 @@ class Graph:
         trace: its last recording.
         signatures: of its calls.
         recordings: how many iterations of it were recorded.
+        preparing: how many of these say nothing about later ones, as the device prepared kernels for them.
         orders: by policy, budget and threshold.
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
@@ -100,6 +105,7 @@ class Graph:
     signatures: tuple[str, ...]
     times: Times
     recordings: int = 1
+    preparing: int = 0
     is_metered: bool = True
     is_estimate: bool = False
     is_loaded: bool = False
@@ -153,6 +159,10 @@ class Graph:
         self.is_metered = metered
         self.times = Times(measured(trace))
         self._plan_anew(trace)
+
+    def is_recorded(self, iterations: int) -> bool:
+        """Whether so many iterations were recorded that count."""
+        return self.recordings - min(self.preparing, MOST_PREPARING) >= iterations
 
     def note_timing(self, timing: Timing) -> None:
         """An iteration has followed its plan: the next ones get another if it took longer or shorter than expected.

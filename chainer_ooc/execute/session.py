@@ -64,6 +64,7 @@ class Session:
         self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
         self._has_company = has_company
+        self._prepared = 0  # what the device had when the iteration in hand began
         self._disturbed = False  # the iteration in hand is, by what other threads compute
 
     # --- what the seams call ---------------------------------------------------------------------------------------
@@ -212,6 +213,7 @@ class Session:
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._uncertain = False
         self._disturbed = self._has_company()
+        self._prepared = self._memory.backend.preparations()
         self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             recording=self._uncertain, proven_bytes=self._proven_bytes if self.settings.budget_bytes is None else 0)
@@ -221,6 +223,7 @@ class Session:
         self._memory.abandon_dead()
         if iteration is None:
             return
+        prepares = self._memory.backend.preparations() > self._prepared
         trace = iteration.close()
         if self.settings.budget_bytes is None and iteration.finished:
             self._proven_bytes = iteration.budget_bytes
@@ -230,6 +233,7 @@ class Session:
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
             iteration.graph.is_disturbed = self._disturbed or self._has_company()
+            iteration.graph.preparing += prepares
             self._uncertain = not self._known()
             log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         elif iteration.following.graph is not None:
@@ -238,7 +242,8 @@ class Session:
             timing = iteration.timing()
             if timing is not None:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
-                iteration.graph.note_timing(timing)
+                if not prepares:
+                    iteration.graph.note_timing(timing)
         if iteration.graph is not None:
             iteration.graph.left_bytes = iteration.following.standing.left_bytes
 
@@ -259,7 +264,7 @@ class Session:
 
     def _known(self) -> bool:
         graph = self._graphs.latest()
-        return graph is not None and graph.recordings >= self.settings.profile_iterations
+        return graph is not None and graph.is_recorded(self.settings.profile_iterations)
 
     def _budget_bytes(self) -> int:
         if self.settings.budget_bytes is not None:

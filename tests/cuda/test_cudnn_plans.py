@@ -16,6 +16,7 @@ import pytest
 from chainer.backends import cuda
 
 from chainer_ooc.backends.cuda import cudnn as offered
+from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.backends.cuda.cudnn import facade, library, plan, session, terms
 from chainer_ooc.backends.cuda.cudnn.operations import BatchNormalization, Convolution, Port, strides
 from chainer_ooc.backends.cuda.cudnn.terms import Terms
@@ -115,6 +116,13 @@ def test_a_plan_is_made_once_for_the_same_shapes_and_terms(cudnn, ours):
             other.get('pad', (1, 1)), other.get('stride', (1, 1)), other.get('dilation', (1, 1)), strict=True)))
         assert ours.find(replace(CONVOLUTION, y_shape=y, **other), TERMS) is not first
     assert len(cudnn.graphs) == 8
+
+
+def test_a_plan_that_is_made_counts_as_a_preparation(ours):
+    before = preparations.total()
+    for _ in range(2):
+        ours.find(CONVOLUTION, TERMS)
+    assert preparations.total() == before + 1
 
 
 def test_the_plan_that_was_not_used_for_longest_goes_first(cudnn, ours, monkeypatch):

@@ -4,6 +4,8 @@ The calls are compiled; what they take is in the first line of their docstrings.
 """
 import pytest
 
+from chainer_ooc.backends.cuda import preparations
+
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 
 #: As both versions have them.
@@ -63,6 +65,18 @@ def test_a_status_is_raised_as_an_error_that_has_it():
         runtime.check_status(600)
     assert type(raised.value) is runtime.CUDARuntimeError
     assert raised.value.status == 600
+
+
+def test_kernels_that_cupy_compiles_are_counted(monkeypatch):
+    """CuPy looks its compiler up when it needs it, so that ours stands before it."""
+    compiled = []
+    monkeypatch.setattr(cupy.cuda.compiler, '_compile_module_with_cache', lambda *args, **kwargs: compiled.append(args))
+    for _ in range(2):
+        preparations.watch_compiler(cupy.cuda.compiler)
+    before = preparations.total()
+    cupy._core.core.compile_with_cache('extern "C" __global__ void nothing() {}', ())
+    assert len(compiled) == 1
+    assert preparations.total() == before + 1
 
 
 def test_memory_that_is_refused_is_an_error_that_the_backend_knows():

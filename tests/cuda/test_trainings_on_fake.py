@@ -3,7 +3,11 @@
 Pinned memory, the spill file, and both by turns; whatever CUDA does not promise is a misuse, and fails the test.
 """
 import contextlib
+import time
 
+import chainer
+import chainer.functions as F
+import numpy as np
 import pytest
 from combinations import spread
 from fake_driver import FakeDriver
@@ -15,6 +19,7 @@ import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import SpillError
+from chainer_ooc.execute.plans import Graph
 
 POLICIES = ['swap-all', 'pooch', 'superneurons']
 ROOMY, TIGHT = 1 << 30, 40_000
@@ -119,3 +124,59 @@ def test_a_device_that_leaves_a_wait_out_is_found_by_a_training(mutant):
         training.iterate(3)
         training.finish()
     assert made[0]._driver.misuses or training.outcome.bits != plain('residual', 3)
+
+
+COMPILING_SECONDS = 0.2
+
+
+class Compiled(chainer.FunctionNode):
+    """Computes what `F.tanh` does; the device compiles a kernel for it first, in so many calls."""
+
+    def __init__(self, made, compiles):
+        self._made, self._compiles = made, compiles
+
+    def forward(self, inputs):
+        self.retain_outputs((0,))
+        if self._compiles:
+            time.sleep(COMPILING_SECONDS)
+            self._made[0]._driver.prepared += 1
+        return np.tanh(inputs[0]),
+
+    def backward(self, indexes, gradients):
+        y, = self.get_retained_outputs()
+        return gradients[0] * (1 - y * y),
+
+
+def iterations_that_compile(made, which):
+    """Trains; gives the phase of each iteration, and what the last plan was made from for each call."""
+    phases = []
+    for number in range(max(which) + 3):
+        x = chainer.Variable(np.random.RandomState(number).rand(64, 64).astype('f'))
+        h = Compiled(made, number in which).apply((F.exp(x) * 0.1,))[0]
+        F.sum(F.sin(h) * h).backward()
+        phases.append(chainer_ooc.stats().phase)
+    return phases, chainer_ooc.trace()
+
+
+@pytest.mark.parametrize('policy', ['pooch', 'swap-all'])
+def test_times_of_an_iteration_in_which_kernels_were_compiled_do_not_count(policy):
+    """The first plan was made from an iteration whose every call had compiled its kernels."""
+    with on_fakes(0) as made, ooc(policy):
+        phases, trace = iterations_that_compile(made, which=[0])
+    assert phases == ['profile', 'profile', 'run']
+    assert max(call.seconds for call in trace.calls) < COMPILING_SECONDS / 2
+
+
+def test_a_program_that_always_compiles_gets_a_plan_all_the_same():
+    with on_fakes(0) as made, ooc('pooch'):
+        phases, _ = iterations_that_compile(made, which=range(5))
+    assert phases[:4] == ['profile', 'profile', 'profile', 'run']
+
+
+def test_an_iteration_that_compiles_under_a_plan_does_not_have_it_made_anew(monkeypatch):
+    noted = []
+    monkeypatch.setattr(Graph, 'note_timing', lambda graph, timing: noted.append(timing.total_seconds))
+    with on_fakes(0) as made, ooc('pooch'):
+        iterations_that_compile(made, which=[0, 3])
+    assert len(noted) == 3, 'of six iterations two are recorded, and one compiles'
+    assert max(noted) < COMPILING_SECONDS

@@ -92,6 +92,9 @@ class CudaBackend(Backend):
         self._driver.synchronize(end)
         return self._driver.seconds_between(start, end)
 
+    def preparations(self) -> int:
+        return self._driver.preparations()
+
     def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:
         self._share_budget(nbytes)
         self._budget.relieve = relieve

@@ -20,7 +20,7 @@ import cupy
 import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.cuda import arrays
+from chainer_ooc.backends.cuda import arrays, preparations
 from chainer_ooc.backends.cuda.driver import DeviceFacts, Event, MemoryBudget, Stream
 from chainer_ooc.backends.cuda.owner import Guest, Owner
 
@@ -38,6 +38,7 @@ class CupyDriver:
     def __init__(self) -> None:
         self._runtime = cupy.cuda.runtime
         self._number: int = self._runtime.getDevice()
+        preparations.watch_compiler(cupy.cuda.compiler)
 
     def use(self) -> None:
         self._runtime.setDevice(self._number)
@@ -55,6 +56,9 @@ class CupyDriver:
     def free_bytes(self) -> int:
         free_bytes, _ = self._runtime.memGetInfo()
         return int(free_bytes)
+
+    def preparations(self) -> int:
+        return preparations.total()
 
     def budget(self, allocator: str) -> MemoryBudget:
         from chainer_ooc.backends.cuda.budget import budget_of

@@ -85,6 +85,9 @@ class Driver(Protocol):
     def free_bytes(self) -> int:
         """Bytes of the device's memory that nobody has taken."""
 
+    def preparations(self) -> int:
+        """How many kernels and plans were made or loaded in this process, see ``preparations``."""
+
     def budget(self, allocator: str) -> MemoryBudget:
         """Makes the allocator of the name, see `chainer.config.ooc_allocator`, with a budget around it."""
 

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
+from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.backends.cuda.cudnn import library, plan
 from chainer_ooc.backends.cuda.cudnn.device import CupyDevice
 from chainer_ooc.backends.cuda.cudnn.operations import Operation, Port, Shape
@@ -70,6 +71,7 @@ class Session:
             self._cudnn.destroy_handle(handle)
 
     def _make(self, operation: Operation, terms: Terms) -> plan.Plan | None:
+        preparations.note()
         self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
         try:
             made = plan.make(self._cudnn, self._handle, operation, terms)
