@@ -234,6 +234,14 @@ class Backend(abc.ABC):
                 freed any, and when it has not the allocation fails. It may raise InfeasibleBudgetError.
         """
 
+    def counted_bytes(self) -> int:
+        """Returns what counts in `limit` now, whoever allocated it; 0 where nothing does but execution's account."""
+        return 0
+
+    def lacking_bytes(self, nbytes: int) -> int:
+        """Returns by how much ``nbytes`` more would exceed `limit`; 0 where nothing does but execution's account."""
+        return 0
+
     @abc.abstractmethod
     def allocate(self, nbytes: int) -> ByteArray:
         """Returns new near memory.
@@ -290,7 +298,8 @@ class Backend(abc.ABC):
     def trim(self) -> None:  # noqa: B027 - nothing to do is a right answer
         """Gives all near memory that is free but kept for the next array back to the device, however long that takes.
 
-        For the moments when memory is short: keeping some is faster. What is live does not move.
+        For the moments when memory is short: keeping some is faster. What is live does not move. A device whose
+        allocations take back what is kept need not.
         """
 
     @abc.abstractmethod

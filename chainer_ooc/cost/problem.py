@@ -14,6 +14,8 @@ class Standing:
 
     Attributes:
         forward_bytes, backward_bytes: all of them, in forward and in backward.
+        unaccounted_bytes: of both, what the device counts in the budget and nobody here knows: arrays of the program's
+            own, what was allocated before, what an allocator rounds up.
         left_bytes: of both, maps that iterations before have left and that cannot be moved.
         expected_bytes: of neither, what will stand there later and does not yet, such as an optimizer's state before
             its first update. The floor that a refusal names counts it.
@@ -23,6 +25,7 @@ class Standing:
     backward_bytes: int
     left_bytes: int = 0
     expected_bytes: int = 0
+    unaccounted_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,7 @@ class Budget(Account, abc.ABC):
                 self.reap()
                 if self.fits(nbytes):
                     self.backend.trim()
+                    self.note_missing(self.backend.lacking_bytes(nbytes))
                 self.candidates.take_again(thorough)
                 while not (has_room := self.has_room(nbytes)) and self.free_something():
                     pass
@@ -99,11 +100,15 @@ class Budget(Account, abc.ABC):
             if self.spare_at_most(self.bytes_of('spare') - nbytes) >= nbytes:
                 return True
             before_bytes = self.near_bytes()
-            self.tally.missing_bytes = max(self.tally.missing_bytes, nbytes)
+            self.note_missing(nbytes)
             self.candidates.take_again(True)
             while self.near_bytes() > before_bytes - nbytes and self.free_something():
                 pass
             return self.near_bytes() < before_bytes
+
+    def note_missing(self, nbytes: int) -> None:
+        """The account had room, and the device lacked so much: the next plan has to leave more alone."""
+        self.tally.missing_bytes = max(self.tally.missing_bytes, nbytes)
 
     # --- spare maps ------------------------------------------------------------------------------------------------
 

@@ -42,6 +42,14 @@ class Following:
         self._reserve = reserve
         self._next_swap_in = 0
 
+    def batch_bytes(self, label: str, arguments: str, first_bytes: int) -> int:
+        """Of the graph that begins with this call, the bytes of maps from outside, as far as they are known.
+
+        The arguments are those of `begin`.
+        """
+        known = self._graphs.beginning_with(label, arguments)
+        return first_bytes if known is None else sum(each.nbytes for each in known.trace.maps if each.producer is None)
+
     def begin(self, label: str, arguments: str, first_bytes: int, standing: Standing, budget_bytes: int) -> None:
         """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
 

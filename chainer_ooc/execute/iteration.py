@@ -98,18 +98,17 @@ class Iteration:
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Looks for a plan, and says what the memory is used for."""
-        given = [array_of(each) for each in inputs]
-        first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
-        del given
+        first = name_of(function), forms([*map(array_of, inputs)]), sum(array_of(each).nbytes for each in inputs[:1])
+        stands = functools.partial(self._room.standing, batch_bytes=self.following.batch_bytes(*first))
         try:
-            self.following.begin(*first, self._room.standing(), self.budget_bytes)
+            self.following.begin(*first, stands(self.budget_bytes), self.budget_bytes)
             fits = True
         except InfeasibleBudgetError:
             fits = False
         if not fits:
             gc.collect()  # a model, or a graph, that the program has no more
             self.budget_bytes = max(self.budget_bytes, self._proven_bytes)
-            self.following.begin(*first, self._room.standing(), self.budget_bytes)
+            self.following.begin(*first, stands(self.budget_bytes), self.budget_bytes)
         self.graph = self.following.graph
         if self.graph is not None:  # a loaded plan runs before any parameter was seen
             self._room.assume(self.graph.trace.standing_backward_bytes)

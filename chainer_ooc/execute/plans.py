@@ -90,7 +90,7 @@ class Graph:
         signatures: of its calls.
         recordings: how many iterations of it were recorded.
         preparing: how many of these say nothing about later ones, as the device prepared kernels for them.
-        orders: by policy, budget and threshold.
+        orders: by policy, budget, threshold, and what is unaccounted for.
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
         left_bytes: what iterations before had left when it ran last.
@@ -122,16 +122,17 @@ class Graph:
     def orders_for(
             self, settings: Settings, budget_bytes: int, standing: Standing, reserve: Callable[[int], None],
             saved: SavedPlans | None = None) -> Orders:
-        """Plans, once for each policy, budget and threshold, and has `reserve` check that far memory holds the plan.
+        """Plans, once for each policy, budget, threshold and what is unaccounted for.
 
-        Plans come from the file of `saved` if they were loaded from there, and go there.
+        `reserve` checks that far memory holds the plan. Plans come from the file of `saved` if they were loaded from
+        there, and go there.
 
         Raises:
             InfeasibleBudgetError: no plan keeps within the budget.
             PlanMismatchError: the loaded plan does not hold here.
             SpillError: far memory is too small.
         """
-        key = settings.policy, budget_bytes, settings.min_bytes
+        key = settings.policy, budget_bytes, settings.min_bytes, standing.unaccounted_bytes
         if key not in self.orders:
             plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
             if plan is None:

@@ -23,6 +23,9 @@ from chainer_ooc.execute.seen import Beside, Parameters, name_of
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
 
+#: What no account knows is rounded up to a part of the budget, one of so many.
+UNACCOUNTED_STEPS = 64
+
 #: Why a floor that is named in the middle of an iteration may not be the last, see `InfeasibleBudgetError.doubt`.
 UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
 
@@ -32,10 +35,12 @@ class Room:
 
     Attributes:
         beside: what stands there, as it was when that was looked at last.
+        unaccounted_bytes: what the device counts beside it, as it was when the iteration began.
     """
 
     def __init__(self, memory: Residency, parameters: Parameters, meter: Meter, settings: Settings):
         self.beside = Beside()
+        self.unaccounted_bytes = 0
         self._replaced: list[weakref.ref[Any]] = []
         self._replaced_bytes = 0
         self._memory = memory
@@ -75,14 +80,29 @@ class Room:
         """Parameters and the optimizer's state take so much, where none was seen yet."""
         self.beside = Beside(self.beside.steady_bytes or steady_bytes, self.beside.gradient_bytes)
 
-    def standing(self) -> Standing:
-        """What lives through the iteration beside its feature maps."""
+    def standing(self, budget_bytes: int, batch_bytes: int) -> Standing:
+        """What lives through the iteration beside its feature maps.
+
+        Args:
+            budget_bytes: of the iteration.
+            batch_bytes: of maps from outside, which are there already, and which no account knows yet.
+        """
         self.look()
         self._memory.stands(self.beside.total_bytes)
+        self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, batch_bytes)
         left_bytes = _left_bytes(self._memory, self._settings.min_bytes)
-        steady_bytes = self.beside.steady_bytes + left_bytes
+        steady_bytes = self.beside.steady_bytes + left_bytes + self.unaccounted_bytes
         return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes, left_bytes,
-                        self._parameters.expected_bytes())
+                        self._parameters.expected_bytes(), self.unaccounted_bytes)
+
+    def _unaccounted_bytes(self, budget_bytes: int, batch_bytes: int) -> int:
+        """In steps, since a plan is made for each figure."""
+        counted_bytes = self._memory.backend.counted_bytes()
+        if not counted_bytes:
+            return 0
+        known_bytes = self._memory.near_bytes() + sum(self._memory.bytes_of(kind) for kind in ('spare', 'program'))
+        step_bytes = max(1, budget_bytes // UNACCOUNTED_STEPS)
+        return -(-max(0, counted_bytes - known_bytes - batch_bytes) // step_bytes) * step_bytes
 
     def scratch_bytes(self, recorded: bool) -> int:
         """What was allocated since recording began and is no feature map; else the new gradients of parameters."""
@@ -118,7 +138,8 @@ class Room:
                 self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY)
 
     def _stand(self, scratch_bytes: int) -> None:
-        self._memory.stands(self.beside.total_bytes + scratch_bytes - self._replaced_bytes)
+        self._memory.stands(
+            self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - self._replaced_bytes)
 
     def peak(self, above_bytes: int) -> None:
         """Near memory holds so much more than what is in the account."""

@@ -49,7 +49,7 @@ class Tally:
     Attributes:
         device: says what a moment is.
         whole: the iteration.
-        missing_bytes: the most that an allocation in the middle of a computation lacked.
+        missing_bytes: the most that the device lacked where the account had room.
         stalls: waits for copies.
         recomputations: the calls that ran again.
         written, read: copies to and from far memory that have ended.

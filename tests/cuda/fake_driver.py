@@ -455,6 +455,9 @@ class FakeBudget:
     def used_bytes(self):
         return self.driver.near_bytes - self.driver.free_bytes()
 
+    def counted_bytes(self):
+        return self.used_bytes() if self.driver.enforces else 0
+
     def free_bytes(self):
         free_bytes = self.driver.free_bytes()
         if self.limit_bytes is None or not self.driver.enforces:

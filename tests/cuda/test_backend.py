@@ -186,11 +186,24 @@ def test_two_that_are_open_at_once_share_the_device_and_one_that_closes_takes_it
     assert not budget.installed
 
 
+def test_what_others_have_taken_meanwhile_is_lacking(fake):
+    backend = fake()
+    driver = fake.driver_of(backend)
+    backend.limit(1 << 20, bool)
+    assert backend.lacking_bytes(1 << 20) == 0
+    driver.near_bytes = 1 << 18
+    assert backend.has_room(1 << 19), 'the device is not asked for each computation'
+    backend.trim()
+    assert not backend.has_room(1 << 19)
+    assert backend.lacking_bytes(1 << 19) == 1 << 18
+
+
 def test_what_is_kept_is_given_back_only_where_no_limit_counts_it(fake):
     backend = fake()
     budget = fake.driver_of(backend).budgets[0]
     backend.limit(1000, bool)
     backend.keep_at_most(0)
+    backend.trim()
     assert budget.trims == []
     backend.limit(None, bool)
     backend.keep_at_most(5)

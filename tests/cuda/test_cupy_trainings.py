@@ -17,6 +17,8 @@ from chainer_ooc.backends.cuda import CudaBackend, arrays
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
+from chainer_ooc.execute.room import UNACCOUNTED_STEPS
+from chainer_ooc.execute.session import Session
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 cupy_over_host = pytest.importorskip('cupy_over_host')
@@ -172,6 +174,62 @@ def test_the_limit_of_the_allocator_holds_and_the_bits_stay(on_device, seed):
             assert chainer_ooc.stats().swapped_out_bytes > 0
         chainer_ooc.reset()
     assert max(highest) <= peak_bytes - 2 * MAP_BYTES
+
+
+class Course:
+    """What is noted at the end of each iteration: bytes that the device lacked, evictions, trims of the allocator."""
+
+    def __init__(self, monkeypatch):
+        self.lacks, self.evictions, self.trims = [], [], []
+        end = Session._end
+
+        def note(session):
+            end(session)
+            self._note(session._memory)
+        monkeypatch.setattr(Session, '_end', note)
+
+    def _note(self, memory):
+        self.lacks.append(memory.tally.missing_bytes)
+        self.evictions.append(memory.tally.evictions)
+        self.trims.append(memory.backend._budget._allocator.trims)
+
+
+def train_beside(policy, share, older_maps=0, own_maps=0):
+    """Trains with a share of the in-core peak, and with what others take added to the budget; gives its course."""
+    with ooc('keep', budget=100 * MAP_BYTES):
+        gradients(cupy, 4)
+        peak_bytes = chainer_ooc.stats().peak_bytes
+    chainer_ooc.reset()
+    taken_bytes = (older_maps + own_maps) * MAP_BYTES
+    rounded_bytes = taken_bytes and (peak_bytes + taken_bytes) // (UNACCOUNTED_STEPS - 1)
+    with pytest.MonkeyPatch.context() as patch, ooc(
+            policy, budget=int(share * peak_bytes) + taken_bytes + rounded_bytes):
+        patch.setattr(cupy_over_host.HostCalls, 'older_bytes', older_maps * MAP_BYTES)
+        gradients(cupy, 1)
+        held = [cupy.empty(SHAPE, 'f4') for _ in range(own_maps)]
+        course = Course(patch)
+        assert gradients(cupy, 8) == expected(8)
+        stats = chainer_ooc.stats()
+        assert stats.phase == 'run'
+        assert stats.peak_bytes <= stats.budget_bytes
+        del held
+        chainer_ooc.reset()
+    return course
+
+
+@pytest.mark.parametrize('policy', ['pooch', 'swap-all', 'vdnn++'])
+@pytest.mark.parametrize(('older_maps', 'own_maps'), [(30, 0), (0, 20), (8, 4)])
+def test_plans_leave_room_for_memory_that_nobody_accounts_for(on_device, older_maps, own_maps, policy):
+    """Weights that were sent to the device before, and arrays of the program's own, were in no plan.
+
+    A plan that filled the budget lacked room in each iteration, and was as it was in the next one.
+    """
+    with on_device(0):
+        alone = train_beside(policy, 0.8)
+        course = train_beside(policy, 0.8, older_maps, own_maps)
+    assert course.lacks[-4:] == alone.lacks[-4:] == [0] * 4
+    assert course.evictions[-4:] == alone.evictions[-4:]
+    assert course.trims[-1] == course.trims[0]
 
 
 def test_a_budget_that_nothing_fits_in_is_refused_and_the_next_iteration_works(on_device):

@@ -121,8 +121,20 @@ class CudaBackend(Backend):
             self._budget.trim(nbytes)
 
     def trim(self) -> None:
-        self._budget.trim()
+        """Under a limit nothing goes back: what is kept counts as free, and is given back where it is in the way.
+
+        Giving it all back would have the host wait for the device, and the driver map it anew. What may have changed is
+        what others leave of the device.
+        """
+        if self._budget.limit_bytes is None:
+            self._budget.trim()
         self._look_at_room()
+
+    def counted_bytes(self) -> int:
+        return self._budget.counted_bytes()
+
+    def lacking_bytes(self, nbytes: int) -> int:
+        return max(0, nbytes - self._room_bytes + self._budget.used_bytes())
 
     def reserve(self, nbytes: int) -> None:
         self._check_usable('reserve far memory')

@@ -161,6 +161,11 @@ class Budget:
         """What counts against the limit and was not given here: CuPy's default pool, and other budgets' memory."""
         return self._calls.outside_bytes() + sum(other.held_bytes() for other in self._others() if other is not self)
 
+    def counted_bytes(self) -> int:
+        """What counts against the limit and cannot be given back: live memory from here, and all that is outside."""
+        self._calls.trim_outside()
+        return self.outside_bytes() + self.used_bytes()
+
     def free_bytes(self) -> int:
         """What can still be had, in pieces: of the driver and of what is cached, within the limit."""
         free_bytes = self._calls.free_bytes() + max(0, self.held_bytes() - self.used_bytes())

@@ -60,6 +60,9 @@ class MemoryBudget(Protocol):
     def used_bytes(self) -> int:
         """Bytes of the blocks that live."""
 
+    def counted_bytes(self) -> int:
+        """Bytes of all that counts in the limit and lives, what was allocated before `install` included."""
+
     def free_bytes(self) -> int:
         """Bytes that can still be had, of the device and of what is kept, within the limit."""
 
