@@ -74,7 +74,9 @@ def links(holder: Any) -> tuple[Any, ...]:
 
 
 def checksum(array: Any) -> int:
-    """A number that changes with an array's content."""
+    """A number that changes with an array's content; of subclasses of NumPy's arrays too, which never move."""
+    if isinstance(array, np.ndarray):
+        return _host.checksum(np.asarray(array))
     return int(_of(array).checksum(array))
 
 

@@ -528,3 +528,43 @@ def test_a_refusal_shows_one_traceback():
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None or caught.value.__suppress_context__
 
+
+
+class Tagged(np.ndarray):
+    """Any subclass."""
+
+
+def mapped(array, folder):
+    made = np.memmap(folder / 'batch', array.dtype, 'w+', shape=array.shape)
+    made[...] = array
+    return made
+
+
+@pytest.mark.parametrize('kind', ['memmap', 'subclass'])
+@pytest.mark.parametrize('policy', ['sublinear', 'superneurons', 'pooch', 'swap-all'])
+def test_a_batch_of_a_subclass_of_arrays(policy, kind, tmp_path):
+    """What was computed from it could not be made again: an AssertionError in place of a training."""
+    def program():
+        np.random.seed(0)
+        p, found = chainer.Parameter(batch(9, rows=2048)[0]), []
+        for number in range(4):
+            x = batch(number, rows=2048)[0]
+            x = mapped(x, tmp_path) if kind == 'memmap' else x.view(Tagged)
+            h = F.concat([F.sin(F.sin(x) * 2), p], axis=0)
+            for _ in range(6):
+                h = F.dropout(F.sin(h) * F.cos(h), 0.1)
+            loss = F.sum(h)
+            del h, x
+            p.cleargrad()
+            loss.backward()
+            found += [loss.array.tobytes(), p.grad.tobytes()]
+        return found
+
+    with chainer.using_config('ooc', None):
+        expected = program()
+    with ooc(policy, budget=1):
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            program()
+        chainer.config.ooc_budget = int(1.2 * refused.value.floor_bytes)
+        chainer_ooc.reset()
+        assert program() == expected
