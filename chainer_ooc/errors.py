@@ -4,7 +4,7 @@ Every one derives from `OocError` and from the built-in that a caller who does n
 message says what failed, the values with their units, and the next step. `assert` is kept for faults of our own.
 """
 
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import format_bytes, format_enough
 
 
 class OocError(Exception):
@@ -43,7 +43,7 @@ class InfeasibleBudgetError(OocError, ValueError):
         what, why = ('needed as far as is known', f'; {doubt}') if doubt else ('smallest that works', '')
         super().__init__(
             f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, {what} '
-            f'{format_bytes(floor_bytes)}, set by {where}{expected}){why}; raise chainer.config.ooc_budget, choose '
+            f'{format_enough(floor_bytes)}, set by {where}{expected}){why}; raise chainer.config.ooc_budget, choose '
             'another policy or lower the batch size')
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -12,6 +12,10 @@ import re
 _FACTORS = {'': 1, 'b': 1}
 for _power, _prefix in enumerate('kmgt', start=1):
     _FACTORS.update({_prefix: 1000**_power, f'{_prefix}b': 1000**_power, f'{_prefix}ib': 1024**_power})
+
+#: More than any memory has, and little enough for all arithmetic of the system.
+MOST_BYTES = 2**60
+
 _PATTERN = re.compile(r'\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*', re.ASCII)
 
 
@@ -26,10 +30,14 @@ def parse_bytes(value: int | float | str) -> int:
         if match is None or match.group(2) not in _FACTORS:
             raise ValueError(f'{value!r} is no amount of bytes; write a number of bytes, or one with a unit of '
                              "'kB', 'MB', 'GB', 'TB' (powers of 1000) or 'KiB', 'MiB', 'GiB', 'TiB', such as '1.5GB'")
-        return int(decimal.Decimal(match.group(1)) * _FACTORS[match.group(2)])
-    if not _is_real(value) or not math.isfinite(value):
+        nbytes = int(decimal.Decimal(match.group(1)) * _FACTORS[match.group(2)])
+    elif not _is_real(value) or not math.isfinite(value):
         raise ValueError(f'{value!r} is no amount of bytes; write a number or a string such as "1.5GB"')
-    return int(value)
+    else:
+        nbytes = int(value)
+    if nbytes > MOST_BYTES:
+        raise ValueError(f'{value!r} is more bytes than any memory has; write at most 2**60 (1048576TiB)')
+    return nbytes
 
 
 def _is_real(value: object) -> bool:
@@ -43,3 +51,13 @@ def format_bytes(nbytes: int) -> str:
     if abs(nbytes) >= 2**20:
         return f'{nbytes / 2**20:.1f} MiB'
     return f'{nbytes} bytes'
+
+
+def format_enough(nbytes: int) -> str:
+    """As `format_bytes`, rounded up: whoever has what it says has enough."""
+    for unit_bytes, digits in ((2**30, 2), (2**20, 1)):
+        if nbytes >= unit_bytes:
+            steps = -(-nbytes * 10**digits // unit_bytes)
+            nbytes = -(-steps * unit_bytes // 10**digits)
+            break
+    return format_bytes(nbytes)

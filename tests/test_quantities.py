@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainer_ooc.quantities import format_bytes, parse_bytes
+from chainer_ooc.quantities import MOST_BYTES, format_bytes, format_enough, parse_bytes
 
 
 @pytest.mark.parametrize(('written', 'nbytes'), [
-    (0, 0), (1500000, 1500000), (1e9, 10**9), (2**70, 2**70), (0.9, 0),
+    (0, 0), (1500000, 1500000), (1e9, 10**9), (2**60, 2**60), (0.9, 0),
     ('512', 512), ('512B', 512), (' 1.5GB ', 1500000000), ('1.5gb', 1500000000), ('1G', 10**9), ('.5 kB', 500),
     ('3 KiB', 3072), ('1MB', 10**6), ('1MiB', 2**20), ('1.4 GiB', int(1.4 * 2**30)), ('2TB', 2 * 10**12),
     ('1tib', 2**40),
@@ -30,6 +30,13 @@ def test_what_is_neither_number_nor_string_is_refused(value):
         parse_bytes(value)
 
 
+@pytest.mark.parametrize('value', [1e30, 2**60 + 1, 10**40, '10000000000TB', '1048577 TiB'])
+def test_what_no_memory_has_is_refused(value):
+    with pytest.raises(ValueError, match='more bytes than any memory has') as caught:
+        parse_bytes(value)
+    assert repr(value) in str(caught.value)
+
+
 @given(st.integers(0, 2**50))
 def test_a_string_of_digits_is_that_number(nbytes):
     assert parse_bytes(str(nbytes)) == parse_bytes(nbytes) == nbytes
@@ -46,3 +53,9 @@ def test_messages_show_binary_units(nbytes, shown):
 def test_what_is_shown_reads_back_within_the_shown_digits(nbytes):
     tolerance = 0 if nbytes < 2**20 else 0.051 * 2**20 if nbytes < 2**30 else 0.0051 * 2**30
     assert abs(parse_bytes(format_bytes(nbytes).replace('bytes', 'B')) - nbytes) <= tolerance
+
+
+@given(st.integers(0, MOST_BYTES))
+def test_what_is_said_to_be_enough_is_enough_and_not_much_more(nbytes):
+    enough = parse_bytes(format_enough(nbytes).replace('bytes', 'B')) if nbytes < MOST_BYTES - 2**30 else nbytes
+    assert nbytes <= enough <= nbytes + (0 if nbytes < 2**20 else 0.11 * 2**20 if nbytes < 2**30 else 0.011 * 2**30)

@@ -10,7 +10,7 @@ from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import Prediction, in_core, lower_bound_seconds, predict, problem_of, read_trace
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import Column, Table, percent, seconds
 
 HELP = 'simulate several policies under several budgets'
@@ -65,6 +65,6 @@ def _table(rows: list[dict[str, Any]], title: str) -> Table:
         Column('seconds', 'time', seconds, right=True), Column('overhead', 'to in-core', percent, right=True),
         Column('peak_bytes', 'peak', format_bytes, right=True),
         *(Column(verdict.value, verdict.value, right=True) for verdict in Verdict),
-        Column('floor_bytes', 'refused', lambda floor_bytes: f'needs {format_bytes(floor_bytes)}'),
+        Column('floor_bytes', 'refused', lambda floor_bytes: f'needs {format_enough(floor_bytes)}'),
     ]
     return Table(columns, rows, title)

@@ -24,7 +24,7 @@ from chainer_ooc.cli.prediction import (
     read_trace,
 )
 from chainer_ooc.cost.machine import machine_names, read_machine
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import percent, seconds
 
 HELP = 'simulate an iteration under a policy and a budget'
@@ -76,7 +76,7 @@ def _shown(found: Prediction, facts: dict[str, Any], in_core_seconds: float) -> 
     after = {'in-core': seconds(in_core_seconds), 'lower bound': seconds(facts['lower_bound_seconds'])}
     if found.plan is None:
         assert found.floor_bytes is not None
-        return {**before, 'refused': f'needs at least {format_bytes(found.floor_bytes)}, set by {found.where}', **after}
+        return {**before, 'refused': f'needs at least {format_enough(found.floor_bytes)}, set by {found.where}', **after}
     rate = facts['images_per_second']
     slower = f', {percent(found.plan.seconds / in_core_seconds - 1)} to in-core' if in_core_seconds else ''
     return {

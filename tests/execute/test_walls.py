@@ -42,9 +42,39 @@ PROGRAM = '''
 '''
 
 
+#: Computes no product of matrices, for which OpenBLAS would take buffers.
+WITHOUT_PRODUCTS = '''
+    import resource, sys
+    import numpy as np
+    import chainer_ooc
+    import chainer, chainer.functions as F
+    from chainer_ooc.backends.host import limits
+
+    chainer.config.ooc = sys.argv[1]
+    wall = limits.kilobyte_fields('/proc/self/status')['VmData'] + (int(sys.argv[2]) << 20)
+    resource.setrlimit(resource.RLIMIT_DATA, (wall, wall))
+    p = chainer.Parameter(np.ones((256, 1000), 'f'))
+    for _ in range(3):
+        h = np.ones((256, 1000), 'f') * p
+        for _ in range(6):
+            h = F.sin(h) + F.cos(h)
+        loss = F.sum(h)
+        p.cleargrad()
+        loss.backward()
+        print(float(loss.array), float(p.grad.sum()))
+'''
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
+def test_a_program_without_room_for_the_buffers_of_products_is_not_ended_for_a_measurement(policy):
+    """OpenBLAS ended the process where it got no buffers, at the first product: that of our own measurement."""
+    done, free = (run(policy, megabytes, program=WITHOUT_PRODUCTS) for megabytes in (30, 4096))
+    assert (done.returncode, done.stdout) == (0, free.stdout), done.stdout + done.stderr
+
+
 @functools.cache
-def run(policy, megabytes, budget=''):
-    command = [sys.executable, '-c', textwrap.dedent(PROGRAM), policy, str(megabytes), budget]
+def run(policy, megabytes, budget='', program=PROGRAM):
+    command = [sys.executable, '-c', textwrap.dedent(program), policy, str(megabytes), budget]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 

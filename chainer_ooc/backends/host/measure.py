@@ -7,11 +7,13 @@ much larger than the machine's memory runs at the speed of the disk, which a sho
 
 Copies are done by the cores that compute as well. A matrix product, which has all cores, waits for the one that copies;
 what one core does alone, such as a ReLU, does not notice. Training is a mixture, and so is what is timed here beside
-copies: both, for as long each.
+copies: both, for as long each. Where there is no room for a product's buffers the program may have none, and the second
+alone is timed.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -27,6 +29,9 @@ _PASSES = 4
 _TINY_BYTES = 4096
 _SIDE = 384
 _ROUND_SECONDS = 0.02
+
+#: What OpenBLAS takes for each thread at its first product, and ends the process where it does not get it.
+BLAS_BYTES = 64 << 20
 
 
 def bandwidth(backend: Backend, sample_bytes: int = SAMPLE_BYTES) -> Bandwidth:
@@ -69,11 +74,16 @@ def latency_seconds(backend: Backend, tiny: ByteArray) -> float:
 
 
 class _Computation:
-    """A matrix product, then element-wise passes for about as long."""
+    """A matrix product, then element-wise passes for about as long.
 
-    def __init__(self) -> None:
+    Args:
+        has_products: else there are the passes alone.
+    """
+
+    def __init__(self, has_products: bool) -> None:
         self._matrix = np.full((_SIDE, _SIDE), 0.5, np.float32)
         self._product = np.empty_like(self._matrix)
+        self._multiply = self._product_of_matrices if has_products else self._pass_over
         self._multiply()
         started = time.perf_counter()
         self._multiply()
@@ -82,7 +92,7 @@ class _Computation:
         self._passes = max(1, round((multiplied - started) / (time.perf_counter() - multiplied)))
         self._rounds = max(1, round(_ROUND_SECONDS / (2 * (multiplied - started))))
 
-    def _multiply(self) -> None:
+    def _product_of_matrices(self) -> None:
         np.matmul(self._matrix, self._matrix, out=self._product)
 
     def _pass_over(self) -> None:
@@ -129,7 +139,7 @@ class _Copying:
 
 def _drag(backend: Backend, sample: ByteArray) -> float:
     """By how much longer a computation takes while copies run, as a share of its time."""
-    computation = _Computation()
+    computation = _Computation(backend.has_room(BLAS_BYTES * (os.cpu_count() or 1)))
     return max(0.0, statistics.median(_drag_once(computation, backend, sample) for _ in range(_PASSES)))
 
 
