@@ -76,7 +76,8 @@ def _shown(found: Prediction, facts: dict[str, Any], in_core_seconds: float) -> 
     after = {'in-core': seconds(in_core_seconds), 'lower bound': seconds(facts['lower_bound_seconds'])}
     if found.plan is None:
         assert found.floor_bytes is not None
-        return {**before, 'refused': f'needs at least {format_enough(found.floor_bytes)}, set by {found.where}', **after}
+        floor = format_enough(found.floor_bytes)
+        return {**before, 'refused': f'needs at least {floor}, set by {found.where}', **after}
     rate = facts['images_per_second']
     slower = f', {percent(found.plan.seconds / in_core_seconds - 1)} to in-core' if in_core_seconds else ''
     return {

@@ -20,6 +20,7 @@ from chainer_ooc.backends.cuda.cudnn.terms import Terms
 
 sys.path.append(str(Path(__file__).parent))
 from fake_cudnn import Engine, HostDevice, Library
+from fake_kernels import Kernels
 
 LAST_X, LAST_W = 'CUDNN_CHANNEL_LAST_X', 'CUDNN_CHANNEL_LAST_W'
 TOLERANCE = {'float32': 2e-5, 'float16': 2e-2}
@@ -203,7 +204,10 @@ def test_a_refused_convolution_goes_chainers_way_and_is_asked_about_once(fake):
 @pytest.fixture
 def as_gpu(fake, monkeypatch):
     """Batch normalization takes arrays of NumPy for CuPy's."""
+    kernels = Kernels()
     monkeypatch.setattr(cuda, 'cupy', np)
+    monkeypatch.setattr(cuda, 'elementwise', kernels.elementwise)
+    monkeypatch.setattr(cuda, 'reduce', kernels.reduce)
     return fake
 
 
@@ -263,7 +267,7 @@ def test_running_statistics_count_the_population_and_weigh_by_decay(as_gpu):
     np.testing.assert_allclose(var, .75 * 10 + .25 * 5 / 3, rtol=1e-5)  # the variance of 0, 1, 2, 3 divided by 3, not 4
 
 
-def test_statistics_of_cudnn_serve_chainers_own_backward_and_second_derivative(as_gpu):
+def test_statistics_of_cudnn_serve_our_own_backward_and_the_second_derivative(as_gpu):
     x, gamma, beta = draw(4, 8, 5, 3), draw(8), draw(8, seed=1)
 
     def second(refuse_backward):
@@ -285,7 +289,7 @@ def test_statistics_of_cudnn_serve_chainers_own_backward_and_second_derivative(a
 @pytest.mark.parametrize(('shape', 'dtype', 'gamma_dtype'), [
     ((4, 6, 5, 3), 'float32', 'float32'), ((4, 4, 5, 3), 'float16', 'float32'), ((4, 8, 5, 3), 'float16', 'float16'),
     ((64, 64, 32, 32), 'float32', 'float32'), ((4, 8), 'float32', 'float32'), ((4, 8, 3, 3, 3), 'float32', 'float32')])
-def test_what_cudnn_cannot_normalize_is_left_to_chainer(as_gpu, shape, dtype, gamma_dtype):
+def test_what_cudnn_cannot_normalize_is_not_asked_of_it(as_gpu, shape, dtype, gamma_dtype):
     gamma = chainer.Variable(np.ones(shape[1], gamma_dtype))
     y = F.batch_normalization(draw(*shape, dtype=dtype), gamma, gamma.array)
     y.grad = y.array

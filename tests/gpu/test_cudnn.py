@@ -211,12 +211,17 @@ def test_batch_normalization_is_that_of_chainers_own_kernels(dtype, shape):
     assert_close(found, expected, 1e-4 if dtype == 'float32' else TOLERANCE[dtype])
 
 
-def test_batch_normalization_under_the_usual_limit_is_chainers_own_to_the_bit():
-    found, _ = normalize((64, 64, 56, 56))
+@pytest.mark.parametrize(('shape', 'dtype'), [
+    ((64, 64, 56, 56), 'float32'), ((3, 5, 7, 9), 'float32'), ((2, 16, 128, 128), 'float16'),
+    ((2, 6, 5, 8, 9), 'float32'), ((4, 12, 33), 'float64')])
+def test_batch_normalization_under_the_usual_limit_is_our_own_and_near_chainers_own(shape, dtype):
+    with chainer.using_config('ooc_workspace', '1kB'):
+        found, again = normalize(shape, dtype)[0], normalize(shape, dtype)[0]
     assert plans()[0] == []
     with chainer.using_config('use_cudnn', 'never'):
-        expected, _ = normalize((64, 64, 56, 56))
-    assert all((one == other).all() for one, other in zip(found, expected, strict=True))
+        expected, _ = normalize(shape, dtype)
+    assert all((one == other).all() for one, other in zip(found, again, strict=True))
+    assert_close(found, expected, 1e-4 if dtype != 'float16' else TOLERANCE[dtype])
 
 
 def test_channels_last_gives_the_same():

@@ -131,7 +131,7 @@ class BatchNormalization:
     - one engine, compiled at run time, for channels whose bytes (C times the item size) are a multiple of 16;
     - it computes with channels last. Channels first, it copies each map that it reads or writes into its scratch, so
       that it needs two maps of it forward, and three backward. Where the workspace limit is below that, which the usual
-      one mostly is, Chainer's own kernels are taken, which need none forward and two maps backward;
+      one mostly is, those of `normalization` are taken, which need none;
     - none for ``batchnorm_inference`` by itself: it is there to be fused with neighbours. Chainer's own elementwise
       kernel reads and writes each element once, which is all that there is to gain.
 

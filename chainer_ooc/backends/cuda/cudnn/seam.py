@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chainer_ooc.backends.cuda import normalization
 from chainer_ooc.backends.cuda.cudnn import facade, session, terms
 
 Arrays = tuple[Any, ...]
@@ -127,8 +128,10 @@ def _serves(*arrays: Any) -> bool:
 class BatchNormalization:
     """Batch normalization in training, in the form that Chainer's function picks one in.
 
+    By cuDNN where it needs no more scratch than it may have, else by kernels of our own.
+
     Args:
-        own: Chainer's general implementation, for what cuDNN does not do.
+        own: Chainer's general implementation, for what neither does.
     """
 
     def __init__(self, own: Any) -> None:
@@ -147,6 +150,9 @@ class BatchNormalization:
                 facade.update_running_statistics(mean, inv_std, running_mean, running_var, eps, decay,
                                                  facade.elements_per_channel(x.shape, last))
             return y, x_layout, running_mean, running_var, mean, None, inv_std, None
+        if not last and terms.wanted() and normalization.serves(axis, x, gamma):
+            y, mean, var, inv_std = normalization.forward(x, gamma, beta, eps, decay, running_mean, running_var)
+            return y, x_layout, running_mean, running_var, mean, var, inv_std, None
         return tuple(self._own.forward(
             axis=axis, gamma=gamma, x=x, x_layout=x_layout, xp=xp, expander=expander, beta=beta, eps=eps, decay=decay,
             running_mean=running_mean, running_var=running_var))
@@ -160,11 +166,14 @@ class BatchNormalization:
         if found is not None:
             gx, ggamma, gbeta = found
             return gx, x_layout, ggamma, gbeta
+        if x_layout is None and terms.wanted() and normalization.serves(axis, x, gamma, gy):
+            gx, ggamma, gbeta = normalization.backward(x, gamma, gy, mean, inv_std)
+            return gx, x_layout, ggamma, gbeta
         return tuple(self._own.backward(axis, gamma, gy, x, x_layout, xp, expander, mean, inv_std, eps, var,
                                         forward_data))
 
     def _session(self, x: Any, gamma: Any, *gradients: Any) -> session.Session | None:
         """None also for a gamma of float16: Chainer expects statistics in float16 then, and cuDNN's are float32."""
-        if gamma.dtype.name != 'float32' or not _serves(x, *gradients):
+        if x.ndim != 4 or gamma.dtype.name != 'float32' or not _serves(x, *gradients):
             return None
         return session.current()
