@@ -1,0 +1,164 @@
+"""Memory: how often each GPU allocator asks the driver under a plan, on paper.
+
+    python benchmarks/driver_calls.py
+    python benchmarks/driver_calls.py --batchsize 640 --budget 16GB --policies pooch swap-all --json calls.json
+
+Giving memory back to the driver waits for all work that is queued on a GPU, and mapping takes the host's time: in a
+training that goes on, an iteration should do neither. ResNet50 is recorded on this machine and grown, and a policy
+plans it, as in `devices.py`. What the plan allocates and frees goes through the allocators that a GPU has, the budget
+before them, over a stand-in for the driver that counts. Where the allocator refuses what the plan had counted on, the
+program would evict; here the limit is passed, and the refusal counted.
+
+*Back* are calls that give memory back (cudaFree, a trim of the driver's pool, cuMemUnmap), *new* those that take some
+(cudaMalloc, the growth of that pool, cuMemCreate), *mapped* are chunks mapped: in the first iteration, and in the last.
+"""
+from __future__ import annotations
+
+import itertools
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from devices import problem_of, recorded
+from surroundings import ROOT, make_parser, positive, publish
+
+# isort: split
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
+from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
+from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
+from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.report.table import Column, Table, megabytes, plain
+from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.simulate.allocators.events import Event, events_of
+from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.simulate.simulator import simulate
+from options import amount
+
+sys.path.append(str(ROOT / 'tests'))
+import fake_device_memory as fake
+
+ITERATIONS = 6
+CHUNKS_MIB = (2, 20, 40)
+COLUMNS = (
+    Column('policy', 'policy'), Column('allocator', 'allocator'),
+    *(Column(f'{what}_{when}', f'{what}, {when}', plain, right=True)
+      for what in ('new', 'back', 'mapped', 'refused') for when in ('first', 'last')),
+    Column('held_bytes', 'held', megabytes, right=True),
+)
+
+
+class Counted:
+    """A device that counts what its driver is asked; it has all the memory that anybody wants."""
+
+    def __init__(self) -> None:
+        self.calls = fake.FakeCalls(fake.FakeDevice(1 << 50))
+        self.driver = fake.FakeDriver(self.calls.device)
+        self._counts: Counter[str] = Counter()
+        self._take, self._pool = self.calls.device_memory, self.calls.ordered
+        self._take_into_pool, self._trim_pool = self._pool.take, self._pool.trim
+        self.calls.device_memory = self._malloc
+        self._pool.take, self._pool.trim = self._grow, self._trim
+
+    def read(self) -> Counter[str]:
+        """What was counted since this was asked last: 'new', 'back' and 'mapped'."""
+        mapping = self.driver.calls
+        found = self._counts + Counter(
+            new=mapping.count('cuMemCreate'), back=mapping.count('cuMemUnmap'), mapped=mapping.count('cuMemMap'))
+        self._counts = Counter()
+        mapping.clear()
+        return found
+
+    def _malloc(self, nbytes: int) -> Any:
+        self._counts['new'] += 1
+        memory = self._take(nbytes)
+        weakref.finalize(memory, self._free).atexit = False
+        return memory
+
+    def _free(self) -> None:
+        self._counts['back'] += 1
+
+    def _grow(self, nbytes: int) -> None:
+        before_bytes = self._pool.held_bytes()
+        self._take_into_pool(nbytes)
+        self._counts['new'] += self._pool.held_bytes() > before_bytes
+
+    def _trim(self, keep_bytes: int) -> None:
+        self._counts['back'] += 1  # it waits for the device also where there is nothing to give
+        self._trim_pool(keep_bytes)
+
+
+def allocators() -> dict[str, Callable[[Counted], Allocator]]:
+    """By name; 'virtual' with chunks of several sizes."""
+    made: dict[str, Callable[[Counted], Allocator]] = {
+        'pool': lambda device: PoolAllocator(device.calls), 'async': lambda device: AsyncAllocator(device.calls)}
+    for mib in CHUNKS_MIB:
+        made[f'virtual, {mib} MiB'] = lambda device, mib=mib: VirtualAllocator(  # type: ignore[misc]
+            device.calls, Mapping(0, device.driver), mib << 20)
+    return made
+
+
+def run(events: Sequence[Event], make: Callable[[Counted], Allocator], limit_bytes: int) -> dict[str, Any]:
+    """Some iterations of these events; the counts of the first and of the last, and what is held in the end."""
+    device = Counted()
+    allocator = make(device)
+    allocator.open()
+    allocator.limit_bytes = limit_bytes
+    blocks: dict[int, Any] = {}
+    row: dict[str, Any] = {}
+    device.read()
+    for number in range(ITERATIONS):
+        refused = 0
+        for event in events:
+            if event.kind == 'free':
+                del blocks[event.block]
+            elif event.block not in blocks:  # what stays from iteration to iteration is there already
+                blocks[event.block], was_refused = _malloc(allocator, event.nbytes)
+                refused += was_refused
+        counts = {**device.read(), 'refused': refused}
+        if number in (0, ITERATIONS - 1):
+            when = 'last' if number else 'first'
+            row.update({f'{what}_{when}': counts.get(what, 0) for what in ('new', 'back', 'mapped', 'refused')})
+    row['held_bytes'] = allocator.held_bytes()
+    blocks.clear()
+    allocator.close()
+    return row
+
+
+def _malloc(allocator: Allocator, nbytes: int) -> tuple[Any, bool]:
+    """The memory, and whether the limit had to be passed for it."""
+    try:
+        return allocator.malloc(nbytes), False
+    except NoRoomError:
+        pass
+    limit_bytes, allocator.limit_bytes = allocator.limit_bytes, None
+    try:
+        return allocator.malloc(nbytes), True
+    finally:
+        allocator.limit_bytes = limit_bytes
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument('--batchsize', type=positive, default=640, metavar='N', help='(%(default)s)')
+    parser.add_argument('--budget', type=amount, default=amount('16GB'), metavar='BYTES', help='(16GB)')
+    parser.add_argument('--policies', nargs='+', default=['pooch', 'swap-all', 'superneurons'], metavar='NAME',
+                        help='(%(default)s)')
+    arguments = parser.parse_args()
+    problem = problem_of(recorded(), arguments.batchsize, arguments.budget)
+    rows = []
+    for policy, (name, make) in itertools.product(arguments.policies, allocators().items()):
+        plan = make_plan(POLICIES[policy], problem)
+        found = evaluate(problem, POLICIES[policy].decide(problem))
+        events = events_of(problem, found.course, simulate(problem, found.course))
+        rows.append({'policy': policy, 'allocator': name, 'peak_bytes': plan.peak_bytes,
+                     **run(events, make, arguments.budget)})
+        print(rows[-1], flush=True)
+    publish(Table(COLUMNS, rows, f"What is asked of the driver: ResNet50, batch {arguments.batchsize}"), arguments)
+
+
+if __name__ == '__main__':
+    main()
