@@ -94,13 +94,13 @@ class Residency(Transit):
         """
         if storage.state is not State.RESIDENT or storage.root() is None:
             return storage.state is State.LOST and storage.recipe is not None
-        if storage.exposed or storage.recipe is None or not storage.recipe.is_whole():
+        if storage.recipe is None or not storage.recipe.is_whole():
             storage.remember(None)
             return False
         if storage.is_retained():
             if storage.is_held_elsewhere():
                 return False
-            storage.lose()
+            storage.let_go()
         return True
 
     def prefetch(self, storage: Storage) -> bool:
@@ -168,11 +168,8 @@ class Residency(Transit):
         storage.recall(False)
         if storage.state is not State.RESIDENT or self.closed:
             return
-        remade = storage.recipe is not None and not storage.exposed
-        if storage.has_true_copy():
+        if storage.has_true_copy() or storage.recipe is not None:
             storage.let_go()
-        elif remade:
-            storage.lose()
         elif may_lose and storage.copy is None and not storage.is_in_variables():
             self.keep_spare(storage)
 

@@ -101,7 +101,7 @@ class Storage(Held):
         touched: the position that used it last.
         block, transfer: the bytes and the copy while that is under way, else None; what owns them while it is SPARE.
         copy: the far copy, or None; when RESIDENT it equals the block unless `exposed`.
-        recipe: how the bytes are made again, or None.
+        recipe: how the bytes are made again, or None; none of what is `exposed`.
         seal: checksum of what is LOST since its room was needed, or None.
         readers: recipes that read it.
         mapped: the block shows the far copy itself: the two cannot differ.
@@ -238,20 +238,12 @@ class Storage(Held):
         self.block = self.transfer = None
 
     def let_go(self) -> None:
-        """Gives the block up; its far copy is true."""
-        assert self.has_true_copy()
-        root = self.root()
+        """Gives the block up: its far copy is true, or else its recipe makes it again, or it is gone already."""
+        root, true = self.root(), self.has_true_copy()
+        assert root is None or true or self.recipe is not None
         self._empty()
-        self._go('let go')
-        self.exposed, self.block = False, None
-        del root
-        self._note_holder()
-
-    def lose(self) -> None:
-        """Gives the block up for ever, or until the recipe runs."""
-        root = self.root()
-        self._empty()
-        self._go('lose')
+        self._go('let go' if true else 'lose')
+        self.exposed, self.block = self.exposed and not true, None
         del root
         self._note_holder()
 
@@ -345,9 +337,7 @@ class Storage(Held):
             self._go('take up')
             self.expose()
         elif root is None and self.state is State.RESIDENT:
-            true = self.has_true_copy()
-            self._go('let go' if true else 'lose')
-            self.exposed = self.exposed and not true
+            self.let_go()
         near = root is not None and self.state in (State.LEAVING, State.RESIDENT, State.SPARE)
         return arrays.flat_bytes(root) if near and root is not None else None
 
@@ -362,8 +352,8 @@ class Storage(Held):
         self.exposed = False
 
     def remember(self, recipe: Recipe | None) -> None:
-        """Says how the bytes are made again, or that they cannot be."""
-        self.recipe = recipe
+        """Says how the bytes are made again, or that they cannot be. What the program may write to never is."""
+        self.recipe = None if self.exposed else recipe
 
     def read_by(self, recipe: Recipe) -> None:
         """A recipe reads it, as long as that is alive."""

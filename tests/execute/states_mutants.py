@@ -58,9 +58,9 @@ LINES = {
     'let go empties no place': (Storage.let_go, 'self._empty()', 'pass'),
     'let go loses the copy': (Storage.let_go, 'self._empty()', 'self._empty(); self.drop_copy()'),
     # lose
-    'lose forgets the recipe': (Storage.lose, 'self._empty()', 'self._empty(); self.recipe = None'),
-    'what the program has written to is made again': (
-        Residency.drop, 'storage.recipe is not None and not storage.exposed', 'storage.copy is None'),
+    'lose forgets the recipe': (Storage.let_go, 'self._empty()', 'self._empty(); self.recipe = None'),
+    'what nothing gives again is let go': (
+        Residency.drop, 'storage.recipe is not None', 'storage.copy is None'),
     # spare, use again, yield
     'what is spare is held by nobody': (Storage.spare, 'self.block = root', 'pass'),
     'what is spare keeps its places': (Storage.spare, 'self._empty()', 'pass'),
