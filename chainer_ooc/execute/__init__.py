@@ -10,7 +10,7 @@ The files, from what a program calls down to what holds its bytes; each imports 
     following, plans, saved_plans, times        the known graph that an iteration seems to be, and its plan
     seen, expected                              what a call touches; what its parameters will bring later
     revival, afterwards                         how what is lost is made again, also without having been planned
-    mapped, residency, arrivals, exposure       every move of bytes; what has to be made before the program may write
+    mapped, residency, transit, exposure        every move of bytes; what has to be made before the program may write
     budget, eviction                            what near memory may hold, and who goes when it is short
     recipe, prototype                           how a call is run again; what is known about functions
     account                                     whose each byte in near memory is

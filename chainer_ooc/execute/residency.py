@@ -199,7 +199,7 @@ class Residency(Transit):
                 if here is None:  # copies of Variables, which no place knows, find the block here as long as they live
                     storage.keep(block)
         self.backend.close()
-        self._arrivals.clear()
+        self._targets.clear()
         self.closed = True
         super().close()
 

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import Backend, ByteArray
+from chainer_ooc.backends.base import Backend, ByteArray, Transfer
 from chainer_ooc.classify.decision import Shared
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import Listener
-from chainer_ooc.execute.arrivals import Arrivals
 from chainer_ooc.execute.budget import Budget
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.states import State
@@ -136,7 +135,7 @@ class Transit(Budget):
         super().__init__(backend, context.tally, context.budget_bytes)
         self.pinned: frozenset[Storage] = frozenset()
         self.leaving: deque[Storage] = deque()
-        self._arrivals = Arrivals()
+        self._targets: deque[tuple[ByteArray, Transfer | None]] = deque()  # of swap-ins, the oldest first
         self._open.add(self)
 
     def enter(self, context: Context) -> None:
@@ -169,7 +168,7 @@ class Transit(Budget):
         Raises:
             SpillError: a swap-out failed; that storage is resident.
         """
-        self._arrivals.forget_ended()
+        self._forget_targets()
         while self.leaving:
             storage = self.leaving[0]
             if storage.state is State.LEAVING and storage.transfer is not None:
@@ -255,7 +254,10 @@ class Transit(Budget):
             storage.come(block)
             self._count(arrays.root_of(block), storage, block.base is None)
             self.limit_kept(0)
-            storage.coming(self._arrivals.begin(self.backend, storage, block))
+            self._targets.append((block, None))  # first: an interrupt may hide from us that the copy has begun
+            transfer = self.backend.swap_in(storage.copy, block)
+            self._targets.append((block, transfer))
+            storage.coming(transfer)
         except BaseException:
             if storage.state is State.ARRIVING:
                 storage.turn_back()
@@ -279,7 +281,7 @@ class Transit(Budget):
                 storage.turn_back()
         self.tally.read.append(transfer)
         block = storage.arrive()
-        self._arrivals.forget_ended()
+        self._forget_targets()
         return block
 
     def arrive_all(self) -> None:
@@ -288,9 +290,18 @@ class Transit(Budget):
         Raises:
             SpillError: one failed.
         """
-        for storage in self._arrivals.storages():
+        for storage in self.storages():
             if storage.state is State.ARRIVING:
                 storage.memory.fetch(storage, exposed=False)
+
+    def _forget_targets(self) -> None:
+        """Lets go of the blocks that copies have written to. They live until then, though their storages may not.
+
+        Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
+        """
+        while (transfer := next((each for _, each in self._targets if each is not None), None)) and transfer.done:
+            while self._targets.popleft()[1] is not transfer:
+                pass
 
     def _count(self, root: Any, storage: Storage, metered: bool) -> None:
         self.count(root, storage, metered and self.context.listener is not None)

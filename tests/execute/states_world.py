@@ -632,10 +632,9 @@ class World:
             if not memory.closed and spare_bytes != sum(map(self._counted_bytes, spare)):
                 raise DifferenceError(f'the account says that {spare_bytes} bytes are spare')
             counted = sum(self._counted_bytes(each) for each in alive if each.memory is memory) - spare_bytes
-            for block, ref, _ in memory._arrivals._blocks:  # a copy that nobody waits for any more
-                storage = ref()
-                if storage is None or storage.root() is not arrays.root_of(block):
-                    counted += block.nbytes
+            roots = {id(each.root()) for each in alive}
+            targets = {id(root): root for root in (arrays.root_of(block) for block, _ in memory._targets)}
+            counted += sum(root.nbytes for key, root in targets.items() if key not in roots)  # nobody waits for these
             counted += sum(each.nbytes for each in Account._blocks.values()  # spare once; the program alone holds it
                            if each.account is memory and each.storage() is None and each.root() is not None)
             if not memory.closed and near_bytes != counted:
