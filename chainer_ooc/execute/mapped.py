@@ -43,7 +43,7 @@ class Mapped:
         """
         assert storage.copy is not None and storage.state is State.AWAY
         block = memory.backend.map(storage.copy)
-        memory.show(storage, block)
+        memory.restore(storage, block, mapped=True)
         return block
 
     def want(self, memory: Transit, storage: Storage) -> None:

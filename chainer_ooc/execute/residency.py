@@ -17,7 +17,6 @@ from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import exposure, log
 from chainer_ooc.execute.account import storage_at
-from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import Tally
@@ -172,12 +171,6 @@ class Residency(Transit):
             storage.let_go()
         elif may_lose and storage.copy is None and not storage.is_in_variables():
             self.keep_spare(storage)
-
-    def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
-        """Takes new bytes for a lost storage, of which `root` is the owner."""
-        storage.make()
-        self._count(root, storage, True)
-        storage.refill(block)
 
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""

@@ -120,12 +120,11 @@ def _take_up(storage: Storage, parts: list[tuple[arrays.Layout, Array]]) -> Byte
     if block is None or block.nbytes != storage.nbytes or not all(
             arrays.root_of(array) is root and _lies_as(layout, array, root) for layout, array in parts):
         block = arrays.zeros_like_block(parts[0][1], storage.nbytes)
-        root = arrays.root_of(block)
         for layout, array in parts:
             arrays.view(block, layout.writable())[...] = array
     if storage.seal is not None and arrays.checksum(block) != storage.seal:
         raise LostMapError('what it was made from has changed since, such as parameters after an update')
-    storage.memory.restore(storage, root, block)
+    storage.memory.restore(storage, block)
     return block
 
 

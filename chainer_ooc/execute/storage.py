@@ -59,8 +59,8 @@ class Memory(Protocol):
     def open(self, storage: Storage) -> None:
         """Brings it back for somebody who may write to it."""
 
-    def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
-        """Takes new bytes for a lost storage, of which `root` is the owner."""
+    def restore(self, storage: Storage, block: ByteArray, mapped: bool = False) -> None:
+        """Takes a block that has the bytes of what is away or lost: a mapping of the far copy, or made again."""
 
     def is_pinned(self, storage: Storage) -> bool:
         """Whether a computation needs it, in whatever thread."""
@@ -303,15 +303,10 @@ class Storage(Held):
         self.block, self.transfer, self.root = None, None, NOBODY  # it may live on under a copy that nobody waits for
         self._go('turn back')
 
-    def show(self) -> None:
-        """The block is a mapping of the far copy."""
-        self.mapped = True
-        self._go('show')
-
-    def make(self) -> None:
-        """The block was made again."""
-        self.exposed, self.mapped, self.seal = False, False, None
-        self._go('make')
+    def come_back(self, mapped: bool) -> None:
+        """There is a new block with the bytes: a mapping of the far copy, or made again."""
+        self.exposed, self.mapped, self.seal = False, mapped, None
+        self._go('show' if mapped else 'make')
 
     def watch_root(self, root: weakref.ref[Array]) -> None:
         """Says who owns the block from now on."""

@@ -229,10 +229,10 @@ class Transit(Budget):
 
     # --- in --------------------------------------------------------------------------------------------------------
 
-    def show(self, storage: Storage, block: ByteArray) -> None:
-        """Takes a mapping of the far copy for a storage that is away."""
-        storage.show()
-        self._count(arrays.root_of(block), storage, False)
+    def restore(self, storage: Storage, block: ByteArray, mapped: bool = False) -> None:
+        """Takes a block that has the bytes of what is away or lost: a mapping of the far copy, or made again."""
+        storage.come_back(mapped)
+        self._count(arrays.root_of(block), storage, not mapped)
         storage.refill(block)
 
     def turn_back(self, storage: Storage) -> None:
