@@ -113,7 +113,7 @@ class Departures:
             storage = ref()
             if storage is None or storage.state is not State.RESIDENT:
                 continue
-            if storage.recalled and self._memory.context.far.keeps_recalled:  # its memory is planned for
+            if storage.recalled and self._memory.context.far.takes_memory:  # its memory is planned for
                 continue
             if self.leave(storage, tries + 1):
                 late.append(storage)

@@ -24,10 +24,7 @@ from chainer_ooc.execute.transit import Transit
 class Mapped:
     """Lays storages over mappings of their far copies."""
 
-    keeps_recalled = False
-
-    def needed_bytes(self, storage: Storage) -> int:
-        return 0
+    takes_memory = False
 
     def begin(self, memory: Transit, storage: Storage) -> bool:
         with contextlib.suppress(MemoryError):

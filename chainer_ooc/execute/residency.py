@@ -83,7 +83,7 @@ class Residency(Transit):
         copy, transfer = self.backend.swap_out(block)
         self.tally.swapped_out_bytes += storage.nbytes
         self.leaving.append(storage)  # first, or an interrupt leaves it to nobody
-        storage.leave(block, copy, transfer, storage.recalled and not self.context.far.keeps_recalled)
+        storage.leave(block, copy, transfer, storage.recalled and not self.context.far.takes_memory)
         return True
 
     def give_up(self, storage: Storage) -> bool:
@@ -213,10 +213,8 @@ class Residency(Transit):
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
         """Whether a storage may come now and leave room for so many bytes more."""
-        if storage.state is not State.AWAY:
-            return True
-        needed_bytes = self.context.far.needed_bytes(storage)
-        return not needed_bytes or self.has_room(needed_bytes + beside_bytes)
+        return (storage.state is not State.AWAY or not self.context.far.takes_memory
+                or self.has_room(storage.nbytes + beside_bytes))
 
     def free_something(self) -> bool:
         """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""
@@ -230,7 +228,7 @@ class Residency(Transit):
             return True
         if victim.state is State.ARRIVING:
             self.turn_back(victim)
-        elif victim.is_retained() and ((victim.recipe is not None and self.give_up(victim)) or self.swap_out(victim)):
+        elif victim.is_retained() and (self.give_up(victim) or self.swap_out(victim)):
             self.tally.evictions += 1
             self.settle()
         return True

@@ -33,14 +33,11 @@ class Source(Protocol):
     """A way in which bytes come back from far memory.
 
     Attributes:
-        keeps_recalled: what is wanted again before it has left stays.
+        takes_memory: what comes back has near memory, which plans count: what is wanted again before it has left stays.
     """
 
     @property
-    def keeps_recalled(self) -> bool: ...
-
-    def needed_bytes(self, storage: Storage) -> int:
-        """Near memory that it takes to have a storage back."""
+    def takes_memory(self) -> bool: ...
 
     def begin(self, memory: Transit, storage: Storage) -> bool:
         """Starts early, where that can be done beside computations; False if there is no room now."""
@@ -58,10 +55,7 @@ class Source(Protocol):
 class CopyIn:
     """Copies from far memory into new near memory."""
 
-    keeps_recalled = True
-
-    def needed_bytes(self, storage: Storage) -> int:
-        return storage.nbytes
+    takes_memory = True
 
     def begin(self, memory: Transit, storage: Storage) -> bool:
         try:
@@ -80,7 +74,7 @@ class CopyIn:
         return memory.arrive(storage)
 
     def want(self, memory: Transit, storage: Storage) -> None:
-        storage.recall()
+        """It stays, see `Storage.notice`."""
 
     def left(self, memory: Transit, storage: Storage) -> None:
         if storage.has_true_copy() and not storage.recalled and not memory.is_pinned(storage):
@@ -175,11 +169,7 @@ class Transit(Budget):
                 if not storage.transfer.done and not wait:
                     return
                 wait = False
-                try:
-                    self.see_off(storage)
-                except OSError:
-                    self.leaving.popleft()
-                    raise
+                self.see_off(storage)  # what stays, since this fails, is taken out the next time
             self.leaving.popleft()
 
     def see_off(self, storage: Storage) -> None:
@@ -204,8 +194,7 @@ class Transit(Budget):
         """Ends the copies of maps that nobody can ask for any more, such as those of a graph that is gone."""
         for storage in self.leaving:
             if storage.copy is not None and not storage.is_wanted():
-                storage.recall()  # there is no copy to go to
-                storage.drop_copy()
+                storage.drop_copy()  # and stays, then
         for storage in self.storages():
             if storage.state is State.ARRIVING and not storage.is_wanted():
                 self.turn_back(storage)  # else it has its own block, and the account has it
@@ -272,13 +261,12 @@ class Transit(Budget):
         """
         transfer = storage.transfer
         assert transfer is not None
-        here = False
         try:
             transfer.wait()
-            here = True
-        finally:
-            if transfer.done and not here:
+        except BaseException:
+            if transfer.done:
                 storage.turn_back()
+            raise
         self.tally.read.append(transfer)
         block = storage.arrive()
         self._forget_targets()

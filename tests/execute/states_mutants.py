@@ -75,7 +75,7 @@ LINES = {
                                  'self.transfer, _ = None, None, NOBODY'),
     'turn back keeps the block': (
         Storage.turn_back, 'self.block, self.transfer, self.root = None,', '_, self.transfer, self.root = None,'),
-    'a failed swap-in counts as arrived': (Transit.arrive, 'if transfer.done and not here:', 'if False:'),
+    'a failed swap-in counts as arrived': (Transit.arrive, 'if transfer.done:', 'if False:'),
     'who died unseen is not noticed': (
         Storage.notice, 'elif root is None and self.state is State.RESIDENT:', 'elif False:'),
     # expose, enclose
