@@ -17,6 +17,7 @@ from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import exposure, log
 from chainer_ooc.execute.account import storage_at
+from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import Tally
@@ -181,7 +182,7 @@ class Residency(Transit):
 
         If this fails: an error of a transfer passes through, and the backend stays open with what it has.
         """
-        self.enter(Context(self.tally, recipes=self.context.recipes, far=self.context.far))
+        self.enter(Context(self.tally, far=self.context.far))
         self.backend.limit(None, lambda nbytes: False)
         self.calm()
         exposure.make_last([*self._all, *(made for each in list(self._all) for made in exposure.made_from(each))])
@@ -205,8 +206,7 @@ class Residency(Transit):
     def leave_to_parent(self) -> None:
         """In a forked child: nothing is moved here any more, and what was away is the parent's."""
         self.closed = True
-        self.context = Context(Tally(self.backend), recipes=self.context.recipes)
-        self.begin(self.context.tally, None)
+        self.enter(Context(Tally(self.backend)))
         super().close()
 
     # --- room ------------------------------------------------------------------------------------------------------
@@ -257,11 +257,11 @@ class Residency(Transit):
         if storage.state is State.AWAY:
             self.tally.faults += 1
             return self.context.far.bring(self, storage)
-        if self.context.recipes is None or (storage.recipe is None and storage.seal is None):
+        if storage.recipe is None and storage.seal is None:
             self.context.on_lost(storage)
             raise LostMapError(
                 f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when '
                 'its room was needed, and there is no copy of it; the next iteration plans for this use. To go on now '
                 "raise chainer.config.ooc_budget, or use policy 'swap-all', whose maps can be read as long as their "
                 'graph lives')
-        return self.context.recipes(self, storage)
+        return make_again(self, storage)

@@ -94,7 +94,6 @@ class Context:
         min_bytes: smaller blocks are never evicted.
         next_use: position of a storage's next use, for eviction; the farthest goes first.
         far: how what is in far memory comes back.
-        recipes: makes what is lost resident again, and gives its block, as `revival.make_again` does.
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
         listener: is told of blocks that appear and go while the iteration is recorded, else None.
@@ -106,7 +105,6 @@ class Context:
     min_bytes: int = 0
     next_use: Callable[[Storage], float] = lambda storage: -storage.touched
     far: Source = COPY_IN
-    recipes: Callable[[Transit, Storage], ByteArray] | None = None
     shares_chains: Shared = True
     on_lost: Callable[[Storage], None] = lambda storage: None
     listener: Listener | None = None

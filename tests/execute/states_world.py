@@ -38,7 +38,6 @@ from chainer_ooc.execute.places import hidden_places
 from chainer_ooc.execute.prototype import may_write_inputs, prepare
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.seen import retained
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import LOCK, Storage
@@ -149,7 +148,7 @@ class World:
         self.backends = [self._backend(seed + number, number in host) for number in range(2)]
         self.memories = [Residency(each) for each in self.backends]
         for memory in self.memories:
-            memory.enter(Context(Tally(memory.backend), recipes=make_again))
+            memory.enter(Context(Tally(memory.backend)))
         self.random = np.random.RandomState(seed)
         self.calls, self.shown, self.raws, self.owned = [], [], [], {}
         self.blocks, self.parents, self.open, self.losable = {}, {}, set(), set()
@@ -445,7 +444,7 @@ class World:
         memory = self._memory(i)
         if memory is not None:
             with LOCK:
-                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)], recipes=make_again,
+                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)],
                                      far=(COPY_IN, MAPPED)[j // 8 % 2], shares_chains=j % 3 > 0))
 
     def arrive_all(self, i, j):
