@@ -41,14 +41,20 @@ Array = np.ndarray[Any, Any]
 #: What most attributes of functions are; `is_array` would say so too, in a call more for each.
 _NO_ARRAYS = frozenset({type(None), bool, int, str, tuple, list, dict})
 
+
 class Owner(Protocol):
     """What a stand-in asks for the bytes: a storage."""
 
+    __slots__ = ()
+
     def fetch(self) -> ByteArray:
-        """Makes it resident, takes note if the program reads it, and gives its block."""
+        """What a read of an absent or watched array reaches (P1).
+
+        Makes the storage resident, takes note if the program reads it, and gives its block.
+        """
 
     def is_guarded(self) -> bool:
-        """Whether nobody has to take note of who reads it now."""
+        """Whether who reads it now only reads, or what it is given is compared with what it was before."""
 
 
 @dataclass(eq=False, slots=True)
@@ -102,12 +108,10 @@ class Place(abc.ABC):
         owner: weak reference to the node or function that it belongs to.
         key: tells it from the other places that are alive.
         name: what it is called where its owner has one of its kind.
-        is_variable: it is what the program sees.
     """
 
     __slots__ = ('key', 'owner')
     key: tuple[int, Any]
-    is_variable = False
     name: ClassVar[str] = ''
 
     def __init__(self, owner: Any, name: str | int | None = None):
@@ -174,7 +178,6 @@ class VariablePlace(Place):
     """The array of a node's Variable, while that lives."""
 
     __slots__ = ()
-    is_variable = True
     name = 'variable'
 
     def get(self) -> Array | Away | None:

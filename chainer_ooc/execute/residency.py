@@ -77,9 +77,8 @@ class Residency(Transit):
             return True
         if storage.is_held_elsewhere():
             return False
-        root = storage.root()
-        block = None if root is None else arrays.flat_bytes(root)
-        if block is None:
+        block = storage.bytes_here()
+        if block is None:  # the collector or another thread has let go of the last holder
             return False
         copy, transfer = self.backend.swap_out(block)
         self.tally.swapped_out_bytes += storage.nbytes

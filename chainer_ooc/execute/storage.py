@@ -26,7 +26,7 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
 from chainer_ooc.execute.computing import is_computing, only_reads
 from chainer_ooc.execute.held import NOBODY, Held
-from chainer_ooc.execute.places import Array, references
+from chainer_ooc.execute.places import Array, NodePlace, Place, VariablePlace, references
 from chainer_ooc.execute.states import TRANSITIONS, State
 
 #: Held by whoever changes a storage, an account or a residency.
@@ -159,23 +159,24 @@ class Storage(Held):
 
     def add_node(self, node: Any) -> None:
         """Learns of a variable node, and of its Variable; reads of both are noticed from now on."""
-        places = self._add_node(node)
-        if self.is_relied_on() and not self.exposed and not self._watch(places):
-            self.expose()
+        known = self.places.get((id(node), NodePlace.name))
+        if known is None or not known.is_alive():
+            self.add_places(NodePlace(node), VariablePlace(node))
+        self.watch(self.places[id(node), NodePlace.name], self.places[id(node), VariablePlace.name])
 
-    def watch(self) -> None:
-        """Has the program's next read noticed. Where that is not possible it may be written to already."""
-        if self.is_relied_on() and not self.exposed and not self._watch(self.places.values()):
+    def watch(self, *places: Place) -> None:
+        """Has the program's next read noticed, in all places or in these. Where that fails it may write unseen."""
+        if self.is_relied_on() and not self.exposed and not self._watch(places or self.places.values()):
             self.expose()
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
     def fetch(self) -> ByteArray:
-        """See `Held`."""
+        """See `Owner`."""
         return self.memory.fetch(self, exposed=not only_reads())
 
     def is_guarded(self) -> bool:
-        """See `Held`."""
+        """See `Owner`."""
         return only_reads() or (is_computing() and self.memory.is_pinned(self))
 
     def has_true_copy(self) -> bool:
@@ -202,16 +203,10 @@ class Storage(Held):
 
     def checksum(self) -> int | None:
         """A number that changes with the bytes; None if they are not in near memory."""
-        root = self.root()
-        block = None if root is None else arrays.flat_bytes(root)
+        block = self.bytes_here()
         return None if block is None else arrays.checksum(block)
 
     # --- changes ---------------------------------------------------------------------------------------------------
-
-    def _give_back(self, block: ByteArray) -> None:
-        """Fills the places; Variables only if the program may write to them, or may be all that keeps the bytes."""
-        alone = self.copy is None and self.recipe is None
-        self._fill(block, in_variables=self.exposed or alone, is_watched=not self.exposed)
 
     def _go(self, event: str) -> None:
         after = TRANSITIONS.get((event, self.state))
@@ -234,8 +229,8 @@ class Storage(Held):
         """What was to leave is resident."""
         assert self.block is not None
         self._go('stay')
-        self._give_back(self.block)
-        self.block = self.transfer = None
+        self.transfer = None
+        self.refill(self.block)
 
     def let_go(self) -> None:
         """Gives the block up: its far copy is true, or else its recipe makes it again, or it is gone already."""
@@ -270,8 +265,7 @@ class Storage(Held):
 
         The others are spoilt when it is read again; checksums of all that Chainer's own loop holds would take too long.
         """
-        root = self.root() if self.readers else None
-        block = None if root is None else arrays.flat_bytes(root)
+        block = self.bytes_here() if self.readers else None
         if block is not None:
             for recipe in list(self.readers):
                 if any(made.pending_uses > 0 for made in recipe.makes()):
@@ -313,8 +307,12 @@ class Storage(Held):
         self.root = root
 
     def refill(self, block: ByteArray) -> None:
-        """Gives the places their arrays, and what kept the block for them is over."""
-        self._give_back(block)
+        """Gives the places their arrays, and what kept the block for them is over.
+
+        Variables get theirs only if the program may write to it, or they may be all that keeps the bytes.
+        """
+        alone = self.copy is None and self.recipe is None
+        self._fill(block, in_variables=self.exposed or alone, is_watched=not self.exposed)
         if self.state is State.RESIDENT and not self.memory.closed:
             self.block = None
 
@@ -333,8 +331,7 @@ class Storage(Held):
             self.expose()
         elif root is None and self.state is State.RESIDENT:
             self.let_go()
-        near = root is not None and self.state in (State.LEAVING, State.RESIDENT, State.SPARE)
-        return arrays.flat_bytes(root) if near and root is not None else None
+        return self.bytes_here() if self.state in (State.LEAVING, State.RESIDENT, State.SPARE) else None
 
     def expose(self) -> None:
         """The program reads it, and may write to it, which no recipe would."""

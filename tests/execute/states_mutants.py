@@ -31,7 +31,7 @@ LINES = {
     'recipes trust what the program has read': (exposure.expose, 'recipe.distrust(storage, block)', 'pass'),
     'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (
-        Storage.add_node, 'not self._watch(places)', 'False'),
+        Storage.add_node, 'self.watch(', '_ = ('),
     'nodes are not watched': (NodePlace.watch, 'self.owner()._ooc = away', 'pass'),
     'a node is read as the program likes': (Storage.is_guarded, 'only_reads() or', 'True or'),
     'inputs that the program holds have no checksum': (
@@ -48,7 +48,7 @@ LINES = {
     'what leaves is seen off by nobody': (Residency.swap_out, 'self.leaving.append(storage)', 'pass'),
     # stay
     'what nobody else keeps is in no Variable': (
-        Storage._give_back, 'self.copy is None and self.recipe is None', 'False'),
+        Storage.refill, 'self.copy is None and self.recipe is None', 'False'),
     'stay is not waited for': (Transit.see_off, 'storage.transfer.wait()', 'pass'),
     'a failed swap-out counts as a copy': (Transit.see_off, 'storage.drop_copy()  #', 'pass  #'),
     'what is exposed leaves all the same': (
@@ -83,7 +83,7 @@ LINES = {
     'a copy is given back and kept': (Storage.drop_copy, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
     # places
     'what comes back is watched no more': (Held._fill, 'if not is_watched:', 'if True:'),
-    'Variables get nothing': (Held._fill, 'if place.is_variable and not in_variables:', 'if place.is_variable:'),
+    'Variables get nothing': (Held._fill, 'and not in_variables:', ':'),
     'the program\'s read is a function\'s': (Storage.fetch, 'exposed=not only_reads()', 'exposed=False'),
     'a copy of a Variable reads unseen': (VariablePlace.is_copied, 'type(self._data()) is list and', 'False and'),
     'a new array is taken for the old': (Watched.__setitem__, 'self.away = None', 'pass'),
