@@ -14,7 +14,6 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
-from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import exposure, log
 from chainer_ooc.execute.account import storage_at
 from chainer_ooc.execute.revival import make_again
@@ -126,7 +125,7 @@ class Residency(Transit):
             The block. It lives no longer than this reference and the places that took arrays on it.
 
         Raises:
-            LostMapError: it was freed after its last known use.
+            LostMapError: it was freed, and cannot be made again.
             SpillError: a copy failed; the far copy is whole, and reading again tries again.
             MemoryError: no near memory for it.
         """
@@ -256,11 +255,4 @@ class Residency(Transit):
         if storage.state is State.AWAY:
             self.tally.faults += 1
             return self.context.far.bring(self, storage)
-        if storage.recipe is None and storage.seal is None:
-            self.context.on_lost(storage)
-            raise LostMapError(
-                f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when '
-                'its room was needed, and there is no copy of it; the next iteration plans for this use. To go on now '
-                "raise chainer.config.ooc_budget, or use policy 'swap-all', whose maps can be read as long as their "
-                'graph lives')
         return make_again(self, storage)
