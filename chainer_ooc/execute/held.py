@@ -42,9 +42,9 @@ class Held(Owner):
 
     __slots__ = ('__weakref__', 'nbytes', 'places', 'root')
 
-    def __init__(self, root: Array | None, nbytes: int):
+    def __init__(self, root: Array, nbytes: int):
         self.nbytes = nbytes
-        self.root = NOBODY if root is None else weakref.ref(root)
+        self.root = weakref.ref(root)
         self.places: dict[tuple[int, object], Place] = {}
 
     def add_places(self, *places: Place) -> None:

@@ -104,9 +104,7 @@ class Residency(Transit):
     def prefetch(self, storage: Storage) -> bool:
         """Starts to bring a storage back, keeps one that is leaving; False if there is no room now."""
         storage.recall()
-        if storage.state is State.SPARE:
-            self._use_again(storage)
-        found = storage.notice()
+        found = self._notice(storage)
         if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
             storage.refill(found)
         if found is not None or storage.state is not State.AWAY:
@@ -132,9 +130,7 @@ class Residency(Transit):
         with LOCK:
             if storage.state is State.LEAVING:
                 self.context.far.want(self, storage)
-            elif storage.state is State.SPARE:
-                self._use_again(storage)
-            block = storage.notice()
+            block = self._notice(storage)
             if block is None:
                 with self.tally.stalled():
                     block = self._bring(storage)
@@ -241,10 +237,13 @@ class Residency(Transit):
         finally:
             self.pin(pinned)
 
-    def _use_again(self, storage: Storage) -> None:
-        storage.use_again()
-        self.book(storage, 'maps')
-        self.touch(storage)
+    def _notice(self, storage: Storage) -> ByteArray | None:
+        """As `Storage.notice`; what is spare is not any more."""
+        if storage.state is State.SPARE:
+            storage.use_again()
+            self.book(storage, 'maps')
+            self.touch(storage)
+        return storage.notice()
 
     def _bring(self, storage: Storage) -> ByteArray:
         if storage.state is State.ARRIVING:

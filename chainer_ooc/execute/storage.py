@@ -113,11 +113,11 @@ class Storage(Held):
         'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'pending_uses',
         'readers', 'recalled', 'recipe', 'seal', 'state', 'token', 'touched', 'transfer')
 
-    def __init__(self, memory: Memory, root: Array | None, nbytes: int):
+    def __init__(self, memory: Memory, root: Array, nbytes: int):
         super().__init__(root, nbytes)
         self.memory = memory
         self.counted_bytes = nbytes
-        self.state = State.LOST if root is None else State.RESIDENT
+        self.state = State.RESIDENT
         self.token: object = None
         self.map, self.touched, self.pending_uses = -1, -1, 0
         self.from_outside = False
