@@ -65,8 +65,7 @@ class Held(Owner):
 
     def is_retained(self) -> bool:
         """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
-        root = self.root()
-        return root is not None and any(type(place) is not VariablePlace for place, _ in self._held(root))
+        return any(type(place) is not VariablePlace for place, _ in self._held())
 
     def is_wanted(self) -> bool:
         """Whether anybody is left who could ask for it."""
@@ -82,8 +81,7 @@ class Held(Owner):
 
     def is_in_variables(self) -> bool:
         """Whether a Variable that the program can reach holds an array on it."""
-        root = self.root()
-        return root is not None and any(type(place) is VariablePlace for place, _ in self._held(root))
+        return any(type(place) is VariablePlace for place, _ in self._held())
 
     def is_held_elsewhere(self) -> bool:
         """Whether anything but the places refers to the block: then letting go frees nothing, and bytes may change."""
@@ -93,7 +91,7 @@ class Held(Owner):
         held: dict[int, list[Any]] = {}
         slots: set[object] = set()
         array = None
-        for place, array in self._held(root):
+        for place, array in self._held():
             if type(place) is VariablePlace and place.is_copied():
                 return True
             if place.slot() not in slots:
@@ -102,9 +100,10 @@ class Held(Owner):
         del root, array
         return not held or any(references(entry) != entry[1] for entry in held.values())
 
-    def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
-        """The places that hold arrays on the root, each with its array."""
-        for place in self.places.values():
+    def _held(self) -> Iterator[tuple[Place, Array]]:
+        """The places that hold arrays on the block, each with its array."""
+        root = self.root()
+        for place in () if root is None else self.places.values():
             array = place.get()
             if array is not None and type(array) is not Away and arrays.root_of(array) is root:
                 yield place, array  # type: ignore[misc]
@@ -127,7 +126,7 @@ class Held(Owner):
         """Lets every place give its array up for a stand-in; the caller keeps the bytes in reach until it returns."""
         root = self.root()
         stand_ins: dict[int, Away] = {}
-        for place, array in [] if root is None else list(self._held(root)):
+        for place, array in list(self._held()):
             if id(array) not in stand_ins:
                 stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
             place.put(stand_ins[id(array)])
