@@ -29,10 +29,10 @@ LINES = {
     'what is made from what the program reads is made after': (
         exposure.expose, 'make_last(made_from(storage))', 'pass'),
     'recipes trust what the program has read': (exposure.expose, 'recipe.distrust(storage, block)', 'pass'),
-    'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
+    'Variables are not watched': (VariablePlace.watch, 'if variable is None or self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (
         Storage.add_node, 'self.watch(', '_ = ('),
-    'nodes are not watched': (NodePlace.watch, 'self.owner()._ooc = away', 'pass'),
+    'nodes are not watched': (NodePlace.watch, 'node._ooc = away', 'pass'),
     'a node is read as the program likes': (Storage.is_guarded, 'only_reads() or', 'True or'),
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
