@@ -164,7 +164,7 @@ class Residency(Transit):
             return
         if storage.has_true_copy() or storage.recipe is not None:
             storage.let_go()
-        elif may_lose and storage.copy is None and not storage.is_in_variables():
+        elif may_lose and storage.copy is None and storage.root() is not None and not storage.is_in_variables():
             self.keep_spare(storage)
 
     def release(self, copy: FarCopy) -> None:

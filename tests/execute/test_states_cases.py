@@ -431,6 +431,14 @@ def test_a_map_that_the_program_reads_stays_while_what_is_made_from_it_is_made(m
     assert np.array_equal(output.array, np.tanh(np.tanh(values()) * (values() * 2)))
 
 
+def test_what_died_before_it_was_dropped_is_not_spare_and_held_by_nobody(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    del shown
+    memories[0].drop(storage, may_lose=True)
+    assert (storage.state, storage.is_held_on()) == (State.RESIDENT, False)
+
+
 def test_a_function_that_retains_two_outputs_has_both_where_there_is_room_for_none(memories):
     first, second, one, other = applied(memories[0], Pair, chainer.Variable(values()))
     function, expected = first.creator_node, (np.sin(values()), np.cos(values()))
