@@ -160,7 +160,8 @@ class Transit(Budget):
         Raises:
             SpillError: a swap-out failed; that storage is resident.
         """
-        self._forget_targets()
+        if self._targets:
+            self._forget_targets()
         while self.leaving:
             storage = self.leaving[0]
             if storage.state is State.LEAVING and storage.transfer is not None:
