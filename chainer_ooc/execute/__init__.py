@@ -9,8 +9,9 @@ The files, from what a program calls down to what holds its bytes; each imports 
     room, writes                                what a computation needs; who may write to what it is given
     following, plans, saved_plans, times        the known graph that an iteration seems to be, and its plan
     seen, expected                              what a call touches; what its parameters will bring later
+    mapped, residency, exposure                 every move of bytes; what has to be made before the program may write
     revival, afterwards                         how what is lost is made again, also without having been planned
-    mapped, residency, arrivals, exposure       every move of bytes; what has to be made before the program may write
+    transit                                     copies on their way, and what an iteration says about them
     budget, eviction                            what near memory may hold, and who goes when it is short
     recipe, prototype                           how a call is run again; what is known about functions
     account                                     whose each byte in near memory is

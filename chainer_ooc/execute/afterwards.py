@@ -57,10 +57,11 @@ class LateRecipe(Recipe):
 
 
 def write_afterwards(wanted: Storage) -> list[Recipe]:
-    """Writes recipes for a sealed map and all that has to be made before it, in the order in which they have to run.
+    """Writes recipes for a lost map that has none, and all that it needs, in the order in which they have to run.
 
     Raises:
-        LostMapError: the graph does not say how, a function must not run twice, or what one was given is gone.
+        LostMapError: the graph does not say how, a function must not run twice, what one was given is gone, or the map
+            has no seal.
     """
     found: dict[Any, Recipe] = {}
     waiting = [_producer(wanted, math.inf)]
@@ -115,7 +116,7 @@ def _producer(storage: Storage, before_rank: float) -> Any:
     found = [_function_of(place, storage) for place in storage.places.values()]
     functions = [each for each in found if each is not None and each.inputs and each.rank < before_rank]
     if storage.seal is None or not functions:
-        raise LostMapError('the graph does not say from what, or somebody else could write to it')
+        raise LostMapError('the graph does not say from what, or nothing would tell whether it is the same')
     return min(functions, key=lambda each: each.rank)
 
 

@@ -45,24 +45,20 @@ class Departures:
         self._before: tuple[int, ...] = ()  # made by the call before
         self._now = 0
         self._hesitant: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
-        self._put_off: list[_Ref] = []
-        self._given_up: list[_Ref] = []
 
     def after_call(self, call: Call) -> None:
         """Lets go of what the plan says; without one, of what was retained and is not needed by the next call."""
         orders, maps = self._following.orders, self._register.recorder.maps
-        for map_id in orders.forget_after.get(call.index, ()):
+        for map_id in (*orders.forget_after.get(call.index, ()), *orders.leave_after.get(call.index, ())):
             # What is hidden does not go before the next call: F.dropout looks at the mask once more.
-            (self.give_up_later if maps[map_id].hidden else self.give_up)(self._register.storage(map_id))
-        for map_id in orders.leave_after.get(call.index, ()):
-            (self.swap_out_later if maps[map_id].hidden else self.swap_out)(self._register.storage(map_id))
+            (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
         if self._following.graph is None and self._settings.policy != 'keep':
             self._leave_eagerly(call)
 
     def after_step(self, position: int) -> None:
         """Lets go of what leaves after a step of backward."""
         for map_id in self._following.orders.leave_after.get(position, ()):
-            self.swap_out(self._register.storage(map_id))
+            self.leave(self._register.storage(map_id))
 
     def hold(self, recipe: Recipe, position: int) -> None:
         """Says of a call's own maps that the plan gives up how they are made again."""
@@ -85,82 +81,63 @@ class Departures:
         for map_id in dict.fromkeys((*self._before, *call.inputs, *call.hidden)):
             storage = self._register.storage(map_id) if map_id not in call.outputs else None
             if storage is not None and storage.pending_uses > 0 and storage.nbytes >= self._settings.min_bytes:
-                self.swap_out(storage)
+                self.leave(storage)
         self._before = call.outputs
 
-    def swap_out(self, storage: Storage | None) -> None:
-        """Swaps a map out, at once or as soon as nobody else holds it."""
-        if storage is not None and not storage.memory.swap_out(storage):
-            self.swap_out_later(storage)
+    def leave(self, storage: Storage | None, tries: int = 0) -> bool:
+        """Lets a map go that functions retain, at once or as soon as nobody else holds it; False if it has to wait.
 
-    def swap_out_later(self, storage: Storage | None, tries: int = 0) -> None:
-        """Swaps a map out when the next call begins; later if it could not go several times."""
+        What can be made again is given up, the rest is swapped out.
+
+        Raises:
+            SpillError: it could not be copied.
+        """
+        if storage is None or (storage.recipe is not None and storage.memory.give_up(storage)):
+            return True
+        if not storage.is_retained() or storage.memory.swap_out(storage):
+            return True
+        self.leave_later(storage, tries)
+        return False
+
+    def leave_later(self, storage: Storage | None, tries: int = 0) -> None:
+        """Lets a map go when the next call begins; later if it could not go several times."""
         if storage is not None:
             delay = 2 ** max(0, tries - EVERY_CALL)
             self._hesitant[self._now + delay].append((weakref.ref(storage), tries))
 
-    def give_up(self, storage: Storage | None) -> None:
-        """Gives up a map that can be made again; what cannot is swapped out.
-
-        Raises:
-            SpillError: what cannot be made again could not be copied either.
-        """
-        if storage is None:
-            return
-        if storage.memory.give_up(storage):
-            self._given_up.append(weakref.ref(storage))
-        elif storage.is_retained():
-            self.swap_out(storage)
-
-    def give_up_later(self, storage: Storage | None) -> None:
-        """Gives a map up when the next call begins."""
-        if storage is not None:
-            self._put_off.append(weakref.ref(storage))
-
     def go_on(self) -> list[Storage]:
-        """Tries once more what could not leave, and gives up what was put off; returns what has left late."""
-        if self._put_off:
-            self._give_up_due()
+        """Tries once more what could not leave, or was to leave only now; returns what has left late."""
         self._now += 1
         late = []
         for ref, tries in self._hesitant.pop(self._now, ()):
             storage = ref()
             if storage is None or storage.state is not State.RESIDENT:
                 continue
-            if storage.recalled and self._memory.context.far.keeps_recalled:  # its memory is planned for
+            if storage.recalled and self._memory.context.far.takes_memory:  # its memory is planned for
                 continue
-            if storage.memory.swap_out(storage):
+            if self.leave(storage, tries + 1):
                 late.append(storage)
-            else:
-                self.swap_out_later(storage, tries + 1)
         return late
 
     def begin_backward(self) -> list[Storage]:
-        """The frames of forward are gone: what they held is tried again, and returned.
-
-        Nothing is lost that a Variable of the program's shows. It may be read after the parameters have changed, from
-        which it could not be made again.
-        """
-        self._give_up_due()
+        """The frames of forward are gone: what they held is tried again, and returned."""
         held = [storage for entries in self._hesitant.values() for ref, _ in entries if (storage := ref()) is not None]
         self._hesitant.clear()
         for storage in held:
-            self.swap_out_later(storage)
+            self.leave_later(storage)
         self._keep_shown()
         return [storage for storage in held if storage.state is State.RESIDENT]
 
     def _keep_shown(self) -> None:
-        given_up, self._given_up = self._given_up, []
-        for ref in given_up:
+        """Nothing is lost that a Variable of the program's shows.
+
+        It may be read after the parameters have changed, from which it could not be made again.
+        """
+        for ref in self._register.storages:
             storage = ref()
-            if storage is None or not storage.is_shown():
+            if storage is None or storage.recipe is None or not storage.is_shown():
                 continue
-            if storage.notice() is None and storage.state is State.LOST:
+            if storage.is_lost():
                 storage.memory.fetch(storage, exposed=False)
                 storage.memory.swap_out(storage)
             storage.remember(None)
-
-    def _give_up_due(self) -> None:
-        due, self._put_off = self._put_off, []
-        for ref in due:
-            self.give_up(ref())

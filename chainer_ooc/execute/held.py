@@ -13,7 +13,6 @@ Left out: what the bytes are while the places are empty (`storage`).
 
 from __future__ import annotations
 
-import abc
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.execute.places import Array, Away, NodePlace, Place, VariablePlace, references
+from chainer_ooc.execute.places import Array, Away, Owner, Place, VariablePlace, references
 
 #: From so many places on, and each time that they have doubled, the dead ones are looked for: a constant may be an
 #: input of every iteration.
@@ -32,7 +31,7 @@ CROWDED = 32
 NOBODY: weakref.ref[Array] = weakref.ref(np.empty(0))
 
 
-class Held(abc.ABC):
+class Held(Owner):
     """A block that several arrays may share. All attributes are for reading.
 
     Attributes:
@@ -43,18 +42,10 @@ class Held(abc.ABC):
 
     __slots__ = ('__weakref__', 'nbytes', 'places', 'root')
 
-    def __init__(self, root: Array | None, nbytes: int):
+    def __init__(self, root: Array, nbytes: int):
         self.nbytes = nbytes
-        self.root = NOBODY if root is None else weakref.ref(root)
+        self.root = weakref.ref(root)
         self.places: dict[tuple[int, object], Place] = {}
-
-    @abc.abstractmethod
-    def fetch(self) -> ByteArray:
-        """What a read of an absent or watched array reaches (P1)."""
-
-    @abc.abstractmethod
-    def is_guarded(self) -> bool:
-        """Whether who reads it now only reads, or what it is given is compared with what it was before."""
 
     def add_places(self, *places: Place) -> None:
         """Learns of places that may hold an array on the block; one known already counts once."""
@@ -65,19 +56,16 @@ class Held(abc.ABC):
             if known is None or not known.is_alive():
                 self.places[place.key] = place
 
-    def _add_node(self, node: Any) -> list[Place]:
-        """Learns of a variable node, and of its Variable; gives the places of both."""
-        known = self.places.get((id(node), NodePlace.name))
-        if known is None or not known.is_alive():
-            self.add_places(NodePlace(node), VariablePlace(node))
-        return [self.places[id(node), NodePlace.name], self.places[id(node), VariablePlace.name]]
+    def bytes_here(self) -> ByteArray | None:
+        """The block, if it is in near memory, whoever has it there."""
+        root = self.root()
+        return None if root is None else arrays.flat_bytes(root)
 
     # --- who holds it ----------------------------------------------------------------------------------------------
 
     def is_retained(self) -> bool:
         """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
-        root = self.root()
-        return root is not None and any(not place.is_variable for place, _ in self._held(root))
+        return any(type(place) is not VariablePlace for place, _ in self._held())
 
     def is_wanted(self) -> bool:
         """Whether anybody is left who could ask for it."""
@@ -85,7 +73,7 @@ class Held(abc.ABC):
 
     def is_shown(self) -> bool:
         """Whether there is a Variable for it, with its array or without."""
-        return any(isinstance(place, VariablePlace) and place.is_shown() for place in self.places.values())
+        return any(type(place) is VariablePlace and place.is_shown() for place in self.places.values())
 
     def is_in_place(self) -> bool:
         """Whether any place has it, or a stand-in for it."""
@@ -93,8 +81,7 @@ class Held(abc.ABC):
 
     def is_in_variables(self) -> bool:
         """Whether a Variable that the program can reach holds an array on it."""
-        root = self.root()
-        return root is not None and any(place.is_variable for place, _ in self._held(root))
+        return any(type(place) is VariablePlace for place, _ in self._held())
 
     def is_held_elsewhere(self) -> bool:
         """Whether anything but the places refers to the block: then letting go frees nothing, and bytes may change."""
@@ -104,20 +91,19 @@ class Held(abc.ABC):
         held: dict[int, list[Any]] = {}
         slots: set[object] = set()
         array = None
-        for place in self.places.values():
-            array = place.get()
-            if array is not None and type(array) is not Away and arrays.root_of(array) is root:
-                if isinstance(place, VariablePlace) and place.is_copied():
-                    return True
-                if place.slot() not in slots:
-                    slots.add(place.slot())
-                    _add_chain(held, array, root)
+        for place, array in self._held():
+            if type(place) is VariablePlace and place.is_copied():
+                return True
+            if place.slot() not in slots:
+                slots.add(place.slot())
+                _add_chain(held, array, root)
         del root, array
         return not held or any(references(entry) != entry[1] for entry in held.values())
 
-    def _held(self, root: Any) -> Iterator[tuple[Place, Array]]:
-        """The places that hold arrays on the root, each with its array."""
-        for place in self.places.values():
+    def _held(self) -> Iterator[tuple[Place, Array]]:
+        """The places that hold arrays on the block, each with its array."""
+        root = self.root()
+        for place in () if root is None else self.places.values():
             array = place.get()
             if array is not None and type(array) is not Away and arrays.root_of(array) is root:
                 yield place, array  # type: ignore[misc]
@@ -131,7 +117,7 @@ class Held(abc.ABC):
             array = None if place.is_watched(self) else place.get()
             if array is None or type(array) is Away or arrays.root_of(array) is not root:
                 continue
-            if isinstance(place, VariablePlace) and place.is_copied():
+            if type(place) is VariablePlace and place.is_copied():
                 is_noticed = False
             place.watch(Away(self, arrays.layout_of(array, root)))
         return is_noticed
@@ -140,7 +126,7 @@ class Held(abc.ABC):
         """Lets every place give its array up for a stand-in; the caller keeps the bytes in reach until it returns."""
         root = self.root()
         stand_ins: dict[int, Away] = {}
-        for place, array in [] if root is None else list(self._held(root)):
+        for place, array in list(self._held()):
             if id(array) not in stand_ins:
                 stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
             place.put(stand_ins[id(array)])
@@ -155,7 +141,7 @@ class Held(abc.ABC):
         """
         views: dict[arrays.Layout, Array] = {}
         for place in self.places.values():
-            if place.is_variable and not in_variables:
+            if type(place) is VariablePlace and not in_variables:
                 continue
             away = place.get()
             if type(away) is Away and away.storage is self:

@@ -35,7 +35,6 @@ from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.room import Room, can_leave
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.states import State
@@ -125,7 +124,7 @@ class Iteration:
         self._orders = orders = self.following.orders
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if orders.mapped else COPY_IN,
-            make_again, orders.shares_chains, _note_lost, self._event if self.recorded else None,
+            orders.shares_chains, _note_lost, self._event if self.recorded else None,
             self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------

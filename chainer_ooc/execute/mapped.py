@@ -24,10 +24,7 @@ from chainer_ooc.execute.transit import Transit
 class Mapped:
     """Lays storages over mappings of their far copies."""
 
-    keeps_recalled = False
-
-    def needed_bytes(self, storage: Storage) -> int:
-        return 0
+    takes_memory = False
 
     def begin(self, memory: Transit, storage: Storage) -> bool:
         with contextlib.suppress(MemoryError):
@@ -43,7 +40,7 @@ class Mapped:
         """
         assert storage.copy is not None and storage.state is State.AWAY
         block = memory.backend.map(storage.copy)
-        memory.show(storage, block)
+        memory.restore(storage, block, mapped=True)
         return block
 
     def want(self, memory: Transit, storage: Storage) -> None:

@@ -41,14 +41,20 @@ Array = np.ndarray[Any, Any]
 #: What most attributes of functions are; `is_array` would say so too, in a call more for each.
 _NO_ARRAYS = frozenset({type(None), bool, int, str, tuple, list, dict})
 
+
 class Owner(Protocol):
     """What a stand-in asks for the bytes: a storage."""
 
+    __slots__ = ()
+
     def fetch(self) -> ByteArray:
-        """Makes it resident, takes note if the program reads it, and gives its block."""
+        """What a read of an absent or watched array reaches (P1).
+
+        Makes the storage resident, takes note if the program reads it, and gives its block.
+        """
 
     def is_guarded(self) -> bool:
-        """Whether nobody has to take note of who reads it now."""
+        """Whether who reads it now only reads, or what it is given is compared with what it was before."""
 
 
 @dataclass(eq=False, slots=True)
@@ -102,12 +108,10 @@ class Place(abc.ABC):
         owner: weak reference to the node or function that it belongs to.
         key: tells it from the other places that are alive.
         name: what it is called where its owner has one of its kind.
-        is_variable: it is what the program sees.
     """
 
     __slots__ = ('key', 'owner')
     key: tuple[int, Any]
-    is_variable = False
     name: ClassVar[str] = ''
 
     def __init__(self, owner: Any, name: str | int | None = None):
@@ -128,7 +132,10 @@ class Place(abc.ABC):
 
     @abc.abstractmethod
     def put(self, content: Array | Away) -> None:
-        """Puts an array or a stand-in there, in place of what it holds now; what is watched stays so."""
+        """Puts an array or a stand-in there, in place of what it holds now; what is watched stays so.
+
+        What it belongs to may have died since somebody looked: the collector, or another thread, comes at any moment.
+        """
 
     def is_watched(self, storage: Owner) -> bool:
         """Whether the program's next read of a storage's array is noticed, or cannot be."""
@@ -158,6 +165,8 @@ class NodePlace(Place):
 
     def put(self, content: Array | Away) -> None:
         node, is_away = self.owner(), isinstance(content, Away)
+        if node is None:
+            return
         if is_away:
             node._ooc = content
         node._data = None if is_away else content
@@ -167,14 +176,15 @@ class NodePlace(Place):
         return node is None or (node._ooc is not None and node._ooc.storage is storage)
 
     def watch(self, away: Away | None) -> None:
-        self.owner()._ooc = away
+        node = self.owner()
+        if node is not None:
+            node._ooc = away
 
 
 class VariablePlace(Place):
     """The array of a node's Variable, while that lives."""
 
     __slots__ = ()
-    is_variable = True
     name = 'variable'
 
     def get(self) -> Array | Away | None:
@@ -189,21 +199,21 @@ class VariablePlace(Place):
             self.watch(content)
             if type(data := self._data()) is Watched:  # a plain list stays that of the Variable and its copy
                 list.__setitem__(data, 0, None)
-        else:
-            list.__setitem__(self._data(), 0, content)
+        elif (data := self._data()) is not None:
+            list.__setitem__(data, 0, content)
 
     def is_watched(self, storage: Owner) -> bool:
         data = self._data()
         return data is None or (type(data) is Watched and data.away is not None and data.away.storage is storage)
 
     def watch(self, away: Away | None) -> None:
-        if self.is_copied():
+        variable = self._variable()
+        if variable is None or self.is_copied():
             return
-        data = self._data()
-        if type(data) is Watched:
-            data.away = away
+        if type(variable._data) is Watched:
+            variable._data.away = away
         else:
-            self.owner().get_variable_or_none()._data = Watched(away, data[0])
+            variable._data = Watched(away, variable._data[0])
 
     def is_shown(self) -> bool:
         """Whether there is a Variable that the program may look at."""
@@ -216,9 +226,12 @@ class VariablePlace(Place):
         """Whether a copy of the Variable shares its list, so that what is read through that goes unnoticed."""
         return type(self._data()) is list and references([self._data()]) > 1
 
-    def _data(self) -> Any:
+    def _variable(self) -> Any:
         node = self.owner()
-        variable = None if node is None else node.get_variable_or_none()
+        return None if node is None else node.get_variable_or_none()
+
+    def _data(self) -> Any:
+        variable = self._variable()
         return None if variable is None else variable._data
 
 
@@ -236,6 +249,8 @@ class OutputPlace(Place):
 
     def put(self, content: Array | Away) -> None:
         function, index = self.owner(), self.key[1]
+        if function is None:
+            return
         is_away = isinstance(content, Away)
         if is_away:
             function.__dict__.setdefault('_ooc', {})[self.key] = content
@@ -264,6 +279,8 @@ class AttributePlace(Place):
 
     def put(self, content: Array | Away) -> None:
         owner, name = self.owner(), self.key[1]
+        if owner is None:
+            return
         if isinstance(content, Away):
             owner.__dict__.setdefault('_ooc', {})[name] = content
             owner.__dict__.pop(name, None)

@@ -14,10 +14,9 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
-from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import exposure, log
 from chainer_ooc.execute.account import storage_at
-from chainer_ooc.execute.places import Array
+from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import Tally
@@ -77,14 +76,13 @@ class Residency(Transit):
             return True
         if storage.is_held_elsewhere():
             return False
-        root = storage.root()
-        block = None if root is None else arrays.flat_bytes(root)
-        if block is None:
+        block = storage.bytes_here()
+        if block is None:  # the collector or another thread has let go of the last holder
             return False
         copy, transfer = self.backend.swap_out(block)
         self.tally.swapped_out_bytes += storage.nbytes
         self.leaving.append(storage)  # first, or an interrupt leaves it to nobody
-        storage.leave(block, copy, transfer, storage.recalled and not self.context.far.keeps_recalled)
+        storage.leave(block, copy, transfer, storage.recalled and not self.context.far.takes_memory)
         return True
 
     def give_up(self, storage: Storage) -> bool:
@@ -94,21 +92,19 @@ class Residency(Transit):
         """
         if storage.state is not State.RESIDENT or storage.root() is None:
             return storage.state is State.LOST and storage.recipe is not None
-        if storage.exposed or storage.recipe is None or not storage.recipe.is_whole():
+        if storage.recipe is None or not storage.recipe.is_whole():
             storage.remember(None)
             return False
         if storage.is_retained():
             if storage.is_held_elsewhere():
                 return False
-            storage.lose()
+            storage.let_go()
         return True
 
     def prefetch(self, storage: Storage) -> bool:
         """Starts to bring a storage back, keeps one that is leaving; False if there is no room now."""
         storage.recall()
-        if storage.state is State.SPARE:
-            self._use_again(storage)
-        found = storage.notice()
+        found = self._notice(storage)
         if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
             storage.refill(found)
         if found is not None or storage.state is not State.AWAY:
@@ -127,16 +123,14 @@ class Residency(Transit):
             The block. It lives no longer than this reference and the places that took arrays on it.
 
         Raises:
-            LostMapError: it was freed after its last known use.
+            LostMapError: it was freed, and cannot be made again.
             SpillError: a copy failed; the far copy is whole, and reading again tries again.
             MemoryError: no near memory for it.
         """
         with LOCK:
             if storage.state is State.LEAVING:
                 self.context.far.want(self, storage)
-            elif storage.state is State.SPARE:
-                self._use_again(storage)
-            block = storage.notice()
+            block = self._notice(storage)
             if block is None:
                 with self.tally.stalled():
                     block = self._bring(storage)
@@ -168,19 +162,10 @@ class Residency(Transit):
         storage.recall(False)
         if storage.state is not State.RESIDENT or self.closed:
             return
-        remade = storage.recipe is not None and not storage.exposed
-        if storage.has_true_copy():
+        if storage.has_true_copy() or storage.recipe is not None:
             storage.let_go()
-        elif remade:
-            storage.lose()
-        elif may_lose and storage.copy is None and not storage.is_in_variables():
+        elif may_lose and storage.copy is None and storage.root() is not None and not storage.is_in_variables():
             self.keep_spare(storage)
-
-    def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
-        """Takes new bytes for a lost storage, of which `root` is the owner."""
-        storage.make()
-        self._count(root, storage, True)
-        storage.refill(block)
 
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
@@ -191,7 +176,7 @@ class Residency(Transit):
 
         If this fails: an error of a transfer passes through, and the backend stays open with what it has.
         """
-        self.enter(Context(self.tally, recipes=self.context.recipes, far=self.context.far))
+        self.enter(Context(self.tally, far=self.context.far))
         self.backend.limit(None, lambda nbytes: False)
         self.calm()
         exposure.make_last([*self._all, *(made for each in list(self._all) for made in exposure.made_from(each))])
@@ -202,7 +187,7 @@ class Residency(Transit):
                 if here is None:  # copies of Variables, which no place knows, find the block here as long as they live
                     storage.keep(block)
         self.backend.close()
-        self._arrivals.clear()
+        self._targets.clear()
         self.closed = True
         super().close()
 
@@ -215,18 +200,15 @@ class Residency(Transit):
     def leave_to_parent(self) -> None:
         """In a forked child: nothing is moved here any more, and what was away is the parent's."""
         self.closed = True
-        self.context = Context(Tally(self.backend), recipes=self.context.recipes)
-        self.begin(self.context.tally, None)
+        self.enter(Context(Tally(self.backend)))
         super().close()
 
     # --- room ------------------------------------------------------------------------------------------------------
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
         """Whether a storage may come now and leave room for so many bytes more."""
-        if storage.state is not State.AWAY:
-            return True
-        needed_bytes = self.context.far.needed_bytes(storage)
-        return not needed_bytes or self.has_room(needed_bytes + beside_bytes)
+        return (storage.state is not State.AWAY or not self.context.far.takes_memory
+                or self.has_room(storage.nbytes + beside_bytes))
 
     def free_something(self) -> bool:
         """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""
@@ -240,7 +222,7 @@ class Residency(Transit):
             return True
         if victim.state is State.ARRIVING:
             self.turn_back(victim)
-        elif victim.is_retained() and ((victim.recipe is not None and self.give_up(victim)) or self.swap_out(victim)):
+        elif victim.is_retained() and (self.give_up(victim) or self.swap_out(victim)):
             self.tally.evictions += 1
             self.settle()
         return True
@@ -255,10 +237,13 @@ class Residency(Transit):
         finally:
             self.pin(pinned)
 
-    def _use_again(self, storage: Storage) -> None:
-        storage.use_again()
-        self.book(storage, 'maps')
-        self.touch(storage)
+    def _notice(self, storage: Storage) -> ByteArray | None:
+        """As `Storage.notice`; what is spare is not any more."""
+        if storage.state is State.SPARE:
+            storage.use_again()
+            self.book(storage, 'maps')
+            self.touch(storage)
+        return storage.notice()
 
     def _bring(self, storage: Storage) -> ByteArray:
         if storage.state is State.ARRIVING:
@@ -269,11 +254,4 @@ class Residency(Transit):
         if storage.state is State.AWAY:
             self.tally.faults += 1
             return self.context.far.bring(self, storage)
-        if self.context.recipes is None or (storage.recipe is None and storage.seal is None):
-            self.context.on_lost(storage)
-            raise LostMapError(
-                f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when '
-                'its room was needed, and there is no copy of it; the next iteration plans for this use. To go on now '
-                "raise chainer.config.ooc_budget, or use policy 'swap-all', whose maps can be read as long as their "
-                'graph lives')
-        return self.context.recipes(self, storage)
+        return make_again(self, storage)

@@ -34,12 +34,12 @@ def make_again(memory: Transit, storage: Storage) -> ByteArray:
         RecomputeMismatchError: a call gave another shape or dtype than at first.
         SpillError, MemoryError: as for `Residency.fetch`.
     """
-    pinned, is_sealed = memory.pinned, storage.seal is not None
+    pinned, is_planned = memory.pinned, storage.recipe is not None
     try:
-        return _run(memory, storage, write_afterwards(storage) if is_sealed else _chain(storage), pinned)
+        return _run(memory, storage, _chain(storage) if is_planned else write_afterwards(storage), pinned)
     except (LostMapError, RecursionError) as error:
         memory.context.on_lost(storage)
-        if not is_sealed:
+        if is_planned:
             raise
         raise LostMapError(
             f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when its '
@@ -120,12 +120,11 @@ def _take_up(storage: Storage, parts: list[tuple[arrays.Layout, Array]]) -> Byte
     if block is None or block.nbytes != storage.nbytes or not all(
             arrays.root_of(array) is root and _lies_as(layout, array, root) for layout, array in parts):
         block = arrays.zeros_like_block(parts[0][1], storage.nbytes)
-        root = arrays.root_of(block)
         for layout, array in parts:
             arrays.view(block, layout.writable())[...] = array
     if storage.seal is not None and arrays.checksum(block) != storage.seal:
         raise LostMapError('what it was made from has changed since, such as parameters after an update')
-    storage.memory.restore(storage, root, block)
+    storage.memory.restore(storage, block)
     return block
 
 

@@ -26,7 +26,7 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
 from chainer_ooc.execute.computing import is_computing, only_reads
 from chainer_ooc.execute.held import NOBODY, Held
-from chainer_ooc.execute.places import Array, references
+from chainer_ooc.execute.places import Array, NodePlace, Place, VariablePlace, references
 from chainer_ooc.execute.states import TRANSITIONS, State
 
 #: Held by whoever changes a storage, an account or a residency.
@@ -59,8 +59,8 @@ class Memory(Protocol):
     def open(self, storage: Storage) -> None:
         """Brings it back for somebody who may write to it."""
 
-    def restore(self, storage: Storage, root: Array, block: ByteArray) -> None:
-        """Takes new bytes for a lost storage, of which `root` is the owner."""
+    def restore(self, storage: Storage, block: ByteArray, mapped: bool = False) -> None:
+        """Takes a block that has the bytes of what is away or lost: a mapping of the far copy, or made again."""
 
     def is_pinned(self, storage: Storage) -> bool:
         """Whether a computation needs it, in whatever thread."""
@@ -101,7 +101,7 @@ class Storage(Held):
         touched: the position that used it last.
         block, transfer: the bytes and the copy while that is under way, else None; what owns them while it is SPARE.
         copy: the far copy, or None; when RESIDENT it equals the block unless `exposed`.
-        recipe: how the bytes are made again, or None.
+        recipe: how the bytes are made again, or None; none of what is `exposed`.
         seal: checksum of what is LOST since its room was needed, or None.
         readers: recipes that read it.
         mapped: the block shows the far copy itself: the two cannot differ.
@@ -113,11 +113,11 @@ class Storage(Held):
         'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'pending_uses',
         'readers', 'recalled', 'recipe', 'seal', 'state', 'token', 'touched', 'transfer')
 
-    def __init__(self, memory: Memory, root: Array | None, nbytes: int):
+    def __init__(self, memory: Memory, root: Array, nbytes: int):
         super().__init__(root, nbytes)
         self.memory = memory
         self.counted_bytes = nbytes
-        self.state = State.LOST if root is None else State.RESIDENT
+        self.state = State.RESIDENT
         self.token: object = None
         self.map, self.touched, self.pending_uses = -1, -1, 0
         self.from_outside = False
@@ -159,23 +159,24 @@ class Storage(Held):
 
     def add_node(self, node: Any) -> None:
         """Learns of a variable node, and of its Variable; reads of both are noticed from now on."""
-        places = self._add_node(node)
-        if self.is_relied_on() and not self.exposed and not self._watch(places):
-            self.expose()
+        known = self.places.get((id(node), NodePlace.name))
+        if known is None or not known.is_alive():
+            self.add_places(NodePlace(node), VariablePlace(node))
+        self.watch(self.places[id(node), NodePlace.name], self.places[id(node), VariablePlace.name])
 
-    def watch(self) -> None:
-        """Has the program's next read noticed. Where that is not possible it may be written to already."""
-        if self.is_relied_on() and not self.exposed and not self._watch(self.places.values()):
+    def watch(self, *places: Place) -> None:
+        """Has the program's next read noticed, in all places or in these. Where that fails it may write unseen."""
+        if self.is_relied_on() and not self.exposed and not self._watch(places or self.places.values()):
             self.expose()
 
     # --- what is asked ---------------------------------------------------------------------------------------------
 
     def fetch(self) -> ByteArray:
-        """See `Held`."""
+        """See `Owner`."""
         return self.memory.fetch(self, exposed=not only_reads())
 
     def is_guarded(self) -> bool:
-        """See `Held`."""
+        """See `Owner`."""
         return only_reads() or (is_computing() and self.memory.is_pinned(self))
 
     def has_true_copy(self) -> bool:
@@ -202,16 +203,10 @@ class Storage(Held):
 
     def checksum(self) -> int | None:
         """A number that changes with the bytes; None if they are not in near memory."""
-        root = self.root()
-        block = None if root is None else arrays.flat_bytes(root)
+        block = self.bytes_here()
         return None if block is None else arrays.checksum(block)
 
     # --- changes ---------------------------------------------------------------------------------------------------
-
-    def _give_back(self, block: ByteArray) -> None:
-        """Fills the places; Variables only if the program may write to them, or may be all that keeps the bytes."""
-        alone = self.copy is None and self.recipe is None
-        self._fill(block, in_variables=self.exposed or alone, is_watched=not self.exposed)
 
     def _go(self, event: str) -> None:
         after = TRANSITIONS.get((event, self.state))
@@ -234,24 +229,16 @@ class Storage(Held):
         """What was to leave is resident."""
         assert self.block is not None
         self._go('stay')
-        self._give_back(self.block)
-        self.block = self.transfer = None
+        self.transfer = None
+        self.refill(self.block)
 
     def let_go(self) -> None:
-        """Gives the block up; its far copy is true."""
-        assert self.has_true_copy()
-        root = self.root()
+        """Gives the block up: its far copy is true, or else its recipe makes it again, or it is gone already."""
+        root, true = self.root(), self.has_true_copy()
+        assert root is None or true or self.recipe is not None
         self._empty()
-        self._go('let go')
-        self.exposed, self.block = False, None
-        del root
-        self._note_holder()
-
-    def lose(self) -> None:
-        """Gives the block up for ever, or until the recipe runs."""
-        root = self.root()
-        self._empty()
-        self._go('lose')
+        self._go('let go' if true else 'lose')
+        self.exposed, self.block = self.exposed and not true, None
         del root
         self._note_holder()
 
@@ -278,8 +265,7 @@ class Storage(Held):
 
         The others are spoilt when it is read again; checksums of all that Chainer's own loop holds would take too long.
         """
-        root = self.root() if self.readers else None
-        block = None if root is None else arrays.flat_bytes(root)
+        block = self.bytes_here() if self.readers else None
         if block is not None:
             for recipe in list(self.readers):
                 if any(made.pending_uses > 0 for made in recipe.makes()):
@@ -311,23 +297,22 @@ class Storage(Held):
         self.block, self.transfer, self.root = None, None, NOBODY  # it may live on under a copy that nobody waits for
         self._go('turn back')
 
-    def show(self) -> None:
-        """The block is a mapping of the far copy."""
-        self.mapped = True
-        self._go('show')
-
-    def make(self) -> None:
-        """The block was made again."""
-        self.exposed, self.mapped, self.seal = False, False, None
-        self._go('make')
+    def come_back(self, mapped: bool) -> None:
+        """There is a new block with the bytes: a mapping of the far copy, or made again."""
+        self.exposed, self.mapped, self.seal = False, mapped, None
+        self._go('show' if mapped else 'make')
 
     def watch_root(self, root: weakref.ref[Array]) -> None:
         """Says who owns the block from now on."""
         self.root = root
 
     def refill(self, block: ByteArray) -> None:
-        """Gives the places their arrays, and what kept the block for them is over."""
-        self._give_back(block)
+        """Gives the places their arrays, and what kept the block for them is over.
+
+        Variables get theirs only if the program may write to it, or they may be all that keeps the bytes.
+        """
+        alone = self.copy is None and self.recipe is None
+        self._fill(block, in_variables=self.exposed or alone, is_watched=not self.exposed)
         if self.state is State.RESIDENT and not self.memory.closed:
             self.block = None
 
@@ -345,11 +330,8 @@ class Storage(Held):
             self._go('take up')
             self.expose()
         elif root is None and self.state is State.RESIDENT:
-            true = self.has_true_copy()
-            self._go('let go' if true else 'lose')
-            self.exposed = self.exposed and not true
-        near = root is not None and self.state in (State.LEAVING, State.RESIDENT, State.SPARE)
-        return arrays.flat_bytes(root) if near and root is not None else None
+            self.let_go()
+        return self.bytes_here() if self.state in (State.LEAVING, State.RESIDENT, State.SPARE) else None
 
     def expose(self) -> None:
         """The program reads it, and may write to it, which no recipe would."""
@@ -362,8 +344,8 @@ class Storage(Held):
         self.exposed = False
 
     def remember(self, recipe: Recipe | None) -> None:
-        """Says how the bytes are made again, or that they cannot be."""
-        self.recipe = recipe
+        """Says how the bytes are made again, or that they cannot be. What the program may write to never is."""
+        self.recipe = None if self.exposed else recipe
 
     def read_by(self, recipe: Recipe) -> None:
         """A recipe reads it, as long as that is alive."""

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import Backend, ByteArray
+from chainer_ooc.backends.base import Backend, ByteArray, Transfer
 from chainer_ooc.classify.decision import Shared
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import Listener
-from chainer_ooc.execute.arrivals import Arrivals
 from chainer_ooc.execute.budget import Budget
 from chainer_ooc.execute.places import Array
 from chainer_ooc.execute.states import State
@@ -34,14 +33,11 @@ class Source(Protocol):
     """A way in which bytes come back from far memory.
 
     Attributes:
-        keeps_recalled: what is wanted again before it has left stays.
+        takes_memory: what comes back has near memory, which plans count: what is wanted again before it has left stays.
     """
 
     @property
-    def keeps_recalled(self) -> bool: ...
-
-    def needed_bytes(self, storage: Storage) -> int:
-        """Near memory that it takes to have a storage back."""
+    def takes_memory(self) -> bool: ...
 
     def begin(self, memory: Transit, storage: Storage) -> bool:
         """Starts early, where that can be done beside computations; False if there is no room now."""
@@ -59,10 +55,7 @@ class Source(Protocol):
 class CopyIn:
     """Copies from far memory into new near memory."""
 
-    keeps_recalled = True
-
-    def needed_bytes(self, storage: Storage) -> int:
-        return storage.nbytes
+    takes_memory = True
 
     def begin(self, memory: Transit, storage: Storage) -> bool:
         try:
@@ -81,7 +74,7 @@ class CopyIn:
         return memory.arrive(storage)
 
     def want(self, memory: Transit, storage: Storage) -> None:
-        storage.recall()
+        """It stays, see `Storage.notice`."""
 
     def left(self, memory: Transit, storage: Storage) -> None:
         if storage.has_true_copy() and not storage.recalled and not memory.is_pinned(storage):
@@ -101,7 +94,6 @@ class Context:
         min_bytes: smaller blocks are never evicted.
         next_use: position of a storage's next use, for eviction; the farthest goes first.
         far: how what is in far memory comes back.
-        recipes: makes what is lost resident again, and gives its block, as `revival.make_again` does.
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
         listener: is told of blocks that appear and go while the iteration is recorded, else None.
@@ -113,7 +105,6 @@ class Context:
     min_bytes: int = 0
     next_use: Callable[[Storage], float] = lambda storage: -storage.touched
     far: Source = COPY_IN
-    recipes: Callable[[Transit, Storage], ByteArray] | None = None
     shares_chains: Shared = True
     on_lost: Callable[[Storage], None] = lambda storage: None
     listener: Listener | None = None
@@ -136,7 +127,7 @@ class Transit(Budget):
         super().__init__(backend, context.tally, context.budget_bytes)
         self.pinned: frozenset[Storage] = frozenset()
         self.leaving: deque[Storage] = deque()
-        self._arrivals = Arrivals()
+        self._targets: deque[tuple[ByteArray, Transfer | None]] = deque()  # of swap-ins, the oldest first
         self._open.add(self)
 
     def enter(self, context: Context) -> None:
@@ -169,18 +160,15 @@ class Transit(Budget):
         Raises:
             SpillError: a swap-out failed; that storage is resident.
         """
-        self._arrivals.forget_ended()
+        if self._targets:
+            self._forget_targets()
         while self.leaving:
             storage = self.leaving[0]
             if storage.state is State.LEAVING and storage.transfer is not None:
                 if not storage.transfer.done and not wait:
                     return
                 wait = False
-                try:
-                    self.see_off(storage)
-                except OSError:
-                    self.leaving.popleft()
-                    raise
+                self.see_off(storage)  # what stays, since this fails, is taken out the next time
             self.leaving.popleft()
 
     def see_off(self, storage: Storage) -> None:
@@ -205,8 +193,7 @@ class Transit(Budget):
         """Ends the copies of maps that nobody can ask for any more, such as those of a graph that is gone."""
         for storage in self.leaving:
             if storage.copy is not None and not storage.is_wanted():
-                storage.recall()  # there is no copy to go to
-                storage.drop_copy()
+                storage.drop_copy()  # and stays, then
         for storage in self.storages():
             if storage.state is State.ARRIVING and not storage.is_wanted():
                 self.turn_back(storage)  # else it has its own block, and the account has it
@@ -230,10 +217,10 @@ class Transit(Budget):
 
     # --- in --------------------------------------------------------------------------------------------------------
 
-    def show(self, storage: Storage, block: ByteArray) -> None:
-        """Takes a mapping of the far copy for a storage that is away."""
-        storage.show()
-        self._count(arrays.root_of(block), storage, False)
+    def restore(self, storage: Storage, block: ByteArray, mapped: bool = False) -> None:
+        """Takes a block that has the bytes of what is away or lost: a mapping of the far copy, or made again."""
+        storage.come_back(mapped)
+        self._count(arrays.root_of(block), storage, not mapped)
         storage.refill(block)
 
     def turn_back(self, storage: Storage) -> None:
@@ -255,7 +242,10 @@ class Transit(Budget):
             storage.come(block)
             self._count(arrays.root_of(block), storage, block.base is None)
             self.limit_kept(0)
-            storage.coming(self._arrivals.begin(self.backend, storage, block))
+            self._targets.append((block, None))  # first: an interrupt may hide from us that the copy has begun
+            transfer = self.backend.swap_in(storage.copy, block)
+            self._targets.append((block, transfer))
+            storage.coming(transfer)
         except BaseException:
             if storage.state is State.ARRIVING:
                 storage.turn_back()
@@ -270,16 +260,15 @@ class Transit(Budget):
         """
         transfer = storage.transfer
         assert transfer is not None
-        here = False
         try:
             transfer.wait()
-            here = True
-        finally:
-            if transfer.done and not here:
+        except BaseException:
+            if transfer.done:
                 storage.turn_back()
+            raise
         self.tally.read.append(transfer)
         block = storage.arrive()
-        self._arrivals.forget_ended()
+        self._forget_targets()
         return block
 
     def arrive_all(self) -> None:
@@ -288,9 +277,18 @@ class Transit(Budget):
         Raises:
             SpillError: one failed.
         """
-        for storage in self._arrivals.storages():
+        for storage in self.storages():
             if storage.state is State.ARRIVING:
                 storage.memory.fetch(storage, exposed=False)
+
+    def _forget_targets(self) -> None:
+        """Lets go of the blocks that copies have written to. They live until then, though their storages may not.
+
+        Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
+        """
+        while (transfer := next((each for _, each in self._targets if each is not None), None)) and transfer.done:
+            while self._targets.popleft()[1] is not transfer:
+                pass
 
     def _count(self, root: Any, storage: Storage, metered: bool) -> None:
         self.count(root, storage, metered and self.context.listener is not None)

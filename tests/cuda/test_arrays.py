@@ -108,8 +108,6 @@ def test_bytes_written_through_the_block_are_those_of_the_array():
 class Holder:
     """A place that holds an array."""
 
-    is_variable = False
-
     def __init__(self, held):
         self.held = held
 

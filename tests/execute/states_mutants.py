@@ -29,10 +29,10 @@ LINES = {
     'what is made from what the program reads is made after': (
         exposure.expose, 'make_last(made_from(storage))', 'pass'),
     'recipes trust what the program has read': (exposure.expose, 'recipe.distrust(storage, block)', 'pass'),
-    'Variables are not watched': (VariablePlace.watch, 'if self.is_copied():', 'if True:'),
+    'Variables are not watched': (VariablePlace.watch, 'if variable is None or self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (
-        Storage.add_node, 'not self._watch(places)', 'False'),
-    'nodes are not watched': (NodePlace.watch, 'self.owner()._ooc = away', 'pass'),
+        Storage.add_node, 'self.watch(', '_ = ('),
+    'nodes are not watched': (NodePlace.watch, 'node._ooc = away', 'pass'),
     'a node is read as the program likes': (Storage.is_guarded, 'only_reads() or', 'True or'),
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
@@ -48,7 +48,7 @@ LINES = {
     'what leaves is seen off by nobody': (Residency.swap_out, 'self.leaving.append(storage)', 'pass'),
     # stay
     'what nobody else keeps is in no Variable': (
-        Storage._give_back, 'self.copy is None and self.recipe is None', 'False'),
+        Storage.refill, 'self.copy is None and self.recipe is None', 'False'),
     'stay is not waited for': (Transit.see_off, 'storage.transfer.wait()', 'pass'),
     'a failed swap-out counts as a copy': (Transit.see_off, 'storage.drop_copy()  #', 'pass  #'),
     'what is exposed leaves all the same': (
@@ -58,15 +58,15 @@ LINES = {
     'let go empties no place': (Storage.let_go, 'self._empty()', 'pass'),
     'let go loses the copy': (Storage.let_go, 'self._empty()', 'self._empty(); self.drop_copy()'),
     # lose
-    'lose forgets the recipe': (Storage.lose, 'self._empty()', 'self._empty(); self.recipe = None'),
-    'what the program has written to is made again': (
-        Residency.drop, 'storage.recipe is not None and not storage.exposed', 'storage.copy is None'),
+    'lose forgets the recipe': (Storage.let_go, 'self._empty()', 'self._empty(); self.recipe = None'),
+    'what nothing gives again is let go': (
+        Residency.drop, 'storage.recipe is not None', 'storage.copy is None'),
     # spare, use again, yield
     'what is spare is held by nobody': (Storage.spare, 'self.block = root', 'pass'),
     'what is spare keeps its places': (Storage.spare, 'self._empty()', 'pass'),
     'what yields stays': (Storage.give_way, 'self.block = None', 'pass'),
     'what is spare counts': (Residency.keep_spare, "self.book(storage, 'spare')", 'pass'),
-    'what is used again does not count': (Residency._use_again, "self.book(storage, 'maps')", 'pass'),
+    'what is used again does not count': (Residency._notice, "self.book(storage, 'maps')", 'pass'),
     'what yields and is held does not count': (Residency.spare_at_most, "self.book(storage, 'maps')", 'pass'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),
     # come, arrive, turn back
@@ -75,7 +75,7 @@ LINES = {
                                  'self.transfer, _ = None, None, NOBODY'),
     'turn back keeps the block': (
         Storage.turn_back, 'self.block, self.transfer, self.root = None,', '_, self.transfer, self.root = None,'),
-    'a failed swap-in counts as arrived': (Transit.arrive, 'if transfer.done and not here:', 'if False:'),
+    'a failed swap-in counts as arrived': (Transit.arrive, 'if transfer.done:', 'if False:'),
     'who died unseen is not noticed': (
         Storage.notice, 'elif root is None and self.state is State.RESIDENT:', 'elif False:'),
     # expose, enclose
@@ -83,7 +83,7 @@ LINES = {
     'a copy is given back and kept': (Storage.drop_copy, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
     # places
     'what comes back is watched no more': (Held._fill, 'if not is_watched:', 'if True:'),
-    'Variables get nothing': (Held._fill, 'if place.is_variable and not in_variables:', 'if place.is_variable:'),
+    'Variables get nothing': (Held._fill, 'and not in_variables:', ':'),
     'the program\'s read is a function\'s': (Storage.fetch, 'exposed=not only_reads()', 'exposed=False'),
     'a copy of a Variable reads unseen': (VariablePlace.is_copied, 'type(self._data()) is list and', 'False and'),
     'a new array is taken for the old': (Watched.__setitem__, 'self.away = None', 'pass'),

@@ -38,7 +38,6 @@ from chainer_ooc.execute.places import hidden_places
 from chainer_ooc.execute.prototype import may_write_inputs, prepare
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.seen import retained
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import LOCK, Storage
@@ -149,7 +148,7 @@ class World:
         self.backends = [self._backend(seed + number, number in host) for number in range(2)]
         self.memories = [Residency(each) for each in self.backends]
         for memory in self.memories:
-            memory.enter(Context(Tally(memory.backend), recipes=make_again))
+            memory.enter(Context(Tally(memory.backend)))
         self.random = np.random.RandomState(seed)
         self.calls, self.shown, self.raws, self.owned = [], [], [], {}
         self.blocks, self.parents, self.open, self.losable = {}, {}, set(), set()
@@ -445,7 +444,7 @@ class World:
         memory = self._memory(i)
         if memory is not None:
             with LOCK:
-                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)], recipes=make_again,
+                memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)],
                                      far=(COPY_IN, MAPPED)[j // 8 % 2], shares_chains=j % 3 > 0))
 
     def arrive_all(self, i, j):
@@ -632,10 +631,9 @@ class World:
             if not memory.closed and spare_bytes != sum(map(self._counted_bytes, spare)):
                 raise DifferenceError(f'the account says that {spare_bytes} bytes are spare')
             counted = sum(self._counted_bytes(each) for each in alive if each.memory is memory) - spare_bytes
-            for block, ref, _ in memory._arrivals._blocks:  # a copy that nobody waits for any more
-                storage = ref()
-                if storage is None or storage.root() is not arrays.root_of(block):
-                    counted += block.nbytes
+            roots = {id(each.root()) for each in alive}
+            targets = {id(root): root for root in (arrays.root_of(block) for block, _ in memory._targets)}
+            counted += sum(root.nbytes for key, root in targets.items() if key not in roots)  # nobody waits for these
             counted += sum(each.nbytes for each in Account._blocks.values()  # spare once; the program alone holds it
                            if each.account is memory and each.storage() is None and each.root() is not None)
             if not memory.closed and near_bytes != counted:

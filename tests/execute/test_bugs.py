@@ -8,12 +8,15 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
+from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.as_strided import AsStrided
 from ooc_training import ooc, send_all_away
 
 import chainer_ooc
+from chainer_ooc.backends.arrays import layout_of
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, SpillError
 from chainer_ooc.execute import manager
+from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, VariablePlace
 from chainer_ooc.execute.prototype import prepare, prepare_afterwards
 from chainer_ooc.execute.storage import Storage
 
@@ -529,7 +532,6 @@ def test_a_refusal_shows_one_traceback():
     assert caught.value.__context__ is None or caught.value.__suppress_context__
 
 
-
 class Tagged(np.ndarray):
     """Any subclass."""
 
@@ -568,3 +570,20 @@ def test_a_batch_of_a_subclass_of_arrays(policy, kind, tmp_path):
         chainer.config.ooc_budget = int(1.2 * refused.value.floor_bytes)
         chainer_ooc.reset()
         assert program() == expected
+
+
+@pytest.mark.parametrize('kind', ['node', 'Variable', 'output', 'attribute'])
+def test_a_place_whose_owner_has_just_died_takes_nothing(kind):
+    """The collector came between two steps of a swap-out, and took a graph that lay in a cycle: AttributeError."""
+    variable, = Tanh().apply((chainer.Variable(np.ones(8, 'f')),))
+    function = variable.creator_node
+    function.hidden = array = variable.array
+    place = {'node': NodePlace(variable.node), 'Variable': VariablePlace(variable.node),
+             'output': OutputPlace(function, 0), 'attribute': AttributePlace(function, 'hidden')}[kind]
+    assert place.get() is array or kind == 'node'
+    away = Away(None, layout_of(array, array))
+    del variable, function
+    for content in (away, array):
+        place.put(content)
+        place.watch(away)
+        assert place.get() is None

@@ -175,8 +175,14 @@ def test_map_that_is_dropped_before_its_last_use_is_found(plant):
         early = {position - 1: freed for position, freed in orders.free_after.items()}
         return dataclasses.replace(orders, free_after=early)
 
+    def lose(storage):
+        root = storage.root()
+        storage._empty()
+        storage._go('lose')
+        del root
+
     plant(plans, 'give_orders', drop_early)
-    plant(Storage, 'spare', Storage.lose)  # else it is there all the same
+    plant(Storage, 'spare', lose)  # else it is there all the same
     assert finding()
 
 

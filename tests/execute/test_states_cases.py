@@ -23,7 +23,6 @@ from chainer_ooc.execute.places import OutputPlace
 from chainer_ooc.execute.prototype import prepare
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.seen import retained
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
@@ -36,7 +35,7 @@ def memories():
     """Two sessions'."""
     made = [Residency(ChaosBackend(seed)) for seed in range(2)]
     for memory in made:
-        memory.enter(Context(Tally(memory.backend), recipes=make_again))
+        memory.enter(Context(Tally(memory.backend)))
     yield made
     for memory in made:
         memory.backend.close()
@@ -407,7 +406,7 @@ def test_what_is_made_from_a_map_that_the_program_reads_is_right_after_any_inter
 
 def short_of_memory(memory, *storages):
     """All storages are away, and there is room for none."""
-    memory.enter(Context(Tally(memory.backend), budget_bytes=0, recipes=make_again))
+    memory.enter(Context(Tally(memory.backend), budget_bytes=0))
     for each in storages:
         if each.state is State.RESIDENT:
             away(each)
@@ -430,6 +429,14 @@ def test_a_map_that_the_program_reads_stays_while_what_is_made_from_it_is_made(m
         memories[0].open(storage)
     shown.array[...] = 0
     assert np.array_equal(output.array, np.tanh(np.tanh(values()) * (values() * 2)))
+
+
+def test_what_died_before_it_was_dropped_is_not_spare_and_held_by_nobody(memories):
+    shown = chainer.Variable(values())
+    storage = stored(memories[0], shown)
+    del shown
+    memories[0].drop(storage, may_lose=True)
+    assert (storage.state, storage.is_held_on()) == (State.RESIDENT, False)
 
 
 def test_a_function_that_retains_two_outputs_has_both_where_there_is_room_for_none(memories):
@@ -557,7 +564,7 @@ def test_a_mapped_map_can_be_read_by_recipes_after_it_was_let_go_and_that_was_in
     shown.retain_data()
     storage = stored(memories[0], shown)
     away(storage)
-    memories[0].enter(Context(Tally(memories[0].backend), far=MAPPED, recipes=make_again))
+    memories[0].enter(Context(Tally(memories[0].backend), far=MAPPED))
     assert np.array_equal(shown.array, values())
     interrupted(lambda: memories[0].swap_out(storage), moments)
     output, lost = applied(memories[0], Tanh, shown)
@@ -588,7 +595,7 @@ def test_a_mapped_map_whose_read_was_interrupted_leaves_and_comes_back_for_recip
     assert memories[1].give_up(lost)
     storage, = (each for each in memories[1]._all if each is not lost)
     away(storage)
-    memories[1].enter(Context(Tally(memories[1].backend), far=MAPPED, recipes=make_again))
+    memories[1].enter(Context(Tally(memories[1].backend), far=MAPPED))
     interrupted(lambda: shown.array, moments)
     memories[1].swap_out(storage)
     with computing():
