@@ -102,7 +102,7 @@ def _bytes(name: str, value: Any, least: int = 1) -> int:
     except (ValueError, OverflowError) as error:
         raise _refuse(name, value, str(error)) from None
     if nbytes < least:
-        raise _refuse(name, value, f'it must be at least {least} bytes')
+        raise _refuse(name, value, f'it must be at least {least} byte{"" if least == 1 else "s"}')
     return nbytes
 
 
@@ -117,6 +117,8 @@ def _folder(name: str, value: Any) -> str | None:
         folder = os.fsdecode(value)
     except TypeError:
         raise _refuse(name, value, 'use None or the path of a folder') from None
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise _refuse(name, value, 'that is no folder; name one, or use None for the temporary folder')
     if not os.path.isdir(folder):
         raise _refuse(name, value, 'there is no such folder; make it, or use None for the temporary folder')
     if not os.access(folder, os.W_OK | os.X_OK):

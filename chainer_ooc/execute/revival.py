@@ -23,6 +23,9 @@ from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.transit import Transit
 
+_ADVICE = ('the next iteration plans for this use. To go on now raise chainer.config.ooc_budget, or use policy '
+           "'swap-all', whose maps can be read as long as their graph lives")
+
 
 def make_again(memory: Transit, storage: Storage) -> ByteArray:
     """Makes a lost storage resident, and gives its block.
@@ -39,13 +42,11 @@ def make_again(memory: Transit, storage: Storage) -> ByteArray:
         return _run(memory, storage, _chain(storage) if is_planned else write_afterwards(storage), pinned)
     except (LostMapError, RecursionError) as error:
         memory.context.on_lost(storage)
-        if is_planned:
+        if is_planned or str(error).endswith(_ADVICE):  # it is of a map that this one needs, and has said all
             raise
         raise LostMapError(
             f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when its '
-            f'room was needed, and cannot be made again: {error}; the next iteration plans for this use. To go on now '
-            "raise chainer.config.ooc_budget, or use policy 'swap-all', whose maps can be read as long as their graph "
-            'lives') from error
+            f'room was needed, and cannot be made again: {error}; {_ADVICE}') from error
     finally:
         memory.pin(pinned)
 

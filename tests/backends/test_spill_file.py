@@ -1,4 +1,5 @@
 """The spill file: nameless, private, and clear about what fails."""
+import contextlib
 import errno
 import gc
 import os
@@ -180,16 +181,34 @@ def test_a_file_that_ends_too_early_is_an_error(spill):
 
 
 def test_a_full_disk_is_found_while_growing(spill, file_size_limit):
-    with pytest.raises(SpillError, match=r'growing the spill file .*needed 9.0 MiB, free .*ooc_spill_dir') as caught:
+    with pytest.raises(SpillError, match=r'growing the spill file .*needed 9.0 MiB, free ') as caught:
         spill.grow(0, 9 * MB)
     assert caught.value.errno == errno.EFBIG
+    assert 'may have 7.6 MiB: raise that limit (ulimit -f)' in str(caught.value)
     assert spill.free_bytes(0) == file_size_limit
+
+
+def test_too_many_open_files_are_no_fault_of_the_folder(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    here = len(os.listdir('/proc/self/fd'))
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (here + 8, before[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open('/dev/null', os.O_RDONLY))
+        with pytest.raises(SpillError, match=r'Too many open files; raise that limit \(ulimit -n\)'):
+            SpillFile(str(tmp_path))
+    finally:
+        for each in held:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_full_disk_is_found_while_writing(spill, file_size_limit):
     source = numbers(9 * MB)
     before = source.copy()
-    with pytest.raises(SpillError, match=r'writing to the spill file .*needed 9.0 MiB, free .*ooc_spill_dir'):
+    with pytest.raises(SpillError, match=r'writing to the spill file .*needed 9.0 MiB, free .*ulimit -f'):
         spill.write(source.data, 0)
     assert np.array_equal(source, before)
 

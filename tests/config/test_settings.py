@@ -31,7 +31,7 @@ NO_AMOUNT = 'is no amount of bytes; write a number'
 BYTES = [
     ('12 bananas', "'12 bananas' is no amount of bytes; write a number of bytes, or one with a unit of 'kB', 'MB'"),
     ('-1GB', NO_AMOUNT), (True, NO_AMOUNT), ([], NO_AMOUNT), (float('nan'), NO_AMOUNT), ({}, NO_AMOUNT)]
-POSITIVE = [*BYTES, *((value, 'it must be at least 1 bytes') for value in (0, -5, '0GB', 0.5))]
+POSITIVE = [*BYTES, *((value, 'it must be at least 1 byte') for value in (0, -5, '0GB', 0.5))]
 WHOLE = 'use a whole number of iterations, at least 1'
 LEVEL = "use None or a level of Python's logging, such as 'INFO' or logging.INFO"
 BAD = {
@@ -39,7 +39,8 @@ BAD = {
             for value in ('bananas', '', 'KEEP', 1, True)],
     'ooc_budget': POSITIVE,
     'ooc_spill_dir': [('/nowhere/at/all', 'there is no such folder; make it'), (5, 'use None or the path of a folder'),
-                      *((value, 'there is no such folder') for value in ('', __file__, 'a\0b'))],
+                      *((value, 'there is no such folder') for value in ('', 'a\0b')),
+                      *((value, 'that is no folder; name one') for value in (__file__, '/dev/null'))],
     'ooc_host_limit': POSITIVE,
     'ooc_workspace': POSITIVE,
     'ooc_min_bytes': [*BYTES, (None, NO_AMOUNT), (-1, 'it must be at least 0 bytes')],

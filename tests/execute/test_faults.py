@@ -152,7 +152,7 @@ class FileSizeLimit:
 @pytest.mark.parametrize('policy', SWAPPING)
 def test_a_file_that_may_not_grow(policy):
     error = train_with_a_fault('residual', policy, 0, FileSizeLimit(20_000), SpillError)
-    assert 'ooc_spill_dir' in str(error)
+    assert 'files of this process may have 20000 bytes: raise that limit (ulimit -f)' in str(error)
 
 
 @pytest.mark.host

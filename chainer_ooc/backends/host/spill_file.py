@@ -167,12 +167,17 @@ class SpillFile:
         self._write_back.wrote(start, nbytes, self._dirty_bytes())
 
     def _failure(self, error: OSError, step: str, nbytes: int) -> SpillError:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        advice = _NEXT_STEP if full else (
-            'the array is still whole in the other tier; if it happens again check the disk, or set '
-            'chainer.config.ooc_spill_dir to another folder')
         return SpillError(error.errno, f'{step} in {self.folder!r} failed: {error.strerror} '
-                          f'(needed {format_bytes(nbytes)}, free {self._free_text()}); {advice}')
+                          f'(needed {format_bytes(nbytes)}, free {self._free_text()}); {self._next_step(error)}')
+
+    def _next_step(self, error: OSError) -> str:
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if error.errno == errno.EFBIG and limit != resource.RLIM_INFINITY:
+            return f'files of this process may have {format_bytes(limit)}: raise that limit (ulimit -f)'
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return _NEXT_STEP
+        return ('the array is still whole in the other tier; if it happens again check the disk, or set '
+                'chainer.config.ooc_spill_dir to another folder')
 
     def _free_text(self) -> str:
         try:
@@ -204,8 +209,10 @@ def _open_nameless(folder: str) -> io.FileIO:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
     except OSError as error:
-        raise SpillError(error.errno, f'cannot make a spill file in {folder!r}: {error.strerror}; set '
-                         'chainer.config.ooc_spill_dir to a folder that exists and can be written to') from error
+        advice = ('raise that limit (ulimit -n), or close files' if error.errno in (errno.EMFILE, errno.ENFILE) else
+                  'set chainer.config.ooc_spill_dir to a folder that exists and can be written to')
+        raise SpillError(
+            error.errno, f'cannot make a spill file in {folder!r}: {error.strerror}; {advice}') from error
 
 
 def _open(path: str, flags: int) -> io.FileIO:
