@@ -6,11 +6,12 @@ same beginning takes over, or none does, and the iteration goes on without order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
+from chainer_ooc.execute.expected import Used
 from chainer_ooc.execute.plans import NO_ORDERS, Graph, Graphs
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
@@ -28,7 +29,6 @@ class Following:
         graph: the one that is followed, or None.
         orders: of its plan; none without a graph.
         left: one was followed, and then the program differed.
-        standing: what lives beside the maps.
     """
 
     def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None]):
@@ -38,26 +38,29 @@ class Following:
         self._graphs = graphs
         self._settings = settings
         self._budget_bytes = 0
-        self.standing = Standing(0, 0)
+        self._standing: Callable[[Mapping[int | None, Used]], Standing] = lambda used: Standing(0, 0)
         self._reserve = reserve
         self._next_swap_in = 0
 
-    def begin(self, label: str, arguments: str, first_bytes: int, standing: Standing, budget_bytes: int) -> None:
+    def begin(self, label: str, arguments: str, first_bytes: int,
+              standing: Callable[[Mapping[int | None, Used]], Standing], budget_bytes: int,
+              doubt: str = '') -> None:
         """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
 
         Args:
             label: of the call.
             arguments: forms of its inputs.
             first_bytes: size of its first input.
-            standing: what lives beside the maps.
+            standing: gives what lives beside the maps of a graph that did so with parameters.
             budget_bytes: for all of it.
+            doubt: why what is known of the graph may not be all, or ''.
 
         Raises:
             InfeasibleBudgetError: no plan for that graph keeps within the budget.
             PlanMismatchError: the file has a plan for that graph which does not hold here.
             SpillError: far memory is too small for the plan.
         """
-        self.standing, self._budget_bytes = standing, budget_bytes
+        self._standing, self._budget_bytes = standing, budget_bytes
         known = self._graphs.beginning_with(label, arguments)
         if known is None:
             known = self._graphs.resembling(label, arguments, first_bytes)
@@ -65,10 +68,14 @@ class Following:
             self._follow(known)
         except (InfeasibleBudgetError, SpillError) as error:
             if isinstance(error, InfeasibleBudgetError) and (known is None or known.is_metered):
-                raise self._graphs.largest_refusal(error, self._settings, self.standing) from None
+                raise self._graphs.largest_refusal(error, self._settings, self._standing, doubt) from None
             if known is None or known.is_metered:
                 raise
             # The truth may be smaller: without a plan the iteration is recorded.
+
+    def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
+        """What to say where a computation does not fit: it, and all that is known to come, with what stands now."""
+        return self._graphs.largest_refusal(error, self._settings, self._standing, error.doubt)
 
     @property
     def is_certain(self) -> bool:
@@ -145,7 +152,7 @@ class Following:
     def _follow(self, graph: Graph | None) -> None:
         if graph is None or graph.recordings < self._settings.profile_iterations:
             return
-        orders = graph.orders_for(self._settings, self._budget_bytes, self.standing, self._reserve, self._graphs.saved)
+        orders = graph.orders_for(self._settings, self._budget_bytes, self._standing, self._reserve, self._graphs.saved)
         self.graph, self.orders = graph, orders
 
     def _leave(self) -> None:

@@ -23,6 +23,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute.expected import Used
 from chainer_ooc.execute.saved_plans import SavedPlans
 from chainer_ooc.execute.times import Times, Timing
 from chainer_ooc.schedule.plan import Plan, plan_within
@@ -31,6 +32,9 @@ from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import scale
 
 GRAPHS = 64
+
+#: Of so many models that one graph has run it is known which parameters are theirs.
+MODELS = 8
 
 #: A refusal names a budget that is enough for so many of the latest graphs.
 ASKED_GRAPHS = 8
@@ -89,6 +93,7 @@ class Graph:
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
         left_bytes: what iterations before had left when it ran last.
+        used: what its last iterations did with parameters, by a parameter of each model; the latest last.
         is_disturbed: other threads were at work while it was recorded.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
@@ -105,6 +110,7 @@ class Graph:
     is_loaded: bool = False
     plan: Plan | None = None
     left_bytes: int = 0
+    used: dict[int | None, Used] = field(default_factory=dict)
     is_disturbed: bool = False
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
@@ -114,8 +120,8 @@ class Graph:
     _estimates: dict[int, Graph] = field(default_factory=dict)
 
     def orders_for(
-            self, settings: Settings, budget_bytes: int, standing: Standing, reserve: Callable[[int], None],
-            saved: SavedPlans | None = None) -> Orders:
+            self, settings: Settings, budget_bytes: int, standing: Callable[[Mapping[int | None, Used]], Standing],
+            reserve: Callable[[int], None], saved: SavedPlans | None = None) -> Orders:
         """Plans, once for each policy, budget and threshold, and has `reserve` check that far memory holds the plan.
 
         Plans come from the file of `saved` if they were loaded from there, and go there.
@@ -129,7 +135,7 @@ class Graph:
         if key not in self.orders:
             plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
             if plan is None:
-                plan = self._planned(settings, budget_bytes, standing)
+                plan = self._planned(settings, budget_bytes, standing(self.used))
             reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                         if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
@@ -175,6 +181,13 @@ class Graph:
         if missing_bytes and followed and not self.is_loaded:
             self.slack_bytes += max(missing_bytes, self.slack_bytes)
             self._forget_orders()
+
+    def note_used(self, model: int | None, used: Used) -> None:
+        """An iteration of it is over, in which one of its models did so with parameters."""
+        self.used.pop(model, None)
+        self.used[model] = used
+        if len(self.used) > MODELS:
+            del self.used[next(iter(self.used))]
 
     def refusal(self, settings: Settings, budget_bytes: int, standing: Standing) -> InfeasibleBudgetError | None:
         """What the graph would say to a budget, or None if a plan keeps within it."""
@@ -240,6 +253,7 @@ class Graph:
             trace = scale(self.trace, 2 ** (doublings / ESTIMATES_PER_DOUBLING))
             self._estimates[doublings] = Graph(
                 trace, self.signatures, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True)
+        self._estimates[doublings].used = self.used
         return self._estimates[doublings]
 
     def starts_like(self, signatures: list[str]) -> bool:
@@ -316,7 +330,8 @@ class Graphs:
         return bool(loaded)
 
     def largest_refusal(self, error: InfeasibleBudgetError, settings: Settings,
-                        standing: Standing) -> InfeasibleBudgetError:
+                        standing_of: Callable[[Mapping[int | None, Used]], Standing],
+                        doubt: str) -> InfeasibleBudgetError:
         """A program may have several graphs, as double backprop has two: the budget must be enough for each.
 
         What somebody holds of one graph, and a later backward pass reads, stands while the next one runs; and so does
@@ -325,23 +340,24 @@ class Graphs:
         Args:
             error: of one graph.
             settings: what plans are made for.
-            standing: what lives beside the maps.
+            standing_of: gives what lives beside the maps of a graph.
+            doubt: why all of this may not be enough, or ''.
         """
-        floor_bytes, where = error.floor_bytes, error.where
+        floor_bytes, where, expected_bytes = error.floor_bytes, error.where, 0
         graphs = list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
         kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused)
                 for graph in graphs}
         for graph in graphs:
             kept_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
-            more_bytes = standing.expected_bytes + max(0, graph.left_bytes - standing.left_bytes, kept_bytes)
-            stands = Standing(standing.forward_bytes + more_bytes, standing.backward_bytes + more_bytes)
+            standing = standing_of(graph.used)
+            stands = standing.to_come(max(0, graph.left_bytes - standing.left_bytes, kept_bytes))
             other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
             if other is not None and other.floor_bytes > floor_bytes:
-                floor_bytes, where = other.floor_bytes, other.where
+                floor_bytes, where, expected_bytes = other.floor_bytes, other.where, standing.expected_bytes
         return InfeasibleBudgetError(
             settings.policy, error.budget_bytes, floor_bytes, where,
-            expected_bytes=standing.expected_bytes if floor_bytes > error.floor_bytes else 0,
-            doubt=BESIDE_THREADS if any(each.is_disturbed for each in graphs) else '')
+            expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
+            doubt=doubt or (BESIDE_THREADS if any(each.is_disturbed for each in graphs) else ''))
 
     def use(self, graph: Graph) -> None:
         """Makes a graph the latest."""

@@ -240,7 +240,7 @@ class Session:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 iteration.graph.note_timing(timing)
         if iteration.graph is not None:
-            iteration.graph.left_bytes = iteration.following.standing.left_bytes
+            iteration.room.tell(iteration.graph)
 
     def _hand_over(self, iteration: Iteration) -> None:
         """What an iteration has left and cannot be moved becomes the program's own.
