@@ -22,6 +22,9 @@ import numpy as np
 
 from chainer_ooc.execute.places import array_of
 
+#: Of so many models that one graph has run it is known which parameters are theirs.
+MODELS = 8
+
 
 @dataclass(frozen=True)
 class Used:
@@ -36,6 +39,24 @@ class Used:
     own: frozenset[int]
     beside: frozenset[int]
     cleared: frozenset[int]
+
+
+class Models:
+    """What the last iterations of a graph did with parameters, of each model that it has run."""
+
+    def __init__(self) -> None:
+        self._used: dict[int | None, Used] = {}
+
+    def of(self, model: int | None) -> Used | None:
+        """Of a model, by the number of its first parameter, or else of the one that ran last, if there is one."""
+        return self._used.get(model, next(reversed(self._used.values()), None) if self._used else None)
+
+    def note(self, model: int | None, used: Used) -> None:
+        """An iteration of a model is over."""
+        self._used.pop(model, None)
+        self._used[model] = used
+        if len(self._used) > MODELS:
+            del self._used[next(iter(self._used))]
 
 
 class Expected:

@@ -8,6 +8,7 @@ that was never seen is estimated from another size of it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 import sys
@@ -23,7 +24,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute.expected import Used
+from chainer_ooc.execute.expected import Models
 from chainer_ooc.execute.saved_plans import SavedPlans
 from chainer_ooc.execute.times import Times, Timing
 from chainer_ooc.schedule.plan import Plan, plan_within
@@ -33,14 +34,12 @@ from chainer_ooc.trace.scaling import scale
 
 GRAPHS = 64
 
-#: Of so many models that one graph has run it is known which parameters are theirs.
-MODELS = 8
-
 #: A refusal names a budget that is enough for so many of the latest graphs.
 ASKED_GRAPHS = 8
 
 #: Why a floor that was named may not be the last, see `InfeasibleBudgetError.doubt`.
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
+FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
 
 #: How finely estimates grow: by a fourth root of two.
 ESTIMATES_PER_DOUBLING = 4
@@ -93,8 +92,10 @@ class Graph:
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
         left_bytes: what iterations before had left when it ran last.
-        used: what its last iterations did with parameters, by a parameter of each model; the latest last.
+        used: what its last iterations did with parameters.
         is_disturbed: other threads were at work while it was recorded.
+        number: it was the so-many-th to be recorded, from 1 on.
+        has_returned: it was met again.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
         is_loaded: its plan is in the file that it came from.
@@ -110,8 +111,10 @@ class Graph:
     is_loaded: bool = False
     plan: Plan | None = None
     left_bytes: int = 0
-    used: dict[int | None, Used] = field(default_factory=dict)
+    used: Models = field(default_factory=Models)
     is_disturbed: bool = False
+    number: int = 0
+    has_returned: bool = False
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _followed: list[Plan] = field(default_factory=list)
@@ -120,7 +123,7 @@ class Graph:
     _estimates: dict[int, Graph] = field(default_factory=dict)
 
     def orders_for(
-            self, settings: Settings, budget_bytes: int, standing: Callable[[Mapping[int | None, Used]], Standing],
+            self, settings: Settings, budget_bytes: int, standing_of: Callable[[Models], Standing],
             reserve: Callable[[int], None], saved: SavedPlans | None = None) -> Orders:
         """Plans, once for each policy, budget and threshold, and has `reserve` check that far memory holds the plan.
 
@@ -135,7 +138,7 @@ class Graph:
         if key not in self.orders:
             plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
             if plan is None:
-                plan = self._planned(settings, budget_bytes, standing(self.used))
+                plan = self._planned(settings, budget_bytes, standing_of(self.used))
             reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                         if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
@@ -181,13 +184,6 @@ class Graph:
         if missing_bytes and followed and not self.is_loaded:
             self.slack_bytes += max(missing_bytes, self.slack_bytes)
             self._forget_orders()
-
-    def note_used(self, model: int | None, used: Used) -> None:
-        """An iteration of it is over, in which one of its models did so with parameters."""
-        self.used.pop(model, None)
-        self.used[model] = used
-        if len(self.used) > MODELS:
-            del self.used[next(iter(self.used))]
 
     def refusal(self, settings: Settings, budget_bytes: int, standing: Standing) -> InfeasibleBudgetError | None:
         """What the graph would say to a budget, or None if a plan keeps within it."""
@@ -271,6 +267,7 @@ class Graphs:
     def __init__(self) -> None:
         self.saved: SavedPlans | None = None
         self._graphs: OrderedDict[tuple[str, ...], Graph] = OrderedDict()
+        self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -306,10 +303,11 @@ class Graphs:
         signatures = tuple(call.signature for call in trace.calls)
         graph = self._graphs.get(signatures)
         if graph is None:
-            graph = self._graphs[signatures] = Graph(trace, signatures, Times(measured(trace)), is_metered=metered)
+            graph = self._graphs[signatures] = Graph(
+                trace, signatures, Times(measured(trace)), is_metered=metered, number=next(self._numbers))
         else:
             graph.record_again(trace, metered)
-        self.use(graph)
+            self.use(graph)
         if len(self._graphs) > GRAPHS:
             self._graphs.popitem(last=False)
         return graph
@@ -330,8 +328,7 @@ class Graphs:
         return bool(loaded)
 
     def largest_refusal(self, error: InfeasibleBudgetError, settings: Settings,
-                        standing_of: Callable[[Mapping[int | None, Used]], Standing],
-                        doubt: str) -> InfeasibleBudgetError:
+                        standing_of: Callable[[Models], Standing], doubt: str) -> InfeasibleBudgetError:
         """A program may have several graphs, as double backprop has two: the budget must be enough for each.
 
         What somebody holds of one graph, and a later backward pass reads, stands while the next one runs; and so does
@@ -357,10 +354,19 @@ class Graphs:
         return InfeasibleBudgetError(
             settings.policy, error.budget_bytes, floor_bytes, where,
             expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
-            doubt=doubt or (BESIDE_THREADS if any(each.is_disturbed for each in graphs) else ''))
+            doubt=doubt)
+
+    def doubt_of(self, graph: Graph) -> str:
+        """Why a floor that is named when a graph begins again may not be the last, or ''."""
+        if any(each.is_disturbed for each in self._graphs.values()):
+            return BESIDE_THREADS
+        others = [each for each in self._graphs.values() if each is not graph]
+        is_first = all(graph.number <= each.number for each in others)
+        return '' if is_first or graph.has_returned or any(each.has_returned for each in others) else FIRST_ROUND
 
     def use(self, graph: Graph) -> None:
-        """Makes a graph the latest."""
+        """Makes a graph, which was met again, the latest."""
+        graph.has_returned = True
         if graph.signatures in self._graphs:
             self._graphs.move_to_end(graph.signatures)
 

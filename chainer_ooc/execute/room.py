@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute.expected import Used
+from chainer_ooc.execute.expected import Models, Used
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph
@@ -133,7 +133,7 @@ class Room:
         if self._in_backward is not None:
             own = frozenset(self._own)
             beside = self._in_backward - own
-            graph.note_used(self._model(), Used(own, beside, self._at_first - own - beside))
+            graph.used.note(self._model(), Used(own, beside, self._at_first - own - beside))
 
     def scratch_bytes(self, recorded: bool) -> int:
         """What was allocated since recording began and is no feature map; else the new gradients of parameters."""
@@ -180,10 +180,9 @@ class Room:
         tally.peak_bytes = max(tally.peak_bytes, self._memory.near_bytes() + above_bytes)
 
 
-def _standing(parameters: Parameters, model: int | None, left_bytes: int, used: Mapping[int | None, Used]) -> Standing:
+def _standing(parameters: Parameters, model: int | None, left_bytes: int, models: Models) -> Standing:
     """What lives through an iteration beside its feature maps, if its graph did so with parameters before."""
-    latest = next(reversed(list(used.values())), None)
-    return parameters.standing(used.get(model, latest), left_bytes)
+    return parameters.standing(models.of(model), left_bytes)
 
 
 def can_leave(storage: Storage, min_bytes: int) -> bool:

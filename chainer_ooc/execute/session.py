@@ -49,6 +49,8 @@ class Session:
         settings: those of the iteration in hand.
     """
 
+    _made = 0  # sessions of all threads, so far
+
     def __init__(self, settings: config.Settings, backend: Backend, has_company: Callable[[], bool]):
         self.settings = settings
         log.set_level(settings.log_level)
@@ -65,6 +67,8 @@ class Session:
         self._left_behind: list[weakref.ref[Storage]] = []
         self._has_company = has_company
         self._disturbed = False  # the iteration in hand is, by what other threads compute
+        self._made_before = 0
+        Session._made += 1
 
     # --- what the seams call ---------------------------------------------------------------------------------------
 
@@ -141,6 +145,7 @@ class Session:
             result = backprop(*args, **kwargs)
             with LOCK:
                 self._stats = iteration.end_backward()
+                self._disturbed |= self._has_company() or Session._made != self._made_before
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         except BaseException as error:
@@ -211,7 +216,7 @@ class Session:
         self._end()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._uncertain = False
-        self._disturbed = self._has_company()
+        self._disturbed, self._made_before = self._has_company(), Session._made
         self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             recording=self._uncertain, proven_bytes=self._proven_bytes if self.settings.budget_bytes is None else 0)
@@ -229,7 +234,7 @@ class Session:
         self._uncertain = self._uncertain or iteration.following.left
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
-            iteration.graph.is_disturbed = self._disturbed or self._has_company()
+            iteration.graph.is_disturbed = self._disturbed
             self._uncertain = not self._known()
             log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         elif iteration.following.graph is not None:

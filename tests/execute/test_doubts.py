@@ -1,4 +1,5 @@
 """Floors say when they may not be the last: `InfeasibleBudgetError.doubt`."""
+import gc
 import threading
 
 import chainer
@@ -76,3 +77,77 @@ def test_a_floor_that_is_named_within_an_iteration_is_in_doubt():
         with pytest.raises(InfeasibleBudgetError) as refused:
             iterate(3, clears=False)
     assert 'under way' in refused.value.doubt
+
+
+def iterate(*dtypes):
+    """An iteration for each dtype, which is another graph."""
+    for dtype in dtypes:
+        F.sum(F.tanh(F.sin(chainer.Variable(np.ones((64, 64), dtype))))).backward()
+
+
+@pytest.mark.parametrize(('dtypes', 'doubt'), [('ff', ''), ('fdf', ''), ('fdd', 'not come back'), ('fded', 'not come')])
+def test_a_floor_is_in_doubt_while_the_program_has_not_come_back_to_its_first_graph(dtypes, doubt):
+    """A graph that begins like a known one, as in an inner loop with a step more, is known when it was recorded."""
+    with ooc(budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+        iterate(*dtypes)
+    assert bool(refused.value.doubt) == bool(doubt)
+    assert doubt in refused.value.doubt
+
+
+def test_a_floor_is_without_doubt_when_some_graph_has_returned():
+    with ooc():
+        iterate(*'fded')
+    with ooc(budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+        iterate('e')
+    assert refused.value.doubt == ''
+
+
+def test_a_floor_is_in_doubt_when_a_thread_has_come_and_gone_while_it_was_recorded():
+    """Half of the forward pass in a thread of its own: it was looked for when the iteration began and had ended."""
+    model = chainer.ChainList(L.Linear(64, 64), L.Linear(64, 64))
+
+    def half(h, found):
+        with ooc(budget=1):
+            found.append(F.tanh(model[1](h)))
+
+    def iterate():
+        h, found = F.tanh(model[0](np.ones((256, 64), np.float32))), []
+        worker = threading.Thread(target=half, args=(h, found))
+        worker.start()
+        worker.join()
+        F.sum(found.pop()).backward()
+
+    with ooc(budget=1):
+        iterate()
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            iterate()
+    assert 'other threads' in refused.value.doubt
+
+
+def test_a_known_graph_that_takes_over_within_an_iteration_is_refused_with_the_floor_of_all():
+    """It named what it needed itself, without what parameters will bring, and without the other graphs."""
+    np.random.seed(0)
+    model = chainer.ChainList(*[L.Linear(256, 256) for _ in range(3)])
+    optimizer = chainer.optimizers.Adam().setup(model)
+
+    def iterate(repeats):
+        h = F.tanh(model[0](np.ones((64, 256), np.float32)))
+        h = F.tanh(model[repeats](F.concat([h] * 4 * repeats, axis=0)))
+        model.cleargrads()
+        F.sum(h).backward()
+
+    with ooc():
+        for repeats in (2, 1, 2, 1, 2, 1, 2, 1):
+            iterate(repeats)
+    with ooc(budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+        iterate(1)
+    floor_bytes = refused.value.floor_bytes
+    del refused
+    gc.collect()  # what the frames of a refused iteration held
+    with ooc(budget=2_000_000):
+        iterate(1)
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            iterate(2)
+    assert refused.value.floor_bytes == floor_bytes
+    assert refused.value.expected_bytes > 0
+    del optimizer

@@ -83,7 +83,8 @@ class _Writer:
         self.live: dict[int, Event] = {}  # by block
         self.block_of: dict[int, int] = {}  # of each map that has one
         self.gradients: list[int] = []  # and other blocks beside maps, the youngest last
-        self.other_bytes = [each.other_bytes for each in (*self.trace.calls, *self.trace.steps)]
+        self.other_bytes = [call.other_bytes for call in self.trace.calls]
+        self.other_bytes += [step.other_bytes for step in self.trace.steps]
         self.late_growth_bytes = 0
         self.old_gradients: int | None = None
         self.position, self.at_edge = BEFORE, True
