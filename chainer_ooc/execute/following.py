@@ -12,7 +12,8 @@ from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.expected import Models
-from chainer_ooc.execute.plans import NO_ORDERS, Graph, Graphs
+from chainer_ooc.execute.orders import NO_ORDERS
+from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 

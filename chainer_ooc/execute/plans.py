@@ -13,11 +13,10 @@ import math
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend
-from chainer_ooc.classify.decision import Shared
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
@@ -25,10 +24,10 @@ from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.expected import Models
+from chainer_ooc.execute.orders import Orders, give_orders
 from chainer_ooc.execute.saved_plans import SavedPlans
 from chainer_ooc.execute.times import Times, Timing
 from chainer_ooc.schedule.plan import Plan, plan_within
-from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import scale
 
@@ -39,45 +38,11 @@ ASKED_GRAPHS = 8
 
 #: Why a floor that was named may not be the last, see `InfeasibleBudgetError.doubt`.
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
+MISSED = 'the program has run a graph that is not recorded yet, since it began like a known one'
 FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
 
 #: How finely estimates grow: by a fourth root of two.
 ESTIMATES_PER_DOUBLING = 4
-
-
-@dataclass(frozen=True)
-class Orders:
-    """A plan as execution reads it: by position. Without a plan there are none.
-
-    Attributes:
-        plan: the plan itself, or None.
-        leave_after: maps to swap out after a call or step.
-        forget_after: maps to give up after a call, since they will be made again; or, where only chains read them,
-            to leave to themselves.
-        free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
-        recipes: calls that may run again.
-        forgettable: the maps of `forget_after`.
-        swap_ins: in order.
-        synchronous: copies are waited for at the end of each call and step.
-        mapped: what was swapped out is read where it is.
-        shares_chains: what of a chain of recomputations stays for the steps after.
-        uses: by map, the positions of backward that use it.
-    """
-
-    plan: Plan | None = None
-    leave_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    forget_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    free_after: Mapping[int, Sequence[tuple[int, bool]]] = field(default_factory=dict)
-    swap_ins: tuple[SwapIn, ...] = ()
-    recipes: frozenset[int] = frozenset()
-    forgettable: frozenset[int] = frozenset()
-    synchronous: bool = False
-    mapped: bool = False
-    shares_chains: Shared = True
-    uses: Sequence[Sequence[int]] = ()
-
-
-NO_ORDERS = Orders()
 
 
 @dataclass
@@ -268,6 +233,7 @@ class Graphs:
         self.saved: SavedPlans | None = None
         self._graphs: OrderedDict[tuple[str, ...], Graph] = OrderedDict()
         self._numbers = itertools.count(1)
+        self._has_missed = False
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -305,6 +271,7 @@ class Graphs:
         if graph is None:
             graph = self._graphs[signatures] = Graph(
                 trace, signatures, Times(measured(trace)), is_metered=metered, number=next(self._numbers))
+            self._has_missed = False
         else:
             graph.record_again(trace, metered)
             self.use(graph)
@@ -356,10 +323,16 @@ class Graphs:
             expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
             doubt=doubt)
 
+    def miss(self) -> None:
+        """An iteration is over that was of no known graph, and was not recorded."""
+        self._has_missed = True
+
     def doubt_of(self, graph: Graph) -> str:
         """Why a floor that is named when a graph begins again may not be the last, or ''."""
         if any(each.is_disturbed for each in self._graphs.values()):
             return BESIDE_THREADS
+        if self._has_missed:
+            return MISSED
         others = [each for each in self._graphs.values() if each is not graph]
         is_first = all(graph.number <= each.number for each in others)
         return '' if is_first or graph.has_returned or any(each.has_returned for each in others) else FIRST_ROUND
@@ -375,22 +348,3 @@ def _extents_aside(arguments: str) -> tuple[str, str]:
     """The forms of a call's inputs with the first one's extents left out."""
     first, _, others = arguments.partition(') ')
     return re.sub(r'\d+(?=[,)]|$)', 'n', first.rstrip(')')), others
-
-
-def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
-    """Sorts a plan by position."""
-    leave_after: dict[int, list[int]] = {}
-    forget_after: dict[int, list[int]] = {}
-    free_after: dict[int, list[tuple[int, bool]]] = {}
-    for each, verdict in zip(trace.maps, plan.verdicts, strict=True):
-        if verdict is Verdict.SWAP:
-            leave_after.setdefault(plan.leaves[each.id], []).append(each.id)
-        elif each.producer in plan.chains.calls and (verdict is Verdict.RECOMPUTE or not each.retained):
-            forget_after.setdefault(plan.leaves[each.id], []).append(each.id)
-        uses = plan.chains.uses[each.id]
-        if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
-            may_lose = verdict is Verdict.KEEP and not each.reused
-            free_after.setdefault(uses[-1], []).append((each.id, may_lose))
-    return Orders(plan, leave_after, forget_after, free_after, plan.swap_ins, plan.chains.calls,
-                  frozenset(each for maps in forget_after.values() for each in maps), plan.synchronous, plan.mapped,
-                  plan.chains.shared, plan.chains.uses)

@@ -23,6 +23,7 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
+from chainer_ooc.execute.company import Company
 from chainer_ooc.execute.computing import computing, forget_computations, is_computing, run_as
 from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.places import array_in_place
@@ -49,8 +50,6 @@ class Session:
         settings: those of the iteration in hand.
     """
 
-    _made = 0  # sessions of all threads, so far
-
     def __init__(self, settings: config.Settings, backend: Backend, has_company: Callable[[], bool]):
         self.settings = settings
         log.set_level(settings.log_level)
@@ -65,10 +64,8 @@ class Session:
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
-        self._has_company = has_company
-        self._disturbed = False  # the iteration in hand is, by what other threads compute
-        self._made_before = 0
-        Session._made += 1
+        self._company = Company(has_company)
+        self._disturbed = False  # the iteration in hand was, by what other threads compute
 
     # --- what the seams call ---------------------------------------------------------------------------------------
 
@@ -145,7 +142,7 @@ class Session:
             result = backprop(*args, **kwargs)
             with LOCK:
                 self._stats = iteration.end_backward()
-                self._disturbed |= self._has_company() or Session._made != self._made_before
+                self._disturbed = iteration.recorded and (self._disturbed or self._company.was_at_work())
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         except BaseException as error:
@@ -216,7 +213,8 @@ class Session:
         self._end()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._uncertain = False
-        self._disturbed, self._made_before = self._has_company(), Session._made
+        self._disturbed = False
+        self._company.watch()
         self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             recording=self._uncertain, proven_bytes=self._proven_bytes if self.settings.budget_bytes is None else 0)
@@ -244,6 +242,8 @@ class Session:
             if timing is not None:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 iteration.graph.note_timing(timing)
+        elif iteration.finished:
+            self._graphs.miss()
         if iteration.graph is not None:
             iteration.room.tell(iteration.graph)
 
