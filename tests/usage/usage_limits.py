@@ -8,7 +8,7 @@ _HELD = 'a frame of the program holds its batch in the last iteration, and held 
 
 #: Programs that may be refused once more at 1.02 times a floor that was named without doubt.
 UNFORESEEN = {
-    'graphs-learning_to_learn': 'its third graph reads maps of the others, of which more are near at one time than at another',
+    'graphs-learning_to_learn': 'its third graph reads maps of the others, of which now more and now fewer are near',
     'interrupts-interrupted_graph_kept_beside_the_next': 'it keeps a whole graph beside the next, for the first time',
     'interrupts-forward_abandoned': _JOINED,
     'interrupts-interrupted_after_a_step_then_backward_again': 'a hook, which is shown all inputs, comes later',
