@@ -138,7 +138,7 @@ class Room:
     def scratch_bytes(self, recorded: bool) -> int:
         """What was allocated since recording began and is no feature map; else the new gradients of parameters."""
         if recorded:
-            return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered'))
+            return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.beside.counted_bytes)
         return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes - self.beside.others_bytes)
 
     def make(self, need_bytes: int, scratch_bytes: int, is_known: bool, function: Any, way: str) -> None:

@@ -25,13 +25,15 @@ class Beside:
     Attributes:
         steady_bytes: of parameters and the optimizer's state, which stay from one iteration to the next.
         gradient_bytes: of the gradients of those that the graph uses, or of all while that is not known.
-        others_bytes: of the gradients of others.
+        others_bytes: of the gradients of others, which stay as they are in backward.
+        counted_bytes: of these, what is counted elsewhere too: some were allocated since recording began.
         with_gradients: the numbers of those that have gradients which count here.
     """
 
     steady_bytes: int = 0
     gradient_bytes: int = 0
     others_bytes: int = 0
+    counted_bytes: int = 0
     with_gradients: frozenset[int] = frozenset()
 
     @property
@@ -77,18 +79,26 @@ class Parameters:
         """Bytes of the arrays, of the gradients and of the optimizer's state.
 
         Args:
-            is_counted: whether a block, by its root, is counted elsewhere; None if no block is.
+            is_counted: whether a block, by its root, is counted elsewhere and so, but for gradients of others, does not
+                count here; None if no block is.
             own: the numbers of those that the graph uses, or None while that is not known.
         """
-        steady_bytes, gradient_bytes = 0, {}
+        steady_bytes = own_bytes = others_bytes = counted_bytes = 0
+        with_gradients = []
         self._roots = {key: ref for key, ref in self._roots.items() if ref() is not None}
         for number, parameter in self._alive():
             state = getattr(parameter.update_rule, 'state', None) or {}
             steady_bytes += sum(_nbytes(each, is_counted) for each in (array_of(parameter), *state.values()))
-            if nbytes := _nbytes(parameter.grad, is_counted):
-                gradient_bytes[number] = nbytes
-        own_bytes = sum(nbytes for number, nbytes in gradient_bytes.items() if own is None or number in own)
-        return Beside(steady_bytes, own_bytes, sum(gradient_bytes.values()) - own_bytes, frozenset(gradient_bytes))
+            is_own = own is None or number in own
+            nbytes = _nbytes(parameter.grad, is_counted if is_own else None)
+            if nbytes:
+                with_gradients.append(number)
+            if is_own:
+                own_bytes += nbytes
+            else:
+                others_bytes += nbytes
+                counted_bytes += nbytes - _nbytes(parameter.grad, is_counted)
+        return Beside(steady_bytes, own_bytes, others_bytes, counted_bytes, frozenset(with_gradients))
 
     def standing(self, used: Used | None, left_bytes: int) -> Standing:
         """What lives through an iteration beside its feature maps, as far as it can be told when it begins.

@@ -111,6 +111,22 @@ def test_gradients_of_another_model_count_beside_those_of_ones_own(clears):
     assert np.subtract(beside, alone).tolist() == [nbytes] * len(alone)
 
 
+def test_gradients_that_are_set_to_zero_beside_a_graph_count_once():
+    """A container's `zerograds` makes those of parts that have no share in this graph, while it is recorded too."""
+    chainer_ooc.reset()
+    training = InTurn()
+    training.before_backward = lambda model: [zerograds(each) for each in training.models]
+    with ooc('swap-all'):
+        training.rounds(2)
+        training.train(0)
+        with standing() as found:
+            training.train(1)
+        assert chainer_ooc.stats().phase == 'run'
+        calls = len(chainer_ooc.trace().calls)
+    all_bytes = sum(each.nbytes for each in training.models)
+    assert found[calls] == pytest.approx(2 * all_bytes, abs=4096)  # when backward begins: parameters, gradients
+
+
 def floor_of(training):
     with ooc('swap-all', budget=1), pytest.raises(InfeasibleBudgetError) as refused:
         training.train(0)
