@@ -26,8 +26,8 @@ class InfeasibleBudgetError(OocError, ValueError):
         budget_bytes: the budget that was asked for.
         floor_bytes: the smallest budget for which the policy has a plan.
         where: the call that sets the floor, such as ``'Convolution2DFunction, backward of call 14'``.
-        expected_bytes: of the floor, what is not there yet: state of optimizers that have not updated, gradients that
-            no update has used and that may therefore stay.
+        expected_bytes: of the floor, what is not there yet, or not for certain: state of optimizers that have not
+            updated, gradients that no update has used and that may therefore stay, those of other models.
         doubt: why more may turn out to be needed all the same; '' where `floor_bytes` is what recorded iterations need.
     """
 

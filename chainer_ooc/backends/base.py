@@ -51,6 +51,9 @@ from chainer_ooc.errors import SpillError
 #: holes that freed arrays leave between live ones.
 SHARE_OF_FREE = 0.9
 
+#: How the names of all threads begin that backends have.
+OWN_THREADS = 'chainer_ooc-'
+
 #: Bytes in near memory: uint8, one-dimensional, C-contiguous.
 ByteArray = npt.NDArray[np.uint8]
 

@@ -86,7 +86,8 @@ def with_memory(trace: Trace, workspace_bytes: int, adds_in_place: bool = False)
     def scratch_bytes(call: Call) -> int:
         return workspace_bytes if is_convolution(call.label) else 0
 
-    calls = tuple(replace(each, peak_bytes=_made_bytes(trace, each) + scratch_bytes(each)) for each in trace.calls)
+    calls = tuple(replace(each, peak_bytes=_made_bytes(trace, each) + scratch_bytes(each), other_bytes=0)
+                  for each in trace.calls)
     steps = tuple(replace(each, other_bytes=live, peak_bytes=made + (
         scratch_bytes(trace.calls[each.call]) if each.call >= 0 else 0)) for each, live, made in zip(
             trace.steps, gradients.live_bytes, gradients.made_bytes, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.trace import Trace
@@ -17,15 +17,31 @@ class Standing:
         unaccounted_bytes: of both, what the device counts in the budget and nobody here knows: arrays of the program's
             own, what was allocated before, what an allocator rounds up.
         left_bytes: of both, maps that iterations before have left and that cannot be moved.
-        expected_bytes: of neither, what will stand there later and does not yet, such as an optimizer's state before
-            its first update. The floor that a refusal names counts it.
+        forward_expected_bytes, backward_expected_bytes: of neither, what may stand there later and does not for
+            certain, such as an optimizer's state before its first update. The floor that a refusal names counts it.
     """
 
     forward_bytes: int
     backward_bytes: int
     left_bytes: int = 0
-    expected_bytes: int = 0
+    forward_expected_bytes: int = 0
+    backward_expected_bytes: int = 0
     unaccounted_bytes: int = 0
+
+    @property
+    def expected_bytes(self) -> int:
+        """What may stand there later, wherever that is most."""
+        return max(self.forward_expected_bytes, self.backward_expected_bytes)
+
+    def to_come(self, more_bytes: int) -> Standing:
+        """The same when all that is expected is there, and so much more."""
+        return Standing(self.forward_bytes + self.forward_expected_bytes + more_bytes,
+                        self.backward_bytes + self.backward_expected_bytes + more_bytes, self.left_bytes)
+
+    def beside(self, unaccounted_bytes: int) -> Standing:
+        """The same on a device that counts so much that nobody here knows."""
+        return replace(self, forward_bytes=self.forward_bytes + unaccounted_bytes,
+                       backward_bytes=self.backward_bytes + unaccounted_bytes, unaccounted_bytes=unaccounted_bytes)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
     recorded iterations              | what comes                              | foreseen by
     before the first update          | the optimizer's state                   | an update rule without state
     backward, and no update since    | gradients that stand in backward        | the update rule has not counted since
+    of another graph since then      | gradients that stand beside its own     | they stand, and it does not use them
     calls of another model, without  | that model's training: its parameters,  | an update rule of a parameter that was
     backprop                         | their gradients, its optimizer's state  | only seen in such calls
 
@@ -14,11 +15,48 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from chainer_ooc.execute.places import array_of
+
+#: Of so many models that one graph has run it is known which parameters are theirs.
+MODELS = 8
+
+
+@dataclass(frozen=True)
+class Used:
+    """What the last iteration of a graph did with parameters, by the numbers that `Parameters` gives them.
+
+    Attributes:
+        own: its functions were given them.
+        beside: of the others, those whose gradients stood while it ran backward.
+        cleared: of the others, those whose gradients stood when it began, and did not in backward.
+    """
+
+    own: frozenset[int]
+    beside: frozenset[int]
+    cleared: frozenset[int]
+
+
+class Models:
+    """What the last iterations of a graph did with parameters, of each model that it has run."""
+
+    def __init__(self) -> None:
+        self._used: dict[int | None, Used] = {}
+
+    def of(self, model: int | None) -> Used | None:
+        """Of a model, by the number of its first parameter, or else of the one that ran last, if there is one."""
+        return self._used.get(model, next(reversed(self._used.values()), None) if self._used else None)
+
+    def note(self, model: int | None, used: Used) -> None:
+        """An iteration of a model is over."""
+        self._used.pop(model, None)
+        self._used[model] = used
+        if len(self._used) > MODELS:
+            del self._used[next(iter(self._used))]
 
 
 class Expected:
@@ -44,7 +82,7 @@ class Expected:
                 self._updates[id(each)] = rule.t
 
     def nbytes(self, parameters: Iterable[Any]) -> int:
-        """What is to come.
+        """What is to come whichever graph runs: the state of optimizers, and models that were only evaluated.
 
         Args:
             parameters: those that are counted already, as far as they have something.
@@ -53,14 +91,17 @@ class Expected:
         self._updates = {key: count for key, count in self._updates.items() if key in known}
         self._evaluated = {key: ref for key, ref in self._evaluated.items() if key not in known and ref() is not None}
         others = [each for ref in self._evaluated.values() if (each := ref()) is not None]
-        return sum(map(self._of_known, known.values())) + sum(map(_of_other, others))
+        return sum(map(_of_known, known.values())) + sum(map(_of_other, others))
 
-    def _of_known(self, parameter: Any) -> int:
+    def is_unused(self, parameter: Any) -> bool:
+        """Whether no update has used its gradient: backward adds to it if it is not cleared."""
         rule = _rule_of(parameter)
-        if rule is None:
-            return 0
-        is_unused = parameter.grad is not None and self._updates.get(id(parameter)) == rule.t
-        return (int(parameter.grad.nbytes) if is_unused else 0) + (_state_bytes(parameter) if rule.state is None else 0)
+        return rule is not None and self._updates.get(id(parameter)) == rule.t
+
+
+def _of_known(parameter: Any) -> int:
+    rule = _rule_of(parameter)
+    return _state_bytes(parameter) if rule is not None and rule.state is None else 0
 
 
 def _of_other(parameter: Any) -> int:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
-from chainer_ooc.execute.plans import NO_ORDERS, Graph, Graphs
+from chainer_ooc.execute.expected import Models
+from chainer_ooc.execute.orders import NO_ORDERS
+from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 
@@ -28,7 +30,6 @@ class Following:
         graph: the one that is followed, or None.
         orders: of its plan; none without a graph.
         left: one was followed, and then the program differed.
-        standing: what lives beside the maps.
     """
 
     def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None]):
@@ -37,8 +38,8 @@ class Following:
         self.left = False
         self._graphs = graphs
         self._settings = settings
-        self._budget_bytes = 0
-        self.standing = Standing(0, 0)
+        self._budget_bytes = self._unaccounted_bytes = 0
+        self._standing_of: Callable[[Models], Standing] = lambda used: Standing(0, 0)
         self._reserve = reserve
         self._next_swap_in = 0
 
@@ -50,33 +51,34 @@ class Following:
         known = self._graphs.beginning_with(label, arguments)
         return first_bytes if known is None else sum(each.nbytes for each in known.trace.maps if each.producer is None)
 
-    def begin(self, label: str, arguments: str, first_bytes: int, standing: Standing, budget_bytes: int) -> None:
+    def begin(self, label: str, arguments: str, first_bytes: int, standing_of: Callable[[Models], Standing],
+              budget_bytes: int, doubt: str, unaccounted_bytes: int = 0) -> None:
         """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
 
         Args:
             label: of the call.
             arguments: forms of its inputs.
             first_bytes: size of its first input.
-            standing: what lives beside the maps.
+            standing_of: gives what lives beside the maps of a graph that did so with parameters.
             budget_bytes: for all of it.
+            doubt: why what is known of the graph may not be all, or ''.
+            unaccounted_bytes: of what lives there, what nobody here knows.
 
         Raises:
             InfeasibleBudgetError: no plan for that graph keeps within the budget.
             PlanMismatchError: the file has a plan for that graph which does not hold here.
             SpillError: far memory is too small for the plan.
         """
-        self.standing, self._budget_bytes = standing, budget_bytes
+        self._standing_of, self._budget_bytes = standing_of, budget_bytes
+        self._unaccounted_bytes = unaccounted_bytes
         known = self._graphs.beginning_with(label, arguments)
         if known is None:
             known = self._graphs.resembling(label, arguments, first_bytes)
-        try:
-            self._follow(known)
-        except (InfeasibleBudgetError, SpillError) as error:
-            if isinstance(error, InfeasibleBudgetError) and (known is None or known.is_metered):
-                raise self._graphs.largest_refusal(error, self._settings, self.standing) from None
-            if known is None or known.is_metered:
-                raise
-            # The truth may be smaller: without a plan the iteration is recorded.
+        self._follow(known, doubt)
+
+    def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
+        """What to say where a computation does not fit: it, and all that is known to come, with what stands now."""
+        return self._graphs.largest_refusal(error, self._settings, self._standing_of, error.doubt)
 
     @property
     def is_certain(self) -> bool:
@@ -100,7 +102,7 @@ class Following:
         if self.graph is None or self.graph.expects(calls[-1]):
             return
         self._leave()
-        self._follow(self._graphs.like([each.signature for each in calls]))
+        self._follow(self._graphs.like([each.signature for each in calls]), '')
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
         """Backward begins: the graph must have no further call, and an estimate must know what each call retained."""
@@ -150,11 +152,21 @@ class Following:
 
     # --- the way in and out ----------------------------------------------------------------------------------------
 
-    def _follow(self, graph: Graph | None) -> None:
+    def _follow(self, graph: Graph | None, doubt: str) -> None:
         if graph is None or not graph.is_recorded(self._settings.profile_iterations):
             return
-        orders = graph.orders_for(self._settings, self._budget_bytes, self.standing, self._reserve, self._graphs.saved)
-        self.graph, self.orders = graph, orders
+        try:
+            self.orders = graph.orders_for(
+                self._settings, self._budget_bytes, self._standing_of, self._reserve, self._graphs.saved,
+                self._unaccounted_bytes)
+        except (InfeasibleBudgetError, SpillError) as error:
+            if not graph.is_metered:
+                return  # the truth may be smaller: without a plan the iteration is recorded
+            if isinstance(error, SpillError):
+                raise
+            raise self._graphs.largest_refusal(
+                error, self._settings, self._standing_of, doubt or self._graphs.doubt_of(graph)) from None
+        self.graph = graph
 
     def _leave(self) -> None:
         self.graph, self.orders, self.left = None, NO_ORDERS, True

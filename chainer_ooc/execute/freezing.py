@@ -12,7 +12,7 @@ from chainer_ooc.record.recorder import Recorder
 from chainer_ooc.trace import Trace
 
 
-def freeze_trace(recorder: Recorder, memory: Residency, parameters: Parameters,
+def freeze_trace(recorder: Recorder, memory: Residency, parameters: Parameters, others_bytes: int,
                  workspace_bytes: int | None) -> Trace:
     """Makes the trace of an iteration that has ended.
 
@@ -20,13 +20,14 @@ def freeze_trace(recorder: Recorder, memory: Residency, parameters: Parameters,
         recorder: its rows.
         memory: of the device that it ran on.
         parameters: those that it read.
+        others_bytes: what gradients of others took while it ran backward.
         workspace_bytes: what one call had for scratch, or None.
     """
     beside = parameters.beside()
     trace = recorder.trace(memory.backend, memory.tally.seconds, _bandwidth(memory.backend))
     return replace(
         trace, machine=memory.backend.machine(), workspace_bytes=workspace_bytes,
-        standing_forward_bytes=beside.total_bytes, standing_backward_bytes=beside.steady_bytes)
+        standing_forward_bytes=beside.total_bytes, standing_backward_bytes=beside.steady_bytes + others_bytes)
 
 
 def _bandwidth(backend: Backend) -> Bandwidth:

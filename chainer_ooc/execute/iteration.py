@@ -44,7 +44,7 @@ from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.transit import COPY_IN, Context
 from chainer_ooc.execute.writes import Writes
 from chainer_ooc.quantities import format_bytes
-from chainer_ooc.record.recorder import Recorder, Span, forms
+from chainer_ooc.record.recorder import Recorder, Span
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
 
@@ -65,6 +65,7 @@ class Iteration:
         graph: the recorded graph that it turned out to be, or None.
         finished: a backward pass has ended.
         recorded: what its calls allocate is measured.
+        room: what stands in near memory beside the maps.
         writes: looks for those that nobody announces.
         is_foreign: the function in hand is the program's own, which may write to what it is given.
     """
@@ -83,7 +84,6 @@ class Iteration:
         self._meter = meter
         self.is_foreign = False
         self._register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
-        self._room = Room(memory, parameters, meter, settings)
         self.writes = Writes()
         self._functions: deque[weakref.ref[Any]] = deque()
         self._call_of: dict[int, int] = {}
@@ -91,26 +91,25 @@ class Iteration:
         self._liveness = Liveness(self._register.storages)
         self._proven_bytes = proven_bytes
         self.following = Following(graphs, settings, memory.backend.reserve)
+        self.room = Room(memory, parameters, self._register.own, meter, settings, self.following)
         self._departures = Departures(memory, self.following, self._register, settings)
         self._look_ahead = LookAhead(memory, self.following, self._register, self._retained)
         self._orders = self.following.orders
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Looks for a plan, and says what the memory is used for."""
-        first = name_of(function), forms([*map(array_of, inputs)]), sum(array_of(each).nbytes for each in inputs[:1])
-        stands = functools.partial(self._room.standing, batch_bytes=self.following.batch_bytes(*first))
         try:
-            self.following.begin(*first, stands(self.budget_bytes), self.budget_bytes)
+            self.room.begin(function, inputs, self.budget_bytes)
             fits = True
         except InfeasibleBudgetError:
             fits = False
         if not fits:
             gc.collect()  # a model, or a graph, that the program has no more
             self.budget_bytes = max(self.budget_bytes, self._proven_bytes)
-            self.following.begin(*first, stands(self.budget_bytes), self.budget_bytes)
+            self.room.begin(function, inputs, self.budget_bytes)
         self.graph = self.following.graph
         if self.graph is not None:  # a loaded plan runs before any parameter was seen
-            self._room.assume(self.graph.trace.standing_backward_bytes)
+            self.room.assume(self.graph.trace.standing_backward_bytes)
         wanted = self.recorded or self.graph is None
         self.recorded = wanted and self._meter.start()
         if wanted and not self.recorded:
@@ -146,7 +145,8 @@ class Iteration:
         self.writes.expect(function, self.is_foreign, memory.pinned)
         known = self.following.call_at(position)
         need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in memory.pinned)
-        self._room.make(need_bytes, self._scratch_bytes(), self.following.is_certain and known is not None,
+        self._other_at_start_bytes = self._scratch_bytes()
+        self.room.make(need_bytes, known.other_bytes if known else self._other_at_start_bytes, known is not None,
                         function, f'forward of call {position}')
         self._prepare(function, position)
         if self.recorded:
@@ -170,7 +170,8 @@ class Iteration:
         self._call_of[id(function)] = position
         self._retained.append([each.map for each in kept if each.token is self])
         nodes = [*function.inputs, *[each.node for each in outputs]]
-        call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._repeatable)
+        call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._repeatable,
+                             self._other_at_start_bytes)
         for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
             recorder.maps[map_id].written = True  # their producers may not give them again
         self._liveness.read(call.inputs)
@@ -198,7 +199,7 @@ class Iteration:
             self.following.check_forward_is_over(self._retained)
         self._parameters.begin_backward()
         self._in_backward = True
-        self._room.begin_backward()
+        self.room.begin_backward()
         self.writes.begin_backward()
         self._look_ahead.start()
 
@@ -231,14 +232,14 @@ class Iteration:
         scratch_bytes = self._scratch_bytes()
         # Maps of an earlier iteration's graph, as in double backprop: no plan knows them, and they are needed here.
         earlier_bytes = sum(each.counted_bytes for each in needed if each.token is not self and not each.mapped)
-        self._other_at_start_bytes = scratch_bytes + earlier_bytes + self._room.stood_bytes()
+        self._other_at_start_bytes = scratch_bytes + earlier_bytes + self.room.stood_bytes()
         if known is not None:
-            scratch_bytes = max(0, known.other_bytes - earlier_bytes - self._room.beside.gradient_bytes)
+            scratch_bytes = max(0, known.other_bytes - earlier_bytes - self.room.beside.gradient_bytes)
             need_bytes = known.peak_bytes
         else:
             need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
-        self._room.make(need_bytes, scratch_bytes, self.following.is_certain and known is not None,
-                        function, f'backward of call {call}' if call >= 0 else 'which forward did not see')
+        self.room.make(need_bytes, scratch_bytes, known is not None, function,
+                        f'backward of call {call}' if call >= 0 else 'which forward did not see')
         if self.recorded:
             self._meter.mark()
         return needed
@@ -315,7 +316,8 @@ class Iteration:
             return None
         if not self.finished or (estimate is None and not self.recorded):
             return None
-        trace = freeze_trace(self.recorder, self._memory, self._parameters, self.settings.workspace_bytes)
+        trace = freeze_trace(self.recorder, self._memory, self._parameters, self.room.beside.others_bytes,
+                             self.settings.workspace_bytes)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
 
     def left_behind(self) -> list[Storage]:
@@ -369,7 +371,7 @@ class Iteration:
 
     def _scratch_bytes(self) -> int:
         if self.recorded or (self._in_backward and self.following.graph is None):
-            return self._room.scratch_bytes(self.recorded)
+            return self.room.scratch_bytes(self.recorded)
         return 0
 
     def _peak_bytes(self) -> int:
@@ -377,7 +379,7 @@ class Iteration:
         if not self.recorded:
             return 0
         peak_bytes = self._meter.above_mark_bytes()
-        self._room.peak(peak_bytes)
+        self.room.peak(peak_bytes)
         return peak_bytes
 
     def _next_use(self, storage: Storage) -> float:

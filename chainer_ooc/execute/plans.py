@@ -8,25 +8,26 @@ that was never seen is estimated from another size of it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend
-from chainer_ooc.classify.decision import Shared
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute.expected import Models
+from chainer_ooc.execute.orders import Orders, give_orders
 from chainer_ooc.execute.saved_plans import SavedPlans
 from chainer_ooc.execute.times import Times, Timing
 from chainer_ooc.schedule.plan import Plan, plan_within
-from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import scale
 
@@ -37,6 +38,8 @@ ASKED_GRAPHS = 8
 
 #: Why a floor that was named may not be the last, see `InfeasibleBudgetError.doubt`.
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
+MISSED = 'the program has run a graph that is not recorded yet, since it began like a known one'
+FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
 
 #: So many recordings of a graph do not count if the device prepared kernels in them; a program that always has new ones
 #: gets a plan all the same.
@@ -44,41 +47,6 @@ MOST_PREPARING = 2
 
 #: How finely estimates grow: by a fourth root of two.
 ESTIMATES_PER_DOUBLING = 4
-
-
-@dataclass(frozen=True)
-class Orders:
-    """A plan as execution reads it: by position. Without a plan there are none.
-
-    Attributes:
-        plan: the plan itself, or None.
-        leave_after: maps to swap out after a call or step.
-        forget_after: maps to give up after a call, since they will be made again; or, where only chains read them,
-            to leave to themselves.
-        free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
-        recipes: calls that may run again.
-        forgettable: the maps of `forget_after`.
-        swap_ins: in order.
-        synchronous: copies are waited for at the end of each call and step.
-        mapped: what was swapped out is read where it is.
-        shares_chains: what of a chain of recomputations stays for the steps after.
-        uses: by map, the positions of backward that use it.
-    """
-
-    plan: Plan | None = None
-    leave_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    forget_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    free_after: Mapping[int, Sequence[tuple[int, bool]]] = field(default_factory=dict)
-    swap_ins: tuple[SwapIn, ...] = ()
-    recipes: frozenset[int] = frozenset()
-    forgettable: frozenset[int] = frozenset()
-    synchronous: bool = False
-    mapped: bool = False
-    shares_chains: Shared = True
-    uses: Sequence[Sequence[int]] = ()
-
-
-NO_ORDERS = Orders()
 
 
 @dataclass
@@ -94,7 +62,10 @@ class Graph:
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
         left_bytes: what iterations before had left when it ran last.
+        used: what its last iterations did with parameters.
         is_disturbed: other threads were at work while it was recorded.
+        number: it was the so-many-th to be recorded, from 1 on.
+        has_returned: it was met again.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
         is_loaded: its plan is in the file that it came from.
@@ -111,7 +82,10 @@ class Graph:
     is_loaded: bool = False
     plan: Plan | None = None
     left_bytes: int = 0
+    used: Models = field(default_factory=Models)
     is_disturbed: bool = False
+    number: int = 0
+    has_returned: bool = False
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _followed: list[Plan] = field(default_factory=list)
@@ -120,9 +94,9 @@ class Graph:
     _estimates: dict[int, Graph] = field(default_factory=dict)
 
     def orders_for(
-            self, settings: Settings, budget_bytes: int, standing: Standing, reserve: Callable[[int], None],
-            saved: SavedPlans | None = None) -> Orders:
-        """Plans, once for each policy, budget, threshold and what is unaccounted for.
+            self, settings: Settings, budget_bytes: int, standing_of: Callable[[Models], Standing],
+            reserve: Callable[[int], None], saved: SavedPlans | None = None, unaccounted_bytes: int = 0) -> Orders:
+        """Plans, once for each policy, budget, threshold and what is unaccounted for, which is in what stands.
 
         `reserve` checks that far memory holds the plan. Plans come from the file of `saved` if they were loaded from
         there, and go there.
@@ -132,11 +106,11 @@ class Graph:
             PlanMismatchError: the loaded plan does not hold here.
             SpillError: far memory is too small.
         """
-        key = settings.policy, budget_bytes, settings.min_bytes, standing.unaccounted_bytes
+        key = settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes
         if key not in self.orders:
             plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
             if plan is None:
-                plan = self._planned(settings, budget_bytes, standing)
+                plan = self._planned(settings, budget_bytes, standing_of(self.used))
             reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                         if verdict is Verdict.SWAP))
             self.orders[key] = give_orders(self.trace, plan, settings.min_bytes)
@@ -251,6 +225,7 @@ class Graph:
             trace = scale(self.trace, 2 ** (doublings / ESTIMATES_PER_DOUBLING))
             self._estimates[doublings] = Graph(
                 trace, self.signatures, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True)
+        self._estimates[doublings].used = self.used
         return self._estimates[doublings]
 
     def starts_like(self, signatures: list[str]) -> bool:
@@ -268,6 +243,8 @@ class Graphs:
     def __init__(self) -> None:
         self.saved: SavedPlans | None = None
         self._graphs: OrderedDict[tuple[str, ...], Graph] = OrderedDict()
+        self._numbers = itertools.count(1)
+        self._has_missed = False
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -303,10 +280,12 @@ class Graphs:
         signatures = tuple(call.signature for call in trace.calls)
         graph = self._graphs.get(signatures)
         if graph is None:
-            graph = self._graphs[signatures] = Graph(trace, signatures, Times(measured(trace)), is_metered=metered)
+            graph = self._graphs[signatures] = Graph(
+                trace, signatures, Times(measured(trace)), is_metered=metered, number=next(self._numbers))
+            self._has_missed = False
         else:
             graph.record_again(trace, metered)
-        self.use(graph)
+            self.use(graph)
         if len(self._graphs) > GRAPHS:
             self._graphs.popitem(last=False)
         return graph
@@ -327,7 +306,7 @@ class Graphs:
         return bool(loaded)
 
     def largest_refusal(self, error: InfeasibleBudgetError, settings: Settings,
-                        standing: Standing) -> InfeasibleBudgetError:
+                        standing_of: Callable[[Models], Standing], doubt: str) -> InfeasibleBudgetError:
         """A program may have several graphs, as double backprop has two: the budget must be enough for each.
 
         What somebody holds of one graph, and a later backward pass reads, stands while the next one runs; and so does
@@ -336,26 +315,42 @@ class Graphs:
         Args:
             error: of one graph.
             settings: what plans are made for.
-            standing: what lives beside the maps.
+            standing_of: gives what lives beside the maps of a graph.
+            doubt: why all of this may not be enough, or ''.
         """
-        floor_bytes, where = error.floor_bytes, error.where
+        floor_bytes, where, expected_bytes = error.floor_bytes, error.where, 0
         graphs = list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
         kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused)
                 for graph in graphs}
         for graph in graphs:
             kept_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
-            more_bytes = standing.expected_bytes + max(0, graph.left_bytes - standing.left_bytes, kept_bytes)
-            stands = Standing(standing.forward_bytes + more_bytes, standing.backward_bytes + more_bytes)
+            standing = standing_of(graph.used)
+            stands = standing.to_come(max(0, graph.left_bytes - standing.left_bytes, kept_bytes))
             other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
             if other is not None and other.floor_bytes > floor_bytes:
-                floor_bytes, where = other.floor_bytes, other.where
+                floor_bytes, where, expected_bytes = other.floor_bytes, other.where, standing.expected_bytes
         return InfeasibleBudgetError(
             settings.policy, error.budget_bytes, floor_bytes, where,
-            expected_bytes=standing.expected_bytes if floor_bytes > error.floor_bytes else 0,
-            doubt=BESIDE_THREADS if any(each.is_disturbed for each in graphs) else '')
+            expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
+            doubt=doubt)
+
+    def miss(self) -> None:
+        """An iteration is over that was of no known graph, and was not recorded."""
+        self._has_missed = True
+
+    def doubt_of(self, graph: Graph) -> str:
+        """Why a floor that is named when a graph begins again may not be the last, or ''."""
+        if any(each.is_disturbed for each in self._graphs.values()):
+            return BESIDE_THREADS
+        if self._has_missed:
+            return MISSED
+        others = [each for each in self._graphs.values() if each is not graph]
+        is_first = all(graph.number <= each.number for each in others)
+        return '' if is_first or graph.has_returned or any(each.has_returned for each in others) else FIRST_ROUND
 
     def use(self, graph: Graph) -> None:
-        """Makes a graph the latest."""
+        """Makes a graph, which was met again, the latest."""
+        graph.has_returned = True
         if graph.signatures in self._graphs:
             self._graphs.move_to_end(graph.signatures)
 
@@ -364,22 +359,3 @@ def _extents_aside(arguments: str) -> tuple[str, str]:
     """The forms of a call's inputs with the first one's extents left out."""
     first, _, others = arguments.partition(') ')
     return re.sub(r'\d+(?=[,)]|$)', 'n', first.rstrip(')')), others
-
-
-def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
-    """Sorts a plan by position."""
-    leave_after: dict[int, list[int]] = {}
-    forget_after: dict[int, list[int]] = {}
-    free_after: dict[int, list[tuple[int, bool]]] = {}
-    for each, verdict in zip(trace.maps, plan.verdicts, strict=True):
-        if verdict is Verdict.SWAP:
-            leave_after.setdefault(plan.leaves[each.id], []).append(each.id)
-        elif each.producer in plan.chains.calls and (verdict is Verdict.RECOMPUTE or not each.retained):
-            forget_after.setdefault(plan.leaves[each.id], []).append(each.id)
-        uses = plan.chains.uses[each.id]
-        if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
-            may_lose = verdict is Verdict.KEEP and not each.reused
-            free_after.setdefault(uses[-1], []).append((each.id, may_lose))
-    return Orders(plan, leave_after, forget_after, free_after, plan.swap_ins, plan.chains.calls,
-                  frozenset(each for maps in forget_after.values() for each in maps), plan.synchronous, plan.mapped,
-                  plan.chains.shared, plan.chains.uses)

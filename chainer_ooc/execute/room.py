@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
+from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.backends import arrays
@@ -18,53 +20,80 @@ from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute.expected import Models, Used
+from chainer_ooc.execute.following import Following
+from chainer_ooc.execute.places import array_of
+from chainer_ooc.execute.plans import Graph
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Beside, Parameters, name_of
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
+from chainer_ooc.record.recorder import forms
 
 #: What no account knows is rounded up to a part of the budget, one of so many.
 UNACCOUNTED_STEPS = 64
 
-#: Why a floor that is named in the middle of an iteration may not be the last, see `InfeasibleBudgetError.doubt`.
+#: Why a floor that is named for a new model, or in the middle of an iteration, may not be the last, see
+#: `InfeasibleBudgetError.doubt`.
+NEWCOMER = 'another model runs a known graph for the first time, and what it brings is not known yet'
 UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
 
 
 class Room:
     """Near memory of one iteration.
 
+    Args:
+        memory: of the session.
+        parameters: those that functions were given.
+        own: numbers of those that the iteration has used, which grow while it runs forward.
+        meter: counts what is allocated.
+        settings: of the session.
+        following: the graph that the iteration seems to be.
+
     Attributes:
         beside: what stands there, as it was when that was looked at last.
         unaccounted_bytes: what the device counts beside it, as it was when the iteration began.
+        left_bytes: what earlier iterations had left when this one began, and cannot be moved.
     """
 
-    def __init__(self, memory: Residency, parameters: Parameters, meter: Meter, settings: Settings):
+    def __init__(self, memory: Residency, parameters: Parameters, own: Set[int], meter: Meter, settings: Settings,
+                 following: Following):
         self.beside = Beside()
         self.unaccounted_bytes = 0
+        self.left_bytes = 0
+        self._own = own
+        self._first: weakref.ref[Any] | None = None  # parameter that the first call was given
+        self._at_first: frozenset[int] = frozenset()
+        self._in_backward: frozenset[int] | None = None
         self._replaced: list[weakref.ref[Any]] = []
         self._replaced_bytes = 0
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
         self._settings = settings
+        self._following = following
 
     def look(self) -> None:
         """Looks what stands beside the maps."""
-        self.beside = self._parameters.beside(self._meter.has_counted if self._meter.running else None)
+        self.beside = self._parameters.beside(self._meter.has_counted if self._meter.running else None,
+                                              None if self._in_backward is None else self._own)
 
     def begin_backward(self) -> None:
         """A backward pass begins. Where it adds to gradients, sums replace them while it runs.
 
-        The sums are what it has allocated; what they replace was there before, and goes one after the other.
+        The sums are what it has allocated; what they replace was there before, and goes one after the other. Gradients
+        of other parameters stay as they are.
         """
+        self._in_backward = self._in_backward or frozenset()
         self.look()
+        self._in_backward |= self.beside.with_gradients
         self._replaced_bytes = 0
         self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
-                          for each in (self._parameters.gradients() if self._meter.running else ())
+                          for each in (self._parameters.gradients(self._own) if self._meter.running else ())
                           if not self._meter.has_counted(arrays.root_of(each))]
 
     def stood_bytes(self) -> int:
-        """Gradients that stood when the backward pass in hand began, and still do; 0 where that is not recorded."""
+        """Own gradients that stood when the backward pass in hand began, and still do; 0 where it is not recorded."""
         return self.beside.gradient_bytes - self._replaced_bytes if self._meter.running else 0
 
     def _note_replaced(self, nbytes: int, ref: object) -> None:
@@ -74,29 +103,36 @@ class Room:
         """The same within an iteration. Gradients that backward adds to are Chainer's meanwhile, and not gone."""
         gradient_bytes = self.beside.gradient_bytes
         self.look()
-        self.beside = Beside(self.beside.steady_bytes, max(gradient_bytes, self.beside.gradient_bytes))
+        self.beside = replace(self.beside, gradient_bytes=max(gradient_bytes, self.beside.gradient_bytes))
 
     def assume(self, steady_bytes: int) -> None:
         """Parameters and the optimizer's state take so much, where none was seen yet."""
-        self.beside = Beside(self.beside.steady_bytes or steady_bytes, self.beside.gradient_bytes)
+        self.beside = replace(self.beside, steady_bytes=self.beside.steady_bytes or steady_bytes)
 
-    def standing(self, budget_bytes: int, batch_bytes: int) -> Standing:
-        """What lives through the iteration beside its feature maps.
+    def begin(self, function: Any, inputs: Sequence[Any], budget_bytes: int) -> None:
+        """The iteration begins with this call: it is seen what stands beside its maps, and a plan is looked for.
 
-        Args:
-            budget_bytes: of the iteration.
-            batch_bytes: of maps from outside, which are there already, and which no account knows yet.
+        Raises:
+            InfeasibleBudgetError, PlanMismatchError, SpillError: see `Following.begin`.
         """
+        parameters = (each for each in inputs if hasattr(each, 'update_rule'))
+        self._first = next(map(weakref.ref, parameters), None)
         self.look()
         self._memory.stands(self.beside.total_bytes)
-        self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, batch_bytes)
-        left_bytes = _left_bytes(self._memory, self._settings.min_bytes)
-        steady_bytes = self.beside.steady_bytes + left_bytes + self.unaccounted_bytes
-        return Standing(steady_bytes + self.beside.gradient_bytes, steady_bytes, left_bytes,
-                        self._parameters.expected_bytes(), self.unaccounted_bytes)
+        self._at_first = self.beside.with_gradients
+        self.left_bytes = _left_bytes(self._memory, self._settings.min_bytes)
+        model = self._model()
+        doubt = NEWCOMER if self._first is not None and model is None else ''
+        given = [array_of(each) for each in inputs]
+        first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
+        del given
+        self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, self._following.batch_bytes(*first))
+        self._following.begin(
+            *first, functools.partial(_standing, self._parameters, model, self.left_bytes, self.unaccounted_bytes),
+            budget_bytes, doubt, self.unaccounted_bytes)
 
     def _unaccounted_bytes(self, budget_bytes: int, batch_bytes: int) -> int:
-        """In steps, since a plan is made for each figure."""
+        """What the device counts and nobody here knows, but for the batch; in steps, as each has plans of its own."""
         counted_bytes = self._memory.backend.counted_bytes()
         if not counted_bytes:
             return 0
@@ -104,26 +140,39 @@ class Room:
         step_bytes = max(1, budget_bytes // UNACCOUNTED_STEPS)
         return -(-max(0, counted_bytes - known_bytes - batch_bytes) // step_bytes) * step_bytes
 
+    def _model(self) -> int | None:
+        """The number of the parameter that tells which model runs; None if the first call has none, or a new one."""
+        return None if self._first is None else self._parameters.number_of(self._first())
+
+    def tell(self, graph: Graph) -> None:
+        """The graph of the iteration learns what stood beside its maps, as far as backward has begun."""
+        graph.left_bytes = self.left_bytes
+        if self._in_backward is not None:
+            own = frozenset(self._own)
+            beside = self._in_backward - own
+            graph.used.note(self._model(), Used(own, beside, self._at_first - own - beside))
+
     def scratch_bytes(self, recorded: bool) -> int:
         """What was allocated since recording began and is no feature map; else the new gradients of parameters."""
         if recorded:
-            return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered'))
-        return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes)
+            return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.beside.counted_bytes)
+        return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes - self.beside.others_bytes)
 
-    def make(self, need_bytes: int, scratch_bytes: int, certain: bool, function: Any, way: str) -> None:
+    def make(self, need_bytes: int, scratch_bytes: int, is_known: bool, function: Any, way: str) -> None:
         """Makes room for a computation.
 
         Args:
             need_bytes: what it allocates.
             scratch_bytes: what lives when it begins, beside maps and what was there before the iteration.
-            certain: all of this was recorded.
+            is_known: the graph that is followed has it.
             function: what runs.
             way: of which call, and whether it is forward or backward.
 
         Raises:
-            InfeasibleBudgetError: it does not fit and nothing can leave.
+            InfeasibleBudgetError: it does not fit and nothing can leave. The budget that is named is enough for all
+                that is known to come, with what stands now.
         """
-        memory = self._memory
+        memory, certain = self._memory, is_known and self._following.is_certain
         self._stand(scratch_bytes)
         fits = memory.make_room(need_bytes)
         if not fits and certain:
@@ -134,8 +183,10 @@ class Room:
         self.peak(need_bytes if certain else 0)
         if not fits and certain:
             floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
-            raise InfeasibleBudgetError(
-                self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY)
+            if self._in_backward is not None and self._following.graph is not None:
+                self.tell(self._following.graph)
+            raise self._following.refusal(InfeasibleBudgetError(
+                self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY))
 
     def _stand(self, scratch_bytes: int) -> None:
         self._memory.stands(
@@ -145,6 +196,12 @@ class Room:
         """Near memory holds so much more than what is in the account."""
         tally = self._memory.tally
         tally.peak_bytes = max(tally.peak_bytes, self._memory.near_bytes() + above_bytes)
+
+
+def _standing(parameters: Parameters, model: int | None, left_bytes: int, unaccounted_bytes: int,
+              models: Models) -> Standing:
+    """What lives through an iteration beside its feature maps, if its graph did so with parameters before."""
+    return parameters.standing(models.of(model), left_bytes).beside(unaccounted_bytes)
 
 
 def can_leave(storage: Storage, min_bytes: int) -> bool:

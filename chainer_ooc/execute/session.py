@@ -23,6 +23,7 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
+from chainer_ooc.execute.company import Company
 from chainer_ooc.execute.computing import computing, forget_computations, is_computing, run_as
 from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.places import array_in_place
@@ -63,9 +64,9 @@ class Session:
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
-        self._has_company = has_company
         self._prepared = 0  # what the device had when the iteration in hand began
-        self._disturbed = False  # the iteration in hand is, by what other threads compute
+        self._company = Company(has_company)
+        self._disturbed = False  # the iteration in hand was, by what other threads compute
 
     # --- what the seams call ---------------------------------------------------------------------------------------
 
@@ -142,6 +143,7 @@ class Session:
             result = backprop(*args, **kwargs)
             with LOCK:
                 self._stats = iteration.end_backward()
+                self._disturbed = iteration.recorded and (self._disturbed or self._company.was_at_work())
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         except BaseException as error:
@@ -212,7 +214,8 @@ class Session:
         self._end()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._uncertain = False
-        self._disturbed = self._has_company()
+        self._disturbed = False
+        self._company.watch()
         self._prepared = self._memory.backend.preparations()
         self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
@@ -232,7 +235,7 @@ class Session:
         self._uncertain = self._uncertain or iteration.following.left
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
-            iteration.graph.is_disturbed = self._disturbed or self._has_company()
+            iteration.graph.is_disturbed = self._disturbed
             iteration.graph.preparing += prepares
             self._uncertain = not self._known()
             log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
@@ -244,8 +247,10 @@ class Session:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 if not prepares:
                     iteration.graph.note_timing(timing)
+        elif iteration.finished:
+            self._graphs.miss()
         if iteration.graph is not None:
-            iteration.graph.left_bytes = iteration.following.standing.left_bytes
+            iteration.room.tell(iteration.graph)
 
     def _hand_over(self, iteration: Iteration) -> None:
         """What an iteration has left and cannot be moved becomes the program's own.

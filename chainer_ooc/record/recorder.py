@@ -101,7 +101,7 @@ class Recorder:
             self.maps[map_id].last_alive = self.now
 
     def call(self, label: str, ids: tuple[list[int], list[int], list[int]], given: Sequence[Any], span: Span,
-             peak_bytes: int, repeatable: bool = False) -> Call:
+             peak_bytes: int, repeatable: bool = False, other_bytes: int = 0) -> Call:
         """Adds a forward call.
 
         Args:
@@ -111,12 +111,13 @@ class Recorder:
             span: the moments before and after it.
             peak_bytes: what it allocated at its highest.
             repeatable: it can run again.
+            other_bytes: what lived before it, see `Call`.
         """
         arguments = forms(given[:len(ids[0])])
         signature = f'{label} {ids[0]} {ids[1]} {ids[2]} {arguments} -> {forms(given[len(ids[0]):])}'
         seen = [tuple(each) for each in ids]
         row = Call(len(self.calls), label, seen[0], seen[1], seen[2], signature, 0.0, peak_bytes, arguments,
-                   repeatable)
+                   repeatable, other_bytes)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)

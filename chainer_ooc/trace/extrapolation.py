@@ -39,7 +39,7 @@ class ExtrapolationError(OocError, ValueError):
 def structure(trace: Trace) -> Trace:
     """Returns the iteration without what was measured: no times, no bandwidth, no scratch memory."""
     return replace(
-        trace, calls=tuple(replace(each, seconds=0.0, peak_bytes=0) for each in trace.calls),
+        trace, calls=tuple(replace(each, seconds=0.0, peak_bytes=0, other_bytes=0) for each in trace.calls),
         steps=tuple(replace(each, seconds=0.0, peak_bytes=0, other_bytes=0) for each in trace.steps),
         seconds=0.0, write_bytes_per_second=0.0, read_bytes_per_second=0.0, copy_drag=0.0)
 

@@ -17,7 +17,7 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
-VERSION = 5
+VERSION = 6
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ class Call:
         peak_bytes: what the call allocates at its highest, its outputs included, above what was there before.
         arguments: dtypes and shapes of the inputs, by which a call can be recognised before it runs.
         repeatable: it can run again, with the same result and without a side effect (P7).
+        other_bytes: what else lives when it starts and was not there before the iteration, beside feature maps: what
+            the program, or a function out of Chainer's sight, has allocated in forward.
     """
 
     index: int
@@ -95,6 +97,7 @@ class Call:
     peak_bytes: int
     arguments: str = ''
     repeatable: bool = False
+    other_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,8 @@ class Step:
         seconds: duration.
         peak_bytes: what it allocates at its highest, above what was there before.
         other_bytes: what else lives when it starts, beside feature maps, parameters and optimizer state: the gradients
-            so far, those from before the iteration among them where they still stand.
+            so far, those from before the iteration among them where they still stand. Gradients of parameters that
+            the graph does not use stand all the time, and are not among them.
     """
 
     position: int
@@ -151,7 +155,7 @@ class Trace:
         machine: what it was recorded on, in the device's words; '' if nobody said.
         workspace_bytes: scratch that one call had (``ooc_workspace``), or None.
         standing_forward_bytes, standing_backward_bytes: what lived through it beside feature maps: parameters and the
-            optimizer's state, in forward the gradients before too.
+            optimizer's state, in forward the gradients before too, in backward those of other parameters alone.
         version: of this form.
     """
 
@@ -189,7 +193,8 @@ class Trace:
     @cached_property
     def computing_bytes(self) -> tuple[int, ...]:
         """What each position's computation has at its highest, beside feature maps and what lives all the time."""
-        return (*(call.peak_bytes for call in self.calls), *(step.other_bytes + step.peak_bytes for step in self.steps))
+        return (*(call.other_bytes + call.peak_bytes for call in self.calls),
+                *(step.other_bytes + step.peak_bytes for step in self.steps))
 
     def name_of(self, position: int) -> str:
         """How messages call a position: ``'Convolution2DFunction, backward of call 14'``."""

@@ -20,8 +20,8 @@ def scale(trace: Trace, factor: float) -> Trace:
     return replace(
         trace,
         maps=tuple(replace(each, nbytes=grown(each.nbytes)) for each in trace.maps),
-        calls=tuple(replace(each, peak_bytes=grown(each.peak_bytes), seconds=each.seconds * factor)
-                    for each in trace.calls),
+        calls=tuple(replace(each, peak_bytes=grown(each.peak_bytes), seconds=each.seconds * factor,
+                            other_bytes=grown(each.other_bytes)) for each in trace.calls),
         steps=tuple(replace(each, peak_bytes=grown(each.peak_bytes), seconds=each.seconds * factor,
                             other_bytes=grown(each.other_bytes)) for each in trace.steps))
 
@@ -31,7 +31,7 @@ def fill_in(trace: Trace, estimate: Trace) -> Trace:
     return replace(
         trace,
         maps=tuple(replace(each, written=like.written) for each, like in zip(trace.maps, estimate.maps, strict=True)),
-        calls=tuple(replace(each, peak_bytes=like.peak_bytes, repeatable=like.repeatable)
+        calls=tuple(replace(each, peak_bytes=like.peak_bytes, repeatable=like.repeatable, other_bytes=like.other_bytes)
                     for each, like in zip(trace.calls, estimate.calls, strict=True)),
         steps=tuple(replace(each, peak_bytes=like.peak_bytes, other_bytes=like.other_bytes)
                     for each, like in zip(trace.steps, estimate.steps, strict=True)))

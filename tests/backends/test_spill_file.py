@@ -184,7 +184,7 @@ def test_a_full_disk_is_found_while_growing(spill, file_size_limit):
     with pytest.raises(SpillError, match=r'growing the spill file .*needed 9.0 MiB, free ') as caught:
         spill.grow(0, 9 * MB)
     assert caught.value.errno == errno.EFBIG
-    assert 'may have 7.6 MiB: raise that limit (ulimit -f)' in str(caught.value)
+    assert 'may have 8.0 MiB: raise that limit (ulimit -f)' in str(caught.value)
     assert spill.free_bytes(0) == file_size_limit
 
 

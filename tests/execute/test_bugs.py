@@ -519,6 +519,35 @@ def test_a_floor_counts_gradients_that_stand_when_backward_begins():
         assert chainer_ooc.stats().peak_bytes <= 1.02 * caught.value.floor_bytes
 
 
+@pytest.mark.parametrize('policy', ['swap-all', 'keep', 'sublinear'])
+def test_what_stands_in_forward_beside_maps_is_planned_for(policy):
+    """It counted while it was recorded alone: what the program, or a function on the quiet, holds between calls."""
+    def train(aside_bytes):
+        np.random.seed(0)
+        model = chainer.ChainList(*[L.Linear(64, 64, nobias=True) for _ in range(3)])
+        for _ in range(3):
+            h = F.tanh(model[0](np.ones((256, 64), 'f')))
+            aside = np.zeros(aside_bytes, np.uint8)
+            h = F.tanh(model[2](F.tanh(model[1](h))))
+            del aside
+            model.cleargrads()
+            F.sum(h).backward()
+
+    floors = []
+    for aside_bytes in (0, 1_000_000):
+        chainer_ooc.reset()
+        with ooc(policy, budget=1000), pytest.raises(InfeasibleBudgetError) as caught:
+            train(aside_bytes)
+        floors.append(caught.value.floor_bytes)
+        chainer_ooc.reset()
+        with ooc(policy, budget=int(1.02 * floors[-1])):
+            train(aside_bytes)
+            assert chainer_ooc.stats().phase == 'run'
+            assert chainer_ooc.stats().peak_bytes <= 1.02 * floors[-1]
+    assert floors[1] > 1_000_000 + 65_536  # and what the next call makes
+    assert chainer_ooc.stats().peak_bytes > 1_000_000 + 65_536
+
+
 def test_a_refusal_shows_one_traceback():
     """Two attempts and the search for a floor were shown, and the message came last."""
     def train():

@@ -1,5 +1,7 @@
 """Floors say when they may not be the last: `InfeasibleBudgetError.doubt`."""
+import gc
 import threading
+import time
 
 import chainer
 import chainer.functions as F
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 from ooc_training import Training, ooc
 
+import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 
 
@@ -76,3 +79,133 @@ def test_a_floor_that_is_named_within_an_iteration_is_in_doubt():
         with pytest.raises(InfeasibleBudgetError) as refused:
             iterate(3, clears=False)
     assert 'under way' in refused.value.doubt
+
+
+def iterate(*dtypes):
+    """An iteration for each dtype, which is another graph."""
+    for dtype in dtypes:
+        F.sum(F.tanh(F.sin(chainer.Variable(np.ones((64, 64), dtype))))).backward()
+
+
+@pytest.mark.parametrize(('dtypes', 'doubt'), [('ff', ''), ('fdf', ''), ('fdd', 'not come back'), ('fded', 'not come')])
+def test_a_floor_is_in_doubt_while_the_program_has_not_come_back_to_its_first_graph(dtypes, doubt):
+    """A graph that begins like a known one, as in an inner loop with a step more, is known when it was recorded."""
+    with ooc(budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+        iterate(*dtypes)
+    assert bool(refused.value.doubt) == bool(doubt)
+    assert doubt in refused.value.doubt
+
+
+def test_a_floor_is_without_doubt_when_some_graph_has_returned():
+    with ooc():
+        iterate(*'fded')
+    with ooc(budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+        iterate('e')
+    assert refused.value.doubt == ''
+
+
+def test_a_floor_is_in_doubt_while_a_graph_that_began_like_a_known_one_is_not_recorded():
+    def iterate(depth):
+        h = chainer.Variable(np.ones((64, 64), np.float32))
+        for _ in range(depth):
+            h = F.tanh(F.sin(h))
+        F.sum(h).backward()
+
+    doubts = []
+    for depths in ((2, 2), (2, 2, 3), (2, 2, 3, 3)):
+        chainer_ooc.reset()
+        with ooc():
+            for depth in depths:
+                iterate(depth)
+        with ooc(budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+            iterate(2)
+        doubts.append(refused.value.doubt)
+    assert doubts[0] == doubts[2] == ''
+    assert 'not recorded yet' in doubts[1]
+
+
+def test_a_floor_is_in_doubt_when_a_thread_has_come_and_gone_while_it_was_recorded():
+    """Half of the forward pass in a thread of its own: it was looked for when the iteration began and had ended."""
+    model = chainer.ChainList(L.Linear(64, 64), L.Linear(64, 64))
+
+    def half(h, found):
+        with ooc(budget=1):
+            found.append(F.tanh(model[1](h)))
+
+    def iterate():
+        h, found = F.tanh(model[0](np.ones((256, 64), np.float32))), []
+        worker = threading.Thread(target=half, args=(h, found))
+        worker.start()
+        worker.join()
+        F.sum(found.pop()).backward()
+
+    with ooc(budget=1):
+        iterate()
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            iterate()
+    assert 'other threads' in refused.value.doubt
+
+
+def batches_from_a_thread(makes_one_now):
+    """An iteration that is recorded while a thread makes a batch, or waits, and then one that is refused."""
+    asked, made, ends = threading.Event(), threading.Event(), threading.Event()
+
+    def load():
+        asked.wait(20)
+        np.ones((512, 512)).sum()
+        made.set()
+        ends.wait(20)
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    if not makes_one_now:
+        asked.set()
+        assert made.wait(20)
+        time.sleep(0.05)  # until it waits again
+    with ooc(budget=1):
+        h = F.sin(chainer.Variable(np.ones((64, 64), np.float32)))
+        asked.set()
+        assert made.wait(20)
+        F.sum(F.tanh(h)).backward()
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            iterate('f')
+    ends.set()
+    loader.join()
+    return refused.value.doubt
+
+
+def test_a_floor_is_in_doubt_when_a_thread_has_made_batches_while_it_was_recorded():
+    assert 'other threads' in batches_from_a_thread(makes_one_now=True)
+
+
+def test_a_thread_that_only_waits_is_no_reason_for_doubt():
+    assert batches_from_a_thread(makes_one_now=False) == ''
+
+
+def test_a_known_graph_that_takes_over_within_an_iteration_is_refused_with_the_floor_of_all():
+    """It named what it needed itself, without what parameters will bring, and without the other graphs."""
+    np.random.seed(0)
+    model = chainer.ChainList(*[L.Linear(256, 256) for _ in range(3)])
+    optimizer = chainer.optimizers.Adam().setup(model)
+
+    def iterate(repeats):
+        h = F.tanh(model[0](np.ones((64, 256), np.float32)))
+        h = F.tanh(model[repeats](F.concat([h] * 4 * repeats, axis=0)))
+        model.cleargrads()
+        F.sum(h).backward()
+
+    with ooc():
+        for repeats in (2, 1, 2, 1, 2, 1, 2, 1):
+            iterate(repeats)
+    with ooc(budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+        iterate(1)
+    floor_bytes = refused.value.floor_bytes
+    del refused
+    gc.collect()  # what the frames of a refused iteration held
+    with ooc(budget=2_000_000):
+        iterate(1)
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            iterate(2)
+    assert refused.value.floor_bytes == floor_bytes
+    assert refused.value.expected_bytes > 0
+    del optimizer

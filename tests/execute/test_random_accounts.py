@@ -190,8 +190,8 @@ def test_planted_faults_are_found(fault, monkeypatch):
     elif fault == 'a floor that is too small':
         largest = Graphs.largest_refusal
 
-        def smaller(graphs, error, settings, standing):
-            found = largest(graphs, error, settings, standing)
+        def smaller(graphs, error, settings, *others):
+            found = largest(graphs, error, settings, *others)
             if found.budget_bytes > 1:
                 return found
             return InfeasibleBudgetError(settings.policy, found.budget_bytes, found.floor_bytes // 3, found.where)

@@ -294,6 +294,21 @@ def test_gradients_so_far_are_counted_beside_a_step(record):
     assert trace.steps[2].other_bytes == pytest.approx(4_000_000 + 4_000 + 200_000, abs=100_000)
 
 
+def test_what_the_program_allocates_in_forward_is_counted_beside_the_calls_after_it(record):
+    net, asides = Chain(one=L.Linear(1000, 1000), two=L.Linear(1000, 1000)), []
+    net.cleargrads()
+
+    def forward():
+        h = net.one(batch(50, 1000))
+        asides.append(np.zeros(500_000, np.float32))
+        h = net.two(h)
+        asides.clear()
+        return F.sum(h)
+    trace = record(forward)
+    assert [each.other_bytes for each in trace.calls] == pytest.approx([0, 2_000_000, 0], abs=SLACK_BYTES)
+    assert trace.steps[0].other_bytes < SLACK_BYTES
+
+
 def test_a_batch_that_is_made_while_the_graph_is_recorded_is_counted_once(record):
     net, first = Chain(one=L.Linear(1000, 10)), batch(50, 1000)
     trace = record(lambda: F.sum(net.one(first)) + F.sum(net.one(batch(50, 1000))))

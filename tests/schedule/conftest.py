@@ -5,7 +5,7 @@ import pytest
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 
-def make_trace(calls, steps, maps, others=None):
+def make_trace(calls, steps, maps, others=None, forward_others=None):
     """A literal iteration.
 
     Args:
@@ -13,12 +13,13 @@ def make_trace(calls, steps, maps, others=None):
         steps: the same of each backward step; steps undo the calls in reverse.
         maps: (nbytes, producer, last forward use, backward uses) and, if not as usual, a dict of attributes.
         others: other bytes at each step, or none at all.
+        forward_others: the same at each call.
     """
-    others = others or [0] * len(steps)
+    others, forward_others = others or [0] * len(steps), forward_others or [0] * len(calls)
     return Trace(
         device='host',
-        calls=tuple(Call(index, f'Layer{index}', (), (), (), f'Layer{index}', 1.0, peak)
-                    for index, peak in enumerate(calls)),
+        calls=tuple(Call(index, f'Layer{index}', (), (), (), f'Layer{index}', 1.0, peak, other_bytes=other)
+                    for index, (peak, other) in enumerate(zip(calls, forward_others, strict=True))),
         steps=tuple(Step(len(calls) + number, len(calls) - 1 - number, (), 2.0, peak, other)
                     for number, (peak, other) in enumerate(zip(steps, others, strict=True))),
         maps=tuple(_map(map_id, *row) for map_id, row in enumerate(maps)), events=(), seconds=1.0,

@@ -135,6 +135,13 @@ def test_what_stands_counts_in_its_own_half(trace_of):
     assert need.tolist() == [105, 106, 107, 61, 69, 72]
 
 
+def test_what_lives_beside_maps_in_forward_counts_there(trace_of):
+    # position   0    1    2  |  3    4    5
+    # others     0    4    9     3    0    0     scratch of forward calls; what of it is still there in backward
+    need = demand(trace_of(CALLS, STEPS, [], others=[3, 0, 0], forward_others=[0, 4, 9]), (), NOTHING, 1)
+    assert need.tolist() == [5, 10, 16, 4, 2, 3]
+
+
 def test_demand_is_exact_beyond_32_bits(trace_of):
     huge = 2**40
     need = demand(trace_of([huge], [huge], [(huge, 0, 0, [1])]), (KEEP,), Standing(huge, huge), 1)

@@ -32,7 +32,7 @@ def traces(draw):
         device='host', calls=tuple(Call(
             call, f'L{call}', tuple(map_id for map_id, found in enumerate(readers) if call in found),
             tuple(map_id for map_id, producer in enumerate(producers) if producer == call), (), '', 0.0,
-            draw(WORKSPACE), repeatable=draw(st.booleans())) for call in range(calls)),
+            draw(WORKSPACE), repeatable=draw(st.booleans()), other_bytes=draw(WORKSPACE)) for call in range(calls)),
         steps=tuple(Step(position, -1, tuple(each.id for each in maps if position in each.backward_uses), 0.0,
                          draw(WORKSPACE), draw(WORKSPACE)) for position in range(calls, calls + steps)),
         maps=maps, events=(), seconds=0.0, write_bytes_per_second=0.0, read_bytes_per_second=0.0)

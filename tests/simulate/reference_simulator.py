@@ -256,7 +256,8 @@ class Reference:
         trace = self.trace
         start = trace.backward_start
         if position < start:
-            total = self.problem.standing.forward_bytes + trace.calls[position].peak_bytes
+            call = trace.calls[position]
+            total = self.problem.standing.forward_bytes + call.other_bytes + call.peak_bytes
         else:
             step = trace.steps[position - start]
             total = self.problem.standing.backward_bytes + step.other_bytes + max(

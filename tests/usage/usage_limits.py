@@ -5,11 +5,10 @@ Bits are compared all the same: nothing here may ever give another value.
 
 _JOINED = 'the forward pass after one whose backward pass nobody saw joins it: another graph, which is known only then'
 _HELD = 'a frame of the program holds its batch in the last iteration, and held none in those that were recorded'
-_SPANS = "what another thread's half of the graph holds in memory depends on which copies have ended"
 
 #: Programs that may be refused once more at 1.02 times a floor that was named without doubt.
 UNFORESEEN = {
-    'graphs-learning_to_learn': 'its third graph begins like the second, and is refused as that before it is recorded',
+    'graphs-learning_to_learn': 'its third graph reads maps of the others, of which now more and now fewer are near',
     'interrupts-interrupted_graph_kept_beside_the_next': 'it keeps a whole graph beside the next, for the first time',
     'interrupts-forward_abandoned': _JOINED,
     'interrupts-interrupted_after_a_step_then_backward_again': 'a hook, which is shown all inputs, comes later',
@@ -17,12 +16,8 @@ UNFORESEEN = {
     'interrupts-interrupted_at_any_line_then_another_batch': _HELD,
     'interrupts-interrupted_at_any_line_then_the_same_forward': _HELD,
     'interrupts-interrupted_by_a_timer_thread': 'what it interrupts is another thing in each run',
-    'networks-n_step_lstm': 'what stands in forward beside maps, no trace tells; it counts only while it is recorded',
     'objects-unset_between_forward_and_backward': _JOINED,
     'objects-variables_deeply_copied': 'what it copies had been evicted, for the small budget, when a floor was named',
-    'threads-batches_from_a_loader_thread': 'batches that another thread makes count in what is recorded meanwhile',
-    'threads-first_half_in_a_worker': _SPANS,
-    'threads-second_half_in_a_worker': _SPANS,
 }
 
 #: Programs that read, or run backward over, what has made room after its last known use and cannot be made again, since

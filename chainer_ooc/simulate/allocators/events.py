@@ -12,9 +12,9 @@ What a trace does not tell is chosen so that the sum of live bytes is the simula
 
 - Outputs come before temporary memory, as with cuDNN, whose workspace is asked for when the output is there already.
 - All temporary memory of a computation is one block.
-- Gradients (`Step.other_bytes`) are a stack. Where they grow, the growth is allocated in the step that makes it, as
-  part of its `peak_bytes`. Where they shrink, the youngest blocks go, for those are the gradients of feature maps that
-  the step consumed, and what was too much of it comes again as a block of its own.
+- Gradients, and what else lives beside maps (`other_bytes`), are a stack. Where they grow, the growth is allocated in
+  the computation that makes it, as part of its `peak_bytes`. Where they shrink, the youngest blocks go, for those are
+  the gradients of feature maps that the step consumed, and what was too much of it comes again as a block of its own.
 - What lives through the iteration is one block; what of it lives in forward only, or in backward only, is another.
 - At the end everything but the first block is freed, so that a second iteration can follow.
 
@@ -50,7 +50,8 @@ class Event:
         block: number of the block, of which each has one malloc.
         nbytes: its size.
         position: the computation before or in which it happens; `BEFORE` for what stays from iteration to iteration.
-        purpose: 'standing', 'old gradients', 'gradients', 'temporary', or 'map' with its id.
+        purpose: 'standing', 'old gradients', 'others' in forward, 'gradients' in backward, 'temporary', or 'map' with
+            its id.
         at_edge: before the computation itself.
     """
 
@@ -81,7 +82,9 @@ class _Writer:
         self.events: list[Event] = []
         self.live: dict[int, Event] = {}  # by block
         self.block_of: dict[int, int] = {}  # of each map that has one
-        self.gradients: list[int] = []  # blocks, the youngest last
+        self.gradients: list[int] = []  # and other blocks beside maps, the youngest last
+        self.other_bytes = [call.other_bytes for call in self.trace.calls]
+        self.other_bytes += [step.other_bytes for step in self.trace.steps]
         self.late_growth_bytes = 0
         self.old_gradients: int | None = None
         self.position, self.at_edge = BEFORE, True
@@ -150,10 +153,15 @@ class _Writer:
         """What comes before a position, when the copies that are whole have gone."""
         late_bytes, self.late_growth_bytes = self.late_growth_bytes, 0
         self._grow(late_bytes)
-        if self.position == self.trace.backward_start and self.trace.steps:
-            if self.trace.calls and self.standing.backward_bytes > self.standing.forward_bytes:
-                self._malloc(self.standing.backward_bytes - self.standing.forward_bytes, 'standing')
-            self._grow(self.trace.steps[0].other_bytes)
+        begins = self.position == self.trace.backward_start and self.trace.steps
+        if begins and self.trace.calls and self.standing.backward_bytes > self.standing.forward_bytes:
+            self._malloc(self.standing.backward_bytes - self.standing.forward_bytes, 'standing')
+        if begins or not self.position:
+            before_bytes = self.other_bytes[self.position - 1] if self.position else 0
+            shed, growth_bytes = self._changed_by(self.other_bytes[self.position] - before_bytes)
+            for block in shed:
+                self._free(block)
+            self._grow(growth_bytes)
 
     def _leave(self, task: Task) -> None:
         """A copy begins. A map that is wanted before it is whole never comes back, since it stays."""
@@ -201,16 +209,22 @@ class _Writer:
 
     def _call(self) -> None:
         made_bytes = sum(self._malloc_map(each) for each in self.made_by[self.position])
-        self._temporary(self.trace.calls[self.position].peak_bytes - made_bytes)
+        self._allocate(self.trace.calls[self.position].peak_bytes - made_bytes)
 
     def _temporary(self, nbytes: int) -> None:
         self._free(self._malloc(max(nbytes, 0), 'temporary'))
 
     def _step(self) -> None:
         self._run_again(self.chains.calls_at.get(self.position, ()))
-        peak_bytes = self.trace.steps[self.position - self.trace.backward_start].peak_bytes
-        shed, growth_bytes = self._change_of_gradients()
-        if growth_bytes > peak_bytes:  # it cannot have been made within the step
+        self._allocate(self.trace.steps[self.position - self.trace.backward_start].peak_bytes)
+
+    def _allocate(self, peak_bytes: int) -> None:
+        """What stays beside maps, and what goes when the computation has ended."""
+        next_to = self.position + 1
+        is_last = next_to in (self.trace.backward_start, self.trace.positions)  # of its half
+        shed, growth_bytes = self._changed_by(
+            0 if is_last else self.other_bytes[next_to] - self.other_bytes[self.position])
+        if growth_bytes > peak_bytes:  # it cannot have been made within the computation
             growth_bytes, self.late_growth_bytes = 0, growth_bytes
         self._grow(growth_bytes)
         self._temporary(peak_bytes - growth_bytes)
@@ -232,12 +246,8 @@ class _Writer:
             for made in [each for each in passing if last_use[each] <= call]:
                 self._free(passing.pop(made))
 
-    def _change_of_gradients(self) -> tuple[list[int], int]:
-        """Blocks that go with this step, and the bytes that come."""
-        if self.position + 1 == self.trace.positions:
-            return [], 0
-        number = self.position - self.trace.backward_start
-        change_bytes = self.trace.steps[number + 1].other_bytes - self.trace.steps[number].other_bytes
+    def _changed_by(self, change_bytes: int) -> tuple[list[int], int]:
+        """Blocks of what lives beside maps that go, and the bytes that come."""
         shed = []
         while change_bytes < 0:
             shed.append(self.gradients.pop())
@@ -246,4 +256,5 @@ class _Writer:
 
     def _grow(self, nbytes: int) -> None:
         if nbytes:
-            self.gradients.append(self._malloc(nbytes, 'gradients'))
+            purpose = 'others' if self.position < self.trace.backward_start else 'gradients'
+            self.gradients.append(self._malloc(nbytes, purpose))

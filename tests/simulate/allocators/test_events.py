@@ -18,7 +18,7 @@ from chainer_ooc.simulate.timeline import Stream, Task, Timeline
 
 KEEP, SWAP, RECOMPUTE = Verdict.KEEP, Verdict.SWAP, Verdict.RECOMPUTE
 NOTHING = Standing(0, 0)
-NAMES = {'temporary': 't', 'gradients': 'g', 'old gradients': 'old', 'standing': 's'}
+NAMES = {'temporary': 't', 'gradients': 'g', 'others': 'o', 'old gradients': 'old', 'standing': 's'}
 
 
 def shown(events):
@@ -65,6 +65,13 @@ def test_standing_memory_is_one_block_and_old_gradients_go_before_backward(trace
     assert derive(trace, standing=Standing(9, 6)) == [
         '-1 < +s 6', '0 < +old 3', '0 = +t 10  -t', '1 < -old', '1 = +t 5  -t']
     assert derive(trace, standing=Standing(6, 9)) == ['-1 < +s 6', '0 = +t 10  -t', '1 < +s 3', '1 = +t 5  -t  -s']
+
+
+def test_what_lives_beside_maps_in_forward_grows_with_its_calls_and_goes_where_it_is_less(trace_of):
+    # other bytes   0: 2   1: 5   2: 1
+    trace = trace_of([4, 4], [4], [], [1], [2, 5])
+    assert derive(trace)[1:] == ['0 < +o 2', '0 = +o 3  +t 1  -t', '1 = +t 4  -t', '2 < -o  -o  +g 1',
+                                 '2 = +t 4  -t  -g']
 
 
 def test_gradients_grow_as_part_of_what_the_step_before_allocates(trace_of):

@@ -98,7 +98,8 @@ def traces(draw):
         calls=tuple(Call(
             call, f'L{call}', tuple(draw(st.lists(st.sampled_from(known[call]), max_size=2)) if known[call] else ()),
             tuple(each.id for each in made[call]), (), '', draw(SECONDS),
-            sum(each.nbytes for each in made[call]) + draw(BYTES), repeatable=True) for call in range(calls)),
+            sum(each.nbytes for each in made[call]) + draw(BYTES), repeatable=True, other_bytes=draw(BYTES))
+            for call in range(calls)),
         steps=tuple(Step(
             calls + number, -1, tuple(each.id for each in maps if calls + number in each.backward_uses), draw(SECONDS),
             draw(BYTES), draw(BYTES)) for number in range(steps)),

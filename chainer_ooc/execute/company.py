@@ -1,0 +1,62 @@
+"""Whether other threads are at work while an iteration is recorded: the meter counts what they allocate too.
+
+    another thread                               | is noticed by
+    trains, evaluates, or has done so before     | its session, while it lives
+    has done so, and is gone again               | the number of sessions that were made
+    makes batches, or whatever the program has   | the processor time that it took
+
+A thread that only waits allocates nothing. Left out: a thread without a session that comes and goes meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from chainer_ooc.backends.base import OWN_THREADS
+
+
+class Company:
+    """The other threads, as a session sees them.
+
+    Args:
+        has_sessions: whether another thread that lives has a session.
+    """
+
+    made = 0  # of all sessions
+
+    def __init__(self, has_sessions: Callable[[], bool]):
+        Company.made += 1
+        self._has_sessions = has_sessions
+        self._made_before = 0
+        self._times: dict[int, int] = {}
+        self._was_there = False
+
+    def watch(self) -> None:
+        """An iteration begins."""
+        self._made_before, self._times, self._was_there = Company.made, _times(), self._has_sessions()
+
+    def was_at_work(self) -> bool:
+        """Whether another thread has been since then."""
+        return (self._was_there or self._has_sessions() or Company.made != self._made_before
+                or any(nanoseconds != self._times.get(thread, 0) for thread, nanoseconds in _times().items()))
+
+
+def _times() -> dict[int, int]:
+    """By the other threads of Python that are not ours, what they took of a processor, in nanoseconds."""
+    own = threading.get_native_id()
+    found = [each.native_id for each in threading.enumerate() if not each.name.startswith(OWN_THREADS)]
+    return {each: _nanoseconds(each) for each in found if each is not None and each != own}
+
+
+def _nanoseconds(thread: int) -> int:
+    """Of a thread by the system's number; 0 of one that is gone.
+
+    Linux makes the number of a clock from that of its thread; `time.pthread_getcpuclockid` must not be asked for one
+    that may have ended.
+    """
+    try:
+        return time.clock_gettime_ns((~thread << 3) | 6)
+    except OSError:
+        return 0
