@@ -361,9 +361,15 @@ class Backend(abc.ABC):
     def bandwidth(self) -> Bandwidth:
         """Measures the copies by a short real swap-out and swap-in at the first call; later calls repeat the result.
 
+        Where far memory has several tiers, it is that of those which were used since the last call.
+
         Raises:
             SpillError: One of the copies failed. Nothing is kept, and the next call measures again.
         """
+
+    def tier_bytes(self) -> dict[str, int]:
+        """Returns the bytes ever swapped out by the tier of far memory that they went to; empty where there is one."""
+        return {}
 
     @abc.abstractmethod
     def machine(self) -> str:
