@@ -156,6 +156,49 @@ def test_an_unknown_part_is_refused_with_those_that_there_are(tmp_path):
     assert 'batch-16' in done.stderr
 
 
+def wheel(folder):
+    """The smallest wheel there is: a module that says where it was installed."""
+    import zipfile
+    about = 'carried_here-1.dist-info'
+    with zipfile.ZipFile(folder / 'carried_here-1-py3-none-any.whl', 'w') as file:
+        file.writestr('carried_here.py', '')
+        file.writestr(f'{about}/METADATA', 'Metadata-Version: 2.1\nName: carried-here\nVersion: 1\n')
+        file.writestr(f'{about}/WHEEL', 'Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n')
+        file.writestr(f'{about}/RECORD', '')
+
+
+def test_the_command_for_a_bare_machine_brings_its_packages_along(tmp_path):
+    carried, python = tmp_path / 'carried', tmp_path / 'python'
+    carried.mkdir()
+    wheel(carried)
+    python.write_text(f"""#!/bin/sh
+        case "$2" in
+            pip) exec {sys.executable} "$@";;
+            *) {sys.executable} -c 'import carried_here; print(carried_here.__file__)' && exec {sys.executable} "$@";;
+        esac""")
+    python.chmod(0o755)
+    done = subprocess.run(
+        ['sh', str(PROGRAMME / 'bare.sh'), 'first', str(tmp_path / 'out'), '--device', 'host', '--parts', 'doctor'],
+        env={**os.environ, 'PYTHON': str(python), 'CARRIED': str(carried), 'TMPDIR': str(tmp_path),
+             'OMP_NUM_THREADS': '1'},
+        capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    where = pathlib.Path(done.stdout.splitlines()[0])
+    assert where.name == 'carried_here.py'
+    assert not where.parent.exists(), 'it is removed again'
+    assert part_of(figures_in(tmp_path / 'out')[0], 'doctor')['rows'][0]['can_train'] is True
+
+
+def test_the_guide_has_the_commands_that_there_are():
+    text = (ROOT / 'docs' / 'gpu.md').read_text()
+    usage = subprocess.run(['sh', str(PROGRAMME / 'bare.sh')], capture_output=True, text=True, check=False)
+    assert usage.returncode == 2
+    for command in ('pack', 'first', 'second', 'tests'):
+        assert f'benchmarks/gpu/bare.sh {command}' in usage.stderr
+        assert f'benchmarks/gpu/bare.sh {command}' in text
+    assert (PROGRAMME / 'bare.sh').read_text().count('--minutes 8.75') == 1
+
+
 # --- what was seen on the way ----------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ PROGRAMME = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'gpu'
 
 if str(PROGRAMME) not in sys.path:
     sys.path.append(str(PROGRAMME))
-from processes import Worker  # noqa: E402
+from processes import OWN_MARGIN_SECONDS, Worker  # noqa: E402
 from results import Files  # noqa: E402
 from searches import largest  # noqa: E402
 from tables import with_comparisons  # noqa: E402
@@ -53,6 +53,32 @@ def test_rows_share_a_process_until_one_asks_to_be_alone(worker):
                                    for alone in (False, False, True, False))
     assert first == second
     assert len({first, alone, after}) == 3
+
+
+@pytest.mark.parametrize('outcome', ['refused', 'dropped', 'skipped'])
+def test_a_row_that_ended_well_without_figures_leaves_its_process_to_the_next(worker, outcome):
+    before = worker.ask('row', {}, 20)
+    refused = worker.ask('row', {'outcome': outcome}, 20)
+    after = worker.ask('row', {}, 20)
+    assert (refused['outcome'], before['process']) == (outcome, after['process'])
+    assert [row['fresh_process'] for row in (before, refused, after)] == [True, False, False]
+
+
+def test_what_processes_print_is_kept_one_after_the_other(tmp_path, worker):
+    log = tmp_path / 'log.txt'
+    with Worker(worker._command, log) as kept:
+        kept.ask('exit', {}, 20)
+        assert kept.ask('exit', {}, 20)['last_words'].count('the last word') == 1
+    assert log.read_text().count('the last word') == 2
+
+
+def test_a_row_knows_when_it_has_to_be_over(tmp_path):
+    script = tmp_path / 'script.py'
+    script.write_text('import json, os, sys, time\nfor line in sys.stdin:\n'
+                      '    left = json.loads(line)["until"] - time.monotonic()\n'
+                      '    os.write(int(sys.argv[1]), json.dumps({"outcome": "done", "left": left}).encode() + b"\\n")')
+    with Worker([sys.executable, str(script)]) as made:
+        assert 15 < made.ask('row', {}, 20)['left'] < 20 - OWN_MARGIN_SECONDS
 
 
 @pytest.mark.parametrize(('kind', 'reason'), [
@@ -99,6 +125,140 @@ def test_closing_leaves_no_process(worker):
     assert not runs(number)
 
 
+# --- figures of a row ------------------------------------------------------------------------------------------------
+
+
+class Card:
+    """A stand-in for a device: its libraries load in the first iteration, and arrays take 10 GB at most."""
+
+    def __init__(self):
+        self.libraries_bytes, self.arrays_bytes, self.cached_bytes = 0, GB, 2 * GB
+
+    def used_bytes(self):
+        return self.libraries_bytes + self.arrays_bytes + self.cached_bytes
+
+    def held_bytes(self):
+        return self.arrays_bytes + self.cached_bytes
+
+
+class Iterating:
+    """A stand-in for a training on it."""
+
+    loss = 1.0
+
+    def __init__(self, card):
+        self.card, self.count = card, 0
+
+    def iterate(self):
+        self.count += 1
+        self.card.libraries_bytes = GB
+        self.card.arrays_bytes, self.card.cached_bytes = 10 * GB, 0
+        return 0.5
+
+
+def test_what_libraries_took_meanwhile_is_not_held_against_the_budget():
+    from pace import Pace
+    from training_row import figures
+    card = Card()
+    found = figures(Iterating(card), card, 'plain', 4, 5, 3, Pace())
+    assert (found['driver_peak_bytes'], found['driver_base_bytes']) == (10 * GB, GB)
+    row = {**row_of('pooch', 1.0, device='cuda', budget_bytes=10 * GB, peak_bytes=GB), **found}
+    assert with_comparisons([{'rows': [row]}])[0]['rows'][0]['within_budget'] is True
+
+
+def test_plans_stay_while_iterations_are_timed(monkeypatch):
+    """Two graphs learn after each iteration; while it times none of them is told."""
+    from training_row import LEARNING, planned_for_good
+
+    from chainer_ooc.execute import plans
+    told = []
+    for name in ('note_timing', 'note_shortage'):
+        monkeypatch.setattr(plans.Graph, name, lambda self, value, name=name: told.append(name))
+    graph = object.__new__(plans.Graph)
+    assert set(LEARNING) == {'note_timing', 'note_shortage'}
+    for name in LEARNING:
+        getattr(graph, name)(1)
+        with planned_for_good():
+            getattr(graph, name)(1)
+    assert told == ['note_timing', 'note_shortage']
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_says_what_cudnn_planned_and_what_it_refused(monkeypatch):
+    import evidence
+    from fake_cudnn import Engine, HostDevice, Library
+
+    from chainer_ooc.backends.cuda.cudnn import session
+    from chainer_ooc.backends.cuda.cudnn.operations import Convolution, Port
+    from chainer_ooc.backends.cuda.cudnn.terms import Terms
+    device = HostDevice()
+    library = Library(device, [Engine(workspace_bytes=1000)])
+    ours = session.Session(library, device)
+    terms = Terms(1 << 20, True, False)
+    shapes = (2, 3, 7, 7), (4, 3, 3, 3), (2, 4, 5, 5)
+    ours.find(Convolution(Port.Y, *shapes, (0, 0), (1, 1), (1, 1), 'float32'), terms)
+    library.engines.clear()
+    ours.find(Convolution(Port.W, *shapes, (0, 0), (1, 1), (1, 1), 'float32'), terms)
+    monkeypatch.setitem(session._of_thread.__dict__, 'sessions', {0: ours, 1: None})
+    monkeypatch.setitem(sys.modules, 'cudnn', library)
+    found = evidence.cudnn()
+    assert found['planned'] == {'Convolution Y': 1}
+    assert (found['refused_count'], found['most_scratch_bytes']) == (1, 1000)
+    assert 'Port.W' in found['refused'][0]
+    with evidence.Evidence() as kept:
+        raise_and_forget(ValueError)
+    assert kept.found()['cudnn'] == found
+
+
+def raise_and_forget(error):
+    import contextlib
+    with contextlib.suppress(error):
+        raise error
+
+
+def test_warnings_and_the_log_are_kept_whatever_becomes_of_the_row(capfd):
+    import logging
+    import warnings
+
+    import worker as process
+    from kinds import KINDS
+
+    def fails():
+        import evidence
+        for _ in range(3):
+            warnings.warn('cuDNN has no engine', RuntimeWarning, stacklevel=2)
+        logging.getLogger('chainer_ooc').warning('the system refused to pin 2 GiB')
+        evidence.note('settle_seconds', [1.0, 2.0])
+        raise MemoryError('no room')
+
+    KINDS['fails late'] = fails
+    try:
+        found = process.measured('fails late', {})
+    finally:
+        del KINDS['fails late']
+    assert (found['outcome'], found['settle_seconds']) == ('failed', [1.0, 2.0])
+    assert 'MemoryError: no room' in found['traceback']
+    line, = found['evidence']['warnings']
+    assert line.startswith('RuntimeWarning: cuDNN has no engine')
+    assert line.endswith('(3 times)')
+    assert found['evidence']['log'] == ['WARNING: the system refused to pin 2 GiB']
+    assert 'settle_seconds: [1.0, 2.0]' in capfd.readouterr().err, 'for a process that dies of the next one'
+
+
+def test_clocks_are_asked_again_with_fewer_names_where_the_driver_knows_not_all(tmp_path, monkeypatch):
+    import evidence
+    script = tmp_path / 'nvidia-smi'
+    script.write_text('#!/bin/sh\ncase "$2" in *ecc*) echo "Field is not a valid field to query."; exit 2;; esac\n'
+                      'echo "Some GPU, 580.1, 1980 MHz, 3201 MHz, 40, 1 MiB, 2 MiB"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv('PATH', str(tmp_path), prepend=':')
+    found = evidence.smi()
+    assert (found['driver_version'], found['clocks.sm']) == ('580.1', '1980 MHz')
+    assert 'not a valid field' in found['error']
+
+
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
@@ -109,9 +269,19 @@ def row_of(policy, seconds, **more):
 
 def test_overhead_is_beside_keep_of_the_same_network_and_batch():
     part = {'rows': [row_of('keep', 2.0), row_of('pooch', 3.0), row_of('pooch', 9.0, batch=8),
-                     {**row_of('lms', 1.0), 'outcome': 'failed'}]}
+                     {**row_of('lms', 1.0), 'outcome': 'failed'}, row_of('keep', 4.0, budget_bytes=GB)]}
     rows = with_comparisons([part])[0]['rows']
-    assert [row.get('overhead') for row in rows] == [None, 0.5, None, None]
+    assert [row.get('overhead') for row in rows] == [None, 0.5, None, None, 1.0]
+
+
+def test_the_rate_is_beside_in_core_at_the_largest_batch_that_trained():
+    part = {'rows': [row_of('keep', 2.0, images_per_second=100.0, tf32=False),
+                     row_of('keep', 2.0, images_per_second=300.0, tf32=True),
+                     row_of('keep', 9.0, batch=2, images_per_second=500.0, tf32=False),
+                     row_of('pooch', 9.0, batch=64, images_per_second=80.0, tf32=False)]}
+    rows = with_comparisons([part])[0]['rows']
+    assert rows[3]['of_in_core_rate'] == (0.8, 4)
+    assert 'overhead' not in rows[3]
 
 
 @pytest.mark.parametrize(('driver_bytes', 'within'), [(15 * GB, True), (17 * GB, False)])
