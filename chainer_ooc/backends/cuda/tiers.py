@@ -49,14 +49,14 @@ class Tiers:
         self.out_bytes[PINNED] += nbytes
 
     def to_file(self, transfer: HostTransfer, folder: str, pinned_bytes: int) -> None:
-        """Counts a copy to the spill file; the first one is news for the log.
+        """Counts a copy to the spill file; the first one is news for the log, unless nothing was to be pinned.
 
         Args:
             transfer: the copy.
             folder: of the file.
             pinned_bytes: the limit of pinned memory, which has no room for it.
         """
-        if not self.out_bytes[FILE]:
+        if pinned_bytes and not self.out_bytes[FILE]:
             _LOG.warning('pinned memory has no room within its %s: what does not fit goes to the spill file in %s, '
                          'which is slower; see chainer.config.ooc_host_limit', format_bytes(pinned_bytes), folder)
         self.out_bytes[FILE] += transfer.nbytes
