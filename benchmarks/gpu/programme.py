@@ -34,9 +34,10 @@ class Row:
         kind: Which one, a name in `kinds.KINDS`.
         asks: Its arguments.
         expected_seconds: What it is expected to take before any like it was measured, in a process that runs.
-        start_seconds: What comes on top in a process of its own: the start, kernels, plans, pinned memory.
+        start_seconds: What comes on top in a process of its own: the start, kernels, plans.
         alone: Whether it needs a process that nothing ran in before.
         like: Rows of the same have the same cost.
+        family: Rows of the same cost as much more or less than expected.
         host_bytes: Memory of the host that it needs.
     """
 
@@ -46,6 +47,7 @@ class Row:
     start_seconds: float = 10.0
     alone: bool = False
     like: Hashable = None
+    family: str = ''
     host_bytes: float = 0
 
 
@@ -135,8 +137,8 @@ class Programme:
                 **({'host_limit_bytes': self.host_limit_bytes} if limited and self.host_limit_bytes else {}), **more}
         return Row(kind='training', asks=asks, like=(network, str(batch), limited, asks['tf32']),
                    host_bytes=self.sizes.host_bytes_an_image * images if limited and policy not in IN_CORE else 0,
-                   **{'expected_seconds': 5 + 0.04 * images, 'start_seconds': 12 + 0.04 * images * limited,
-                      **expected})
+                   family='limited' if limited else 'in-core',
+                   **{'expected_seconds': 5 + 0.04 * images * (1 + limited), 'start_seconds': 12, **expected})
 
     def _doctor(self) -> Rows:
         yield Row(kind='doctor', asks={'device': self.device}, expected_seconds=10, start_seconds=5)

@@ -1,4 +1,5 @@
 """Rows of the GPU programme in processes that crash or hang, and the files that they end up in."""
+import contextlib
 import pathlib
 import sys
 import textwrap
@@ -164,6 +165,48 @@ def test_what_libraries_took_meanwhile_is_not_held_against_the_budget():
     assert (found['driver_peak_bytes'], found['driver_base_bytes']) == (10 * GB, GB)
     row = {**row_of('pooch', 1.0, device='cuda', budget_bytes=10 * GB, peak_bytes=GB), **found}
     assert with_comparisons([{'rows': [row]}])[0]['rows'][0]['within_budget'] is True
+
+
+@contextlib.contextmanager
+def on_a_fake_card():
+    """Has rows of the host run on the CUDA backend over a fake; gives the device and the backends that were made."""
+    import training_row
+    from fake_driver import FakeDriver
+
+    import chainer_ooc
+    from chainer_ooc import backends
+    from chainer_ooc.backends.cuda import CudaBackend
+    driver = FakeDriver(1, enforces=False)
+    chainer_ooc.reset()
+    with backends.chosen(lambda folder: CudaBackend(folder, host_limit_bytes=1 << 30, driver=driver)) as made:
+        try:
+            yield driver, made
+        finally:
+            training_row._trained.clear()
+            chainer_ooc.reset()
+
+
+def row_within(policy, batch=4, **more):
+    from programme import Programme
+    from sizes import SMALL
+    asks = Programme('host', 10**9, SMALL).training(SMALL.network, batch, policy, limited=True).asks
+    return {**asks, 'settle': 2, 'iterations': 2, 'image_side': 32, **more}
+
+
+def test_rows_of_one_network_share_pinned_memory_its_graph_and_what_was_measured():
+    import training_row
+    with on_a_fake_card() as (driver, made):
+        found = training_row.train(**row_within('swap-all'))
+        pins = driver.pins
+        assert pins > 50
+        again = training_row.train(**row_within('swap-all', budget_bytes=10**9 - 1))
+        assert (driver.pins, len(made)) == (pins, 1)
+        assert again['swapped_out_bytes'] == found['swapped_out_bytes'] > 0
+        assert (found['phases'], again['phases']) == (['run'], ['run'])
+        training_row.train(**row_within('swap-all', batch=2))
+        assert len(made) == 2
+        assert driver.pins > pins
+    assert driver.misuses == []
 
 
 def test_plans_stay_while_iterations_are_timed(monkeypatch):
