@@ -1,10 +1,10 @@
 """What rows will take, by what rows like them took here; conduct drops what cannot end.
 
 A row states what it is expected to take, which is a guess until one was measured. From then on rows alike (the same
-kind, network and batch) are expected to take what the last one took, and rows of the same family (in-core, or within the
-budget) as much more or less as those before them did beside what they had stated. A row that shares a process is spared
-what the first one in it paid for: the start, and what its first iterations took beyond the later ones (kernels compiled,
-cuDNN's plans, memory pinned)::
+kind, network and batch) are expected to take what the last one took, and rows of the same family (in-core, or within
+the budget) as much more or less as those before them did beside what they had stated. A row that shares a process is
+spared what the first one in it paid for: the start, and what its first iterations took beyond the later ones (kernels
+compiled, cuDNN's plans, memory pinned)::
 
     fresh process    [start][settle: 30 s, 9 s, 2 s, 2 s, 2 s][timed: 5 x 2 s]      whole
     shared process          [settle:  2 s, 2 s, 2 s, 2 s, 2 s][timed: 5 x 2 s]      whole - start - 35 s

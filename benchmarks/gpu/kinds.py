@@ -45,10 +45,10 @@ def _describe(device: str) -> dict[str, Any]:
     return near.of(device).describe()
 
 
-def _host_alloc(device: str, nbytes: int) -> dict[str, Any]:
+def _host_alloc(device: str, nbytes: int, ask_first: bool) -> dict[str, Any]:
     import near
 
-    return near.of(device).pin(nbytes)
+    return near.of(device).pin(nbytes, ask_first)
 
 
 def _doctor(device: str) -> dict[str, Any]:

@@ -226,6 +226,37 @@ def test_plans_stay_while_iterations_are_timed(monkeypatch):
     assert told == ['note_timing', 'note_shortage']
 
 
+class Pins:
+    """A stand-in for CuPy's runtime."""
+
+    hostAllocPortable = 1  # noqa: N815 - CuPy's name
+
+    def __init__(self):
+        self.calls = []
+
+    def hostAlloc(self, nbytes, flags):  # noqa: N802 - CuPy's name
+        self.calls.append((nbytes, flags))
+        return 4096
+
+    def freeHost(self, address):  # noqa: N802 - CuPy's name
+        self.calls.append(address)
+
+
+def test_pinning_is_timed_where_the_host_has_the_memory_or_is_said_to(monkeypatch):
+    import near
+    card = object.__new__(near.Cuda)
+    card._runtime = Pins()
+    monkeypatch.setattr(near.limits, 'free_bytes', lambda: 10 * GB)
+    found = card.pin(8 * GB, True)
+    assert card._runtime.calls == [(8 * GB, 1), 4096]
+    assert found['pin_seconds'] > 0
+    assert found['unpin_seconds'] > 0
+    with pytest.raises(near.SkippedError, match='32 GB are more than 90% of the 10 GB that the host says are free'):
+        card.pin(32 * GB, True)
+    card.pin(32 * GB, False)
+    assert card._runtime.calls[2:] == [(32 * GB, 1), 4096]
+
+
 # --- evidence --------------------------------------------------------------------------------------------------------
 
 
