@@ -28,6 +28,7 @@ pack() {
 }
 
 install() {
+    ls "$carried"/*.whl >/dev/null 2>&1 || { echo "no wheels in $carried: make them with \`$0 pack\`" >&2; exit 1; }
     site=$(mktemp -d)
     trap 'rm -rf "$site"' EXIT
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --disable-pip-version-check \

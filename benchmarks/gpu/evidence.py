@@ -91,9 +91,10 @@ class Evidence(logging.Handler):
 
     def found(self) -> dict[str, Any]:
         """All of it, as JSON takes it."""
-        for each in self._seen:
-            print(f'{each.category.__name__}: {each.message} ({each.filename}:{each.lineno})', file=sys.stderr)
-        return {'warnings': _counted_lines(self._seen), 'log': self._log, 'im2col': dict(self._im2col),
+        warned = _counted_lines(self._seen)
+        for line in warned:
+            print(f'  {line}', file=sys.stderr, flush=True)
+        return {'warnings': warned, 'log': self._log, 'im2col': dict(self._im2col),
                 'cudnn': cudnn(), **self._states}
 
     def _counted(self, name: str, original: Any) -> Any:

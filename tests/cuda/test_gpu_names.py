@@ -101,6 +101,23 @@ def test_warnings_of_foreign_packages_are_no_errors(module, fails, tmp_path):
     assert ('1 failed' in done.stdout) == fails, done.stdout
 
 
+@pytest.mark.parametrize('category', ['DeprecationWarning', 'SyntaxWarning'])
+def test_what_newer_versions_say_of_chainer_fails_no_test_on_a_gpu(category, tmp_path):
+    """The suite's own conftest.py of the GPU, with a test that warns in Chainer's name beside it."""
+    room = ROOT / 'tests' / 'gpu'
+    (tmp_path / 'conftest.py').write_text(
+        (room / 'conftest.py').read_text().replace('pathlib.Path(__file__).parent', f'pathlib.Path({str(room)!r})', 1)
+        .replace('is_relative_to(HERE)', 'name == "test_it.py"').replace('autouse=True', 'autouse=False')
+        .replace('reason = missing() if here else None', 'reason = None'))
+    (tmp_path / 'test_it.py').write_text(
+        'import warnings\n\n\ndef test_it():\n'
+        f"    warnings.warn_explicit('old', {category}, 'file.py', 1, module='chainer.functions')\n")
+    done = subprocess.run([sys.executable, '-m', 'pytest', '-q', '-n', '0', '-p', 'no:cacheprovider', '-c',
+                           str(ROOT / 'setup.cfg'), '--rootdir', str(tmp_path), str(tmp_path / 'test_it.py')],
+                          cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert '1 passed' in done.stdout, done.stdout + done.stderr
+
+
 def test_helpers_of_the_gpu_tests_can_be_imported_without_one():
     pytest.importorskip('cupy')
     pytest.importorskip('chainer_ooc.backends.cuda.allocators')
