@@ -4,6 +4,7 @@ import pathlib
 import sys
 import textwrap
 import time
+import types
 
 import pytest
 
@@ -241,11 +242,47 @@ class Pins:
     def freeHost(self, address):  # noqa: N802 - CuPy's name
         self.calls.append(address)
 
+    def getDeviceProperties(self, number):  # noqa: N802 - CuPy's name
+        return {'name': b'Some GPU', 'major': 9, 'minor': 0}
 
-def test_pinning_is_timed_where_the_host_has_the_memory_or_is_said_to(monkeypatch):
+    def memGetInfo(self):  # noqa: N802 - CuPy's name
+        return 130 * GB, 141 * GB
+
+    def driverGetVersion(self):  # noqa: N802 - CuPy's name
+        return 13000
+
+    runtimeGetVersion = driverGetVersion  # noqa: N815 - CuPy's name
+
+    def deviceSynchronize(self):  # noqa: N802 - CuPy's name
+        self.calls.append('synchronized')
+
+
+@pytest.fixture
+def card():
+    """`near.Cuda` over stand-ins for what it asks of CuPy."""
     import near
-    card = object.__new__(near.Cuda)
-    card._runtime = Pins()
+    pool = types.SimpleNamespace(total_bytes=lambda: GB, free_all_blocks=lambda: None)
+    made = object.__new__(near.Cuda)
+    made._runtime = Pins()
+    made._cupy = types.SimpleNamespace(get_default_memory_pool=lambda: pool,
+                                       get_default_pinned_memory_pool=lambda: pool)
+    return made
+
+
+def test_a_card_says_all_that_figures_depend_on(card):
+    pytest.importorskip('cupy')
+    facts = card.describe()
+    assert (facts['device'], facts['is_gpu'], facts['compute_capability']) == ('Some GPU', True, '9.0')
+    assert (facts['device_memory_bytes'], facts['device_free_bytes']) == (141 * GB, 130 * GB)
+    assert facts['host MemAvailable'] > 0
+    assert 'Error' in facts['cudnn'] or facts['cudnn'].isdigit(), 'its version, or why there is none'
+    assert (card.used_bytes(), card.held_bytes()) == (11 * GB, GB)
+    card.trim()
+    assert card._runtime.calls == ['synchronized']
+
+
+def test_pinning_is_timed_where_the_host_has_the_memory_or_is_said_to(card, monkeypatch):
+    import near
     monkeypatch.setattr(near.limits, 'free_bytes', lambda: 10 * GB)
     found = card.pin(8 * GB, True)
     assert card._runtime.calls == [(8 * GB, 1), 4096]

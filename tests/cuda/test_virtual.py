@@ -225,6 +225,7 @@ def test_chunks_that_suit_the_limit_take_a_thirteenth_of_the_calls_and_little_me
     before, _ = trained(2 * MIB)
     after, most_lost = trained(None)
     assert before == {'cuMemCreate': 7629, 'cuMemMap': 62_674, 'cuMemUnmap': 254}, 'docs/gpu.md has these'
+    assert trained(14 * MIB)[0] == {'cuMemCreate': 1089, 'cuMemMap': 9_282, 'cuMemUnmap': 258}
     assert after == {'cuMemCreate': 544, 'cuMemMap': 4_708, 'cuMemUnmap': 258}
     assert most_lost <= 0.06 * 16 * GB
 
