@@ -42,7 +42,6 @@ sys.path.append(str(ROOT / 'tests'))
 import fake_device_memory as fake
 
 ITERATIONS = 6
-CHUNKS_MIB = (2, 20, 40)
 COLUMNS = (
     Column('policy', 'policy'), Column('allocator', 'allocator'),
     *(Column(f'{what}_{when}', f'{what}, {when}', plain, right=True)
@@ -92,13 +91,9 @@ class Counted:
 
 
 def allocators() -> dict[str, Callable[[Counted], Allocator]]:
-    """By name; 'virtual' with chunks of several sizes."""
-    made: dict[str, Callable[[Counted], Allocator]] = {
-        'pool': lambda device: PoolAllocator(device.calls), 'async': lambda device: AsyncAllocator(device.calls)}
-    for mib in CHUNKS_MIB:
-        made[f'virtual, {mib} MiB'] = lambda device, mib=mib: VirtualAllocator(  # type: ignore[misc]
-            device.calls, Mapping(0, device.driver), mib << 20)
-    return made
+    """By their names in `chainer.config.ooc_allocator`."""
+    return {'pool': lambda device: PoolAllocator(device.calls), 'async': lambda device: AsyncAllocator(device.calls),
+            'virtual': lambda device: VirtualAllocator(device.calls, Mapping(0, device.driver))}
 
 
 def run(events: Sequence[Event], make: Callable[[Counted], Allocator], limit_bytes: int) -> dict[str, Any]:

@@ -52,6 +52,16 @@ def test_a_test_that_never_imports_chainer_passes(tmp_path):
     assert '1 passed' in output
 
 
+def test_what_a_driver_opens_is_not_left_behind(tmp_path):
+    output = run_test(tmp_path, """
+        import builtins, os
+        readlink, file = os.readlink, open(__file__)
+        builtins.kept = file
+        number = f'/proc/self/fd/{file.fileno()}'
+        os.readlink = lambda path: '/dev/nvidia-uvm' if path == number else readlink(path)""")
+    assert '1 passed in' in output
+
+
 def test_a_descriptor_that_the_garbage_collector_closes_is_not_left_behind(tmp_path):
     output = run_test(tmp_path, """
         import os

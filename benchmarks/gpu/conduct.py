@@ -1,7 +1,9 @@
 """Runs parts against the clock and notes what became of every row, also of those that could not run.
 
-A part that states more seconds than are left is left out, and the file says so; a later, shorter one may still run. A
-row that a part's time is over for is a row with that reason: nothing that was asked for is missing from the file.
+A row is begun only if it can be expected to end (`costs`): before the programme has to be over, and early enough for
+the parts to come that must not be missed. One that cannot is a row with that reason, and a shorter one may still run:
+nothing that was asked for is missing from the file. What is begun is given up after three times what was expected, or
+what was stated if that is more: one that was quick says little of the next.
 """
 from __future__ import annotations
 
@@ -9,16 +11,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from costs import Costs
 from programme import Part, Row
 
 #: Below this a row is not begun: not even a process starts in it.
 LEAST_SECONDS = 2.0
+#: A row may take so many times what was expected of it, and so much more, before it is given up.
+GIVE_UP, GIVE_UP_SECONDS = 3.0, 10.0
 
 
 class Asks(Protocol):
     """What rows are asked of: `processes.Worker`, or a stand-in of the tests."""
 
     def ask(self, kind: str, asks: dict[str, Any], most_seconds: float, *, alone: bool = False) -> dict[str, Any]: ...
+
+    def starts(self, alone: bool) -> bool: ...
 
 
 class Clock:
@@ -38,57 +45,75 @@ class Clock:
         return self.end - self.now()
 
 
-def conduct(parts: Sequence[Part], worker: Asks, clock: Clock, stretch: float,
-            note: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
-    """Runs the parts in their order.
+class Conductor:
+    """Runs the parts of one programme.
 
     Args:
-        parts: What to run.
         worker: What rows are asked of.
         clock: The time that there is.
-        stretch: How many times what they state parts and rows may take.
-        note: Called after each row, and after each part that was left out, with all parts so far.
-
-    Returns:
-        list[dict[str, Any]]: Each part as JSON takes it.
+        host_bytes: Memory of the host: rows that need more are left out.
+        note: Called after each row, and after each part, with all parts so far.
     """
-    done: list[dict[str, Any]] = []
-    for part in parts:
-        found: dict[str, Any] = {'name': part.name, 'title': part.title, 'kind': part.kind, 'state': 'running',
-                                 'most_seconds': part.most_seconds * stretch, 'rows': []}
-        done.append(found)
-        if found['most_seconds'] > clock.left():
-            found['state'] = 'left out'
-            found['reason'] = (f'it may take {found["most_seconds"]:.0f} s and {max(clock.left(), 0):.0f} s were left; '
-                               f'run again with --parts {part.name}')
-        else:
-            _run(part, found, worker, clock, stretch, lambda: note(done))
-        note(done)
-    return done
 
+    def __init__(self, worker: Asks, clock: Clock, host_bytes: int,
+                 note: Callable[[list[dict[str, Any]]], None]) -> None:
+        self._worker, self._clock, self._host_bytes, self._note = worker, clock, host_bytes, note
+        self._costs = Costs()
+        self._done: list[dict[str, Any]] = []
 
-def _run(part: Part, found: dict[str, Any], worker: Asks, clock: Clock, stretch: float,
-         note: Callable[[], None]) -> None:
-    began = clock.now()
-    rows = part.rows()
-    try:
-        row = next(rows)
-        while True:
-            seconds = min(row.most_seconds * stretch, began + found['most_seconds'] - clock.now())
-            result = _result(row, worker, seconds, found['most_seconds'])
-            found['rows'].append(result)
-            found['part_seconds'] = clock.now() - began
-            note()
-            row = rows.send(result)
-    except StopIteration:
-        pass
-    found['state'] = 'done'
-    found['part_seconds'] = clock.now() - began
+    def conduct(self, parts: Sequence[Part]) -> list[dict[str, Any]]:
+        """Runs the parts in their order.
 
+        Returns:
+            list[dict[str, Any]]: Each part as JSON takes it.
+        """
+        for number, part in enumerate(parts):
+            later = sum(each.reserved_seconds for each in parts[number + 1:])
+            found: dict[str, Any] = {'name': part.name, 'title': part.title, 'kind': part.kind, 'state': 'running',
+                                     'reserved_seconds': part.reserved_seconds, 'rows': []}
+            self._done.append(found)
+            self._run(part, found, later)
+            self._note(self._done)
+        return self._done
 
-def _result(row: Row, worker: Asks, seconds: float, part_seconds: float) -> dict[str, Any]:
-    if seconds < LEAST_SECONDS:
-        answer = {'outcome': 'not run', 'reason': f"the part's {part_seconds:.0f} s were over"}
-    else:
-        answer = worker.ask(row.kind, dict(row.asks), seconds, alone=row.alone)
-    return {'row': row.kind, **row.asks, **answer}
+    def _run(self, part: Part, found: dict[str, Any], later: float) -> None:
+        began = self._clock.now()
+        rows = part.rows()
+        try:
+            row = next(rows)
+            while True:
+                result = {'row': row.kind, **row.asks, **self._result(row, self._left(part, later))}
+                found['rows'].append(result)
+                found['part_seconds'] = self._clock.now() - began
+                self._note(self._done)
+                row = rows.send(result)
+        except StopIteration:
+            pass
+        found['state'] = 'done'
+        found['part_seconds'] = self._clock.now() - began
+
+    def _left(self, part: Part, later: float) -> float:
+        """Seconds for the next row of a part; `later` is what those after it have reserved.
+
+        That is a guess: a part that has reserved some itself may take half of what is left all the same.
+        """
+        left = self._clock.left()
+        return max(left - later, left / 2) if part.reserved_seconds else left - later
+
+    def _result(self, row: Row, left: float) -> dict[str, Any]:
+        expected, why = self._costs.expected(row, self._worker.starts(row.alone))
+        dropped = self._reason_to_drop(row, expected, why, left)
+        if dropped:
+            return {'outcome': 'dropped', 'reason': dropped, 'expected_seconds': expected}
+        seconds = min(left, GIVE_UP * max(expected, row.expected_seconds) + GIVE_UP_SECONDS)
+        answer = self._worker.ask(row.kind, dict(row.asks), seconds, alone=row.alone)
+        self._costs.note(row, answer)
+        return {**answer, 'expected_seconds': expected, 'expected_by': why}
+
+    def _reason_to_drop(self, row: Row, expected: float, why: str, left: float) -> str:
+        if row.host_bytes > self._host_bytes:
+            return (f'it needs {row.host_bytes / 1e9:.0f} GB of the host, which has {self._host_bytes / 1e9:.0f} GB '
+                    '(--host-memory)')
+        if expected > left or left < LEAST_SECONDS:
+            return f'it would take about {expected:.0f} s ({why}), and {max(left, 0):.0f} s were left for it'
+        return ''

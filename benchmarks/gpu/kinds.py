@@ -45,6 +45,18 @@ def _describe(device: str) -> dict[str, Any]:
     return near.of(device).describe()
 
 
+def _host_alloc(device: str, nbytes: int, ask_first: bool) -> dict[str, Any]:
+    import near
+
+    return near.of(device).pin(nbytes, ask_first)
+
+
+def _doctor(device: str) -> dict[str, Any]:
+    import doctor_row
+
+    return doctor_row.examine(device)
+
+
 def _torch(**asks: Any) -> dict[str, Any]:
     from torch_row import train
 
@@ -65,6 +77,7 @@ def _hangs() -> dict[str, Any]:
 
 
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
-    'describe': _describe, 'warm-up': _warm_up, 'link': _link, 'backend-link': _backend_link, 'training': _training,
-    'bits': _bits, 'torch': _torch, 'fails': _fails, 'crashes': _crashes, 'hangs': _hangs, 'works': dict,
+    'describe': _describe, 'doctor': _doctor, 'warm-up': _warm_up, 'link': _link, 'backend-link': _backend_link,
+    'host-alloc': _host_alloc, 'training': _training, 'bits': _bits, 'torch': _torch, 'fails': _fails,
+    'crashes': _crashes, 'hangs': _hangs, 'works': dict,
 }

@@ -13,14 +13,25 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import evidence
 import here  # noqa: F401  chainer_ooc before chainer, and the examples on the path
 
 # isort: split
 import chainer
 import numpy as np
 
+from chainer_ooc.backends.host import limits
+
 REPETITIONS = 5
 SAMPLE_SECONDS = 0.0005
+#: Of the host's free memory, what is pinned at once for a figure.
+PINNED_SHARE = 0.9
+
+
+class SkippedError(Exception):
+    """A row that has no sense on this machine."""
+
+    outcome = 'skipped'
 
 
 class Host:
@@ -43,6 +54,18 @@ class Host:
         """Private memory in use."""
         with open('/proc/self/status') as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith('RssAnon'))
+
+    def held_bytes(self) -> int:
+        """What is used: nothing else is told apart here."""
+        return self.used_bytes()
+
+    def pin(self, nbytes: int, ask_first: bool) -> dict[str, Any]:
+        """Nothing is pinned without a GPU.
+
+        Raises:
+            SkippedError: always.
+        """
+        raise SkippedError('nothing is pinned on a machine without a GPU')
 
     def chainer_device(self) -> Any:
         """What models are sent to."""
@@ -87,7 +110,7 @@ class Cuda:
 
         properties = self._runtime.getDeviceProperties(0)
         name = properties['name']
-        _, total_bytes = self._runtime.memGetInfo()
+        free_bytes, total_bytes = self._runtime.memGetInfo()
         versions = {}
         for package in ('cupy-cuda12x', 'cupy-cuda13x', 'nvidia-cudnn-frontend', 'nvidia-cudnn-cu12',
                         'nvidia-cudnn-cu13', 'cuda-bindings', 'torch'):
@@ -98,7 +121,10 @@ class Cuda:
             **describe_machine(), 'device': name if isinstance(name, str) else name.decode(), 'is_gpu': True,
             'compute_capability': f"{properties['major']}.{properties['minor']}",
             'device_memory_bytes': total_bytes, 'driver': self._runtime.driverGetVersion(),
-            'runtime': self._runtime.runtimeGetVersion(), 'cudnn_enabled': bool(chainer.backends.cuda.cudnn_enabled),
+            'runtime': self._runtime.runtimeGetVersion(), 'cudnn': _cudnn_version(),
+            'cudnn_enabled': bool(chainer.backends.cuda.cudnn_enabled), 'device_free_bytes': free_bytes,
+            **{f'smi {name}': value for name, value in evidence.smi().items()},
+            **{f'host {name}': value for name, value in evidence.host_memory().items()},
             'cupy_tf32': os.environ.get('CUPY_TF32', '0'),
             'use_cudnn_tensor_core': str(chainer.config.use_cudnn_tensor_core), **versions}
 
@@ -111,6 +137,33 @@ class Cuda:
         free_bytes, total_bytes = self._runtime.memGetInfo()
         return int(total_bytes - free_bytes)
 
+    def held_bytes(self) -> int:
+        """What allocators have of it, cached memory included: arrays, and what arrays have left."""
+        from chainer_ooc.backends.cuda.budget import held_in_all
+
+        return held_in_all() + int(self._cupy.get_default_memory_pool().total_bytes())
+
+    def pin(self, nbytes: int, ask_first: bool) -> dict[str, Any]:
+        """Seconds to pin so many bytes at once, and to give them back.
+
+        Args:
+            nbytes: how many.
+            ask_first: whether the host's word on what is free counts. A machine that grows as it is used has more.
+
+        Raises:
+            SkippedError: the machine has no room for them.
+        """
+        free_bytes = limits.free_bytes()
+        if ask_first and nbytes > PINNED_SHARE * free_bytes:
+            raise SkippedError(f'{nbytes / 1e9:.0f} GB are more than {PINNED_SHARE:.0%} of the {free_bytes / 1e9:.0f} '
+                               'GB that the host says are free')
+        began = time.perf_counter()
+        address = self._runtime.hostAlloc(nbytes, self._runtime.hostAllocPortable)
+        pinned = time.perf_counter()
+        self._runtime.freeHost(address)
+        return {'pin_seconds': pinned - began, 'unpin_seconds': time.perf_counter() - pinned,
+                'pin_bytes_per_second': nbytes / max(pinned - began, 1e-9)}
+
     def chainer_device(self) -> Any:
         """What models are sent to."""
         return chainer.get_device('@cupy:0')
@@ -118,6 +171,7 @@ class Cuda:
     def trim(self) -> None:
         """Gives back what nobody refers to, and what CuPy's pools keep."""
         gc.collect()
+        self.synchronize()
         self._cupy.get_default_memory_pool().free_all_blocks()
         self._cupy.get_default_pinned_memory_pool().free_all_blocks()
 
@@ -188,6 +242,16 @@ def highest(device: Host | Cuda) -> Iterator[list[int]]:
         over.set()
         thread.join()
         seen[0] = max(seen[0], device.used_bytes())
+
+
+def _cudnn_version() -> str:
+    """Of the library that is found here, or why none is."""
+    from chainer_ooc.backends.cuda.cudnn import library
+
+    try:
+        return str(library.find().backend_version())
+    except Exception as error:  # whatever a broken installation raises
+        return f'{type(error).__name__}: {error}'
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -1,10 +1,14 @@
 """A process that rows run in, so that a crash or a hang costs its row and nothing else.
 
-One process takes row after row, since starting one (imports, a CUDA context, cuDNN's plans) takes longer than many a
-row. After a row that did not end well it is replaced: nobody knows what such a row left on the device.
+One process takes row after row, since starting one (imports, a CUDA context, cuDNN's plans, pinned memory) takes longer
+than many a row. After a row that did not end well it is replaced: nobody knows what such a row left on the device. A
+row that was refused for its budget, or did not fit its time, has ended well.
 
     parent   ask(row) ---- one line of JSON ----> stdin
              answer, death or time over  <------- one line of JSON on a pipe of its own (stdout is anybody's)
+
+What a process prints is kept, in a file if one is named, and its end goes into the row of one that died. A process that
+is given up is asked first where it stands: `faulthandler` then prints all its stacks.
 """
 from __future__ import annotations
 
@@ -22,8 +26,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 WORKER = (sys.executable, str(pathlib.Path(__file__).with_name('worker.py')))
-LAST_CHARACTERS = 2000
+LAST_CHARACTERS = 8000
 LONGEST_REASON = 400
+STACKS_SECONDS = 1.0
+#: A row is told this much less time than it has before it is given up.
+OWN_MARGIN_SECONDS = 3.0
+#: How rows end whose process can be used again.
+ENDED_WELL = ('done', 'refused', 'dropped', 'skipped')
 
 
 class Worker:
@@ -32,10 +41,12 @@ class Worker:
     Args:
         command: What to start; it reads rows from stdin and writes answers to the descriptor that its last argument
             names.
+        log: a file that all which processes print is appended to; None for one that is thrown away.
     """
 
-    def __init__(self, command: Sequence[str] = WORKER) -> None:
+    def __init__(self, command: Sequence[str] = WORKER, log: pathlib.Path | None = None) -> None:
         self._command = tuple(command)
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._answers = -1
         self._errors: Any = None
@@ -50,20 +61,33 @@ class Worker:
         """Has a row measured.
 
         Returns:
-            dict[str, Any]: Its figures with 'outcome': 'done'; or 'outcome': 'failed' and 'reason', a line.
-            'row_seconds' is what it took, the start of a process included.
+            dict[str, Any]: Its figures with 'outcome': 'done'; or another 'outcome' and 'reason', a line. A process
+            that died or was given up has 'last_words'. 'row_seconds' is what it took with the start of a process,
+            'start_seconds', if it needed one, which 'fresh_process' says.
         """
         began = time.monotonic()
+        fresh = self.starts(alone)
         if alone:
             self.close()
         self._start()
-        answer = self._answer(json.dumps({'kind': kind, 'asks': dict(asks)}), began + most_seconds)
+        end = began + most_seconds
+        line = json.dumps({'kind': kind, 'asks': dict(asks), 'until': end - OWN_MARGIN_SECONDS})
+        answer = self._answer(line, end)
         if isinstance(answer, str):
+            if answer == 'time':
+                self._ask_for_stacks()
             self.close()
-            answer = {'outcome': 'failed', 'reason': self._reason(answer, most_seconds)}
-        elif alone or answer['outcome'] != 'done':
+            answer = {'outcome': 'failed', 'reason': self._reason(answer, most_seconds),
+                      'last_words': self._last_words}
+        elif alone or answer['outcome'] not in ENDED_WELL:
             self.close()
-        return {**answer, 'row_seconds': time.monotonic() - began}
+        seconds = time.monotonic() - began
+        return {**answer, 'row_seconds': seconds, 'fresh_process': fresh,
+                'start_seconds': max(0.0, seconds - answer.get('worker_seconds', seconds)) if fresh else 0.0}
+
+    def starts(self, alone: bool) -> bool:
+        """Whether the next row needs a process that is not there yet."""
+        return alone or self._process is None
 
     def close(self) -> None:
         """Ends the process and whatever it started; without one it does nothing."""
@@ -77,14 +101,16 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
         os.close(self._answers)
-        self._errors.seek(0)
-        self._last_words = self._errors.read()[-LAST_CHARACTERS:]
+        self._errors.seek(self._errors_begin)
+        self._last_words = self._errors.read().decode(errors='replace')[-LAST_CHARACTERS:]
         self._errors.close()
 
     def _start(self) -> None:
         if self._process is not None:
             return
-        self._errors = tempfile.TemporaryFile('w+', errors='replace')  # noqa: SIM115 - close() closes it
+        # close() closes it. The child and we write by the same descriptor, at the end.
+        self._errors = tempfile.TemporaryFile('w+b') if self._log is None else self._log.open('a+b')  # noqa: SIM115
+        self._errors_begin = self._errors.seek(0, os.SEEK_END)
         self._answers, theirs = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -96,6 +122,13 @@ class Worker:
             raise
         finally:
             os.close(theirs)
+
+    def _ask_for_stacks(self) -> None:
+        """Has a process that hangs print where it does, and ends it a moment later."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(STACKS_SECONDS)
+        os.killpg(self._process.pid, signal.SIGKILL)  # nobody has waited for it: the number is still its own
 
     def _answer(self, line: str, deadline: float) -> dict[str, Any] | str:
         """The answer, or 'time' or 'death'."""

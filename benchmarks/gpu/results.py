@@ -23,14 +23,14 @@ class Files:
         folder: Made where it is missing.
         device: What the device said of itself; 'device' is its name.
         asked: How the programme was called.
+        stage: Of the programme, so that two of them in one folder keep apart; or None.
     """
 
-    def __init__(self, folder: pathlib.Path, device: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    def __init__(self, folder: pathlib.Path, device: Mapping[str, Any], asked: Mapping[str, Any],
+                 stage: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._device, self._asked = dict(device), dict(asked)
-        name = re.sub(r'[^a-z0-9]+', '-', f"gpu {self._device.get('device', UNKNOWN)}".lower()).strip('-')
-        if not self._device.get('is_gpu'):
-            name = name.replace('gpu-', 'no-gpu-', 1)
+        name = name_of(self._device, stage)
         self.json, self.markdown = folder / f'{name}.json', folder / f'{name}.md'
 
     def write(self, parts: Sequence[Mapping[str, Any]]) -> None:
@@ -54,11 +54,36 @@ class Files:
             if part['rows']:
                 lines += [table_of(part).to_markdown(), '']
             lines += _largest(part)
-        return lines
+        return lines + _evidence(parts)
 
     def _command(self) -> str:
         options = ' '.join(f'--{name}' if value is True else f'--{name} {value}' for name, value in self._asked.items())
         return f'`python benchmarks/gpu/run.py {options}`; medians over whole iterations, data on the device.'
+
+
+def name_of(device: Mapping[str, Any], stage: str | None) -> str:
+    """What the files of a device and a stage are called."""
+    name = re.sub(r'[^a-z0-9]+', '-', f"gpu {device.get('device', UNKNOWN)} {stage or ''}".lower()).strip('-')
+    return name if device.get('is_gpu') else name.replace('gpu-', 'no-gpu-', 1)
+
+
+def _evidence(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the last row of each process saw; all of it is in the JSON."""
+    rows = [row for part in parts for row in part['rows'] if row.get('evidence')]
+    if not rows:
+        return []
+    where = 'Tracebacks, warnings, clocks and memory of each row are in the JSON file; the log has what was printed.'
+    lines = ['', '## On the way', '', where, '']
+    asked = [row['evidence']['cudnn'] for row in rows if row['evidence'].get('cudnn')]
+    if asked:
+        last = asked[-1]
+        lines.append(f"- cuDNN {last.get('version')} (frontend {last.get('frontend')}): planned {last.get('planned')}, "
+                     f"refused {max(each.get('refused_count', 0) for each in asked)}")
+    im2col = [one_line(f"{row['row']} {row.get('policy', '')}: {row['evidence']['im2col']}") for row in rows
+              if row['evidence'].get('im2col')]
+    lines += [f'- rows whose convolutions went through im2col: {len(im2col)}', *(f'  - {line}' for line in im2col[:5])]
+    warned = sorted({one_line(line) for row in rows for line in row['evidence']['warnings'] + row['evidence']['log']})
+    return [*lines, f'- warnings: {len(warned)}', *(f'  - {line}' for line in warned[:20])]
 
 
 def _largest(part: Mapping[str, Any]) -> list[str]:

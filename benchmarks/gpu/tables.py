@@ -29,6 +29,11 @@ def rate(value: float) -> str:
     return f'{value:.1f}'
 
 
+def share(value: tuple[float, Any]) -> str:
+    """A share, and the batch that it is of."""
+    return f'{100 * value[0]:.0f} % (batch {size(value[1])})'
+
+
 def one_line(value: object) -> str:
     """Text that breaks no Markdown table."""
     return ' '.join(str(value).split()).replace('|', '/')
@@ -42,7 +47,9 @@ TRAINING = (
     Column('seconds', 'iteration', seconds, right=True),
     Column('spread', 'spread', spread, right=True),
     Column('images_per_second', 'images/s', rate, right=True),
+    Column('tf32', 'TF32', lambda used: 'yes' if used else 'no'),
     Column('overhead', 'beside in-core', percent, right=True),
+    Column('of_in_core_rate', 'images/s of in-core', share, right=True),
     Column('predicted_seconds', 'predicted', seconds, right=True),
     Column('stall_seconds', 'stalled', seconds, right=True),
     Column('peak_bytes', 'peak', megabytes, right=True),
@@ -75,6 +82,9 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column('in_bytes_per_second', 'in', speed, right=True),
         Column('both_bytes_per_second', 'both at once', speed, right=True),
         Column('latency_seconds', 'latency', seconds, right=True),
+        Column('pin_seconds', 'pinned in', seconds, right=True),
+        Column('unpin_seconds', 'unpinned in', seconds, right=True),
+        Column('pin_bytes_per_second', 'pinning', speed, right=True),
         Column('first_seconds', 'first iteration', seconds, right=True),
         Column('second_seconds', 'second', seconds, right=True),
         *OUTCOME),
@@ -99,6 +109,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column('held_peak_bytes', 'held', megabytes, right=True),
         Column('budget_bytes', 'budget', megabytes, right=True),
         *OUTCOME),
+    'doctor': (
+        Column('can_train', 'training can work', lambda works: 'yes' if works else 'NO'),
+        Column('problems', 'problems', one_line),
+        Column('doctor_warnings', 'warnings', one_line),
+        *OUTCOME),
     'self-test': (Column('row', 'row'), *OUTCOME),
 }
 
@@ -114,12 +129,16 @@ def _compared(row: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dic
     if row['outcome'] != 'done' or 'seconds' not in row:
         return found
     beside = _seconds(rows, _in_core_of(row))
-    if beside is not None and row.get('policy') not in IN_CORE and row.get('mode') != 'in-core':
-        found['overhead'] = row['seconds'] / beside - 1
+    if not _is_in_core(row):
+        if beside is not None:
+            found['overhead'] = row['seconds'] / beside - 1
+        rate = _in_core_rate(rows, row)
+        if rate is not None and row.get('images_per_second'):
+            found['of_in_core_rate'] = row['images_per_second'] / rate[0], rate[1]
     if row.get('device') == 'cuda' and row.get('budget_bytes') and 'driver_peak_bytes' in row:
         found['within_budget'] = row['driver_peak_bytes'] <= row['budget_bytes']
     if row.get('allocator'):
-        pool = _seconds(rows, {'row': 'training', 'allocator': 'pool', 'batch': row['batch']})
+        pool = _seconds(rows, {'row': 'training', 'allocator': 'pool', 'batch': row['batch'], 'policy': row['policy']})
         if pool is not None:
             found['beside_pool'] = row['seconds'] / pool - 1
         if row.get('device') == 'cuda' and row.get('peak_bytes'):
@@ -131,7 +150,23 @@ def _in_core_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """What the in-core row to compare with has."""
     if row['row'] == 'torch':
         return {'row': 'torch', 'mode': 'in-core', 'batch': row['batch']}
-    return {'row': 'training', 'policy': 'keep', 'network': row['network'], 'batch': row['batch']}
+    return {'row': 'training', 'policy': 'keep', 'network': row['network'], 'batch': row['batch'],
+            'budget_bytes': None, 'tf32': row.get('tf32')}
+
+
+def _is_in_core(row: Mapping[str, Any]) -> bool:
+    return row.get('mode') == 'in-core' or (row.get('policy') in IN_CORE and row.get('budget_bytes') is None)
+
+
+def _in_core_rate(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> tuple[float, Any] | None:
+    """Images per second of the same network in-core, and at which batch: the largest that there is."""
+    if row['row'] != 'training':
+        return None
+    alike = [each for each in rows if each['row'] == 'training' and _is_in_core(each) and each['policy'] == 'keep'
+             and each['network'] == row['network'] and each.get('tf32') == row.get('tf32')
+             and isinstance(each['batch'], int) and 'images_per_second' in each]
+    best = max(alike, key=lambda each: int(each['batch']), default=None)
+    return None if best is None else (float(best['images_per_second']), best['batch'])
 
 
 def _seconds(rows: Sequence[Mapping[str, Any]], having: Mapping[str, Any]) -> float | None:

@@ -12,7 +12,11 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
+
+import evidence
+from pace import Pace
 
 SETTLE = 2
 LEARNING_RATE = 0.001
@@ -25,6 +29,7 @@ def train(*, device: str, mode: str, batch: int, iterations: int, budget_bytes: 
 
     Raises:
         RuntimeError: PyTorch is not installed, or has no GPU.
+        OutOfTimeError: it cannot end in its time.
     """
     try:
         import torch
@@ -59,16 +64,19 @@ def train(*, device: str, mode: str, batch: int, iterations: int, budget_bytes: 
         _synchronize(torch, on_gpu)
         return time.perf_counter() - began
 
-    for _ in range(SETTLE):
-        iterate()
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-    times = [iterate() for _ in range(iterations)]
+    _, times = Pace().run(iterate, SETTLE, iterations, _peaks_from_here(torch, on_gpu), evidence.note)
     peaks = {'peak_bytes': torch.cuda.max_memory_allocated(),
              'held_peak_bytes': torch.cuda.max_memory_reserved()} if on_gpu else {}
-    seconds = statistics.median(times)
-    return {'seconds': seconds, 'spread': [min(times), max(times)], 'all_seconds': times,
-            'images_per_second': batch / seconds, 'torch': torch.__version__, **peaks}
+    median_seconds = statistics.median(times)
+    return {'seconds': median_seconds, 'spread': [min(times), max(times)], 'images_per_second': batch / median_seconds,
+            'torch': torch.__version__, 'cudnn': torch.backends.cudnn.version(), **peaks}
+
+
+@contextlib.contextmanager
+def _peaks_from_here(torch: Any, on_gpu: bool) -> Iterator[None]:
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    yield
 
 
 def _synchronize(torch: Any, on_gpu: bool) -> None:

@@ -4,6 +4,10 @@
     iterations      timed: forward, backward and update, from one synchronised moment to the next
     one more        in which a thread watches the driver's memory, and no time is taken
 
+Nothing is planned anew from the first timed iteration on. Rows of one process that differ in policy and budget alone
+go on with the network of the row before, its recorded graph, the times that were measured of it, and pinned memory: the
+next one settles sooner, and pins nothing. All else begins with `chainer_ooc.reset()`.
+
 Data lie on the device, weights are random, the optimizer is momentum SGD. 'plain' is Chainer with `ooc` unset.
 """
 from __future__ import annotations
@@ -11,21 +15,32 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Any
+from unittest import mock
 
 import here  # noqa: F401  chainer_ooc before chainer, and the examples on the path
 
 # isort: split
 import chainer
+import evidence
 import near
 import networks
+from pace import Pace
 
 import chainer_ooc
+from chainer_ooc.execute import plans
 
 LEARNING_RATE = 0.001
 #: Most of cuDNN's kernels for tensor cores keep copies of x and y in another order: ResNet50's second stage 0.98 GiB.
 TF32 = {'use_cudnn_tensor_core': 'always', 'ooc_workspace': '1.1GB'}
+#: What has a graph plan anew after an iteration.
+LEARNING = ('note_timing', 'note_shortage')
+
+#: What the rows before have left of recorded graphs and pinned memory is of use to the next row of the same; and their
+#: network, since a plan for one whose parameters have no gradients and no momentum yet would be another.
+_shared: Hashable = None
+_trained: dict[Hashable, Training] = {}
 
 
 class Training:
@@ -52,28 +67,51 @@ class Training:
 
 
 @contextlib.contextmanager
-def configured(policy: str, budget_bytes: int | None, allocator: str | None = None,
-               min_bytes: int | None = None, **entries: Any) -> Iterator[None]:
-    """Sets chainer.config.ooc* meanwhile, and forgets all plans afterwards."""
+def configured(policy: str, budget_bytes: int | None, allocator: str | None = None, min_bytes: int | None = None,
+               host_limit_bytes: int | None = None, share: Hashable = None, **entries: Any) -> Iterator[None]:
+    """Sets chainer.config.ooc* meanwhile; None leaves an entry alone.
+
+    Rows of the same `share` find what the row before has left; without one, all is forgotten before and afterwards.
+    """
+    global _shared
+    if share is None or share != _shared:
+        _trained.clear()
+        chainer_ooc.reset()
+    _shared = share
     asked = {'ooc_budget': budget_bytes, 'ooc_allocator': allocator, 'ooc_min_bytes': min_bytes,
-             'ooc': None if policy == 'plain' else policy}
+             'ooc_host_limit': host_limit_bytes, 'ooc': None if policy == 'plain' else policy}
     with contextlib.ExitStack() as stack:
-        stack.callback(chainer_ooc.reset)
+        if share is None:
+            stack.callback(chainer_ooc.reset)
         for name, value in {**entries, **{key: value for key, value in asked.items() if value is not None}}.items():
             stack.enter_context(chainer.using_config(name, value))
         yield
 
 
+@contextlib.contextmanager
+def planned_for_good() -> Iterator[None]:
+    """No graph learns from its iterations meanwhile: planning takes its time, and would be timed with them."""
+    with contextlib.ExitStack() as stack:
+        for name in LEARNING:
+            if hasattr(plans.Graph, name):
+                stack.enter_context(mock.patch.object(plans.Graph, name, return_value=None))
+        yield
+
+
 def train(*, device: str, network: str, batch: Any, policy: str, budget_bytes: int | None, settle: int,
           iterations: int, min_bytes: int, image_side: int | None, allocator: str | None = None,
-          tf32: bool = False) -> dict[str, Any]:
+          tf32: bool = False, host_limit_bytes: int | None = None, workspace: str | None = None) -> dict[str, Any]:
     """Trains and returns the figures of the timed iterations."""
     on = near.of(device)
-    on.trim()
-    base_bytes = on.used_bytes()
+    share = None if policy == 'plain' else (network, str(batch), allocator, tf32, host_limit_bytes, min_bytes)
     try:
-        with configured(policy, budget_bytes, allocator, min_bytes, **(TF32 if tf32 else {})):
-            return _figures(Training(network, batch, image_side, on), on, base_bytes, policy, batch, settle, iterations)
+        with configured(policy, budget_bytes, allocator, min_bytes, host_limit_bytes, share,
+                        **{'ooc_workspace': workspace, **(TF32 if tf32 else {})}), evidence.counting():
+            on.trim()  # networks and graphs are cycles, whose arrays would count in this row
+            training = _trained.get(share) or Training(network, batch, image_side, on)
+            if share is not None:
+                _trained[share] = training
+            return figures(training, on, policy, batch, settle, iterations, Pace())
     finally:
         on.trim()
 
@@ -81,36 +119,46 @@ def train(*, device: str, network: str, batch: Any, policy: str, budget_bytes: i
 def warm_up(*, device: str, network: str, batch: int, image_side: int | None) -> dict[str, Any]:
     """Two iterations of plain Chainer, the first of which compiles each kernel that the cache lacks."""
     on = near.of(device)
-    training = Training(network, batch, image_side, on)
-    first_seconds, second_seconds = training.iterate(), training.iterate()
+    with evidence.counting():
+        training = Training(network, batch, image_side, on)
+        first_seconds, second_seconds = training.iterate(), training.iterate()
     return {'first_seconds': first_seconds, 'second_seconds': second_seconds}
 
 
-def _figures(training: Training, on: near.Host | near.Cuda, base_bytes: int, policy: str, batch: Any, settle: int,
-             iterations: int) -> dict[str, Any]:
-    before = [training.iterate() for _ in range(settle)]
-    stats, times = [], []
-    for _ in range(iterations):
-        times.append(training.iterate())
+def figures(training: Training, on: near.Host | near.Cuda, policy: str, batch: Any, settle: int, iterations: int,
+            pace: Pace) -> dict[str, Any]:
+    """Trains, and says what was measured."""
+    stats: list[chainer_ooc.IterationStats] = []
+    planned: list[Any] = []
+
+    def look() -> None:
         stats.append(chainer_ooc.stats())
-    with near.highest(on) as seen:
+        planned.append(chainer_ooc.plan())
+
+    before_bytes = on.used_bytes()
+    timing = planned_for_good()
+    _, times = pace.run(training.iterate, settle, iterations, timing, evidence.note, look)
+    # Libraries, kernels and the context are there by now. What the allocators hold is not among them.
+    base_bytes = on.used_bytes() - on.held_bytes()
+    with planned_for_good(), near.highest(on) as seen:
         training.iterate()
     median_seconds = statistics.median(times)
     return {
-        'seconds': median_seconds, 'spread': [min(times), max(times)], 'all_seconds': times, 'settle_seconds': before,
+        'seconds': median_seconds, 'spread': [min(times), max(times)],
         'images_per_second': networks.images_of(batch) / median_seconds, 'loss': training.loss,
         'driver_peak_bytes': seen[0] - base_bytes, 'driver_base_bytes': base_bytes,
-        **({} if policy == 'plain' else _accounted(stats)),
+        'driver_before_bytes': before_bytes,
+        **({} if policy == 'plain' else _accounted(stats, planned)),
     }
 
 
-def _accounted(stats: list[chainer_ooc.IterationStats]) -> dict[str, Any]:
+def _accounted(stats: list[chainer_ooc.IterationStats], planned: list[Any]) -> dict[str, Any]:
     """What the statistics say of the timed iterations: the highest peak, the middle of the rest."""
     last = stats[-1]
     predicted = [each.predicted_seconds for each in stats if each.predicted_seconds is not None]
     return {
         'phases': sorted({each.phase for each in stats}), 'peak_bytes': max(each.peak_bytes for each in stats),
-        'predicted_peak_bytes': last.predicted_peak_bytes,
+        'plans': len({id(each) for each in planned}), 'predicted_peak_bytes': last.predicted_peak_bytes,
         'predicted_seconds': statistics.median(predicted) if predicted else None,
         'accounted_seconds': statistics.median(each.seconds for each in stats),
         'stall_seconds': statistics.median(each.stall_seconds for each in stats),

@@ -222,10 +222,7 @@ class Backend(abc.ABC):
         return contextlib.nullcontext()
 
     def preparations(self) -> int:
-        """Returns how much was prepared so far in this process that each kind of computation needs once.
-
-        Such as compiled kernels. Times of computations between which it has grown say nothing about later ones.
-        """
+        """Returns how many kernels and the like were prepared so far; times of computations meanwhile say nothing."""
         return 0
 
     def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:  # noqa: B027 - a host has accounts
@@ -261,10 +258,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def free_bytes(self) -> int:
-        """Returns the bytes of near memory that this process can get in the end, by the tightest limit in force.
-
-        What is used for something else and can be taken back counts, however long that takes.
-        """
+        """Returns the bytes of near memory that this process can get in the end, by the tightest limit in force."""
 
     def default_budget_bytes(self, held_bytes: int, latest_bytes: int | None) -> int:
         """Returns the budget of an iteration where the program sets none; asked when it begins.
@@ -283,8 +277,7 @@ class Backend(abc.ABC):
         """Whether the device would give ``nbytes`` more at once; asked before each computation and each swap-in.
 
         So it must be quick: tens of microseconds. A device that says yes must not fail, or have the system end the
-        process, for want of these bytes. After a no the caller may wait for swap-outs, call ``trim``, let go of arrays,
-        and ask again.
+        process, for want of these bytes. After a no the caller waits for swap-outs, calls ``trim`` or lets go of arrays.
         """
         return nbytes <= self.free_bytes()
 
@@ -380,9 +373,15 @@ class Backend(abc.ABC):
     def bandwidth(self) -> Bandwidth:
         """Measures the copies by a short real swap-out and swap-in at the first call; later calls repeat the result.
 
+        Where far memory has several tiers, it is that of those which were used since the last call.
+
         Raises:
             SpillError: One of the copies failed. Nothing is kept, and the next call measures again.
         """
+
+    def tier_bytes(self) -> dict[str, int]:
+        """Returns the bytes ever swapped out by the tier of far memory that they went to; empty where there is one."""
+        return {}
 
     @abc.abstractmethod
     def machine(self) -> str:

@@ -1,7 +1,8 @@
 """``chainer-ooc doctor``: whether training can work here, and what to do where it cannot.
 
 Nothing that it looks at may be taken for granted, so every part is tried on its own, and a failure becomes a line under
-"problems" that says what to do. Warnings are what works and could be better.
+"problems" that says what to do. Warnings are what works and could be better. Where there is a GPU the same is tried on
+it as on the host.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from chainer_ooc.cli.trial import try_training
 from chainer_ooc.errors import OocError
 from chainer_ooc.fork import series
 from chainer_ooc.quantities import format_bytes
+
+#: The card that is tried.
+GPU = '@cupy:0'
 
 HELP = 'say whether training can work here, and what is missing'
 
@@ -65,7 +69,11 @@ def run(arguments: argparse.Namespace) -> Answer:
     found.examine('device', lambda: device(arguments.spill_dir))
     if not found.problems:
         found.examine('training', lambda: asdict(try_training(arguments.spill_dir)))
-    for topic in ('cuda', 'device'):
+    if found.facts.get('cuda', {}).get('gpus'):
+        found.examine('gpu_device', lambda: gpu_device(arguments.spill_dir))
+        if 'gpu_device' in found.facts:
+            found.examine('gpu_training', lambda: asdict(try_training(arguments.spill_dir, GPU)))
+    for topic in ('cuda', 'device', 'gpu_device'):
         found.warnings += found.facts.get(topic, {}).pop('warnings', [])
     can_train = not found.problems
     facts = {**found.facts, 'problems': found.problems, 'warnings': found.warnings, 'can_train': can_train}
@@ -113,6 +121,23 @@ def device(spill_dir: str | None) -> dict[str, Any]:
         backend.close()
 
 
+def gpu_device(spill_dir: str | None) -> dict[str, Any]:
+    """The first card and its far memory.
+
+    Raises:
+        RuntimeError: Chainer has no use of it, or CUDA fails.
+        SpillError: a trial copy failed.
+    """
+    import chainer
+
+    chainer.get_device(GPU).use()
+    backend = choose('cuda', Demand(spill_dir))
+    try:
+        return {**backend.describe(), **asdict(backend.bandwidth())}
+    finally:
+        backend.close()
+
+
 def _show_versions(facts: Mapping[str, Any]) -> dict[str, object]:
     absent = {'cupy': 'absent (needed for GPUs alone)',
               'chainer_ooc': 'not installed (running from a checkout)'}
@@ -143,16 +168,27 @@ def _gpu(facts: Mapping[str, Any]) -> str:
 
 
 def _show_device(facts: Mapping[str, Any]) -> dict[str, object]:
-    write, read = facts['write_bytes_per_second'], facts['read_bytes_per_second']
     return {
         'name': facts['device'],
         'budget by default': f'{format_bytes(facts["budget_bytes"])}, set by {facts["budget_limit"]}',
         'spill folder': f'{facts["spill_folder"]} ({facts["spill_filesystem"]}), '
                         f'{format_bytes(facts["spill_free_bytes"])} free',
-        'spill speed': f'{write / 1e9:.1f} GB/s out, {read / 1e9:.1f} GB/s in, '
-                       f'{facts["latency_seconds"] * 1e6:.0f} µs latency; '
-                       f'computations beside it take {1 + facts["drag"]:.2f} times as long',
+        'spill speed': f'{_speeds(facts)}; computations beside it take {1 + facts["drag"]:.2f} times as long',
     }
+
+
+def _show_gpu_device(facts: Mapping[str, Any]) -> dict[str, object]:
+    return {
+        'name': facts['device_name'],
+        'free': format_bytes(facts['near_free_bytes']),
+        'pinned memory': f'up to {format_bytes(facts["pinned_limit_bytes"])}',
+        'link': _speeds(facts),
+    }
+
+
+def _speeds(facts: Mapping[str, Any]) -> str:
+    write, read = facts['write_bytes_per_second'], facts['read_bytes_per_second']
+    return (f'{write / 1e9:.1f} GB/s out, {read / 1e9:.1f} GB/s in, {facts["latency_seconds"] * 1e6:.0f} µs latency')
 
 
 def _show_training(facts: Mapping[str, Any]) -> dict[str, object]:
@@ -161,4 +197,4 @@ def _show_training(facts: Mapping[str, Any]) -> dict[str, object]:
 
 _SHOWN: dict[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {
     'versions': _show_versions, 'patches': _show_patches, 'cuda': _show_cuda, 'device': _show_device,
-    'training': _show_training}
+    'training': _show_training, 'gpu_device': _show_gpu_device, 'gpu_training': _show_training}

@@ -16,7 +16,7 @@ class Trial:
 
     Attributes:
         swap: number of feature maps that were let go.
-        swapped_in_bytes: bytes that came back from the spill file; a map that is read before its copy has ended has
+        swapped_in_bytes: bytes that came back from far memory; a map that is read before its copy has ended has
             never been away.
     """
 
@@ -24,11 +24,12 @@ class Trial:
     swapped_in_bytes: int
 
 
-def try_training(spill_dir: str | None) -> Trial:
+def try_training(spill_dir: str | None, device: str = '@numpy') -> Trial:
     """Trains in-core and with every map swapped, and compares.
 
     Args:
         spill_dir: folder of the spill file, or None for the default.
+        device: Chainer's name of the device, such as '@cupy:0'.
 
     Raises:
         OocError: nothing was swapped, or the gradients differ.
@@ -37,13 +38,13 @@ def try_training(spill_dir: str | None) -> Trial:
 
     import chainer_ooc
 
-    expected = _gradients()
+    expected = _gradients(device)
     settings = {'ooc': 'swap-all', 'ooc_min_bytes': 0, 'ooc_spill_dir': spill_dir}
     try:
         with contextlib.ExitStack() as stack:
             for name, value in settings.items():
                 stack.enter_context(chainer.using_config(name, value))
-            found = [_gradients() for _ in range(_ITERATIONS)]
+            found = [_gradients(device) for _ in range(_ITERATIONS)]
             stats = chainer_ooc.stats()
     finally:
         chainer_ooc.reset()
@@ -54,17 +55,20 @@ def try_training(spill_dir: str | None) -> Trial:
     return Trial(stats.swap, stats.swapped_in_bytes)
 
 
-def _gradients() -> list[bytes]:
+def _gradients(device: str) -> list[bytes]:
     """Gradients of a network of fixed weights, as the bytes of float32 arrays."""
+    import chainer
     import chainer.functions as F
     import chainer.links as L
     import numpy as np
 
     size = 64
     weights = np.linspace(-1, 1, size * size, dtype=np.float32).reshape(size, size)
-    layers = [L.Linear(size, size, initialW=weights * scale) for scale in (0.2, 0.3)]
-    images = weights[:32] * 2
+    where = chainer.get_device(device)
+    layers = [L.Linear(size, size, initialW=weights * scale).to_device(where) for scale in (0.2, 0.3)]
+    images = where.send(weights[:32] * 2)
     hidden = F.relu(layers[0](images))
     loss = F.sum(F.sigmoid(layers[1](hidden)) ** 2)
     loss.backward()
-    return [layer.W.grad.tobytes() for layer in layers]
+    to_host = chainer.get_device('@numpy').send
+    return [to_host(layer.W.grad).tobytes() for layer in layers]

@@ -258,6 +258,39 @@ def test_bandwidth_is_that_of_the_streams(fake):
     assert found.drag == 0.0
 
 
+def test_bytes_are_counted_by_the_tier_that_they_went_to(fake, tmp_path, caplog):
+    backend = fake(spill_dir=str(tmp_path), host_limit_bytes=10_000)
+    with caplog.at_level('INFO', 'chainer_ooc'):
+        copies = [out(backend, filled(backend, 4000, value)) for value in range(4)]
+        assert backend.tier_bytes() == {'pinned': 8000, 'file': 8000}
+        backend.close()
+        backend.close()
+    assert len(copies) == 4
+    news = [record.message for record in caplog.records if 'spill file' in record.message]
+    assert len(news) == 2, 'the first copy that goes there, and the sum at the end'
+    assert str(tmp_path) in news[0]
+    assert '8000 bytes to pinned memory, 8000 bytes to the spill file' in news[1]
+
+
+def test_plans_count_on_the_speed_of_the_tiers_that_are_used(fake, tmp_path, monkeypatch):
+    """Half of the bytes go by way of the file, which is a hundred times slower."""
+    from chainer_ooc.backends.host.transfer import HostTransfer
+    backend = fake(spill_dir=str(tmp_path), host_limit_bytes=1 << 30)
+    pinned = backend.bandwidth()
+    assert backend.bandwidth() is pinned, 'samples are none of the copies'
+    monkeypatch.setattr(HostTransfer, 'seconds', property(lambda self: self.nbytes / 1e7))
+    kept = [out(backend, filled(backend, MB, 1))]
+    backend._far.pinned._given_bytes = backend._far.pinned.limit_bytes = 0
+    backend._far.pinned.trim()
+    kept.append(out(backend, filled(backend, MB, 2)))
+    into = back(backend, kept[1])
+    assert int(into[0]) == 2
+    found = backend.bandwidth()
+    for speed in (found.write_bytes_per_second, found.read_bytes_per_second):
+        assert speed == pytest.approx(2 / (1 / 1e9 + 1 / 1e7), rel=0.02)
+    assert backend.bandwidth() is pinned, 'nothing was copied since'
+
+
 def test_bandwidth_is_measured_with_what_there_is(fake):
     backend = fake(near_bytes=3 * MB)
     assert backend.bandwidth().write_bytes_per_second > 0

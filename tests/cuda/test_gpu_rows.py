@@ -10,7 +10,7 @@ PROGRAMME = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'gpu'
 
 if str(PROGRAMME) not in sys.path:
     sys.path.append(str(PROGRAMME))
-from processes import Worker  # noqa: E402
+from processes import OWN_MARGIN_SECONDS, Worker  # noqa: E402
 from results import Files  # noqa: E402
 from searches import largest  # noqa: E402
 from tables import with_comparisons  # noqa: E402
@@ -53,6 +53,32 @@ def test_rows_share_a_process_until_one_asks_to_be_alone(worker):
                                    for alone in (False, False, True, False))
     assert first == second
     assert len({first, alone, after}) == 3
+
+
+@pytest.mark.parametrize('outcome', ['refused', 'dropped', 'skipped'])
+def test_a_row_that_ended_well_without_figures_leaves_its_process_to_the_next(worker, outcome):
+    before = worker.ask('row', {}, 20)
+    refused = worker.ask('row', {'outcome': outcome}, 20)
+    after = worker.ask('row', {}, 20)
+    assert (refused['outcome'], before['process']) == (outcome, after['process'])
+    assert [row['fresh_process'] for row in (before, refused, after)] == [True, False, False]
+
+
+def test_what_processes_print_is_kept_one_after_the_other(tmp_path, worker):
+    log = tmp_path / 'log.txt'
+    with Worker(worker._command, log) as kept:
+        kept.ask('exit', {}, 20)
+        assert kept.ask('exit', {}, 20)['last_words'].count('the last word') == 1
+    assert log.read_text().count('the last word') == 2
+
+
+def test_a_row_knows_when_it_has_to_be_over(tmp_path):
+    script = tmp_path / 'script.py'
+    script.write_text('import json, os, sys, time\nfor line in sys.stdin:\n'
+                      '    left = json.loads(line)["until"] - time.monotonic()\n'
+                      '    os.write(int(sys.argv[1]), json.dumps({"outcome": "done", "left": left}).encode() + b"\\n")')
+    with Worker([sys.executable, str(script)]) as made:
+        assert 15 < made.ask('row', {}, 20)['left'] < 20 - OWN_MARGIN_SECONDS
 
 
 @pytest.mark.parametrize(('kind', 'reason'), [
@@ -109,9 +135,19 @@ def row_of(policy, seconds, **more):
 
 def test_overhead_is_beside_keep_of_the_same_network_and_batch():
     part = {'rows': [row_of('keep', 2.0), row_of('pooch', 3.0), row_of('pooch', 9.0, batch=8),
-                     {**row_of('lms', 1.0), 'outcome': 'failed'}]}
+                     {**row_of('lms', 1.0), 'outcome': 'failed'}, row_of('keep', 4.0, budget_bytes=GB)]}
     rows = with_comparisons([part])[0]['rows']
-    assert [row.get('overhead') for row in rows] == [None, 0.5, None, None]
+    assert [row.get('overhead') for row in rows] == [None, 0.5, None, None, 1.0]
+
+
+def test_the_rate_is_beside_in_core_at_the_largest_batch_that_trained():
+    part = {'rows': [row_of('keep', 2.0, images_per_second=100.0, tf32=False),
+                     row_of('keep', 2.0, images_per_second=300.0, tf32=True),
+                     row_of('keep', 9.0, batch=2, images_per_second=500.0, tf32=False),
+                     row_of('pooch', 9.0, batch=64, images_per_second=80.0, tf32=False)]}
+    rows = with_comparisons([part])[0]['rows']
+    assert rows[3]['of_in_core_rate'] == (0.8, 4)
+    assert 'overhead' not in rows[3]
 
 
 @pytest.mark.parametrize(('driver_bytes', 'within'), [(15 * GB, True), (17 * GB, False)])

@@ -69,6 +69,7 @@ def go_on(backend, kept):
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason='a debugger or a coverage tool has the trace function')
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # it may hit a __del__, as always
 @pytest.mark.parametrize('host_limit_bytes', [1 << 20, 15_000, 0], ids=['pinned', 'both', 'disk'])
 def test_an_interrupt_at_any_line_loses_nothing(host_limit_bytes):
     number, came = 1, True

@@ -1,8 +1,16 @@
 """Pinned blocks: exact sizes, pinned once, used again, never given back while a copy may use them."""
+import itertools
+
 import pytest
 from fake_driver import FakeDriver
 
-from chainer_ooc.backends.cuda.pinned import SHARE_OF_FREE, PinnedMemory, host_view
+from chainer_ooc.backends.cuda.pinned import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    SHARE_OF_FREE,
+    PinnedMemory,
+    host_view,
+)
 from chainer_ooc.backends.host import limits
 
 
@@ -110,6 +118,70 @@ def test_after_a_second_refusal_no_more_is_asked_for(driver):
     assert driver.pins == pins
     pinned.take_back(lent)
     assert pinned.lend(1000) is lent
+
+
+class Clock:
+    """Seconds that are set by hand."""
+
+    seconds = 0.0
+
+    def __call__(self):
+        return self.seconds
+
+
+def test_one_refusal_lowers_the_limit_for_a_while_and_not_for_good(driver):
+    clock = Clock()
+    pinned = PinnedMemory(driver, 10_000, clock)
+    pinned.lend(1000)
+    driver.fail_next('pin', 2)
+    assert pinned.lend(2000) is None
+    clock.seconds += 0.9 * FIRST_PAUSE_SECONDS
+    assert (pinned.lend(2000), pinned.free_bytes()) == (None, 0)
+    clock.seconds += 0.2 * FIRST_PAUSE_SECONDS
+    assert pinned.lend(2000).nbytes == 2000
+    assert (pinned.limit_bytes, pinned.refused, pinned.refusals) == (10_000, False, 1)
+
+
+def test_a_system_that_goes_on_refusing_is_asked_ever_more_rarely(driver):
+    clock = Clock()
+    pinned = PinnedMemory(driver, 10_000, clock)
+    driver.fail_next('pin', 10**6)
+    asked, before = [], 0
+    for _ in range(3000):
+        clock.seconds += 0.1
+        pinned.lend(2000)
+        if pinned.refusals > before:
+            asked.append(clock.seconds)
+            before = pinned.refusals
+    pauses = [after - at for at, after in itertools.pairwise(asked)]
+    assert pauses[:4] == pytest.approx([1, 2, 4, 8], abs=0.15)
+    assert max(pauses) == pytest.approx(LONGEST_PAUSE_SECONDS, abs=0.15)
+
+
+def test_without_a_limit_the_machine_is_asked_again_when_the_share_is_in_the_way(driver, monkeypatch):
+    clock, free_bytes = Clock(), [1000]
+    monkeypatch.setattr(limits, 'free_bytes', lambda: free_bytes[0])
+    pinned = PinnedMemory(driver, None, clock)
+    lent = [pinned.lend(700)]
+    free_bytes[0] = 10_300  # the machine was given more memory; 700 are no longer free
+    assert pinned.lend(5000) is None, 'not before a second is over'
+    clock.seconds += 1.1 * FIRST_PAUSE_SECONDS
+    lent.append(pinned.lend(5000))
+    assert lent[1].nbytes == 5000
+    assert pinned.limit_bytes == int((700 + 10_300) * SHARE_OF_FREE)
+    free_bytes[0] = 0
+    clock.seconds += 1.1 * FIRST_PAUSE_SECONDS
+    assert pinned.free_bytes() == 0
+    assert pinned.limit_bytes == 5700, 'what is pinned cannot be taken back'
+
+
+def test_a_limit_that_was_given_stays(driver, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(limits, 'free_bytes', lambda: 1 << 40)
+    pinned = PinnedMemory(driver, 1000, clock)
+    clock.seconds = 100.0
+    assert pinned.lend(2000) is None
+    assert pinned.limit_bytes == 1000
 
 
 def test_a_copy_of_nothing_needs_nothing(driver):

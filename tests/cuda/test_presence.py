@@ -133,7 +133,44 @@ def test_a_gpu_that_does_not_answer_is_left_out(machine):
     assert [each['name'] for each in examine()[0]['gpus']] == ['Some GPU']
 
 
-def test_doctor_shows_the_gpu_and_its_memory(machine, capsys):
+@pytest.fixture
+def tried(monkeypatch):
+    """Stand-ins for the card that the doctor tries; gives the devices that trainings were tried on."""
+    from chainer_ooc.cli import doctor
+    from chainer_ooc.cli.trial import Trial
+    devices = []
+
+    def try_training(spill_dir, device='@numpy'):
+        devices.append(device)
+        return Trial(3, 1000)
+
+    monkeypatch.setattr(doctor, 'try_training', try_training)
+    monkeypatch.setattr(doctor, 'gpu_device', lambda spill_dir: {
+        'device_name': 'Some GPU', 'near_free_bytes': 70 << 30, 'pinned_limit_bytes': 96 << 30, 'warnings': [],
+        'write_bytes_per_second': 5e10, 'read_bytes_per_second': 5e10, 'latency_seconds': 1e-5})
+    return devices
+
+
+def test_doctor_tries_the_card_too(machine, tried, capsys):
+    machine(make_cupy(GPU), ALL)
+    found = run_json(capsys, 'doctor')
+    assert tried == ['@numpy', '@cupy:0']
+    assert found['can_train'] is True
+    assert found['gpu_training'] == {'swap': 3, 'swapped_in_bytes': 1000}
+    assert 'up to 96.00 GiB' in run(capsys, 'doctor')[1]
+
+
+def test_a_card_that_does_not_train_is_a_problem(machine, tried, capsys, monkeypatch):
+    from chainer_ooc.cli import doctor
+    machine(make_cupy(GPU), ALL)
+    monkeypatch.setattr(doctor, 'gpu_device', raises(RuntimeError('cudaErrorNoKernelImageForDevice')))
+    status, out, _ = run(capsys, 'doctor')
+    assert status == 1
+    assert tried == ['@numpy']
+    assert 'problem: gpu_device: RuntimeError: cudaErrorNoKernelImageForDevice' in out
+
+
+def test_doctor_shows_the_gpu_and_its_memory(machine, tried, capsys):
     machine(make_cupy(GPU), ALL)
     status, out, _ = run(capsys, 'doctor')
     assert status == 0

@@ -39,8 +39,15 @@ def missing():
     return None
 
 
+#: What newer versions of Python and NumPy than those of the suite say of Chainer: a machine with a GPU has its own.
+OF_VERSIONS = ('DeprecationWarning', 'PendingDeprecationWarning', 'FutureWarning', 'SyntaxWarning')
+
+
 def pytest_collection_modifyitems(items):
     here = [item for item in items if item.path.is_relative_to(HERE)]
+    for item in here:
+        for category in OF_VERSIONS:
+            item.add_marker(pytest.mark.filterwarnings(f'default::{category}'))
     reason = missing() if here else None
     if reason:
         for item in here:

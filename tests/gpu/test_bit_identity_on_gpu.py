@@ -7,17 +7,14 @@ from chainer_ooc.classify.policies import POLICIES
 
 ITERATIONS = 4  # the first is recorded
 
-#: Policies that cannot run here, each with its reason.
-LEFT_OUT = {'unified': 'it maps far memory, which this backend does not'}
-
-#: Policies that need not swap: they may recompute all that has to leave.
-MAY_RECOMPUTE = ('pooch', 'sublinear')
+#: Policies that need not swap in: they may recompute all that has to leave, or read it where it is.
+MAY_RECOMPUTE = ('pooch', 'sublinear', 'unified')
 
 #: Where a policy's floor is above this share of in-core's peak, all may fit beside it, and nothing need leave.
 SHORT = 0.7
 
 
-@pytest.mark.parametrize('policy', [name for name in POLICIES if name not in LEFT_OUT])
+@pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('network', ON_GPU)
 def test_policy_at_half_of_in_core_has_the_bits_of_plain_chainer(network, policy):
     budget = None if policy == 'keep' else tight_budget(network, policy)

@@ -29,6 +29,10 @@ def _absent():
 REASON = _absent()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
+#: Which operations have an engine is the library's matter; what is said of that below was seen with this one.
+SEEN_WITH = 92800
+HAS_ALL_ENGINES = REASON is None and library.find().backend_version() >= SEEN_WITH
+
 #: Largest difference to the largest element; TF32 has 10 bits of mantissa, as float16.
 TOLERANCE = {'float32': 1e-4, 'TF32': 5e-3, 'float16': 5e-3}
 
@@ -100,8 +104,9 @@ def test_convolutions_are_those_of_chainers_own_kernels(name, dtype, deconvolve,
         made, refused = plans()
         with chainer.using_config('use_cudnn', 'never'):
             expected = convolve(CASES[name], dtype, deconvolve)
-    assert len(made) == 3, 'forward, filter and data each take a plan'
-    assert not refused
+    assert len(made) + len(refused) == 3, 'forward, filter and data each ask for a plan'
+    assert made or not HAS_ALL_ENGINES
+    assert not refused or not HAS_ALL_ENGINES
     assert_close(found, expected, TOLERANCE[dtype])
 
 
@@ -115,7 +120,8 @@ def test_any_limit_and_any_use_of_tensor_cores_gives_the_result(limit_bytes, ten
         expected = convolve(CASES['ResNet 3x3'])
     assert_close(found, expected, TOLERANCE['TF32' if tensor_cores == 'always' else 'float32'])
     if limit_bytes == 8 << 20:
-        assert max(plan.workspace_bytes for plan in session.current()._plans.values()) <= limit_bytes
+        assert max((plan.workspace_bytes for plan in session.current()._plans.values() if plan), default=0) <= (
+            limit_bytes)
 
 
 def test_autotune_gives_the_result_too():
@@ -137,7 +143,7 @@ def test_deterministic_runs_have_the_same_bits_in_new_sessions_too():
 def test_scratch_comes_from_cupys_allocator_and_goes_back():
     with chainer.using_config('ooc_workspace', '1GB'), chainer.using_config('use_cudnn_tensor_core', 'always'):
         convolve(CASES['ResNet 3x3'])
-        largest = max(plan.workspace_bytes for plan in session.current()._plans.values())
+        largest = max((plan.workspace_bytes for plan in session.current()._plans.values() if plan), default=0)
         taken = []
 
         class Hook(cupy.cuda.MemoryHook):
@@ -207,7 +213,8 @@ def test_batch_normalization_is_that_of_chainers_own_kernels(dtype, shape):
         made, refused = plans()
     with chainer.using_config('use_cudnn', 'never'):
         expected, _ = normalize(shape, dtype)
-    assert (len(made), len(refused)) == (2, 0)
+    assert len(made) + len(refused) == 2, 'forward and backward each ask for a plan'
+    assert not refused or not HAS_ALL_ENGINES
     assert_close(found, expected, 1e-4 if dtype == 'float32' else TOLERANCE[dtype])
 
 

@@ -46,8 +46,8 @@ class CudaBackend(Backend):
     Args:
         spill_dir: Folder of the spill file; None for the folder of temporary files, or ``/var/tmp`` where that is a
             RAM disk.
-        host_limit_bytes: What may be pinned for far copies; None for a share of the host's free memory. A few blocks of
-            8 MiB that copies to and from the file pass through come on top.
+        host_limit_bytes: What may be pinned for far copies; None for a share of the host's memory, see ``pinned``. A
+            few blocks of 8 MiB that copies to and from the file pass through come on top.
         allocator: ``'pool'``, ``'virtual'``, ``'async'`` or ``'unified'``.
         driver: The device; None for the one that is CuPy's current one.
 
@@ -165,9 +165,14 @@ class CudaBackend(Backend):
             copy.release()
 
     def bandwidth(self) -> Bandwidth:
+        """See `Backend.bandwidth`; where copies have gone by way of the spill file since, as fast as all together."""
         if self._bandwidth is None:
-            self._bandwidth = measure.bandwidth(self)
-        return self._bandwidth
+            with self._far.tiers.uncounted():
+                self._bandwidth = measure.bandwidth(self)
+        return self._far.tiers.together(self._bandwidth)
+
+    def tier_bytes(self) -> dict[str, int]:
+        return dict(self._far.tiers.out_bytes)
 
     def machine(self) -> str:
         return f'{self._facts.name}, {format_bytes(self._facts.total_bytes)}'
@@ -185,6 +190,8 @@ class CudaBackend(Backend):
             'near_limits_bytes': limits,
             'pinned_bytes': self._far.pinned.held_bytes(),
             'pinned_limit_bytes': self._far.pinned.limit_bytes,
+            'pinned_refusals': self._far.pinned.refusals,
+            'swapped_out_bytes': self.tier_bytes(),
             'spill_folder': self._far.disk.folder,
             'spill_filesystem': filesystem.filesystem_type(self._far.disk.folder),
             'spill_free_bytes': max(0, self._far.disk.free_bytes()),
@@ -234,8 +241,9 @@ class CudaBackend(Backend):
     def _warnings(self) -> list[str]:
         warnings = []
         if self._far.pinned.refused:
-            warnings.append(f'the system refused to pin more than {format_bytes(self._far.pinned.limit_bytes)}: the '
-                            'rest goes to the spill file; see ulimit -l and the memory that is free')
+            warnings.append(f'the system refused to pin more than {format_bytes(self._far.pinned.limit_bytes)} when it '
+                            'was asked last: the rest goes to the spill file, and it is asked again in a while; see '
+                            'ulimit -l and the memory that is free')
         if filesystem.is_ram_disk(self._far.disk.folder):
             warnings.append('the spill folder is a RAM disk: what is swapped out stays in memory')
         return warnings

@@ -370,3 +370,8 @@ def budget_of(name: str) -> Budget:
         calls = CupyCalls()
         _budgets[name] = Budget(ALLOCATORS[name](calls), calls, lambda: [*_budgets.values()])
     return _budgets[name]
+
+
+def held_in_all() -> int:
+    """Bytes that all allocators of this process have taken from the driver, whichever is in use; not CuPy's own."""
+    return sum(each.held_bytes() for each in [*_budgets.values()])

@@ -140,8 +140,8 @@ class DiskTier:
         transfer.by_disk = space.swap_out
         return space
 
-    def swap_in(self, space: Space, into: ByteArray, transfer: CudaTransfer) -> None:
-        """Has the thread read a copy, once that is written.
+    def swap_in(self, space: Space, into: ByteArray, transfer: CudaTransfer) -> HostTransfer:
+        """Has the thread read a copy, once that is written; returns what the thread ends.
 
         Raises:
             SpillError: no thread can be made. Nothing has started.
@@ -155,6 +155,7 @@ class DiskTier:
             space.reads_started -= 1
             raise
         transfer.by_disk = read
+        return read
 
     def stop(self) -> None:
         """Waits until the threads have made all copies, and ends them. Idempotent."""

@@ -18,6 +18,7 @@ from chainer_ooc.backends.base import ByteArray, FarCopy
 from chainer_ooc.backends.cuda.disk import DiskTier
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.pinned import PinnedBlock, PinnedMemory
+from chainer_ooc.backends.cuda.tiers import Tiers
 from chainer_ooc.backends.cuda.transfer import CudaTransfer, Line, copy_failed
 from chainer_ooc.backends.host.transfer import Space
 from chainer_ooc.errors import SpillError
@@ -79,12 +80,14 @@ class FarMemory:
     Attributes:
         pinned: the first tier.
         disk: the second.
+        tiers: what went to which.
 
     Raises:
         SpillError: no file can be made in `folder`.
     """
 
     def __init__(self, driver: Driver, folder: str | None, limit_bytes: int | None) -> None:
+        self.tiers = Tiers()
         self._driver = driver
         self._out, self._in = Line(driver, outward=True), Line(driver, outward=False)
         self.disk = DiskTier(driver, folder, self._out.stream, self._in.stream)
@@ -110,10 +113,13 @@ class FarMemory:
         try:
             transfer.block = self.pinned.lend(source.nbytes)
             if transfer.block is None:
-                place, unwanted = self.disk.swap_out(source, transfer), self.disk.unwanted
+                space = self.disk.swap_out(source, transfer)
+                place, unwanted = space, self.disk.unwanted
+                self.tiers.to_file(space.swap_out, self.disk.folder, self.pinned.limit_bytes)
             else:
                 place = PinnedPlace(transfer.block)
                 self._copy_out(source, transfer.block, transfer)
+                self.tiers.to_pinned(source.nbytes)
         except (SpillError, RuntimeError) as error:
             transfer.refusal = _refusal(error)
         return CudaCopy(place, transfer, unwanted)
@@ -126,7 +132,7 @@ class FarMemory:
         try:
             self._check_whole(copy)
             if isinstance(copy.place, Space):
-                self.disk.swap_in(copy.place, into, transfer)
+                self.tiers.from_file(self.disk.swap_in(copy.place, into, transfer))
             else:
                 transfer.block = copy.place.block
                 assert transfer.block is not None, 'a copy that was written has no place'
@@ -158,6 +164,7 @@ class FarMemory:
 
         If this fails: a KeyboardInterrupt may pass through; call it again.
         """
+        self.tiers.log()
         failure = None
         for step in (self.disk.stop, self._out.drain, self._in.drain, self._unwanted.clear, self.pinned.close,
                      self.disk.close):

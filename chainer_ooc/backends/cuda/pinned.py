@@ -12,8 +12,15 @@ A block may be lent again while the copy that used it last still runs: `PinnedBl
 whoever puts the next copy on a stream has the stream wait for it. Only `unpin` has the host wait.
 
 Pinned pages can neither be swapped nor dropped, so that a machine whose memory is all pinned ends processes instead of
-slowing down. Without a limit given it is therefore a share of what was free when the backend was made; the rest is for
-batches, for the page cache of the spill file, and for others.
+slowing down. Without a limit given it is therefore a share of what the machine has for us; the rest is for batches, for
+the page cache of the spill file, and for others. The machine is asked again when the limit is in the way, at most once
+a second: others may have left, and a virtual machine may be given memory as it uses it.
+
+A refusal of the system is no limit for good either. For a second nothing is asked for, then for two, four, eight: a
+refusal costs time, and most of what causes one passes::
+
+    asked     refused . 1 s . refused . . 2 s . . granted
+    limit     what is pinned . . . . . . . . . .  what it was
 
 Only the caller's thread uses an instance.
 
@@ -26,14 +33,23 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Iterable
+import logging
+import time
+from collections.abc import Callable, Iterable
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.host import limits
+from chainer_ooc.quantities import format_bytes
 
-#: Of the host's free memory; the limit where none is given.
+#: Of what is pinned and the host's free memory together; the limit where none is given.
 SHARE_OF_FREE = 0.75
+
+#: How long nothing is asked of the system after it had no more: at first, and at most.
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 64.0
+
+_LOG = logging.getLogger('chainer_ooc')
 
 
 class PinnedBlock:
@@ -65,16 +81,23 @@ class PinnedMemory:
     Args:
         driver: pins them.
         limit_bytes: of all of them; None for a share of the machine's free memory.
+        now: gives seconds that only grow.
 
     Attributes:
-        limit_bytes: in force; lower than what was asked for once the system has refused more.
-        refused: the system has refused.
+        limit_bytes: in force; lower than what was asked for while the system refuses more.
+        refused: the system refused when it was asked last.
+        refusals: how often it has.
     """
 
-    def __init__(self, driver: Driver, limit_bytes: int | None) -> None:
+    def __init__(self, driver: Driver, limit_bytes: int | None, now: Callable[[], float] = time.monotonic) -> None:
         self._driver = driver
+        self._given_bytes = limit_bytes
+        self._now = now
         self.limit_bytes = int(limits.free_bytes() * SHARE_OF_FREE) if limit_bytes is None else limit_bytes
         self.refused = False
+        self.refusals = 0
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._ask_at = now() + FIRST_PAUSE_SECONDS
         self._addresses: list[int] = []  # of all that is pinned; pinned and noted by one line, so that none gets lost
         self._blocks: dict[int, PinnedBlock] = {}
         self._unused: list[PinnedBlock] = []  # the one that was taken back first is the first
@@ -86,8 +109,8 @@ class PinnedMemory:
 
     def free_bytes(self) -> int:
         """Bytes that can be lent beside what is lent now."""
-        lent_bytes = self.held_bytes() - sum(block.nbytes for block in self._unused if block.settled)
-        return max(0, self.limit_bytes - lent_bytes)
+        self._ask_again()
+        return self._free_bytes()
 
     def lend(self, nbytes: int) -> PinnedBlock | None:
         """Returns a block of exactly `nbytes`, or None if there is no room for it or the system refuses.
@@ -100,7 +123,9 @@ class PinnedMemory:
         for number, block in enumerate(self._unused):
             if block.nbytes == nbytes and block.settled:
                 return self._unused.pop(number)
-        return self._pin(nbytes) if self._make_room(nbytes) else None
+        if self._make_room(nbytes) or (self._ask_again() and self._make_room(nbytes)):
+            return self._pin(nbytes)
+        return None
 
     def take_back(self, block: PinnedBlock) -> None:
         """Makes a lent block another copy's."""
@@ -169,7 +194,7 @@ class PinnedMemory:
 
     def _make_room(self, nbytes: int) -> bool:
         """Unpins unused blocks, the oldest first, as far as needed; False, and nothing changes, if it does not help."""
-        if nbytes > self.free_bytes():
+        if nbytes > self._free_bytes():
             return False
         for block in [block for block in self._unused if block.settled]:
             if self.held_bytes() + nbytes <= self.limit_bytes:
@@ -183,8 +208,33 @@ class PinnedMemory:
             self.trim()
             block = self._pinned(nbytes)
         if block is None:
-            self.refused, self.limit_bytes = True, self.held_bytes()  # asking again and again takes time
+            self._refused(nbytes)
+        else:
+            self.refused, self._pause_seconds = False, FIRST_PAUSE_SECONDS
         return block
+
+    def _free_bytes(self) -> int:
+        lent_bytes = self.held_bytes() - sum(block.nbytes for block in self._unused if block.settled)
+        return max(0, self.limit_bytes - lent_bytes)
+
+    def _refused(self, nbytes: int) -> None:
+        """Asks for no more for a while: each refusal takes time."""
+        self.refused, self.refusals = True, self.refusals + 1
+        self.limit_bytes = self.held_bytes()
+        _LOG.warning('the system refused to pin %s beside the %s that are pinned; it is asked again in %g s',
+                     format_bytes(nbytes), format_bytes(self.limit_bytes), self._pause_seconds)
+        self._ask_at = self._now() + self._pause_seconds
+        self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+
+    def _ask_again(self) -> bool:
+        """Sets the limit anew once that may help; whether it has grown."""
+        if (self._given_bytes is not None and not self.refused) or self._now() < self._ask_at:
+            return False
+        before_bytes, held_bytes = self.limit_bytes, self.held_bytes()
+        self.limit_bytes = self._given_bytes if self._given_bytes is not None else max(
+            held_bytes, int((held_bytes + limits.free_bytes()) * SHARE_OF_FREE))
+        self._ask_at = self._now() + FIRST_PAUSE_SECONDS
+        return self.limit_bytes > before_bytes
 
     def _pinned(self, nbytes: int) -> PinnedBlock | None:
         try:

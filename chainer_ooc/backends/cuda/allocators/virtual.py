@@ -21,9 +21,16 @@ Requests below a chunk share chunks through CuPy's caching pool: a network has h
 each would be mostly rounding, and splitting and merging small blocks is what that pool does, in compiled code. It asks
 for exactly what it cannot find, so it is first made to take a whole chunk and to free it again, which it then splits.
 
+A chunk is a 512th of what the allocator may hold, between the least that the device can map (2 MiB) and 38 MiB: 28 MiB
+within 16 GB. So an array that is a tenth of the memory takes 51 calls to map, however much memory that is, and each
+large array loses a 1024th of the memory on average. The least would take a thousand calls for a map of 2 GB. The paper
+took 40 MB within 16 GB. It is chosen while nothing lives here, when the limit is known: a graph is recorded later, and
+to give its arrays other chunks would need memory for both.
+
 Source: Window+VA section 4. What differs: ranges stay mapped until their chunks are needed (the paper unmaps at each
 free), and small arrays share chunks (of which the paper says nothing).
-Left out: CuPy's per-thread default stream, which is one address for many streams.
+Left out: CuPy's per-thread default stream, which is one address for many streams; other chunks for a limit that is
+changed while arrays live.
 """
 
 from __future__ import annotations
@@ -40,6 +47,10 @@ from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.allocators.mapping import Mapping
 from chainer_ooc.backends.cuda.allocators.moments import Moment, Moments
 from chainer_ooc.quantities import format_bytes
+
+#: A chunk is so much of what the allocator may hold, and at most so large.
+CHUNK_SHARE = 512
+MOST_CHUNK_BYTES = 38 << 20
 
 
 @dataclass(eq=False)
@@ -87,16 +98,21 @@ class VirtualAllocator(Allocator):
     Args:
         calls: of CuPy.
         mapping: of the driver.
-        chunk_bytes: of a physical chunk, rounded up to what the device can map; None takes the least it can. Larger
-            chunks need fewer calls and lose more to rounding: the paper took 40 MB where the least was 2 MB.
+        chunk_bytes: of a physical chunk, rounded up to what the device can map; None takes what suits the limit.
+
+    Attributes:
+        chunk_bytes: in use.
     """
 
     name = 'virtual'
 
     def __init__(self, calls: Calls, mapping: Mapping, chunk_bytes: int | None = None) -> None:
-        unit_bytes = mapping.granularity_bytes()
-        self.chunk_bytes = -(-(chunk_bytes or unit_bytes) // unit_bytes) * unit_bytes
+        self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
+        self._given = chunk_bytes is not None
+        self._suited_bytes = self.limit_bytes
+        self.chunk_bytes = self._suitable_bytes() if chunk_bytes is None else (
+            -(-chunk_bytes // self._unit_bytes) * self._unit_bytes)
         self._chunks = Chunks(mapping, self.chunk_bytes)
         self._moments = Moments(mapping)
         self._freed: deque[Range] = deque()
@@ -115,6 +131,8 @@ class VirtualAllocator(Allocator):
             RuntimeError: a call of the driver failed; the message names it, its CUresult and the bytes.
         """
         with self._lock:
+            if self.limit_bytes != self._suited_bytes:
+                self._suit()
             if nbytes < self.chunk_bytes:
                 return self._malloc_small(nbytes)
             return self._mapped(nbytes)
@@ -140,6 +158,23 @@ class VirtualAllocator(Allocator):
         with self._lock:
             self.trim(0)
             self._moments.close()
+
+    def _suit(self) -> None:
+        """Chooses the chunk anew for another limit, if nothing lives; what is cached goes back first."""
+        self._suited_bytes = self.limit_bytes
+        chunk_bytes = self.chunk_bytes if self._given else self._suitable_bytes()
+        if chunk_bytes == self.chunk_bytes or self.used_bytes():
+            return
+        self.trim(0)
+        if not self.held_bytes():
+            self.chunk_bytes = chunk_bytes
+            self._chunks = Chunks(self._mapping, chunk_bytes)
+
+    def _suitable_bytes(self) -> int:
+        """See the module."""
+        may_hold_bytes = self._calls.free_bytes() if self.limit_bytes is None else self.limit_bytes
+        count = min(may_hold_bytes // CHUNK_SHARE, MOST_CHUNK_BYTES) // self._unit_bytes
+        return max(count, 1) * self._unit_bytes
 
     def _malloc_small(self, nbytes: int) -> Memory:
         try:

@@ -63,6 +63,10 @@ class Session:
         """Returns a new array of the shape and dtype of `array`."""
         return self._device.empty(array.shape, array.dtype)
 
+    def asked(self) -> list[tuple[Operation, Terms, int | None]]:
+        """Returns what plans were asked for, and the bytes of scratch of each; None where cuDNN has none."""
+        return [(*key, None if found is None else found.workspace_bytes) for key, found in self._plans.items()]
+
     def close(self) -> None:
         """Drops the plans and the handle."""
         self._plans.clear()
@@ -104,6 +108,12 @@ def _opened(cudnn: Any, device: CupyDevice) -> Session | None:
     except RuntimeError as error:  # such as a library that is too new for the driver
         library.warn_unusable(error)
         return None
+
+
+def asked() -> list[tuple[Operation, Terms, int | None]]:
+    """Returns `Session.asked` of the calling thread's sessions; it opens none."""
+    sessions = _of_thread.__dict__.get('sessions', {}).values()
+    return [each for session in sessions if session is not None for each in session.asked()]
 
 
 def forget() -> None:
