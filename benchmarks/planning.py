@@ -166,7 +166,8 @@ def without_scratch(trace: Trace) -> Trace:
     def bytes_of(ids: tuple[int, ...]) -> int:
         return sum(trace.maps[each].nbytes for each in set(ids) - {-1})
 
-    calls = tuple(replace(each, peak_bytes=bytes_of((*each.outputs, *each.hidden))) for each in trace.calls)
+    calls = tuple(replace(each, peak_bytes=bytes_of((*each.outputs, *each.hidden)), other_bytes=0)
+                  for each in trace.calls)
     steps = []
     for each in trace.steps:
         call = trace.calls[each.call] if each.call >= 0 else None

@@ -277,7 +277,7 @@ class Backend(abc.ABC):
         """Whether the device would give ``nbytes`` more at once; asked before each computation and each swap-in.
 
         So it must be quick: tens of microseconds. A device that says yes must not fail, or have the system end the
-        process, for want of these bytes. After a no the caller waits for swap-outs, calls ``trim`` or lets go of arrays.
+        process, for want of these bytes. After a no the caller waits for swap-outs, calls ``trim``, lets go of arrays.
         """
         return nbytes <= self.free_bytes()
 

@@ -199,7 +199,8 @@ class Iteration:
             self.following.check_forward_is_over(self._retained)
         self._parameters.begin_backward()
         self._in_backward = True
-        self.room.begin_backward()
+        if self.room.begin_backward():
+            self.recorder.forget_others()
         self.writes.begin_backward()
         self._look_ahead.start()
 
@@ -232,12 +233,11 @@ class Iteration:
         scratch_bytes = self._scratch_bytes()
         # Maps of an earlier iteration's graph, as in double backprop: no plan knows them, and they are needed here.
         earlier_bytes = sum(each.counted_bytes for each in needed if each.token is not self and not each.mapped)
-        self._other_at_start_bytes = scratch_bytes + earlier_bytes + self.room.stood_bytes()
+        self._other_at_start_bytes = max(0, scratch_bytes + earlier_bytes + self.room.stood_bytes())
+        need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         if known is not None:
             scratch_bytes = max(0, known.other_bytes - earlier_bytes - self.room.beside.gradient_bytes)
             need_bytes = known.peak_bytes
-        else:
-            need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         self.room.make(need_bytes, scratch_bytes, known is not None, function,
                         f'backward of call {call}' if call >= 0 else 'which forward did not see')
         if self.recorded:

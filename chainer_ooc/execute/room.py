@@ -66,7 +66,7 @@ class Room:
         self._at_first: frozenset[int] = frozenset()
         self._in_backward: frozenset[int] | None = None
         self._replaced: list[weakref.ref[Any]] = []
-        self._replaced_bytes = 0
+        self._replaced_bytes = self._new_bytes = 0
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
@@ -78,12 +78,15 @@ class Room:
         self.beside = self._parameters.beside(self._meter.has_counted if self._meter.running else None,
                                               None if self._in_backward is None else self._own)
 
-    def begin_backward(self) -> None:
+    def begin_backward(self) -> bool:
         """A backward pass begins. Where it adds to gradients, sums replace them while it runs.
 
         The sums are what it has allocated; what they replace was there before, and goes one after the other. Gradients
         of other parameters stay as they are.
+
+        Returns whether parameters got their arrays in the recorded iteration.
         """
+        self._new_bytes = self._parameters.new_bytes(self._meter.has_counted) if self._meter.running else 0
         self._in_backward = self._in_backward or frozenset()
         self.look()
         self._in_backward |= self.beside.with_gradients
@@ -91,10 +94,14 @@ class Room:
         self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
                           for each in (self._parameters.gradients(self._own) if self._meter.running else ())
                           if not self._meter.has_counted(arrays.root_of(each))]
+        return self._new_bytes > 0
 
     def stood_bytes(self) -> int:
-        """Own gradients that stood when the backward pass in hand began, and still do; 0 where it is not recorded."""
-        return self.beside.gradient_bytes - self._replaced_bytes if self._meter.running else 0
+        """Own gradients that stood when the backward pass in hand began, and still do; 0 where it is not recorded.
+
+        Less parameters that got their arrays in the iteration: they are in its scratch, and will be in no other's.
+        """
+        return self.beside.gradient_bytes - self._replaced_bytes - self._new_bytes if self._meter.running else 0
 
     def _note_replaced(self, nbytes: int, ref: object) -> None:
         self._replaced_bytes += nbytes

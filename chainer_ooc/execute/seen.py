@@ -100,6 +100,11 @@ class Parameters:
                 counted_bytes += nbytes - _nbytes(parameter.grad, is_counted)
         return Beside(steady_bytes, own_bytes, others_bytes, counted_bytes, frozenset(with_gradients))
 
+    def new_bytes(self, is_counted: Callable[[Any], bool]) -> int:
+        """Bytes of the arrays that are counted elsewhere, since they were made meanwhile."""
+        found = (array_of(each) for _, each in self._alive())
+        return sum(each.nbytes for each in found if each is not None and is_counted(arrays.root_of(each)))
+
     def standing(self, used: Used | None, left_bytes: int) -> Standing:
         """What lives through an iteration beside its feature maps, as far as it can be told when it begins.
 

@@ -125,6 +125,10 @@ class Recorder:
         self.spans.append(span)
         return row
 
+    def forget_others(self) -> None:
+        """What lived before the calls so far was more than what will: parameters got their arrays between them."""
+        self.calls = [replace(each, other_bytes=0) for each in self.calls]
+
     def step(self, call: int, maps: Sequence[int], span: Span, peak_bytes: int, other_bytes: int) -> Step:
         """Adds a backward step, which reads `maps`."""
         row = Step(self.next_position, call, tuple(maps), 0.0, peak_bytes, other_bytes)

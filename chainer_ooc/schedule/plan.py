@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from chainer_ooc.classify.policies.policy import Policy
@@ -84,8 +85,9 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
 def plan_within(policy: Policy, problem: Problem) -> Plan:
     """`make_plan` for training: a policy that refuses a budget, and takes a smaller one, is asked as if it had that.
 
-    Such are policies whose swap-ins start without a look at memory. With more memory they keep more, and what they need
-    grows past it: a budget above one that was named would be refused again. The papers' tables show them as they are.
+    Such are policies whose swap-ins start without a look at memory, and one that recomputes what goes first. With more
+    memory they keep more, and what they need grows past it: a budget above one that was named would be refused again.
+    The papers' tables show them as they are.
 
     Raises:
         InfeasibleBudgetError: as `make_plan`.
@@ -100,12 +102,19 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
 
 
 def _course_of_less(policy: Policy, problem: Problem) -> Course | None:
-    """What is decided for the largest of some smaller budgets that fits, down to half the budget."""
-    if policy.decide(problem).starts.checks_memory:
+    """What is decided for the largest of some smaller budgets that fits, down to half the budget, or for the floor."""
+    if policy.decide(problem).starts.checks_memory and not policy.may_need_more:
         return None
-    smaller = (replace(problem, budget_bytes=math.ceil(problem.budget_bytes / MARGIN ** step)) for step in range(1, 36))
-    courses = (lay_out(each, policy.decide(each)) for each in smaller)
+    courses = (lay_out(each, policy.decide(each)) for each in _smaller(policy, problem))
     return next((course for course in courses if course.fits(problem.budget_bytes)), None)
+
+
+def _smaller(policy: Policy, problem: Problem) -> Iterator[Problem]:
+    """The same problem with less memory, and at last with the least that the policy works with."""
+    for step in range(1, 36):
+        yield replace(problem, budget_bytes=math.ceil(problem.budget_bytes / MARGIN ** step))
+    least = replace(problem, budget_bytes=1)
+    yield replace(problem, budget_bytes=_refusal(policy, least, lay_out(least, policy.decide(least))).floor_bytes)
 
 
 def _refusal(policy: Policy, problem: Problem, course: Course) -> InfeasibleBudgetError:

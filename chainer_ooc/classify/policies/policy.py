@@ -18,8 +18,10 @@ class Policy:
         summary: one line for ``chainer_ooc.policies()``.
         decide: a pure function of the problem. It need not keep within the budget: a decision that does not fit is
             refused by its caller, who knows how to say so.
+        may_need_more: of a larger budget its decision may need more than that, where it would do with a smaller one.
     """
 
     name: str
     summary: str
     decide: Callable[[Problem], Decision]
+    may_need_more: bool = False

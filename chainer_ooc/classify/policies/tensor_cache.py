@@ -173,4 +173,5 @@ def _bytes_of(trace: Trace, maps: set[int]) -> int:
 
 
 POLICY = Policy(
-    'tensor-cache', 'maps leave only when memory is short: cheap ones are recomputed, then others swapped', decide)
+    'tensor-cache', 'maps leave only when memory is short: cheap ones are recomputed, then others swapped', decide,
+    may_need_more=True)
