@@ -23,7 +23,7 @@ COPIED = st.sampled_from([64, 1 << 16])
 HARD = dict.fromkeys((
     'a seal is not looked at', 'nobody else is looked for', 'what is held leaves', 'what yields stays',
     'what yields and is held does not count', 'what is used again does not count',
-    'what is made from what the program reads is made after', ('yield', State.SPARE), ('take up', State.LOST)), 3600)
+    ('yield', State.SPARE), ('take up', State.LOST)), 3600)
 #: What another thread may do, or an interrupt may end.
 PARTS = ['apply', 'read', 'write', 'step', 'look', 'swap_out', 'give_up', 'prefetch', 'drop', 'reap', 'settle',
          'make_room', 'enter']
