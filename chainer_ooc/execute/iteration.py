@@ -65,7 +65,7 @@ class Iteration:
         graph: the recorded graph that it turned out to be, or None.
         finished: a backward pass has ended.
         recorded: what its calls allocate is measured.
-        room: what stands in near memory beside the maps.
+        room, makes_graphs: what stands in near memory beside the maps; whether backward makes a graph.
         writes: looks for those that nobody announces.
         is_foreign: the function in hand is the program's own, which may write to what it is given.
     """
@@ -82,7 +82,7 @@ class Iteration:
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
-        self.is_foreign = False
+        self.is_foreign = self.makes_graphs = False
         self._register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
         self.writes = Writes()
         self._functions: deque[weakref.ref[Any]] = deque()

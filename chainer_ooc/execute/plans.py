@@ -39,6 +39,7 @@ ASKED_GRAPHS = 8
 #: Why a floor that was named may not be the last, see `InfeasibleBudgetError.doubt`.
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
 MISSED = 'the program has run a graph that is not recorded yet, since it began like a known one'
+SECOND_ORDER = 'a backward pass makes a graph (double backprop), and what stands of one while another runs may be more'
 FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
 
 #: So many recordings of a graph do not count if the device prepared kernels in them; a program that always has new ones
@@ -66,6 +67,7 @@ class Graph:
         is_disturbed: other threads were at work while it was recorded.
         number: it was the so-many-th to be recorded, from 1 on.
         has_returned: it was met again.
+        makes_graphs: its backward pass does, as in double backprop.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
         is_loaded: its plan is in the file that it came from.
@@ -86,6 +88,7 @@ class Graph:
     is_disturbed: bool = False
     number: int = 0
     has_returned: bool = False
+    makes_graphs: bool = False
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _followed: list[Plan] = field(default_factory=list)
@@ -344,6 +347,8 @@ class Graphs:
             return BESIDE_THREADS
         if self._has_missed:
             return MISSED
+        if any(each.makes_graphs for each in self._graphs.values()):
+            return SECOND_ORDER
         others = [each for each in self._graphs.values() if each is not graph]
         is_first = all(graph.number <= each.number for each in others)
         return '' if is_first or graph.has_returned or any(each.has_returned for each in others) else FIRST_ROUND

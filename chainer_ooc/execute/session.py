@@ -121,6 +121,8 @@ class Session:
         try:
             with computing():
                 with LOCK:
+                    if not iteration.recorder.steps and _makes_graphs():
+                        iteration.makes_graphs = True
                     needed = iteration.before_step(function)
                 started = self._memory.backend.moment()
                 with self._memory.backend.computing():
@@ -250,6 +252,7 @@ class Session:
         elif iteration.finished:
             self._graphs.miss()
         if iteration.graph is not None:
+            iteration.graph.makes_graphs |= iteration.makes_graphs
             iteration.room.tell(iteration.graph)
 
     def _hand_over(self, iteration: Iteration) -> None:
@@ -350,3 +353,10 @@ def _is_managed(inputs: Sequence[Any]) -> bool:
 
     return (chainer.config.enable_backprop and chainer.config.schedule_func is None
             and all(isinstance(each, chainer.Variable) or is_array(each) for each in inputs))
+
+
+def _makes_graphs() -> bool:
+    """Whether functions that are applied now, as those of a step of backward, are part of a graph."""
+    import chainer
+
+    return bool(chainer.config.enable_backprop)

@@ -29,6 +29,33 @@ def test_a_floor_that_a_recording_without_disturbance_tells_is_named_without_dou
     assert 'smallest that works' in str(error)
 
 
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'tensor-cache'])
+def test_floors_of_double_backprop_are_in_doubt(policy):
+    """The second graph begins like the first, and what stands of both was in no floor: 7, 13 and 16 maps in turn."""
+    def iterate():
+        y = F.tanh(p * np.ones((64, 1000), 'f'))
+        slope, = chainer.grad([F.sum(F.sin(y) * y)], [p], enable_double_backprop=True)
+        curvature, = chainer.grad([F.sum(slope * slope)], [p], enable_double_backprop=True)
+        p.cleargrad()
+        F.sum(curvature * curvature).backward()
+
+    p, refused = chainer.Parameter(np.full((64, 1000), 0.5, 'f')), []
+    with ooc(policy, budget=1):
+        while True:
+            assert len(refused) < 6
+            try:
+                for _ in range(4):
+                    iterate()
+                break
+            except InfeasibleBudgetError as error:
+                refused.append(error.doubt)
+                chainer.config.ooc_budget = int(1.02 * error.floor_bytes)
+                chainer_ooc.reset()
+    assert len(refused) > 1
+    assert all(refused)
+    assert 'double backprop' in refused[0]
+
+
 def test_a_floor_is_in_doubt_while_another_thread_trains():
     step, end = threading.Event(), threading.Event()
 
