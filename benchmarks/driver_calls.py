@@ -5,8 +5,8 @@
 
 Giving memory back to the driver waits for all work that is queued on a GPU, and mapping takes the host's time: in a
 training that goes on, an iteration should do neither. ResNet50 is recorded on this machine and grown, and a policy
-plans it, as in `devices.py`. What the plan allocates and frees goes through the allocators that a GPU has, the budget
-before them, over a stand-in for the driver that counts. Where the allocator refuses what the plan had counted on, the
+plans it, as in `devices.py`. What the plan allocates and frees goes through the allocators that a GPU has, limited to
+the budget, over a stand-in for the driver that counts. Where the allocator refuses what the plan had counted on, the
 program would evict; here the limit is passed, and the refusal counted.
 
 *Back* are calls that give memory back (cudaFree, a trim of the driver's pool, cuMemUnmap), *new* those that take some
@@ -14,7 +14,6 @@ program would evict; here the limit is passed, and the refusal counted.
 """
 from __future__ import annotations
 
-import itertools
 import sys
 import weakref
 from collections import Counter
@@ -32,7 +31,6 @@ from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.report.table import Column, Table, megabytes, plain
-from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.simulate.allocators.events import Event, events_of
 from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.simulate.simulator import simulate
@@ -145,13 +143,13 @@ def main() -> None:
     arguments = parser.parse_args()
     problem = problem_of(recorded(), arguments.batchsize, arguments.budget)
     rows = []
-    for policy, (name, make) in itertools.product(arguments.policies, allocators().items()):
-        plan = make_plan(POLICIES[policy], problem)
+    for policy in arguments.policies:
         found = evaluate(problem, POLICIES[policy].decide(problem))
         events = events_of(problem, found.course, simulate(problem, found.course))
-        rows.append({'policy': policy, 'allocator': name, 'peak_bytes': plan.peak_bytes,
-                     **run(events, make, arguments.budget)})
-        print(rows[-1], flush=True)
+        for name, make in allocators().items():
+            rows.append({'policy': policy, 'allocator': name, 'peak_bytes': found.peak_bytes,
+                         **run(events, make, arguments.budget)})
+            print(rows[-1], flush=True)
     publish(Table(COLUMNS, rows, f"What is asked of the driver: ResNet50, batch {arguments.batchsize}"), arguments)
 
 

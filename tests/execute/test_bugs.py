@@ -56,6 +56,20 @@ def plain_and(program, policy, **entries):
         return expected, program()
 
 
+def assert_equal_above_the_floor(program, policy, *factors, **entries):
+    """Asserts that a program gives what it does in plain Chainer with multiples of the floor; returns the refusal."""
+    with chainer.using_config('ooc', None):
+        expected = program()
+    with ooc(policy, budget=1, **entries):
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            program()
+        for factor in factors:
+            chainer.config.ooc_budget = int(factor * refused.value.floor_bytes)
+            chainer_ooc.reset()
+            assert program() == expected
+    return refused.value
+
+
 class FailingBackward(chainer.FunctionNode):
     """Gives on what it is given; while `fails` is set its backward raises."""
 
@@ -135,14 +149,7 @@ def test_what_is_written_to_a_map_after_forward_does_not_reach_maps_that_are_mad
             bits += [loss.array.tobytes(), *gradients(l1), *gradients(l2)]
         return bits
 
-    with chainer.using_config('ooc', None):
-        expected = program()
-    with ooc(policy, budget=1):
-        with pytest.raises(InfeasibleBudgetError) as refused:
-            program()
-        chainer.config.ooc_budget = int(1.1 * refused.value.floor_bytes)
-        chainer_ooc.reset()
-        assert program() == expected
+    assert_equal_above_the_floor(program, policy, 1.1)
 
 
 class Double(chainer.FunctionNode):
@@ -594,14 +601,7 @@ def test_a_batch_of_a_subclass_of_arrays(policy, kind, tmp_path):
             found += [loss.array.tobytes(), p.grad.tobytes()]
         return found
 
-    with chainer.using_config('ooc', None):
-        expected = program()
-    with ooc(policy, budget=1):
-        with pytest.raises(InfeasibleBudgetError) as refused:
-            program()
-        chainer.config.ooc_budget = int(1.2 * refused.value.floor_bytes)
-        chainer_ooc.reset()
-        assert program() == expected
+    assert_equal_above_the_floor(program, policy, 1.2)
 
 
 @pytest.mark.parametrize('kind', ['node', 'Variable', 'output', 'attribute'])
@@ -649,16 +649,8 @@ def test_a_budget_above_one_that_works_is_not_refused(policy):
             found += [w.grad.tobytes(), v.grad.tobytes()]
         return found
 
-    with chainer.using_config('ooc', None):
-        expected = program()
-    with ooc(policy, budget=1, min_bytes=2000):
-        with pytest.raises(InfeasibleBudgetError) as refused:
-            program()
-        assert not refused.value.doubt
-        for factor in (1.01, 1.02, 1.04):
-            chainer.config.ooc_budget = int(factor * refused.value.floor_bytes)
-            chainer_ooc.reset()
-            assert program() == expected
+    refused = assert_equal_above_the_floor(program, policy, 1.01, 1.02, 1.04, min_bytes=2000)
+    assert not refused.doubt
 
 
 def test_parameters_that_get_their_arrays_in_the_recorded_iteration_count_once():

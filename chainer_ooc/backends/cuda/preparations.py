@@ -6,22 +6,20 @@ A call that does any of it takes far longer than the next one like it: its time 
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any
 
-_counter = itertools.count()
-_latest = -1
+_total = 0
 
 
 def note() -> None:
-    """One more was prepared; from any thread."""
-    global _latest
-    _latest = next(_counter)
+    """One more was prepared. Of several threads at once some may not count: that it grows is what matters."""
+    global _total
+    _total += 1
 
 
 def total() -> int:
     """How many were, in this process."""
-    return _latest + 1
+    return _total
 
 
 def watch_compiler(compiler: Any) -> None:

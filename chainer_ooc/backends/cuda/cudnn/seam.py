@@ -125,6 +125,11 @@ def _serves(*arrays: Any) -> bool:
             and session.current() is not None)
 
 
+def _is_for_our_kernels(axis: Any, *arrays: Any) -> bool:
+    """Whether the user lets Chainer's own kernels be replaced, and ours normalize such arrays."""
+    return terms.wanted() and normalization.serves(axis, *arrays)
+
+
 class BatchNormalization:
     """Batch normalization in training, in the form that Chainer's function picks one in.
 
@@ -150,7 +155,7 @@ class BatchNormalization:
                 facade.update_running_statistics(mean, inv_std, running_mean, running_var, eps, decay,
                                                  facade.elements_per_channel(x.shape, last))
             return y, x_layout, running_mean, running_var, mean, None, inv_std, None
-        if not last and terms.wanted() and normalization.serves(axis, x, gamma):
+        if not last and _is_for_our_kernels(axis, x, gamma):
             y, mean, var, inv_std = normalization.forward(x, gamma, beta, eps, decay, running_mean, running_var)
             return y, x_layout, running_mean, running_var, mean, var, inv_std, None
         return tuple(self._own.forward(
@@ -166,7 +171,7 @@ class BatchNormalization:
         if found is not None:
             gx, ggamma, gbeta = found
             return gx, x_layout, ggamma, gbeta
-        if x_layout is None and terms.wanted() and normalization.serves(axis, x, gamma, gy):
+        if x_layout is None and _is_for_our_kernels(axis, x, gamma, gy):
             gx, ggamma, gbeta = normalization.backward(x, gamma, gy, mean, inv_std)
             return gx, x_layout, ggamma, gbeta
         return tuple(self._own.backward(axis, gamma, gy, x, x_layout, xp, expander, mean, inv_std, eps, var,
