@@ -133,17 +133,18 @@ class Room:
         given = [array_of(each) for each in inputs]
         first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
         del given
-        self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, self._following.batch_bytes(*first))
+        self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, *first)
         self._following.begin(
             *first, functools.partial(_standing, self._parameters, model, self.left_bytes, self.unaccounted_bytes),
             budget_bytes, doubt, self.unaccounted_bytes)
 
-    def _unaccounted_bytes(self, budget_bytes: int, batch_bytes: int) -> int:
+    def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: str, first_bytes: int) -> int:
         """What the device counts and nobody here knows, but for the batch; in steps, as each has plans of its own."""
         counted_bytes = self._memory.backend.counted_bytes()
         if not counted_bytes:
             return 0
         known_bytes = self._memory.near_bytes() + sum(self._memory.bytes_of(kind) for kind in ('spare', 'program'))
+        batch_bytes = self._following.batch_bytes(label, arguments, first_bytes)
         step_bytes = max(1, budget_bytes // UNACCOUNTED_STEPS)
         return -(-max(0, counted_bytes - known_bytes - batch_bytes) // step_bytes) * step_bytes
 
