@@ -30,7 +30,10 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """FunctionNode.apply while chainer.config.ooc is set."""
     if is_computing():
         return apply_within(function, inputs)
-    return _session(_device_of(inputs)).apply(function, inputs)
+    device, outputs = _device_of(inputs), None
+    while outputs is None:
+        outputs = _session(device).apply(function, inputs)
+    return outputs
 
 
 def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:

@@ -70,8 +70,8 @@ class Session:
 
     # --- what the seams call ---------------------------------------------------------------------------------------
 
-    def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Runs a forward call that is within no other."""
+    def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+        """Runs a forward call that is within no other; None, and nothing was run, if another thread has closed this."""
         if not _is_managed(inputs):
             return self._evaluate(function, inputs)
         try:
@@ -81,8 +81,10 @@ class Session:
             self._fail(error, function, 'forward')
             raise
 
-    def _call(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    def _call(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         with LOCK:
+            if self._closing:
+                return None
             if self._iteration is None or self._iteration.is_over():
                 self._begin()
             iteration = self._iteration
@@ -94,7 +96,8 @@ class Session:
         span = started, self._memory.backend.moment()
         if function.inputs is not None:
             with LOCK:
-                iteration.after_call(function, inputs, outputs, span)
+                if iteration is self._iteration:  # else the session was closed meanwhile, and its account has no maps
+                    iteration.after_call(function, inputs, outputs, span)
         return outputs
 
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -120,16 +123,18 @@ class Session:
         function = arguments[0]
         try:
             with computing():
+                needed: list[Storage] = []
                 with LOCK:
-                    if not iteration.recorder.steps and _makes_graphs():
-                        iteration.makes_graphs = True
-                    needed = iteration.before_step(function)
+                    if iteration is self._iteration:
+                        iteration.makes_graphs |= not iteration.recorder.steps and _makes_graphs()
+                        needed = iteration.before_step(function)
                 started = self._memory.backend.moment()
                 with self._memory.backend.computing():
                     run_as(iteration.is_foreign, run, *arguments)
                 span = started, self._memory.backend.moment()
                 with LOCK:
-                    iteration.after_step(function, needed, span)
+                    if iteration is self._iteration:
+                        iteration.after_step(function, needed, span)
         except BaseException as error:
             self._fail(error, function, 'backward')
             raise
@@ -141,11 +146,13 @@ class Session:
             return backprop(*args, **kwargs)
         try:
             with LOCK:
-                iteration.begin_backward()
+                if iteration is self._iteration:
+                    iteration.begin_backward()
             result = backprop(*args, **kwargs)
             with LOCK:
-                self._stats = iteration.end_backward()
-                self._disturbed = iteration.recorded and (self._disturbed or self._company.was_at_work())
+                if iteration is self._iteration:
+                    self._stats = iteration.end_backward()
+                    self._disturbed = iteration.recorded and (self._disturbed or self._company.was_at_work())
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         except BaseException as error:

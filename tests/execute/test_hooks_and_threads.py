@@ -1,6 +1,8 @@
 """Users' hooks beside ours, debug mode, and a session for each thread."""
 import gc
 import itertools
+import os
+import sys
 import threading
 
 import chainer
@@ -11,6 +13,7 @@ from chainer.function_hooks import TimerHook
 from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, train
 
 import chainer_ooc
+from chainer_ooc.execute.account import Account
 
 
 class Looking(chainer.FunctionHook):
@@ -176,3 +179,51 @@ def test_variable_made_in_one_thread_is_read_in_another(policy):
         shown = in_thread(lambda: [each.array.copy() for each in kept])()
     for before, after in itertools.pairwise(shown):
         assert np.array_equal(np.sin(before), after)
+
+
+def reset_by_another_thread_at(number, call):
+    """Has another thread reset everything before a line of ours; it waits where this thread holds the lock."""
+    left, resets = number, threading.Thread(target=chainer_ooc.reset)
+
+    def trace(frame, kind, argument):
+        nonlocal left
+        if f'chainer_ooc{os.sep}execute' not in frame.f_code.co_filename:
+            return None
+        left -= kind == 'line'
+        if not left and not resets.ident:
+            resets.start()
+            resets.join(0.02)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return call()
+    finally:
+        sys.settrace(before)
+        assert resets.ident, f'there are only {number - left} lines'
+        resets.join()
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+def test_reset_by_another_thread_at_any_line_leaves_nothing_behind(policy):
+    """What went on in a session that was closed meanwhile counted the batch for ever, and kept a spill file open."""
+    batch = np.ones((16, 8), np.float32)
+
+    def step():
+        x = chainer.Variable(batch)
+        F.sum(F.tanh(F.tanh(x))).backward()
+        return x.grad
+
+    expected = step()
+    with ooc(policy):
+        step()
+    chainer_ooc.reset()
+    files = len(os.listdir('/proc/self/fd'))
+    for number in range(1, 700, 13):
+        with ooc(policy):
+            np.testing.assert_array_equal(reset_by_another_thread_at(number, step), expected)
+        chainer_ooc.reset()
+        gc.collect()
+        assert not Account._blocks, f'line {number}'
+        assert len(os.listdir('/proc/self/fd')) == files, f'line {number}'
