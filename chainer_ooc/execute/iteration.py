@@ -194,7 +194,7 @@ class Iteration:
                 self._note_holders(held)
             elif not self._memory.backend.counts_all:  # the program holds a batch that it did not hold before
                 for storage in held:
-                    if storage.from_outside and storage.is_held_elsewhere():
+                    if storage.from_outside and storage.state is State.RESIDENT and storage.is_held_elsewhere():
                         self._memory.book(storage, 'program')
             self.following.check_forward_is_over(self._retained)
         self._parameters.begin_backward()
