@@ -48,8 +48,79 @@ def blocks_repeated():
     return iterate
 
 
-@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'window', 'unified'])
-@pytest.mark.parametrize('make', [blocks_repeated])
+def images(number):
+    """A batch of 16 of 3 x 16 x 16, and labels."""
+    draw = np.random.RandomState(number)
+    return draw.uniform(-1, 1, (16, 3, 16, 16)).astype(np.float32), draw.randint(0, 10, 16).astype(np.int32)
+
+
+class Reads(chainer.FunctionHook):
+    """Reads what it is shown, and may write to it as far as anybody knows."""
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        self.total = sum(float(each.sum()) for each in in_data if each is not None)
+
+
+class Convolutions(chainer.Chain):
+    """Two convolutions with batch normalization."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.c1 = L.Convolution2D(3, 8, 3, pad=1, nobias=True)
+            self.n1 = L.BatchNormalization(8)
+            self.c2 = L.Convolution2D(8, 16, 3, pad=1)
+            self.fc = L.Linear(16 * 8 * 8, 10)
+
+    def forward(self, x, hook=None):
+        h = self.n1(self.c1(x))
+        if hook is not None:
+            h.creator.add_hook(hook)
+        return self.fc(F.relu(self.c2(F.max_pooling_2d(F.relu(h), 2))))
+
+
+def hook_on_everything():
+    """What a hook was shown of one step was held during the next one, which showed nothing that was away."""
+    model = Convolutions()
+
+    def iterate(number):
+        x, t = images(number)
+        with Reads():
+            loss = F.softmax_cross_entropy(model(x), t)
+            model.cleargrads()
+            loss.backward()
+    return iterate
+
+
+def hook_on_one_function():
+    """The same, where the next step has no hook at all."""
+    model = Convolutions()
+
+    def iterate(number):
+        x, t = images(number)
+        loss = F.softmax_cross_entropy(model(x, Reads()), t)
+        model.cleargrads()
+        loss.backward()
+    return iterate
+
+
+def slices_beside_their_whole():
+    """Several steps have the same map as an input, and none of them reads it: Chainer's loop held it in between."""
+    model = chainer.ChainList(L.Linear(32, 96), L.Linear(96, 48), L.Linear(48, 10))
+
+    def iterate(number):
+        h = F.relu(model[0](np.full((512, 32), number, np.float32)))
+        first = F.tanh(h[:2])
+        h = F.concat((first, h, h[:, :0].reshape(0, 96)), axis=0)
+        loss = F.sum(model[2](F.relu(model[1](h)))) + F.sum(first)
+        model.cleargrads()
+        loss.backward()
+    return iterate
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'window', 'tensor-cache', 'unified'])
+@pytest.mark.parametrize('make', [
+    blocks_repeated, hook_on_everything, hook_on_one_function, slices_beside_their_whole])
 def test_a_named_floor_works_at_once(make, policy):
     floors = floors_of(make, policy)
     assert len(floors) == 1
