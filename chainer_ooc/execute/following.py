@@ -97,6 +97,17 @@ class Following:
         steps = self.graph.trace.steps if self.graph is not None else ()
         return steps[number] if number < len(steps) else None
 
+    def is_complete(self, position: int) -> bool:
+        """Whether the graph has no further call."""
+        return self.graph is not None and position == len(self.graph.trace.calls)
+
+    def is_repeated(self, label: str, arguments: str) -> bool:
+        """Whether a call after its last is its first once more, and no other known graph goes on like that."""
+        assert self.graph is not None
+        first = self.graph.trace.calls[0]
+        return (first.label, first.arguments) == (label, arguments) and not self._graphs.go_on(
+            self.graph.signatures, label, arguments)
+
     def check_call(self, calls: Sequence[Call]) -> None:
         """Compares the latest call with the graph's."""
         if self.graph is None or self.graph.expects(calls[-1]):

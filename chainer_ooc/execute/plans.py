@@ -13,7 +13,7 @@ import math
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend
@@ -231,7 +231,7 @@ class Graph:
         self._estimates[doublings].used = self.used
         return self._estimates[doublings]
 
-    def starts_like(self, signatures: list[str]) -> bool:
+    def starts_like(self, signatures: Sequence[str]) -> bool:
         """Whether the graph begins with these calls."""
         return self.signatures[:len(signatures)] == tuple(signatures)
 
@@ -277,6 +277,12 @@ class Graphs:
     def like(self, signatures: list[str]) -> Graph | None:
         """The latest graph that begins with these calls."""
         return next((each for each in reversed(self._graphs.values()) if each.starts_like(signatures)), None)
+
+    def go_on(self, signatures: Sequence[str], label: str, arguments: str) -> bool:
+        """Whether a graph begins with these calls and goes on with one of this function and inputs of these forms."""
+        return any(each.starts_like(signatures) and len(each.signatures) > len(signatures)
+                   and (call := each.trace.calls[len(signatures)]).label == label and call.arguments == arguments
+                   for each in self._graphs.values())
 
     def add(self, trace: Trace, metered: bool = True) -> Graph:
         """Remembers a recording; one of a known graph replaces the older, and its plans are made anew."""

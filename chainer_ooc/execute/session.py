@@ -83,7 +83,7 @@ class Session:
 
     def _call(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         with LOCK:
-            if self._iteration is None or self._iteration.is_over():
+            if self._iteration is None or self._iteration.is_over() or self._iteration.begins_anew(function, inputs):
                 self._begin()
             iteration = self._iteration
             assert iteration is not None

@@ -118,9 +118,52 @@ def slices_beside_their_whole():
     return iterate
 
 
-@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'window', 'tensor-cache', 'unified'])
+def vectors(number):
+    """A batch of 512 of 32, and labels."""
+    draw = np.random.RandomState(number)
+    return draw.uniform(-1, 1, (512, 32)).astype(np.float32), draw.randint(0, 10, 512).astype(np.int32)
+
+
+def perceptron():
+    return chainer.Sequential(L.Linear(32, 96), F.relu, L.Linear(96, 48), F.relu, L.Linear(48, 10))
+
+
+def forward_left_alone():
+    """A forward pass without backward, whose loss lives until the next: that one joined it, and was another graph."""
+    model = perceptron()
+    optimizer, kept = chainer.optimizers.SGD().setup(model), []
+
+    def iterate(number):
+        for part in range(2 if number else 1):
+            x, t = vectors(2 * number + part)
+            kept[:] = [F.softmax_cross_entropy(model(x), t)]
+        model.cleargrads()
+        kept[0].backward()
+        optimizer.update()
+    return iterate
+
+
+def batch_held_from_some_iteration_on():
+    """The program looks at the batch after backward, from the third iteration on."""
+    model = perceptron()
+    optimizer = chainer.optimizers.SGD().setup(model)
+
+    def iterate(number):
+        x, t = vectors(number)
+        held = x if number > 1 else None
+        h = F.softmax_cross_entropy(model(x), t)
+        del x
+        model.cleargrads()
+        h.backward()
+        optimizer.update()
+        return held
+    return iterate
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'window', 'tensor-cache', 'unified', 'keep'])
 @pytest.mark.parametrize('make', [
-    blocks_repeated, hook_on_everything, hook_on_one_function, slices_beside_their_whole])
+    blocks_repeated, hook_on_everything, hook_on_one_function, slices_beside_their_whole, forward_left_alone,
+    batch_held_from_some_iteration_on])
 def test_a_named_floor_works_at_once(make, policy):
     floors = floors_of(make, policy)
     assert len(floors) == 1
