@@ -90,7 +90,7 @@ class Iteration:
         self._retained: list[list[int]] = []
         self._liveness = Liveness(self._register.storages)
         self._proven_bytes = proven_bytes
-        self.following = Following(graphs, settings, memory.backend.reserve)
+        self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
         self.room = Room(memory, parameters, self._register.own, meter, settings, self.following)
         self._departures = Departures(memory, self.following, self._register, settings)
         self._look_ahead = LookAhead(memory, self.following, self._register, self._retained)

@@ -40,6 +40,7 @@ ASKED_GRAPHS = 8
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
 MISSED = 'the program has run a graph that is not recorded yet, since it began like a known one'
 SECOND_ORDER = 'a backward pass makes a graph (double backprop), and what stands of one while another runs may be more'
+CUT_OFF = 'the program has cut maps off from their graph (unchain), and what goes on from them may be another graph'
 FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
 
 #: So many recordings of a graph do not count if the device prepared kernels in them; a program that always has new ones
@@ -347,17 +348,24 @@ class Graphs:
         """An iteration is over that was of no known graph, and was not recorded."""
         self._has_missed = True
 
-    def doubt_of(self, graph: Graph) -> str:
-        """Why a floor that is named when a graph begins again may not be the last, or ''."""
+    def doubt_of(self, graph: Graph, has_cut_off: Callable[[], bool]) -> str:
+        """Why a floor that is named when a graph begins again may not be the last, or ''.
+
+        Args:
+            graph: the one that begins.
+            has_cut_off: whether the program has maps to go on from.
+        """
         if any(each.is_disturbed for each in self._graphs.values()):
             return BESIDE_THREADS
         if self._has_missed:
             return MISSED
         if any(each.makes_graphs for each in self._graphs.values()):
             return SECOND_ORDER
-        others = [each for each in self._graphs.values() if each is not graph]
-        is_first = all(graph.number <= each.number for each in others)
-        return '' if is_first or graph.has_returned or any(each.has_returned for each in others) else FIRST_ROUND
+        if graph.has_returned or any(each.has_returned for each in self._graphs.values()):
+            return ''
+        if has_cut_off():
+            return CUT_OFF
+        return '' if all(graph.number <= each.number for each in self._graphs.values()) else FIRST_ROUND
 
     def use(self, graph: Graph) -> None:
         """Makes a graph, which was met again, the latest."""
