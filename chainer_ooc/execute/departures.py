@@ -111,7 +111,10 @@ class Departures:
         late = []
         for ref, tries in self._hesitant.pop(self._now, ()):
             storage = ref()
-            if storage is None or storage.state is not State.RESIDENT:
+            if storage is None:
+                continue
+            if storage.state is not State.RESIDENT:  # memory was short, and it was evicted as soon as it could be
+                late.append(storage)
                 continue
             if storage.recalled and self._memory.context.far.takes_memory:  # its memory is planned for
                 continue
@@ -120,13 +123,13 @@ class Departures:
         return late
 
     def begin_backward(self) -> list[Storage]:
-        """The frames of forward are gone: what they held is tried again, and returned."""
+        """The frames of forward are gone: what they held is tried again, and returned, also what was evicted since."""
         held = [storage for entries in self._hesitant.values() for ref, _ in entries if (storage := ref()) is not None]
         self._hesitant.clear()
         for storage in held:
             self.leave_later(storage)
         self._keep_shown()
-        return [storage for storage in held if storage.state is State.RESIDENT]
+        return held
 
     def _keep_shown(self) -> None:
         """Nothing is lost that a Variable of the program's shows.

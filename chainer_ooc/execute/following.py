@@ -25,6 +25,7 @@ class Following:
         graphs: the known ones.
         settings: what plans are made for.
         reserve: called with the bytes that a new plan will have in far memory; raises if they do not fit.
+        has_cut_off: whether the program has maps that it has cut off from their graph.
 
     Attributes:
         graph: the one that is followed, or None.
@@ -32,7 +33,8 @@ class Following:
         left: one was followed, and then the program differed.
     """
 
-    def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None]):
+    def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None],
+                 has_cut_off: Callable[[], bool]):
         self.graph: Graph | None = None
         self.orders = NO_ORDERS
         self.left = False
@@ -41,6 +43,7 @@ class Following:
         self._budget_bytes = self._unaccounted_bytes = 0
         self._standing_of: Callable[[Models], Standing] = lambda used: Standing(0, 0)
         self._reserve = reserve
+        self._has_cut_off = has_cut_off
         self._next_swap_in = 0
 
     def batch_bytes(self, label: str, arguments: str, first_bytes: int) -> int:
@@ -96,6 +99,17 @@ class Following:
         """The step that the graph has next, by its number."""
         steps = self.graph.trace.steps if self.graph is not None else ()
         return steps[number] if number < len(steps) else None
+
+    def is_complete(self, position: int) -> bool:
+        """Whether the graph has no further call."""
+        return self.graph is not None and position == len(self.graph.trace.calls)
+
+    def is_repeated(self, label: str, arguments: str) -> bool:
+        """Whether a call after its last is its first once more, and no other known graph goes on like that."""
+        assert self.graph is not None
+        first = self.graph.trace.calls[0]
+        return (first.label, first.arguments) == (label, arguments) and not self._graphs.go_on(
+            self.graph.signatures, label, arguments)
 
     def check_call(self, calls: Sequence[Call]) -> None:
         """Compares the latest call with the graph's."""
@@ -164,8 +178,8 @@ class Following:
                 return  # the truth may be smaller: without a plan the iteration is recorded
             if isinstance(error, SpillError):
                 raise
-            raise self._graphs.largest_refusal(
-                error, self._settings, self._standing_of, doubt or self._graphs.doubt_of(graph)) from None
+            doubt = doubt or self._graphs.doubt_of(graph, self._has_cut_off)
+            raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
         self.graph = graph
 
     def _leave(self) -> None:

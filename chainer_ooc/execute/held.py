@@ -75,6 +75,11 @@ class Held(Owner):
         """Whether there is a Variable for it, with its array or without."""
         return any(type(place) is VariablePlace and place.is_shown() for place in self.places.values())
 
+    def is_cut_off(self) -> bool:
+        """Whether the program has a Variable for it that is part of no graph (any more)."""
+        return any(type(place) is VariablePlace and place.is_shown() and place.owner().creator_node is None
+                   for place in self.places.values())
+
     def is_in_place(self) -> bool:
         """Whether any place has it, or a stand-in for it."""
         return any(place.get() is not None for place in self.places.values())

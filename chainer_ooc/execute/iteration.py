@@ -35,7 +35,7 @@ from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.room import Room, can_leave
+from chainer_ooc.execute.room import Room, can_leave, is_foreign
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
@@ -44,7 +44,7 @@ from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.transit import COPY_IN, Context
 from chainer_ooc.execute.writes import Writes
 from chainer_ooc.quantities import format_bytes
-from chainer_ooc.record.recorder import Recorder, Span
+from chainer_ooc.record.recorder import Recorder, Span, forms
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
 
@@ -90,7 +90,7 @@ class Iteration:
         self._retained: list[list[int]] = []
         self._liveness = Liveness(self._register.storages)
         self._proven_bytes = proven_bytes
-        self.following = Following(graphs, settings, memory.backend.reserve)
+        self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
         self.room = Room(memory, parameters, self._register.own, meter, settings, self.following)
         self._departures = Departures(memory, self.following, self._register, settings)
         self._look_ahead = LookAhead(memory, self.following, self._register, self._retained)
@@ -192,10 +192,8 @@ class Iteration:
             held = self._departures.begin_backward()
             if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
                 self._note_holders(held)
-            elif not self._memory.backend.counts_all:  # the program holds a batch that it did not hold before
-                for storage in held:
-                    if storage.from_outside and storage.is_held_elsewhere():
-                        self._memory.book(storage, 'program')
+            else:
+                self.room.disown(self._register.storage)
             self.following.check_forward_is_over(self._retained)
         self._parameters.begin_backward()
         self._in_backward = True
@@ -208,10 +206,9 @@ class Iteration:
         for each in held:
             if each.token is self:
                 self.recorder.maps[each.map].last_held = len(self.recorder.calls) - 1
-        for map_id, row in enumerate(self.recorder.maps):
-            storage = self._register.storage(map_id)
-            row.foreign = (storage is not None and storage.state is State.RESIDENT
-                           and storage.root() is not None and storage.is_held_elsewhere())
+        for row, ref in zip(self.recorder.maps, self._register.storages, strict=True):
+            storage = ref()
+            row.foreign = storage is not None and is_foreign(storage)
             row.shown = storage is not None and storage.is_shown()
 
     def before_step(self, function: Any) -> list[Storage]:
@@ -301,6 +298,11 @@ class Iteration:
             self._functions.popleft()
         return self.finished or not self._functions
 
+    def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether its forward pass was complete, and comes once more before anybody has run backward."""
+        return (not self.recorded and not self._in_backward and self.following.is_complete(len(self.recorder.calls))
+                and self.following.is_repeated(name_of(function), forms([array_of(each) for each in inputs])))
+
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
         self.writes.end_backward()
@@ -312,9 +314,8 @@ class Iteration:
         """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
         self.abandon()
         estimate = self.following.graph
-        if estimate is not None and (not estimate.is_estimate or len(self.recorder.steps) != len(estimate.trace.steps)):
-            return None
-        if not self.finished or (estimate is None and not self.recorded):
+        if not self.finished or (not self.recorded if estimate is None else not estimate.is_estimate
+                                 or len(self.recorder.steps) != len(estimate.trace.steps)):
             return None
         trace = freeze_trace(self.recorder, self._memory, self._parameters, self.room.beside.others_bytes,
                              self.settings.workspace_bytes)
@@ -370,9 +371,8 @@ class Iteration:
             self.recorder.event(kind, map_id, nbytes)
 
     def _scratch_bytes(self) -> int:
-        if self.recorded or (self._in_backward and self.following.graph is None):
-            return self.room.scratch_bytes(self.recorded)
-        return 0
+        is_asked = self.recorded or (self._in_backward and self.following.graph is None)
+        return self.room.scratch_bytes(self.recorded) if is_asked else 0
 
     def _peak_bytes(self) -> int:
         """What the computation that has just run allocated at its highest; 0 where that is not measured."""

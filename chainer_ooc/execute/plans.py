@@ -13,7 +13,7 @@ import math
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend
@@ -40,6 +40,7 @@ ASKED_GRAPHS = 8
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
 MISSED = 'the program has run a graph that is not recorded yet, since it began like a known one'
 SECOND_ORDER = 'a backward pass makes a graph (double backprop), and what stands of one while another runs may be more'
+CUT_OFF = 'the program has cut maps off from their graph (unchain), and what goes on from them may be another graph'
 FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
 
 #: So many recordings of a graph do not count if the device prepared kernels in them; a program that always has new ones
@@ -231,7 +232,7 @@ class Graph:
         self._estimates[doublings].used = self.used
         return self._estimates[doublings]
 
-    def starts_like(self, signatures: list[str]) -> bool:
+    def starts_like(self, signatures: Sequence[str]) -> bool:
         """Whether the graph begins with these calls."""
         return self.signatures[:len(signatures)] == tuple(signatures)
 
@@ -277,6 +278,12 @@ class Graphs:
     def like(self, signatures: list[str]) -> Graph | None:
         """The latest graph that begins with these calls."""
         return next((each for each in reversed(self._graphs.values()) if each.starts_like(signatures)), None)
+
+    def go_on(self, signatures: Sequence[str], label: str, arguments: str) -> bool:
+        """Whether a graph begins with these calls and goes on with one of this function and inputs of these forms."""
+        return any(each.starts_like(signatures) and len(each.signatures) > len(signatures)
+                   and (call := each.trace.calls[len(signatures)]).label == label and call.arguments == arguments
+                   for each in self._graphs.values())
 
     def add(self, trace: Trace, metered: bool = True) -> Graph:
         """Remembers a recording; one of a known graph replaces the older, and its plans are made anew."""
@@ -341,17 +348,24 @@ class Graphs:
         """An iteration is over that was of no known graph, and was not recorded."""
         self._has_missed = True
 
-    def doubt_of(self, graph: Graph) -> str:
-        """Why a floor that is named when a graph begins again may not be the last, or ''."""
+    def doubt_of(self, graph: Graph, has_cut_off: Callable[[], bool]) -> str:
+        """Why a floor that is named when a graph begins again may not be the last, or ''.
+
+        Args:
+            graph: the one that begins.
+            has_cut_off: whether the program has maps to go on from.
+        """
         if any(each.is_disturbed for each in self._graphs.values()):
             return BESIDE_THREADS
         if self._has_missed:
             return MISSED
         if any(each.makes_graphs for each in self._graphs.values()):
             return SECOND_ORDER
-        others = [each for each in self._graphs.values() if each is not graph]
-        is_first = all(graph.number <= each.number for each in others)
-        return '' if is_first or graph.has_returned or any(each.has_returned for each in others) else FIRST_ROUND
+        if graph.has_returned or any(each.has_returned for each in self._graphs.values()):
+            return ''
+        if has_cut_off():
+            return CUT_OFF
+        return '' if all(graph.number <= each.number for each in self._graphs.values()) else FIRST_ROUND
 
     def use(self, graph: Graph) -> None:
         """Makes a graph, which was met again, the latest."""

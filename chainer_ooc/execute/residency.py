@@ -197,6 +197,11 @@ class Residency(Transit):
             return all(storage.state in (State.RESIDENT, State.SPARE) or not storage.is_wanted()
                        for storage in list(self._all))
 
+    def has_cut_off(self) -> bool:
+        """Whether the program has maps that it has cut off from their graph, to go on from them."""
+        with LOCK:
+            return any(not storage.from_outside and storage.is_cut_off() for storage in list(self._all))
+
     def leave_to_parent(self) -> None:
         """In a forked child: nothing is moved here any more, and what was away is the parent's."""
         self.closed = True

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +95,14 @@ class Room:
                           for each in (self._parameters.gradients(self._own) if self._meter.running else ())
                           if not self._meter.has_counted(arrays.root_of(each))]
         return self._new_bytes > 0
+
+    def disown(self, storage_of: Callable[[int], Storage | None]) -> None:
+        """What the program holds of the batch, and did not hold when it was recorded, is its own."""
+        graph = self._following.graph
+        for each in graph.trace.maps if graph is not None and not self._memory.backend.counts_all else ():
+            storage = storage_of(each.id) if each.producer is None and not each.foreign else None
+            if storage is not None and storage.from_outside and is_foreign(storage):
+                self._memory.book(storage, 'program')
 
     def stood_bytes(self) -> int:
         """Own gradients that stood when the backward pass in hand began, and still do; 0 where it is not recorded.
@@ -216,6 +224,11 @@ def can_leave(storage: Storage, min_bytes: int) -> bool:
     """Whether what an iteration left behind can be moved out of the way."""
     return (storage.state is not State.RESIDENT or storage.root() is None
             or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
+
+
+def is_foreign(storage: Storage) -> bool:
+    """Whether somebody else than Chainer has it in near memory."""
+    return storage.state is State.RESIDENT and storage.root() is not None and storage.is_held_elsewhere()
 
 
 def _left_bytes(memory: Residency, min_bytes: int) -> int:

@@ -85,7 +85,7 @@ class Session:
         with LOCK:
             if self._closing:
                 return None
-            if self._iteration is None or self._iteration.is_over():
+            if self._iteration is None or self._iteration.is_over() or self._iteration.begins_anew(function, inputs):
                 self._begin()
             iteration = self._iteration
             assert iteration is not None

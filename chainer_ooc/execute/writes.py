@@ -26,7 +26,8 @@ class Writes:
 
     def __init__(self) -> None:
         self._given: Sequence[_Before] = ()
-        self._shown: Sequence[_Before] = ()
+        self._shown: Sequence[_Before] = ()  # for the step that comes
+        self._seen: Sequence[_Before] = ()  # for the last one: hooks may run after it
         self._left: weakref.WeakKeyDictionary[Storage, int | None] | None = None  # by steps of this backward pass
 
     def begin_backward(self) -> None:
@@ -66,13 +67,15 @@ class Writes:
         self.look_at_shown()
         if self._left:
             self._left.clear()
+        self._seen = ()
         self._shown = [(storage, storage.checksum(), array) for array in found
                        if (storage := find(array)) is not None and storage.is_relied_on()]
 
     def look_at_shown(self) -> None:
-        """Hooks have had what they were shown."""
-        if self._shown:
-            _look(self._shown)
+        """A step comes. Its hooks have had what they were shown, and those of the last one are done."""
+        if self._shown or self._seen:
+            _look((*self._seen, *self._shown))
+            self._seen, self._shown = self._shown, ()
 
 
 def _look(before: Sequence[_Before], left: MutableMapping[Storage, int | None] | None = None) -> None:

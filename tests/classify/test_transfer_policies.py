@@ -88,7 +88,7 @@ def any_problem(seed):
         uses = sorted(draw.sample(range(calls, calls + steps), min(steps, draw.randint(0, 3))))
         maps.append((draw.randint(0, 50), producer, draw.randint(producer or 0, calls - 1), uses, {
             'foreign': draw.random() < 0.1, 'reused': draw.random() < 0.1, 'held': draw.random() < 0.1,
-            'retained': bool(uses) or draw.random() < 0.5}))
+            'retained': bool(uses) or draw.random() < 0.5, 'last_held': draw.choice([-1, draw.randrange(calls)])}))
     return problem([(draw.random(), draw.randint(0, 50)) for _ in range(calls)],
                    [(draw.random(), draw.randint(0, 50)) for _ in range(steps)],
                    maps, draw.randint(50, 400), min_bytes=5, standing=(draw.randint(0, 50), draw.randint(0, 50)))
@@ -415,6 +415,18 @@ def test_a_map_that_a_later_iteration_reads_leaves_since_it_would_stay_for_good(
     maps = (dataclasses.replace(found.trace.maps[0], reused=True), *found.trace.maps[1:])
     found = dataclasses.replace(found, trace=dataclasses.replace(found.trace, maps=maps))
     assert kept('window', found) == {1, 2}
+
+
+def test_the_window_leaves_room_for_what_somebody_holds_after_its_last_use():
+    # position   0  1  2  3 | 4  5  6  7       call 2 has 20 beside the maps
+    # map 0      m  h  h                   u   held until 2
+    # map 1         m                   u
+    # at 1          [= =]                      1, which 0 is beside at 2: so 1 leaves
+    found = problem([(1, 10), (1, 10), (1, 20), (1, 0)], [(1, 0)] * 4,
+                    [(10, 0, 0, [7], {'last_held': 2}), (10, 1, 1, [6])], 30)
+    make_plan(POLICIES['swap-all'], found)
+    make_plan(POLICIES['window'], found)
+    assert kept('window', found) == set()
 
 
 def test_without_memory_beside_the_one_in_use_the_window_is_one_map():

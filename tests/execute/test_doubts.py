@@ -173,6 +173,37 @@ def test_a_floor_is_in_doubt_when_a_thread_has_come_and_gone_while_it_was_record
     assert 'other threads' in refused.value.doubt
 
 
+@pytest.mark.parametrize('goes_on', [True, False])
+def test_a_floor_is_in_doubt_while_a_state_may_go_on_as_another_graph(goes_on):
+    """A recurrent link without a state runs other functions than with one, and begins like those."""
+    model = chainer.Chain()
+    with model.init_scope():
+        model.word, model.state, model.out = L.EmbedID(20, 48), L.LSTM(48, 64), L.Linear(64, 20)
+
+    def iterate(number):
+        if not goes_on:
+            model.state.reset_state()
+        loss = 0
+        for step in range(3):
+            words = np.random.RandomState(3 * number + step).randint(0, 20, 128).astype(np.int32)
+            loss += F.softmax_cross_entropy(model.out(model.state(model.word(words))), words)
+        model.cleargrads()
+        loss.backward()
+        loss.unchain_backward()
+
+    with ooc(budget=1):
+        iterate(0)
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            iterate(1)
+    assert ('unchain' in refused.value.doubt) is goes_on
+    with ooc():
+        for number in range(3):
+            iterate(number)
+    with ooc(budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+        iterate(3)
+    assert refused.value.doubt == ''
+
+
 def batches_from_a_thread(makes_one_now):
     """An iteration that is recorded while a thread makes a batch, or waits, and then one that is refused."""
     asked, made, ends = threading.Event(), threading.Event(), threading.Event()

@@ -3,20 +3,9 @@
 Bits are compared all the same: nothing here may ever give another value.
 """
 
-_JOINED = 'the forward pass after one whose backward pass nobody saw joins it: another graph, which is known only then'
-_HELD = 'a frame of the program holds its batch in the last iteration, and held none in those that were recorded'
-
 #: Programs that may be refused once more at 1.02 times a floor that was named without doubt.
 UNFORESEEN = {
-    'graphs-learning_to_learn': 'its third graph reads maps of the others, of which now more and now fewer are near',
     'interrupts-interrupted_graph_kept_beside_the_next': 'it keeps a whole graph beside the next, for the first time',
-    'interrupts-forward_abandoned': _JOINED,
-    'interrupts-interrupted_after_a_step_then_backward_again': 'a hook, which is shown all inputs, comes later',
-    'interrupts-interrupted_at_any_line_then_the_same_graph': _HELD,
-    'interrupts-interrupted_at_any_line_then_another_batch': _HELD,
-    'interrupts-interrupted_at_any_line_then_the_same_forward': _HELD,
-    'interrupts-interrupted_by_a_timer_thread': 'what it interrupts is another thing in each run',
-    'objects-unset_between_forward_and_backward': _JOINED,
     'objects-variables_deeply_copied': 'what it copies had been evicted, for the small budget, when a floor was named',
 }
 

@@ -49,8 +49,8 @@ def decide(problem: Problem) -> Decision:
 
 
 def _stays(feature_map: FeatureMap, entered: int) -> bool:
-    """Whether a map is in the window when its forward uses end. One that is read later still would stay for good."""
-    return entered <= feature_map.last_forward_use and not feature_map.reused
+    """Whether a map is in the window when it could leave. One that is read later still would stay for good."""
+    return entered <= feature_map.leaves_at and not feature_map.reused
 
 
 def _slide(problem: Problem, swapped: tuple[Verdict, ...]) -> dict[int, int]:
@@ -83,10 +83,11 @@ def _uses(problem: Problem, swapped: tuple[Verdict, ...]) -> list[tuple[int, int
     """The variable sequence, of the maps that may leave and come back: positions and ids, in order.
 
     Of a map's uses in forward the last stands for all: a window that reaches from any of them into backward holds it.
+    So does the last position at which somebody holds it, if that is later.
     """
     return sorted((position, each.id) for each in problem.trace.maps
                   if swapped[each.id] is Verdict.SWAP and each.backward_uses
-                  for position in (each.last_forward_use, *each.backward_uses))
+                  for position in (each.leaves_at, *each.backward_uses))
 
 
 def _others(problem: Problem, swapped: tuple[Verdict, ...]) -> npt.NDArray[np.int64]:

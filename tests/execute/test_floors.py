@@ -1,0 +1,170 @@
+"""A floor that was named without doubt works at once, whatever budget it was recorded under."""
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+from ooc_training import ooc
+
+import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
+
+#: What users are told to add.
+MARGIN = 1.02
+
+
+def floors_of(make, policy):
+    """What is named for one program after the other with the budget that was named before, until it goes through."""
+    floors, budget = [], 1
+    while len(floors) < 8:
+        chainer_ooc.reset()
+        np.random.seed(0)
+        iterate = make()
+        try:
+            with ooc(policy, budget=budget, min_bytes=2000):
+                for number in range(4):
+                    iterate(number)
+            return floors
+        except InfeasibleBudgetError as error:
+            floors.append((error.floor_bytes, error.where, error.doubt))
+            budget = int(MARGIN * error.floor_bytes)
+        finally:
+            del iterate
+    return floors
+
+
+def blocks_repeated():
+    """The caller's frame holds the batch throughout forward; under a short budget it was evicted right after that."""
+    block = chainer.Sequential(L.Linear(128, 128), F.relu, lambda h: F.dropout(h, 0.2), L.BatchNormalization(128))
+    model = chainer.Sequential(L.Linear(128, 128), block.repeat(4), L.Linear(128, 5))
+    optimizer = chainer.optimizers.MomentumSGD().setup(model)
+
+    def iterate(number):
+        loss = F.softmax_cross_entropy(
+            model(np.full((256, 128), number, np.float32)), np.full(256, number, np.int32))
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+    return iterate
+
+
+def images(number):
+    """A batch of 16 of 3 x 16 x 16, and labels."""
+    draw = np.random.RandomState(number)
+    return draw.uniform(-1, 1, (16, 3, 16, 16)).astype(np.float32), draw.randint(0, 10, 16).astype(np.int32)
+
+
+class Reads(chainer.FunctionHook):
+    """Reads what it is shown, and may write to it as far as anybody knows."""
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        self.total = sum(float(each.sum()) for each in in_data if each is not None)
+
+
+class Convolutions(chainer.Chain):
+    """Two convolutions with batch normalization."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.c1 = L.Convolution2D(3, 8, 3, pad=1, nobias=True)
+            self.n1 = L.BatchNormalization(8)
+            self.c2 = L.Convolution2D(8, 16, 3, pad=1)
+            self.fc = L.Linear(16 * 8 * 8, 10)
+
+    def forward(self, x, hook=None):
+        h = self.n1(self.c1(x))
+        if hook is not None:
+            h.creator.add_hook(hook)
+        return self.fc(F.relu(self.c2(F.max_pooling_2d(F.relu(h), 2))))
+
+
+def hook_on_everything():
+    """What a hook was shown of one step was held during the next one, which showed nothing that was away."""
+    model = Convolutions()
+
+    def iterate(number):
+        x, t = images(number)
+        with Reads():
+            loss = F.softmax_cross_entropy(model(x), t)
+            model.cleargrads()
+            loss.backward()
+    return iterate
+
+
+def hook_on_one_function():
+    """The same, where the next step has no hook at all."""
+    model = Convolutions()
+
+    def iterate(number):
+        x, t = images(number)
+        loss = F.softmax_cross_entropy(model(x, Reads()), t)
+        model.cleargrads()
+        loss.backward()
+    return iterate
+
+
+def slices_beside_their_whole():
+    """Several steps have the same map as an input, and none of them reads it: Chainer's loop held it in between."""
+    model = chainer.ChainList(L.Linear(32, 96), L.Linear(96, 48), L.Linear(48, 10))
+
+    def iterate(number):
+        h = F.relu(model[0](np.full((512, 32), number, np.float32)))
+        first = F.tanh(h[:2])
+        h = F.concat((first, h, h[:, :0].reshape(0, 96)), axis=0)
+        loss = F.sum(model[2](F.relu(model[1](h)))) + F.sum(first)
+        model.cleargrads()
+        loss.backward()
+    return iterate
+
+
+def vectors(number):
+    """A batch of 512 of 32, and labels."""
+    draw = np.random.RandomState(number)
+    return draw.uniform(-1, 1, (512, 32)).astype(np.float32), draw.randint(0, 10, 512).astype(np.int32)
+
+
+def perceptron():
+    return chainer.Sequential(L.Linear(32, 96), F.relu, L.Linear(96, 48), F.relu, L.Linear(48, 10))
+
+
+def forward_left_alone():
+    """A forward pass without backward, whose loss lives until the next: that one joined it, and was another graph."""
+    model = perceptron()
+    optimizer, kept = chainer.optimizers.SGD().setup(model), []
+
+    def iterate(number):
+        for part in range(2 if number else 1):
+            x, t = vectors(2 * number + part)
+            kept[:] = [F.softmax_cross_entropy(model(x), t)]
+        model.cleargrads()
+        kept[0].backward()
+        optimizer.update()
+    return iterate
+
+
+def batch_held_from_some_iteration_on():
+    """The program looks at the batch after backward, from the third iteration on."""
+    model = perceptron()
+    optimizer = chainer.optimizers.SGD().setup(model)
+
+    def iterate(number):
+        x, t = vectors(number)
+        held = x if number > 1 else None
+        h = F.softmax_cross_entropy(model(x), t)
+        del x
+        model.cleargrads()
+        h.backward()
+        optimizer.update()
+        return held
+    return iterate
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'window', 'tensor-cache', 'unified', 'keep'])
+@pytest.mark.parametrize('make', [
+    blocks_repeated, hook_on_everything, hook_on_one_function, slices_beside_their_whole, forward_left_alone,
+    batch_held_from_some_iteration_on])
+def test_a_named_floor_works_at_once(make, policy):
+    floors = floors_of(make, policy)
+    assert len(floors) == 1
+    assert floors[0][-1] == ''
