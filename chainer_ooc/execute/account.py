@@ -135,6 +135,11 @@ class Account:
         bury()
         return self._bytes[kind]
 
+    def counts(self, root: Any) -> bool:
+        """Whether a block counts, in whosever account."""
+        block = self._blocks.get(id(root))
+        return block is not None and block.root() is root and block.kind == 'maps'
+
     def storages(self) -> list[Storage]:
         """All feature maps that are in near memory and count."""
         bury()

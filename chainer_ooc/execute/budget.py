@@ -67,8 +67,11 @@ class Budget(Account, abc.ABC):
             return True
         if not self.fits(nbytes):
             return False
-        if self._bytes['spare'] > (left_bytes := self.budget_bytes - self._bytes['maps'] - self.beside_bytes - nbytes):
-            self.spare_at_most(left_bytes)
+        while self._spare and self._bytes['spare'] > (
+                self.budget_bytes - self._bytes['maps'] - self.beside_bytes - nbytes):
+            self._oldest_spare_yields()
+            if not self.fits(nbytes):  # somebody else holds it, and it counts
+                return False
         return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
 
     def _has_room_now(self, nbytes: int) -> bool:
@@ -106,6 +109,10 @@ class Budget(Account, abc.ABC):
                 pass
             return self.near_bytes() < before_bytes
 
+    def note_peak(self, more_bytes: int = 0) -> None:
+        """Near memory holds so much more than what is in the account."""
+        self.tally.peak_bytes = max(self.tally.peak_bytes, self.near_bytes() + more_bytes)
+
     def note_missing(self, nbytes: int) -> None:
         """The account had room, and the device lacked so much: the next plan has to leave more alone."""
         self.tally.missing_bytes = max(self.tally.missing_bytes, nbytes)
@@ -119,15 +126,21 @@ class Budget(Account, abc.ABC):
         self.book(storage, 'spare')
 
     def spare_at_most(self, nbytes: int) -> int:
-        """Has spare maps yield, those that have been spare for the longest first; gives what has become free."""
-        before_bytes = self.bytes_of('spare')
+        """Has spare maps yield, those that have been spare for the longest first; gives what has become free.
+
+        What somebody else holds is not free then: it counts.
+        """
+        before_bytes = self.near_bytes() + self._bytes['spare']
         while self._spare and self._bytes['spare'] > max(0, nbytes):
-            storage = self._spare.popleft()()
-            if storage is not None and storage.state is State.SPARE:
-                is_held = storage.is_held_on()
-                self.book(storage, 'maps')
-                storage.give_way(is_sealed=not is_held and not self.backend.counts_all)
-        return before_bytes - self._bytes['spare']
+            self._oldest_spare_yields()
+        return before_bytes - self.near_bytes() - self._bytes['spare']
+
+    def _oldest_spare_yields(self) -> None:
+        storage = self._spare.popleft()()
+        if storage is not None and storage.state is State.SPARE:
+            is_held = storage.is_held_on()
+            self.book(storage, 'maps')
+            storage.give_way(is_sealed=not is_held and not self.backend.counts_all)
 
     def leave_room(self, peak_bytes: int) -> None:
         """The program may allocate without asking, as an optimizer or an evaluation does: spare maps leave room for it.
@@ -145,8 +158,11 @@ class Budget(Account, abc.ABC):
 
         So are spare maps, which have what that leaves.
         """
-        if self.budget_bytes is not None:
+        if self.budget_bytes is None:
+            return
+        while True:
             left_bytes = max(0, self.budget_bytes - self.near_bytes() - nbytes)
             self.backend.keep_at_most(left_bytes)
-            if self._bytes['spare'] and self._bytes['spare'] > (left_bytes := left_bytes - self.backend.kept_bytes()):
-                self.spare_at_most(left_bytes)
+            if not self._spare or self._bytes['spare'] <= max(0, left_bytes - self.backend.kept_bytes()):
+                return
+            self._oldest_spare_yields()  # what somebody else holds of it leaves less

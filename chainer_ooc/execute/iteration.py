@@ -32,10 +32,10 @@ from chainer_ooc.execute.look_ahead import LookAhead
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
-from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
+from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs, prepare
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.room import Room, can_leave, is_foreign
+from chainer_ooc.execute.room import Room, can_leave, earlier_bytes, is_foreign
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
@@ -75,14 +75,13 @@ class Iteration:
         self.settings = settings
         self.budget_bytes = budget_bytes
         self.recorder = Recorder()
-        self.finished = False
+        self.finished = self.is_foreign = self.makes_graphs = self._in_backward = False
         self.recorded = recording
         self.graph: Graph | None = None
-        self._in_backward = False
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
-        self.is_foreign = self.makes_graphs = False
+        self._coming_bytes = 0
         self._register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
         self.writes = Writes()
         self._functions: deque[weakref.ref[Any]] = deque()
@@ -93,7 +92,7 @@ class Iteration:
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
         self.room = Room(memory, parameters, self._register.own, meter, settings, self.following)
         self._departures = Departures(memory, self.following, self._register, settings)
-        self._look_ahead = LookAhead(memory, self.following, self._register, self._retained)
+        self._look_ahead = LookAhead(memory, self.following, self._register, self._retained, self.room)
         self._orders = self.following.orders
 
     def _open(self, function: Any, inputs: Sequence[Any]) -> None:
@@ -139,12 +138,14 @@ class Iteration:
         if not position:
             self._open(function, inputs)
         self._look_around(position)
-        given = [find(array_of(each)) for each in inputs]
-        memory.pin(each for each in given if each is not None)
+        memory.pin(filter(None, (find(array_of(each)) for each in inputs)))
         self.is_foreign = may_write_inputs(function)
         self.writes.expect(function, self.is_foreign, memory.pinned)
         known = self.following.call_at(position)
-        need_bytes = known.peak_bytes if known else UNKNOWN_CALL_ROOM * sum(each.nbytes for each in memory.pinned)
+        is_new = known is None or max(known.inputs, default=-1) >= len(self.recorder.maps)
+        self._coming_bytes = self.room.coming_bytes(inputs) if is_new else 0
+        need_bytes = self._coming_bytes + (known.peak_bytes if known else UNKNOWN_CALL_ROOM * (
+            self._coming_bytes + sum(each.nbytes for each in memory.pinned)))
         self._other_at_start_bytes = self._scratch_bytes()
         self.room.make(need_bytes, known.other_bytes if known else self._other_at_start_bytes, known is not None,
                         function, f'forward of call {position}')
@@ -155,15 +156,13 @@ class Iteration:
     def _prepare(self, function: Any, position: int) -> None:
         """Copies a function whose call may have to run again; while it is recorded, to see whether it could."""
         needs_recipe = position in self.following.orders.recipes and not may_change_maps(function)
-        prototype: Prototype | None = None
-        if needs_recipe or self.recorded:
-            prototype = prepare(function, self._memory.backend.repeats_random)
+        prototype = prepare(function, self._memory.backend.repeats_random) if needs_recipe or self.recorded else None
         self._repeatable = self.recorded and prototype is not None
         self._prototype = prototype if needs_recipe else None
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
         """Records a forward call, and lets go of what it used last."""
-        recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._peak_bytes()
+        recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._peak_bytes(self._coming_bytes)
         self.writes.look_at_given()
         ids, kept = self._register.call(function, inputs, outputs)
         self._functions.append(weakref.ref(function))
@@ -219,21 +218,22 @@ class Iteration:
         needed = retained(function)
         memory.pin(needed)
         self.is_foreign = may_write_inputs(function)
+        call = self._call_of.get(id(function), -1)
+        self.following.check_step(len(recorder.steps), call)
+        known = self.following.step_at(len(recorder.steps))
+        if known is not None:  # what the steps before have left is there already, beside what comes now
+            self.room.stand_for(known, earlier_bytes(needed, self))
         for storage in needed:
             if storage.state is not State.RESIDENT:
                 storage.memory.fetch(storage, exposed=False)
             storage.use(recorder.now)
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
-        call = self._call_of.get(id(function), -1)
-        self.following.check_step(len(recorder.steps), call)
-        known = self.following.step_at(len(recorder.steps))
         scratch_bytes = self._scratch_bytes()
-        # Maps of an earlier iteration's graph, as in double backprop: no plan knows them, and they are needed here.
-        earlier_bytes = sum(each.counted_bytes for each in needed if each.token is not self and not each.mapped)
-        self._other_at_start_bytes = max(0, scratch_bytes + earlier_bytes + self.room.stood_bytes())
+        others_bytes = earlier_bytes(needed, self)
+        self._other_at_start_bytes = max(0, scratch_bytes + others_bytes + self.room.stood_bytes())
         need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         if known is not None:
-            scratch_bytes = max(0, known.other_bytes - earlier_bytes - self.room.beside.gradient_bytes)
+            scratch_bytes = self.room.scratch_of(known, others_bytes)
             need_bytes = known.peak_bytes
         self.room.make(need_bytes, scratch_bytes, known is not None, function,
                         f'backward of call {call}' if call >= 0 else 'which forward did not see')
@@ -374,12 +374,12 @@ class Iteration:
         is_asked = self.recorded or (self._in_backward and self.following.graph is None)
         return self.room.scratch_bytes(self.recorded) if is_asked else 0
 
-    def _peak_bytes(self) -> int:
+    def _peak_bytes(self, beside_bytes: int = 0) -> int:
         """What the computation that has just run allocated at its highest; 0 where that is not measured."""
         if not self.recorded:
             return 0
         peak_bytes = self._meter.above_mark_bytes()
-        self.room.peak(peak_bytes)
+        self._memory.note_peak(peak_bytes + beside_bytes)
         return peak_bytes
 
     def _next_use(self, storage: Storage) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.room import Room
 from chainer_ooc.execute.seen import Register
 from chainer_ooc.execute.states import State
 
@@ -23,14 +24,17 @@ class LookAhead:
         following: the graph, and its plan.
         register: finds a map's storage; its recorder says where the iteration stands.
         retained: for each call, the maps that it retained; it grows.
+        room: knows what stands beside the maps.
     """
 
-    def __init__(self, memory: Residency, following: Following, register: Register, retained: Sequence[Sequence[int]]):
+    def __init__(self, memory: Residency, following: Following, register: Register, retained: Sequence[Sequence[int]],
+                 room: Room):
         self._memory = memory
         self._following = following
         self._register = register
         self._recorder = register.recorder
         self._retained = retained
+        self._room = room
 
     def start(self) -> None:
         """Starts those whose time has come."""
@@ -40,8 +44,11 @@ class LookAhead:
             self._start_due()
 
     def _start_due(self) -> None:
-        position, step = self._recorder.next_position, self._following.step_at(len(self._recorder.steps))
-        ahead_bytes = step.peak_bytes if step is not None else 0
+        position = self._recorder.next_position
+        if self._following.due(position) is None:
+            return
+        step = self._following.step_at(len(self._recorder.steps))
+        ahead_bytes = self._room.ahead_bytes(step) if step is not None else 0
         while (swap_in := self._following.due(position)) is not None:
             storage = self._register.storage(swap_in.map)
             if storage is not None and swap_in.use >= position and not (

@@ -77,6 +77,7 @@ def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: froz
 def _call(memory: Transit, recipe: Recipe, here: dict[Any, Any], readers: Counter[Any]) -> list[Storage]:
     """Runs one call: what is read of its results is here from then on. Gives the storages that it brought back."""
     memory.make_room(recipe.peak_bytes)
+    memory.note_peak(recipe.peak_bytes)
     with memory.tally.recomputing():
         outputs, made = recipe.run(here)
     memory.tally.recomputed_calls += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from chainer_ooc.execute.seen import Beside, Parameters, name_of
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import forms
+from chainer_ooc.trace import Step
 
 #: What no account knows is rounded up to a part of the budget, one of so many.
 UNACCOUNTED_STEPS = 64
@@ -196,7 +197,7 @@ class Room:
             self.look_again()
             self._stand(scratch_bytes)
             fits = memory.make_room(need_bytes, thorough=True)
-        self.peak(need_bytes if certain else 0)
+        memory.note_peak(need_bytes if certain else 0)
         if not fits and certain:
             floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
             if self._in_backward is not None and self._following.graph is not None:
@@ -205,19 +206,41 @@ class Room:
                 self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY))
 
     def _stand(self, scratch_bytes: int) -> None:
-        self._memory.stands(
-            self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - self._replaced_bytes)
+        self._memory.stands(self._beside_bytes(scratch_bytes))
 
-    def peak(self, above_bytes: int) -> None:
-        """Near memory holds so much more than what is in the account."""
-        tally = self._memory.tally
-        tally.peak_bytes = max(tally.peak_bytes, self._memory.near_bytes() + above_bytes)
+    def _beside_bytes(self, scratch_bytes: int) -> int:
+        return self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - self._replaced_bytes
+
+    def coming_bytes(self, inputs: Sequence[Any]) -> int:
+        """Of what a call is given, what does not count yet, such as a batch: it does from this call on."""
+        given = {id(array): array for each in inputs
+                 if not hasattr(each, 'update_rule') and arrays.is_array(array := array_of(each))}
+        return sum(int(each.nbytes) for each in given.values()
+                   if (root := arrays.root_of(each)) is not None and not self._parameters.own(root)
+                   and not self._memory.counts(root))
+
+    def ahead_bytes(self, step: Step) -> int:
+        """What a step of the graph adds, if it comes next, to what is in near memory and to the maps that it needs."""
+        return step.peak_bytes + max(0, self._beside_bytes(self.scratch_of(step, 0)) - self._memory.beside_bytes)
+
+    def scratch_of(self, step: Step, others_bytes: int) -> int:
+        """What lives when a step of the graph begins, beside maps, among them so much of earlier graphs'."""
+        return max(0, step.other_bytes - others_bytes - self.beside.gradient_bytes)
+
+    def stand_for(self, step: Step, others_bytes: int) -> None:
+        """A step of the graph begins, with so much of earlier graphs' maps."""
+        self._stand(self.scratch_of(step, others_bytes))
 
 
 def _standing(parameters: Parameters, model: int | None, left_bytes: int, unaccounted_bytes: int,
               models: Models) -> Standing:
     """What lives through an iteration beside its feature maps, if its graph did so with parameters before."""
     return parameters.standing(models.of(model), left_bytes).beside(unaccounted_bytes)
+
+
+def earlier_bytes(needed: Iterable[Storage], token: object) -> int:
+    """Maps of earlier iterations' graphs, as in double backprop: no plan knows them, and a step needs them."""
+    return sum(each.counted_bytes for each in needed if each.token is not token and not each.mapped)
 
 
 def can_leave(storage: Storage, min_bytes: int) -> bool:

@@ -242,6 +242,7 @@ class Transit(Budget):
             storage.come(block)
             self._count(arrays.root_of(block), storage, block.base is None)
             self.limit_kept(0)
+            self.note_peak()
             self._targets.append((block, None))  # first: an interrupt may hide from us that the copy has begun
             transfer = self.backend.swap_in(storage.copy, block)
             self._targets.append((block, transfer))

@@ -66,7 +66,8 @@ LINES = {
     'what yields stays': (Storage.give_way, 'self.block = None', 'pass'),
     'what is spare counts': (Residency.keep_spare, "self.book(storage, 'spare')", 'pass'),
     'what is used again does not count': (Residency._notice, "self.book(storage, 'maps')", 'pass'),
-    'what yields and is held does not count': (Residency.spare_at_most, "self.book(storage, 'maps')", 'pass'),
+    'what yields and is held does not count': (
+        Residency._oldest_spare_yields, "self.book(storage, 'maps')", 'pass'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),
     # come, arrive, turn back
     'arrive waits for nothing': (Transit.arrive, 'transfer.wait()', 'pass'),

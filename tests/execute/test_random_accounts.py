@@ -67,6 +67,16 @@ def differences():
             return None if account == blocks == count else (account, blocks, count)
 
 
+def over_budget():
+    """What the account of an iteration that follows a measured graph holds, and its budget, where that is less."""
+    session = manager.current()
+    iteration = session and session._iteration
+    if not iteration or iteration.finished or not iteration.following.is_certain:
+        return None
+    near_bytes = session._memory.near_bytes()
+    return (near_bytes, iteration.budget_bytes) if near_bytes > iteration.budget_bytes else None
+
+
 @contextlib.contextmanager
 def checked_accounts():
     """Compares the account with a count after each event."""
@@ -76,10 +86,13 @@ def checked_accounts():
         @functools.wraps(method)
         def run(*args, **kwargs):
             try:
-                return method(*args, **kwargs)
+                result = method(*args, **kwargs)
             finally:
                 if (different := differences()) is not None:
                     found.append((name, *different))
+            if (passed := over_budget()) is not None:
+                found.append((name, 'over the budget', *passed))
+            return result
         return run
     with contextlib.ExitStack() as stack:
         for owner, name in EVENTS:
