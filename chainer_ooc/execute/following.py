@@ -101,7 +101,7 @@ class Following:
         """Compares the latest call with the graph's."""
         if self.graph is None or self.graph.expects(calls[-1]):
             return
-        self._leave()
+        self.leave()
         self._follow(self._graphs.like([each.signature for each in calls]), '')
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
@@ -111,13 +111,13 @@ class Following:
         steps = self.graph.trace.steps if self.graph.is_estimate else ()
         if self.call_at(len(retained)) is not None or any(
                 each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
-            self._leave()
+            self.leave()
 
     def check_step(self, number: int, call: int) -> None:
         """Compares the step that comes with the graph's."""
         expected = self.step_at(number)
         if self.graph is not None and (expected is None or expected.call != call):
-            self._leave()
+            self.leave()
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
@@ -168,5 +168,6 @@ class Following:
                 error, self._settings, self._standing_of, doubt or self._graphs.doubt_of(graph)) from None
         self.graph = graph
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """The program differs from the graph."""
         self.graph, self.orders, self.left = None, NO_ORDERS, True

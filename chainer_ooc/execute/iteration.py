@@ -33,12 +33,13 @@ from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
+from chainer_ooc.execute.quiet import Quiet
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.room import Room, can_leave
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.transit import COPY_IN, Context
@@ -68,6 +69,7 @@ class Iteration:
         room, makes_graphs: what stands in near memory beside the maps; whether backward makes a graph.
         writes: looks for those that nobody announces.
         is_foreign: the function in hand is the program's own, which may write to what it is given.
+        quiet: compares what runs, while nothing of it is taken note of, else None.
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
@@ -82,7 +84,10 @@ class Iteration:
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
-        self.is_foreign = self.makes_graphs = False
+        self.is_foreign = self.makes_graphs = self._repeatable = False
+        self.quiet: Quiet | None = None
+        self._prototype: Prototype | None = None
+        self._other_at_start_bytes = 0
         self._register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
         self.writes = Writes()
         self._functions: deque[weakref.ref[Any]] = deque()
@@ -96,8 +101,12 @@ class Iteration:
         self._look_ahead = LookAhead(memory, self.following, self._register, self._retained)
         self._orders = self.following.orders
 
-    def _open(self, function: Any, inputs: Sequence[Any]) -> None:
-        """Looks for a plan, and says what the memory is used for."""
+    def open(self, function: Any, inputs: Sequence[Any]) -> None:
+        """Looks for a plan for what begins with this call, and says what the memory is used for.
+
+        Raises:
+            InfeasibleBudgetError: no plan keeps within the budget.
+        """
         try:
             self.room.begin(function, inputs, self.budget_bytes)
             fits = True
@@ -117,7 +126,7 @@ class Iteration:
         tally = Tally(self._memory.backend)
         tally.begin()
         self._enter(tally)
-        self._memory.backend.limit(self.budget_bytes, self._memory.relieve)
+        self._memory.backend.limit(self.budget_bytes, self._relieve)
 
     def _enter(self, tally: Tally) -> None:
         self._orders = orders = self.following.orders
@@ -132,12 +141,10 @@ class Iteration:
         """Makes room for a forward call.
 
         Raises:
-            InfeasibleBudgetError: no plan keeps within the budget, or the call does not fit and nothing can leave.
+            InfeasibleBudgetError: the call does not fit and nothing can leave.
             SpillError: a swap-out failed.
         """
         memory, position = self._memory, len(self.recorder.calls)
-        if not position:
-            self._open(function, inputs)
         self._look_around(position)
         given = [find(array_of(each)) for each in inputs]
         memory.pin(each for each in given if each is not None)
@@ -155,7 +162,7 @@ class Iteration:
     def _prepare(self, function: Any, position: int) -> None:
         """Copies a function whose call may have to run again; while it is recorded, to see whether it could."""
         needs_recipe = position in self.following.orders.recipes and not may_change_maps(function)
-        prototype: Prototype | None = None
+        prototype = None
         if needs_recipe or self.recorded:
             prototype = prepare(function, self._memory.backend.repeats_random)
         self._repeatable = self.recorded and prototype is not None
@@ -188,6 +195,10 @@ class Iteration:
 
     def begin_backward(self) -> None:
         """A backward pass begins: old gradients are gone now, and what somebody else holds is known."""
+        if self.quiet is not None:
+            if not self.quiet.begin_backward():
+                self.speak()
+            return
         if not self._in_backward:
             held = self._departures.begin_backward()
             if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
@@ -278,28 +289,35 @@ class Iteration:
     def end_backward(self) -> Callable[[], IterationStats]:
         """A backward pass ended; gives what will know the statistics, and waits for the device then."""
         self.finished = True
+        if self.quiet is not None:
+            return self._stats()
         self.writes.end_backward()
         held = self._liveness.held()
         for map_id in held:
             self.recorder.maps[map_id].held = True
         if self.following.graph is not None:
             self.following.graph.note_held(held)
-        tally = self._memory.tally
-        if tally.whole is not None:
-            tally.whole.end()
+        tally, stats = self._memory.tally, self._stats()
         self._memory.leave_room(tally.peak_bytes)
         if tally.peak_bytes > self.budget_bytes:
             log.logger.warning(
                 'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '
                 'keep within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
-        return functools.partial(
-            freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, self.following.orders.plan)
+        return stats
+
+    def _stats(self) -> Callable[[], IterationStats]:
+        tally, plan = self._memory.tally, self.following.orders.plan
+        if tally.whole is not None:
+            tally.whole.end()
+        if self.quiet is not None and plan is not None:
+            tally.peak_bytes = plan.peak_bytes
+        return functools.partial(freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, plan)
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
         while self._functions and self._functions[0]() is None:
             self._functions.popleft()
-        return self.finished or not self._functions
+        return self.finished or not (self._functions or (self.quiet is not None and self.quiet.is_alive()))
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
@@ -332,6 +350,42 @@ class Iteration:
         if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
             return None
         return timing_of(recorder.seconds(self._memory.backend), self._memory.tally, plan.seconds)
+
+    # --- quiet -----------------------------------------------------------------------------------------------------
+
+    def is_quiet(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
+        """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""
+        if self.quiet is not None and not (
+                self.quiet.expects_step(function) if inputs is None else self.quiet.expects_call(function, inputs)):
+            self.speak()
+        return self.quiet is not None
+
+    def after_quiet_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """It has run."""
+        if self.quiet is None:  # the device had no room for it
+            self.after_call(function, inputs, outputs, (moment := self._memory.backend.moment(), moment))
+        elif not self.quiet.note_call(function, outputs):
+            self.speak()
+
+    def after_quiet_step(self, function: Any) -> None:
+        """It has run."""
+        if self.quiet is None:
+            self.after_step(function, retained(function), (moment := self._memory.backend.moment(), moment))
+        else:
+            self.quiet.note_step()
+
+    def speak(self) -> None:
+        """Takes note of all that has run quietly and is still alive, and goes on like an unknown iteration."""
+        quiet, self.quiet = self.quiet, None
+        if quiet is not None:
+            self.following.leave()
+            quiet.speak(self, self._memory.backend.moment())
+
+    def _relieve(self, nbytes: int) -> bool:
+        """What a device calls when an allocation does not fit."""
+        with LOCK:
+            self.speak()
+            return self._memory.relieve(nbytes)
 
     # --- shared ----------------------------------------------------------------------------------------------------
 

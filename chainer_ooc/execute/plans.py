@@ -264,6 +264,12 @@ class Graphs:
                 return graph
         return None
 
+    def is_only(self, graph: Graph) -> bool:
+        """Whether no other known graph begins with the same call."""
+        first = graph.trace.calls[0]
+        return all(each is graph or (each.trace.calls[0].label, each.trace.calls[0].arguments)
+                   != (first.label, first.arguments) for each in self._graphs.values())
+
     def resembling(self, label: str, arguments: str, first_bytes: int) -> Graph | None:
         """An estimate from the nearest size of a graph: only its first input's extents differ in the first call."""
         alike = [each for each in self._graphs.values() if each.first_bytes() and each.trace.calls[0].label == label

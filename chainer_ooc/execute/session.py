@@ -29,6 +29,7 @@ from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
+from chainer_ooc.execute.quiet import Quiet, moves_nothing
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.room import UNDER_WAY, can_leave
 from chainer_ooc.execute.seen import Parameters, name_of
@@ -64,6 +65,7 @@ class Session:
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
+        self._quiet: list[Iteration] = []  # that have been, and whose maps may be alive
         self._prepared = 0  # what the device had when the iteration in hand began
         self._company = Company(has_company)
         self._disturbed = False  # the iteration in hand was, by what other threads compute
@@ -86,10 +88,14 @@ class Session:
             if self._closing:
                 return None
             if self._iteration is None or self._iteration.is_over():
-                self._begin()
+                self._begin(function, inputs)
             iteration = self._iteration
             assert iteration is not None
-            iteration.before_call(function, inputs)
+            is_quiet = iteration.is_quiet(function, inputs)
+            if not is_quiet:
+                iteration.before_call(function, inputs)
+        if is_quiet:
+            return self._call_quietly(iteration, function, inputs)
         started = self._memory.backend.moment()
         with self._memory.backend.computing():
             outputs: tuple[Any, ...] = run_as(iteration.is_foreign, function._apply, inputs)
@@ -98,6 +104,15 @@ class Session:
             with LOCK:
                 if iteration is self._iteration:  # else the session was closed meanwhile, and its account has no maps
                     iteration.after_call(function, inputs, outputs, span)
+        return outputs
+
+    def _call_quietly(self, iteration: Iteration, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        with self._memory.backend.computing():
+            outputs: tuple[Any, ...] = function._apply(inputs)
+        if function.inputs is not None:
+            with LOCK:
+                if iteration is self._iteration:
+                    iteration.after_quiet_call(function, inputs, outputs)
         return outputs
 
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -125,16 +140,20 @@ class Session:
             with computing():
                 needed: list[Storage] = []
                 with LOCK:
-                    if iteration is self._iteration:
+                    is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
+                    if not is_quiet:
                         iteration.makes_graphs |= not iteration.recorder.steps and _makes_graphs()
                         needed = iteration.before_step(function)
-                started = self._memory.backend.moment()
+                started = None if is_quiet else self._memory.backend.moment()
                 with self._memory.backend.computing():
                     run_as(iteration.is_foreign, run, *arguments)
-                span = started, self._memory.backend.moment()
                 with LOCK:
-                    if iteration is self._iteration:
-                        iteration.after_step(function, needed, span)
+                    if iteration is not self._iteration:
+                        pass
+                    elif is_quiet:
+                        iteration.after_quiet_step(function)
+                    else:
+                        iteration.after_step(function, needed, (started, self._memory.backend.moment()))
         except BaseException as error:
             self._fail(error, function, 'backward')
             raise
@@ -219,16 +238,45 @@ class Session:
 
     # --- iterations ------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._uncertain = False
         self._disturbed = False
         self._company.watch()
         self._prepared = self._memory.backend.preparations()
-        self._iteration = Iteration(
+        iteration = self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             recording=self._uncertain, proven_bytes=self._proven_bytes if self.settings.budget_bytes is None else 0)
+        before = self._quiet[-1] if self._quiet else iteration
+        if iteration.settings is not before.settings or iteration.budget_bytes != before.budget_bytes:
+            self._speak()
+        iteration.open(function, inputs)
+        if not self._can_be_quiet(iteration):
+            self._speak()
+
+    def _can_be_quiet(self, iteration: Iteration) -> bool:
+        """Whether nothing has to leave in an iteration: its plan says so, and all maps fit, beside those before it.
+
+        The maps of the iteration before may be held by the program although its graph is gone.
+        """
+        graph = iteration.following.graph
+        if (graph is None or iteration.recorded or not graph.is_metered or graph.is_loaded or graph.makes_graphs
+                or not moves_nothing(iteration.following.orders) or not self._graphs.is_only(graph)
+                or self._company.has_sessions() or self._memory.is_relied_on()):
+            return False
+        iteration.quiet = Quiet(graph, self._parameters)
+        self._quiet = [each for each in self._quiet if each is self._quiet[-1] or each.quiet.is_alive()]
+        maps_bytes = sum(each.quiet.nbytes for each in (*self._quiet, iteration))
+        if not self._memory.has_room(
+                maps_bytes + iteration.quiet.peak_bytes + self._memory.bytes_of('spare') + iteration.room.unaccounted_bytes):
+            iteration.quiet = None
+        return iteration.quiet is not None
+
+    def _speak(self) -> None:
+        for each in self._quiet:
+            each.speak()
+        self._quiet.clear()
 
     def _end(self) -> None:
         iteration, self._iteration = self._iteration, None
@@ -260,7 +308,10 @@ class Session:
             self._graphs.miss()
         if iteration.graph is not None:
             iteration.graph.makes_graphs |= iteration.makes_graphs
-            iteration.room.tell(iteration.graph)
+            if iteration.quiet is None:
+                iteration.room.tell(iteration.graph)
+        if iteration.quiet is not None:
+            self._quiet.append(iteration)
 
     def _hand_over(self, iteration: Iteration) -> None:
         """What an iteration has left and cannot be moved becomes the program's own.
@@ -313,6 +364,8 @@ class Session:
             iteration, self._iteration = self._iteration, None
             if iteration is not None:
                 iteration.abandon()
+                if iteration.quiet is not None:
+                    self._quiet.append(iteration)
                 self._uncertain = self._uncertain or not self._known()
             self._memory.calm()
             self._memory.recount()

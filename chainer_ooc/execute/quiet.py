@@ -1,0 +1,192 @@
+"""An iteration in which nothing has to leave: its calls and steps run as in plain Chainer, and are only compared.
+
+A known graph whose plan moves nothing, and all of whose maps together fit, needs no storages, accounts or places. What
+the next call is given and gives is compared with the recording, and the function is remembered, weakly. At the first
+difference, or when the device has no room after all, everything that is still alive is taken note of, in order, as if
+it had been when it ran, and the iteration goes on like one of an unknown graph.
+
+    call  -> expects_call  -> run -> note_call
+    step  -> expects_step  -> run -> note_step
+    a difference           -> speak             after_call, begin_backward, after_step of the iteration, as they come
+
+What has had its last use is not freed, as spare maps are not while nothing needs their room (P6). Left out: arrays that
+a call hides, which no order is about here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.execute.orders import Orders
+from chainer_ooc.execute.places import array_in_place
+from chainer_ooc.execute.plans import Graph
+from chainer_ooc.execute.seen import Parameters, name_of, retained
+from chainer_ooc.execute.storage import Storage
+from chainer_ooc.record.recorder import Span, forms
+
+
+class Speaker(Protocol):
+    """The iteration that takes note of what has run."""
+
+    def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
+        """A call has run."""
+
+    def begin_backward(self) -> None:
+        """A backward pass begins."""
+
+    def after_step(self, function: Any, needed: list[Storage], span: Span) -> None:
+        """A step has run."""
+
+
+class Quiet:
+    """What has run of an iteration, as far as it is that of a known graph.
+
+    Args:
+        graph: the known one.
+        parameters: those that functions were given.
+
+    Attributes:
+        nbytes: of all of its maps.
+        peak_bytes: the most that is allocated at once beside them.
+    """
+
+    def __init__(self, graph: Graph, parameters: Parameters):
+        trace = graph.trace
+        self.nbytes = sum(each.nbytes for each in trace.maps)
+        self.peak_bytes = max(each.peak_bytes + each.other_bytes for each in (*trace.calls, *trace.steps))
+        self._calls, self._steps, self._maps = trace.calls, trace.steps, trace.maps
+        self._parameters = parameters
+        self._functions: list[weakref.ref[Any]] = []
+        self._number_of: dict[int, int] = {}
+        self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
+        self._next_step = 0
+        self._in_backward = False
+
+    def is_alive(self) -> bool:
+        """Whether any function of it is."""
+        return any(ref() is not None for ref in self._functions)
+
+    # --- forward ---------------------------------------------------------------------------------------------------
+
+    def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether this call comes next in the recording, or is one that no graph has."""
+        position = len(self._functions)
+        if position < len(self._calls) and not self._in_backward:
+            call = self._calls[position]
+            if (call.label == name_of(function) and len(call.inputs) == len(inputs)
+                    and all(map(self._is_known, inputs, call.inputs)) and forms(inputs) == call.arguments):
+                return True
+        return not any(getattr(each, 'requires_grad', False) for each in inputs)
+
+    def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
+        """The call has run; False if its outputs are not those of the recording."""
+        position = len(self._functions)
+        self._number_of[id(function)] = position
+        self._functions.append(weakref.ref(function))
+        call = self._calls[position]
+        return len(outputs) == len(call.outputs) and call.signature.endswith(f' -> {forms(outputs)}')
+
+    def _is_known(self, given: Any, map_id: int) -> bool:
+        """Whether an input is the map that it was in the recording; -1 stands for what is none, such as parameters."""
+        node = getattr(given, '_node', None)
+        creator = None if node is None else node._creator_node
+        if creator is None:
+            return self._is_outside(given, map_id)
+        number = self._number(creator)
+        if number < 0:
+            return False
+        outputs = self._calls[number].outputs
+        rank = 0 if len(outputs) == 1 else [ref() is node for ref in creator.outputs].index(True)
+        return outputs[rank] == map_id
+
+    def _is_outside(self, given: Any, map_id: int) -> bool:
+        """The same for what no function has made."""
+        if hasattr(given, 'update_rule'):
+            return map_id == -1 and self._parameters.number_of(given) is not None
+        array = array_in_place(given)
+        if map_id == -1 or array is None:
+            return array is not None
+        root = arrays.root_of(array)
+        ref, known = self._batches.get(id(root), (None, -1))
+        if ref is not None and ref() is root:
+            return known == map_id
+        is_new = map_id not in [known for _, known in self._batches.values()]
+        self._batches[id(root)] = weakref.ref(root), map_id
+        return is_new and self._maps[map_id].producer is None
+
+    # --- backward --------------------------------------------------------------------------------------------------
+
+    def begin_backward(self) -> bool:
+        """A backward pass begins; False if forward was another one."""
+        self._in_backward = True
+        self._parameters.begin_backward()
+        return len(self._functions) == len(self._calls)
+
+    def expects_step(self, function: Any) -> bool:
+        """Whether this step comes next in the recording."""
+        return (self._next_step < len(self._steps)
+                and self._steps[self._next_step].call == self._number(function) >= 0)
+
+    def note_step(self) -> None:
+        """The step has run."""
+        self._next_step += 1
+
+    def _number(self, function: Any) -> int:
+        """The position of a function's call; -1 if it is none of these."""
+        number = self._number_of.get(id(function), -1)
+        return number if number >= 0 and self._functions[number]() is function else -1
+
+    # --- a difference ----------------------------------------------------------------------------------------------
+
+    def speak(self, iteration: Speaker, moment: Any) -> None:
+        """Has the iteration take note of all that has run and is alive.
+
+        Args:
+            iteration: goes on from here.
+            moment: when.
+        """
+        for function in [each for ref in self._functions if (each := ref()) is not None]:
+            iteration.after_call(function, _given_to(function), _made_by(function), (moment, moment))
+        if not self._in_backward:
+            return
+        iteration.begin_backward()
+        for step in self._steps[:self._next_step]:
+            function = self._functions[step.call]()
+            if function is not None:
+                iteration.after_step(function, retained(function), (moment, moment))
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An output of a function, whose Variable may be gone."""
+
+    node: Any
+    _data: list[Any]
+
+
+def _given_to(function: Any) -> list[Any]:
+    """The Variables that a function was given, or their arrays as far as they are retained."""
+    found = [(node, node.get_variable_or_none()) for node in function.inputs]
+    return [node._data if variable is None else variable for node, variable in found]
+
+
+def _made_by(function: Any) -> list[_Made]:
+    """The outputs of a function that are alive."""
+    kept = dict(enumerate(function._retained_output_data or ()))
+    made = []
+    for rank, node in enumerate(ref() for ref in function.outputs):
+        if node is not None:
+            variable = node.get_variable_or_none()
+            array = node._data if variable is None else array_in_place(variable)
+            made.append(_Made(node, [kept.get(rank) if array is None else array]))
+    return made
+
+
+def moves_nothing(orders: Orders) -> bool:
+    """Whether a plan leaves every map where it is."""
+    return orders.plan is not None and not (
+        orders.leave_after or orders.forget_after or orders.swap_ins or orders.recipes)
