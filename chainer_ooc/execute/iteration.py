@@ -33,10 +33,10 @@ from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
-from chainer_ooc.execute.quiet import Quiet
+from chainer_ooc.execute.quiet import Quietly
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.room import Room, can_leave
+from chainer_ooc.execute.room import Room
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import LOCK, Storage
@@ -53,7 +53,7 @@ from chainer_ooc.trace.scaling import fill_in
 UNKNOWN_CALL_ROOM = 4
 
 
-class Iteration:
+class Iteration(Quietly):
     """From the first function that is applied to the end of backward.
 
     Args:
@@ -69,7 +69,6 @@ class Iteration:
         room, makes_graphs: what stands in near memory beside the maps; whether backward makes a graph.
         writes: looks for those that nobody announces.
         is_foreign: the function in hand is the program's own, which may write to what it is given.
-        quiet: compares what runs, while nothing of it is taken note of, else None.
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
@@ -80,25 +79,23 @@ class Iteration:
         self.finished = False
         self.recorded = recording
         self.graph: Graph | None = None
-        self._in_backward = False
+        self.is_foreign = self.makes_graphs = self._repeatable = self._in_backward = False
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
-        self.is_foreign = self.makes_graphs = self._repeatable = False
-        self.quiet: Quiet | None = None
         self._prototype: Prototype | None = None
         self._other_at_start_bytes = 0
-        self._register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
+        self.register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
         self.writes = Writes()
         self._functions: deque[weakref.ref[Any]] = deque()
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
-        self._liveness = Liveness(self._register.storages)
+        self._liveness = Liveness(self.register.storages)
         self._proven_bytes = proven_bytes
         self.following = Following(graphs, settings, memory.backend.reserve)
-        self.room = Room(memory, parameters, self._register.own, meter, settings, self.following)
-        self._departures = Departures(memory, self.following, self._register, settings)
-        self._look_ahead = LookAhead(memory, self.following, self._register, self._retained)
+        self.room = Room(memory, parameters, self.register.own, meter, settings, self.following)
+        self._departures = Departures(memory, self.following, self.register, settings)
+        self._look_ahead = LookAhead(memory, self.following, self.register, self._retained)
         self._orders = self.following.orders
 
     def open(self, function: Any, inputs: Sequence[Any]) -> None:
@@ -172,7 +169,7 @@ class Iteration:
         """Records a forward call, and lets go of what it used last."""
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._peak_bytes()
         self.writes.look_at_given()
-        ids, kept = self._register.call(function, inputs, outputs)
+        ids, kept = self.register.call(function, inputs, outputs)
         self._functions.append(weakref.ref(function))
         self._call_of[id(function)] = position
         self._retained.append([each.map for each in kept if each.token is self])
@@ -189,7 +186,8 @@ class Iteration:
         self._prototype = None
         self._departures.after_call(call)
         self._memory.pin()
-        self._wait_if_synchronous()
+        if self.following.orders.synchronous:
+            self._memory.synchronise()
 
     # --- backward --------------------------------------------------------------------------------------------------
 
@@ -220,7 +218,7 @@ class Iteration:
             if each.token is self:
                 self.recorder.maps[each.map].last_held = len(self.recorder.calls) - 1
         for map_id, row in enumerate(self.recorder.maps):
-            storage = self._register.storage(map_id)
+            storage = self.register.storage(map_id)
             row.foreign = (storage is not None and storage.state is State.RESIDENT
                            and storage.root() is not None and storage.is_held_elsewhere())
             row.shown = storage is not None and storage.is_shown()
@@ -275,7 +273,8 @@ class Iteration:
         self._liveness.step_over(inputs, self.following.freed_after(position))
         self._departures.after_step(position)
         self._memory.pin()
-        self._wait_if_synchronous()
+        if self.following.orders.synchronous:
+            self._memory.synchronise()
         self._look_ahead.start()
 
     def _note_reuse(self, needed: list[Storage]) -> None:
@@ -289,29 +288,30 @@ class Iteration:
     def end_backward(self) -> Callable[[], IterationStats]:
         """A backward pass ended; gives what will know the statistics, and waits for the device then."""
         self.finished = True
-        if self.quiet is not None:
-            return self._stats()
-        self.writes.end_backward()
-        held = self._liveness.held()
-        for map_id in held:
-            self.recorder.maps[map_id].held = True
-        if self.following.graph is not None:
-            self.following.graph.note_held(held)
-        tally, stats = self._memory.tally, self._stats()
-        self._memory.leave_room(tally.peak_bytes)
-        if tally.peak_bytes > self.budget_bytes:
-            log.logger.warning(
-                'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '
-                'keep within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
-        return stats
-
-    def _stats(self) -> Callable[[], IterationStats]:
+        if self.quiet is None:
+            self._end_backward()
+        else:
+            self.quiet.end_backward()
         tally, plan = self._memory.tally, self.following.orders.plan
         if tally.whole is not None:
             tally.whole.end()
         if self.quiet is not None and plan is not None:
             tally.peak_bytes = plan.peak_bytes
         return functools.partial(freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, plan)
+
+    def _end_backward(self) -> None:
+        self.writes.end_backward()
+        held = self._liveness.held()
+        for map_id in held:
+            self.recorder.maps[map_id].held = True
+        if self.following.graph is not None:
+            self.following.graph.note_held(held)
+        tally = self._memory.tally
+        self._memory.leave_room(tally.peak_bytes)
+        if tally.peak_bytes > self.budget_bytes:
+            log.logger.warning(
+                'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '
+                'keep within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
@@ -338,12 +338,6 @@ class Iteration:
                              self.settings.workspace_bytes)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
 
-    def left_behind(self) -> list[Storage]:
-        """What is still in near memory when it is over, and does not leave."""
-        found = (each() for each in self._register.storages)
-        return [each for each in found if each is not None and each.token is self
-                and not can_leave(each, self.settings.min_bytes)]
-
     def timing(self) -> Timing | None:
         """What it took, if it followed a plan from its beginning to its end."""
         graph, plan, recorder = self.following.graph, self.following.orders.plan, self.recorder
@@ -351,38 +345,12 @@ class Iteration:
             return None
         return timing_of(recorder.seconds(self._memory.backend), self._memory.tally, plan.seconds)
 
-    # --- quiet -----------------------------------------------------------------------------------------------------
-
-    def is_quiet(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
-        """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""
-        if self.quiet is not None and not (
-                self.quiet.expects_step(function) if inputs is None else self.quiet.expects_call(function, inputs)):
-            self.speak()
-        return self.quiet is not None
-
-    def after_quiet_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """It has run."""
-        if self.quiet is None:  # the device had no room for it
-            self.after_call(function, inputs, outputs, (moment := self._memory.backend.moment(), moment))
-        elif not self.quiet.note_call(function, outputs):
-            self.speak()
-
-    def after_quiet_step(self, function: Any) -> None:
-        """It has run."""
-        if self.quiet is None:
-            self.after_step(function, retained(function), (moment := self._memory.backend.moment(), moment))
-        else:
-            self.quiet.note_step()
-
-    def speak(self) -> None:
-        """Takes note of all that has run quietly and is still alive, and goes on like an unknown iteration."""
-        quiet, self.quiet = self.quiet, None
-        if quiet is not None:
-            self.following.leave()
-            quiet.speak(self, self._memory.backend.moment())
+    def leave(self) -> Any:
+        """The graph is followed no more; gives the moment."""
+        self.following.leave()
+        return self._memory.backend.moment()
 
     def _relieve(self, nbytes: int) -> bool:
-        """What a device calls when an allocation does not fit."""
         with LOCK:
             self.speak()
             return self._memory.relieve(nbytes)
@@ -401,23 +369,6 @@ class Iteration:
             self._memory.settle()
         self._memory.near_bytes()
         self.recorder.now = position
-
-    def _wait_if_synchronous(self) -> None:
-        """Waits for copies at the end of a call or step, for policies that synchronise there.
-
-            compute    [ call l ]            [ call l+1 ]        [step l+1]..[step l ]
-            copy-out             [ map of l ]                                                . waits for the swap-in
-            copy-in                                              [ map of l ]
-
-        What a call lets go of is gone before the next call begins. A swap-in that begins with a step is waited for when
-        that step has ended, whichever later step reads the map.
-
-        Source: OOC-Paleo 2.1 and 3.4 (vDNN). What differs: there a layer's swap-out runs beside the layer itself, which
-        only reads the map; here no copy begins before the map's last use in forward has ended.
-        """
-        if self.following.orders.synchronous:
-            self._memory.settle()
-            self._memory.arrive_all()
 
     def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
         if token is self and map_id < len(self.recorder.maps):

@@ -138,6 +138,10 @@ class Graph:
         self.times = Times(measured(trace))
         self._plan_anew(trace)
 
+    def is_measured_alone(self) -> bool:
+        """Whether what its calls allocate was measured here, in an iteration of one graph."""
+        return self.is_metered and not self.is_estimate and not self.is_loaded and not self.makes_graphs
+
     def is_recorded(self, iterations: int) -> bool:
         """Whether so many iterations were recorded that count."""
         return self.recordings - min(self.preparing, MOST_PREPARING) >= iterations

@@ -25,9 +25,7 @@ from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.seen import Beside, Parameters, name_of
-from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.seen import Beside, Parameters, can_leave, name_of
 from chainer_ooc.record.recorder import forms
 
 #: What no account knows is rounded up to a part of the budget, one of so many.
@@ -210,12 +208,6 @@ def _standing(parameters: Parameters, model: int | None, left_bytes: int, unacco
               models: Models) -> Standing:
     """What lives through an iteration beside its feature maps, if its graph did so with parameters before."""
     return parameters.standing(models.of(model), left_bytes).beside(unaccounted_bytes)
-
-
-def can_leave(storage: Storage, min_bytes: int) -> bool:
-    """Whether what an iteration left behind can be moved out of the way."""
-    return (storage.state is not State.RESIDENT or storage.root() is None
-            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
 
 
 def _left_bytes(memory: Residency, min_bytes: int) -> int:

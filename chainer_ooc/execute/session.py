@@ -29,10 +29,10 @@ from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
-from chainer_ooc.execute.quiet import Quiet, moves_nothing
+from chainer_ooc.execute.quiet import Quietude
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.room import UNDER_WAY, can_leave
-from chainer_ooc.execute.seen import Parameters, name_of
+from chainer_ooc.execute.room import UNDER_WAY
+from chainer_ooc.execute.seen import Parameters, can_leave, name_of
 from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
@@ -65,9 +65,10 @@ class Session:
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
-        self._quiet: list[Iteration] = []  # that have been, and whose maps may be alive
         self._prepared = 0  # what the device had when the iteration in hand began
         self._company = Company(has_company)
+        self._quietude = Quietude(self._memory, self._parameters, self._graphs, self._company)
+        self._planned_for: tuple[config.Settings, int] | None = None
         self._disturbed = False  # the iteration in hand was, by what other threads compute
 
     # --- what the seams call ---------------------------------------------------------------------------------------
@@ -248,35 +249,11 @@ class Session:
         iteration = self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             recording=self._uncertain, proven_bytes=self._proven_bytes if self.settings.budget_bytes is None else 0)
-        before = self._quiet[-1] if self._quiet else iteration
-        if iteration.settings is not before.settings or iteration.budget_bytes != before.budget_bytes:
-            self._speak()
+        if (self.settings, iteration.budget_bytes) != self._planned_for:
+            self._quietude.end()  # another plan counts with all that is there
+        self._planned_for = self.settings, iteration.budget_bytes
         iteration.open(function, inputs)
-        if not self._can_be_quiet(iteration):
-            self._speak()
-
-    def _can_be_quiet(self, iteration: Iteration) -> bool:
-        """Whether nothing has to leave in an iteration: its plan says so, and all maps fit, beside those before it.
-
-        The maps of the iteration before may be held by the program although its graph is gone.
-        """
-        graph = iteration.following.graph
-        if (graph is None or iteration.recorded or not graph.is_metered or graph.is_loaded or graph.makes_graphs
-                or not moves_nothing(iteration.following.orders) or not self._graphs.is_only(graph)
-                or self._company.has_sessions() or self._memory.is_relied_on()):
-            return False
-        iteration.quiet = Quiet(graph, self._parameters)
-        self._quiet = [each for each in self._quiet if each is self._quiet[-1] or each.quiet.is_alive()]
-        maps_bytes = sum(each.quiet.nbytes for each in (*self._quiet, iteration))
-        if not self._memory.has_room(
-                maps_bytes + iteration.quiet.peak_bytes + self._memory.bytes_of('spare') + iteration.room.unaccounted_bytes):
-            iteration.quiet = None
-        return iteration.quiet is not None
-
-    def _speak(self) -> None:
-        for each in self._quiet:
-            each.speak()
-        self._quiet.clear()
+        self._quietude.begin(iteration, iteration.following, iteration.room.unaccounted_bytes)
 
     def _end(self) -> None:
         iteration, self._iteration = self._iteration, None
@@ -310,8 +287,7 @@ class Session:
             iteration.graph.makes_graphs |= iteration.makes_graphs
             if iteration.quiet is None:
                 iteration.room.tell(iteration.graph)
-        if iteration.quiet is not None:
-            self._quiet.append(iteration)
+        self._quietude.is_over(iteration)
 
     def _hand_over(self, iteration: Iteration) -> None:
         """What an iteration has left and cannot be moved becomes the program's own.
@@ -319,7 +295,7 @@ class Session:
         What came from outside does so at once: the program had it before, such as a list of batches. Maps do when
         another iteration is over: until then they are those of the last loss, which most programs still have.
         """
-        left = iteration.left_behind()
+        left = iteration.register.left_behind()
         for storage in filter(None, (ref() for ref in self._left_behind)):
             if storage.token is not iteration and not can_leave(storage, self.settings.min_bytes):
                 self._memory.book(storage, 'program')
@@ -364,8 +340,7 @@ class Session:
             iteration, self._iteration = self._iteration, None
             if iteration is not None:
                 iteration.abandon()
-                if iteration.quiet is not None:
-                    self._quiet.append(iteration)
+                self._quietude.is_over(iteration)
                 self._uncertain = self._uncertain or not self._known()
             self._memory.calm()
             self._memory.recount()
