@@ -42,11 +42,23 @@ class Loss(Scores):
         return F.softmax_cross_entropy(super().forward(images), labels)
 
 
+class Called(chainer.Chain):
+    """A network of before Chainer 5, when chains had a ``__call__`` of their own."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.fc = L.Linear(None, 2)
+
+    def __call__(self, images, labels):
+        return F.softmax_cross_entropy(F.relu(self.fc(images)), labels)
+
+
 @pytest.fixture
 def networks(monkeypatch):
     """A module that can be imported by the name ``networks``."""
     module = types.ModuleType('networks')
-    module.Scores, module.Loss, module.number, module.Linear = Scores, Loss, 7, L.Linear
+    module.Scores, module.Loss, module.Called, module.number, module.Linear = Scores, Loss, Called, 7, L.Linear
     monkeypatch.setitem(sys.modules, 'networks', module)
     monkeypatch.setattr(sys, 'path', list(sys.path))
 
@@ -102,7 +114,7 @@ def test_doctor_says_how_to_get_chainer(tmp_path):
     assert done.stderr == ''
 
 
-@pytest.mark.parametrize('name', ['Scores', 'Loss'])
+@pytest.mark.parametrize('name', ['Scores', 'Loss', 'Called'])
 def test_profile_runs_a_named_chain(capsys, networks, tmp_path, name):
     file = tmp_path / 'trace.json'
     found = run_json(capsys, 'profile', f'networks:{name}', '--batchsize', '2', '--insize', '32', '--out', str(file))

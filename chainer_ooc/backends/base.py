@@ -145,7 +145,7 @@ class Meter(abc.ABC):
 
     @abc.abstractmethod
     def has_counted(self, root: Any) -> bool:
-        """Whether a block's bytes, by what owns them, are in `current_bytes`; False where that is not known."""
+        """Whether a block's bytes, by what owns them or None, are in `current_bytes`; False where that is not known."""
 
     @abc.abstractmethod
     def mark(self) -> None:

@@ -164,5 +164,9 @@ def _public_callables(module: object) -> list[str]:
 
 def _required_arguments(chain: Any) -> int:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(chain.forward).parameters.values()
+    import chainer
+
+    # Chains may still have a `__call__` of their own, as all had up to Chainer 4.
+    called = chain.forward if type(chain).__call__ is chainer.Link.__call__ else chain
+    parameters = inspect.signature(called).parameters.values()
     return sum(each.kind in positional and each.default is each.empty for each in parameters)

@@ -1,6 +1,7 @@
 """Models, optimizers, serialization, copies, and the configuration that changes while a program runs."""
 import copy
 import io
+import multiprocessing
 import pickle
 import warnings
 
@@ -127,6 +128,23 @@ def trained_after_pickling(run):
     train(run, model, setup(model), 2, images)
     model = pickle.loads(pickle.dumps(model))
     train(run, model, setup(model), 3, images, first=2)
+
+
+@program
+def model_unpickled_before_training(run):
+    """Arrays that were unpickled lie over bytes, which no array owns."""
+    model = pickle.loads(pickle.dumps(Perceptron()))
+    train(run, model, setup(model, optimizers.MomentumSGD(0.1)), 4)
+
+
+@program
+def parameters_in_shared_memory(run):
+    model = Perceptron()
+    for parameter in model.params():
+        shared = np.frombuffer(multiprocessing.RawArray('B', parameter.array.nbytes), parameter.dtype)
+        shared[...] = parameter.array.ravel()
+        parameter.array = shared.reshape(parameter.shape)
+    train(run, model, setup(model, optimizers.MomentumSGD(0.1)), 4)
 
 
 @program

@@ -101,7 +101,9 @@ class HostMeter(Meter):
         return tracemalloc.get_traced_memory()[0] - self._before_bytes if self.running else 0
 
     def has_counted(self, root: Any) -> bool:
-        return self.running and _ours and _traceback_of(np.lib.tracemalloc_domain, root.ctypes.data) is not None
+        if root is None or not (self.running and _ours):
+            return False
+        return _traceback_of(np.lib.tracemalloc_domain, root.ctypes.data) is not None
 
     def mark(self) -> None:
         if self.running:
