@@ -28,7 +28,7 @@ from chainer_ooc.execute.orders import Orders
 from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.seen import Parameters, name_of, retained
+from chainer_ooc.execute.seen import Parameters, makes_graphs, name_of, retained
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import Span, forms
 
@@ -72,14 +72,13 @@ class Quiet:
     # --- forward ---------------------------------------------------------------------------------------------------
 
     def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
-        """Whether this call comes next in the recording, or is one that no graph has."""
+        """Whether this call comes next in the recording."""
         position = len(self._functions)
-        if position < len(self._calls) and not self.in_backward and Company.made == self._sessions_made:
-            call = self._calls[position]
-            if (call.label == name_of(function) and len(call.inputs) == len(inputs)
-                    and all(map(self._is_known, inputs, call.inputs)) and forms(inputs) == call.arguments):
-                return True
-        return not any(getattr(each, 'requires_grad', False) for each in inputs)
+        if position == len(self._calls) or self.in_backward or Company.made != self._sessions_made:
+            return False
+        call = self._calls[position]
+        return (call.label == name_of(function) and len(call.inputs) == len(inputs)
+                and all(map(self._is_known, inputs, call.inputs)) and forms(inputs) == call.arguments)
 
     def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
         """The call has run; False if its outputs are not those of the recording, or the device has little room left."""
@@ -131,8 +130,9 @@ class Quiet:
         self.in_backward = False
 
     def expects_step(self, function: Any) -> bool:
-        """Whether this step comes next in the recording."""
+        """Whether this step comes next in the recording, and makes no graph."""
         return (self._next_step < len(self._steps) and Company.made == self._sessions_made
+                and (self._next_step > 0 or not makes_graphs())
                 and self._steps[self._next_step].call == self._number(function) >= 0)
 
     def note_step(self) -> None:
@@ -156,9 +156,11 @@ class Quietly(abc.ABC):
 
     Attributes:
         quiet: compares what runs, while nothing of it is taken note of, else None.
+        recorded: what its calls allocate is measured.
     """
 
     quiet: Quiet | None = None
+    recorded: bool
 
     @abc.abstractmethod
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
@@ -257,8 +259,8 @@ class Quietude:
     def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int) -> None:
         """An iteration begins, and follows a graph or none: it runs quietly, or those before it do so no more."""
         graph = following.graph
-        if (graph is not None and moves_nothing(following.orders) and graph.is_measured_alone()
-                and self._graphs.is_only(graph) and not self._company.has_sessions()
+        if (graph is not None and not iteration.recorded and graph.is_measured_alone() and self._graphs.is_only(graph)
+                and moves_nothing(following.orders) and not self._company.has_sessions()
                 and not self._memory.is_relied_on()):
             quiet = Quiet(graph, self._parameters, self._memory.has_room)
             if self._fits(quiet, unaccounted_bytes):

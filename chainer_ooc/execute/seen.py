@@ -285,6 +285,13 @@ def name_of(function: Any) -> str:
     return name
 
 
+def makes_graphs() -> bool:
+    """Whether functions that are applied now, as those of a step of backward, are part of a graph."""
+    import chainer
+
+    return bool(chainer.config.enable_backprop)
+
+
 def retained(function: Any, hidden: Sequence[AttributePlace] | None = None) -> list[Storage]:
     """The storages that a function's backward may read, each once, wherever they are.
 

@@ -32,7 +32,7 @@ from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
 from chainer_ooc.execute.quiet import Quietude
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.room import UNDER_WAY
-from chainer_ooc.execute.seen import Parameters, can_leave, name_of
+from chainer_ooc.execute.seen import Parameters, can_leave, makes_graphs, name_of
 from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
@@ -143,7 +143,7 @@ class Session:
                 with LOCK:
                     is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
                     if not is_quiet:
-                        iteration.makes_graphs |= not iteration.recorder.steps and _makes_graphs()
+                        iteration.makes_graphs |= not iteration.recorder.steps and makes_graphs()
                         needed = iteration.before_step(function)
                 started = None if is_quiet else self._memory.backend.moment()
                 with self._memory.backend.computing():
@@ -388,10 +388,3 @@ def _is_managed(inputs: Sequence[Any]) -> bool:
 
     return (chainer.config.enable_backprop and chainer.config.schedule_func is None
             and all(isinstance(each, chainer.Variable) or is_array(each) for each in inputs))
-
-
-def _makes_graphs() -> bool:
-    """Whether functions that are applied now, as those of a step of backward, are part of a graph."""
-    import chainer
-
-    return bool(chainer.config.enable_backprop)
