@@ -28,18 +28,18 @@ class Company:
 
     def __init__(self, has_sessions: Callable[[], bool]):
         Company.made += 1
-        self._has_sessions = has_sessions
+        self.has_sessions = has_sessions
         self._made_before = 0
         self._times: dict[int, int] = {}
         self._was_there = False
 
     def watch(self) -> None:
         """An iteration begins."""
-        self._made_before, self._times, self._was_there = Company.made, _times(), self._has_sessions()
+        self._made_before, self._times, self._was_there = Company.made, _times(), self.has_sessions()
 
     def was_at_work(self) -> bool:
         """Whether another thread has been since then."""
-        return (self._was_there or self._has_sessions() or Company.made != self._made_before
+        return (self._was_there or self.has_sessions() or Company.made != self._made_before
                 or any(nanoseconds != self._times.get(thread, 0) for thread, nanoseconds in _times().items()))
 
 

@@ -6,7 +6,7 @@ same beginning takes over, or none does, and the iteration goes on without order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
@@ -14,6 +14,7 @@ from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.expected import Models
 from chainer_ooc.execute.orders import NO_ORDERS
 from chainer_ooc.execute.plans import Graph, Graphs
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 
@@ -115,7 +116,7 @@ class Following:
         """Compares the latest call with the graph's."""
         if self.graph is None or self.graph.expects(calls[-1]):
             return
-        self._leave()
+        self.leave()
         self._follow(self._graphs.like([each.signature for each in calls]), '')
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
@@ -125,13 +126,13 @@ class Following:
         steps = self.graph.trace.steps if self.graph.is_estimate else ()
         if self.call_at(len(retained)) is not None or any(
                 each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
-            self._leave()
+            self.leave()
 
     def check_step(self, number: int, call: int) -> None:
         """Compares the step that comes with the graph's."""
         expected = self.step_at(number)
         if self.graph is not None and (expected is None or expected.call != call):
-            self._leave()
+            self.leave()
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
@@ -182,5 +183,21 @@ class Following:
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
         self.graph = graph
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """The program differs from the graph."""
         self.graph, self.orders, self.left = None, NO_ORDERS, True
+
+
+def note_reuse(storages: Iterable[Storage]) -> None:
+    """Maps of earlier iterations' graphs were read again: the plans of those may not lose them."""
+    for each in storages:
+        graph = getattr(each.token, 'graph', None)
+        if graph is not None:
+            graph.note_reuse([each.map])
+
+
+def note_lost(storage: Storage) -> None:
+    """A lost map is read: from now on its graph's plan may lose none, since the others may be read next."""
+    graph = getattr(storage.token, 'graph', None)
+    if graph is not None:
+        graph.note_reuse(range(len(graph.trace.maps)))

@@ -25,20 +25,21 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.departures import Departures
-from chainer_ooc.execute.following import Following
+from chainer_ooc.execute.following import Following, note_lost, note_reuse
 from chainer_ooc.execute.freezing import freeze_trace
 from chainer_ooc.execute.liveness import Liveness
 from chainer_ooc.execute.look_ahead import LookAhead
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
-from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs, prepare
+from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
+from chainer_ooc.execute.quiet import Quietly
 from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.room import Room, can_leave, earlier_bytes, is_foreign
+from chainer_ooc.execute.room import Room, earlier_bytes, is_foreign
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.transit import COPY_IN, Context
@@ -52,7 +53,7 @@ from chainer_ooc.trace.scaling import fill_in
 UNKNOWN_CALL_ROOM = 4
 
 
-class Iteration:
+class Iteration(Quietly):
     """From the first function that is applied to the end of backward.
 
     Args:
@@ -75,28 +76,33 @@ class Iteration:
         self.settings = settings
         self.budget_bytes = budget_bytes
         self.recorder = Recorder()
-        self.finished = self.is_foreign = self.makes_graphs = self._in_backward = False
+        self.finished = self.is_foreign = self.makes_graphs = self._in_backward = self._repeatable = False
         self.recorded = recording
         self.graph: Graph | None = None
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
-        self._coming_bytes = 0
-        self._register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
+        self._prototype: Prototype | None = None
+        self._coming_bytes = self._other_at_start_bytes = 0
+        self.register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
         self.writes = Writes()
         self._functions: deque[weakref.ref[Any]] = deque()
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
-        self._liveness = Liveness(self._register.storages)
+        self._liveness = Liveness(self.register.storages)
         self._proven_bytes = proven_bytes
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
-        self.room = Room(memory, parameters, self._register.own, meter, settings, self.following)
-        self._departures = Departures(memory, self.following, self._register, settings)
-        self._look_ahead = LookAhead(memory, self.following, self._register, self._retained, self.room)
+        self.room = Room(memory, parameters, self.register.own, meter, settings, self.following)
+        self._departures = Departures(memory, self.following, self.register, settings)
+        self._look_ahead = LookAhead(memory, self.following, self.register, self._retained, self.room)
         self._orders = self.following.orders
 
-    def _open(self, function: Any, inputs: Sequence[Any]) -> None:
-        """Looks for a plan, and says what the memory is used for."""
+    def open(self, function: Any, inputs: Sequence[Any]) -> None:
+        """Looks for a plan for what begins with this call, and says what the memory is used for.
+
+        Raises:
+            InfeasibleBudgetError: no plan keeps within the budget.
+        """
         try:
             self.room.begin(function, inputs, self.budget_bytes)
             fits = True
@@ -116,13 +122,13 @@ class Iteration:
         tally = Tally(self._memory.backend)
         tally.begin()
         self._enter(tally)
-        self._memory.backend.limit(self.budget_bytes, self._memory.relieve)
+        self._memory.backend.limit(self.budget_bytes, self._relieve)
 
     def _enter(self, tally: Tally) -> None:
         self._orders = orders = self.following.orders
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if orders.mapped else COPY_IN,
-            orders.shares_chains, _note_lost, self._event if self.recorded else None,
+            orders.shares_chains, note_lost, self._event if self.recorded else None,
             self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -131,12 +137,10 @@ class Iteration:
         """Makes room for a forward call.
 
         Raises:
-            InfeasibleBudgetError: no plan keeps within the budget, or the call does not fit and nothing can leave.
+            InfeasibleBudgetError: the call does not fit and nothing can leave.
             SpillError: a swap-out failed.
         """
         memory, position = self._memory, len(self.recorder.calls)
-        if not position:
-            self._open(function, inputs)
         self._look_around(position)
         memory.pin(filter(None, (find(array_of(each)) for each in inputs)))
         self.is_foreign = may_write_inputs(function)
@@ -164,7 +168,7 @@ class Iteration:
         """Records a forward call, and lets go of what it used last."""
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._peak_bytes(self._coming_bytes)
         self.writes.look_at_given()
-        ids, kept = self._register.call(function, inputs, outputs)
+        ids, kept = self.register.call(function, inputs, outputs)
         self._functions.append(weakref.ref(function))
         self._call_of[id(function)] = position
         self._retained.append([each.map for each in kept if each.token is self])
@@ -181,18 +185,23 @@ class Iteration:
         self._prototype = None
         self._departures.after_call(call)
         self._memory.pin()
-        self._wait_if_synchronous()
+        if self.following.orders.synchronous:
+            self._memory.synchronise()
 
     # --- backward --------------------------------------------------------------------------------------------------
 
     def begin_backward(self) -> None:
         """A backward pass begins: old gradients are gone now, and what somebody else holds is known."""
+        if self.quiet is not None:
+            if not self.quiet.begin_backward():
+                self.speak()
+            return
         if not self._in_backward:
             held = self._departures.begin_backward()
             if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
                 self._note_holders(held)
             else:
-                self.room.disown(self._register.storage)
+                self.room.disown(self.register.storage)
             self.following.check_forward_is_over(self._retained)
         self._parameters.begin_backward()
         self._in_backward = True
@@ -205,7 +214,7 @@ class Iteration:
         for each in held:
             if each.token is self:
                 self.recorder.maps[each.map].last_held = len(self.recorder.calls) - 1
-        for row, ref in zip(self.recorder.maps, self._register.storages, strict=True):
+        for row, ref in zip(self.recorder.maps, self.register.storages, strict=True):
             storage = ref()
             row.foreign = storage is not None and is_foreign(storage)
             row.shown = storage is not None and storage.is_shown()
@@ -247,7 +256,7 @@ class Iteration:
         self.writes.look_at_given()
         own = [each.map for each in needed if each.token is self]
         if len(own) < len(needed):
-            self._note_reuse(needed)
+            note_reuse(each for each in needed if each.token is not self)
         call = self._call_of.get(id(function), -1)
         self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes)
         for storage in needed:
@@ -261,20 +270,27 @@ class Iteration:
         self._liveness.step_over(inputs, self.following.freed_after(position))
         self._departures.after_step(position)
         self._memory.pin()
-        self._wait_if_synchronous()
+        if self.following.orders.synchronous:
+            self._memory.synchronise()
         self._look_ahead.start()
-
-    def _note_reuse(self, needed: list[Storage]) -> None:
-        """A map of an earlier iteration's graph was read again: that graph's plan may not lose it."""
-        for other in {each.token for each in needed if each.token is not self}:
-            if isinstance(other, Iteration) and other.graph is not None:
-                other.graph.note_reuse([each.map for each in needed if each.token is other])
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def end_backward(self) -> Callable[[], IterationStats]:
         """A backward pass ended; gives what will know the statistics, and waits for the device then."""
         self.finished = True
+        if self.quiet is None:
+            self._end_backward()
+        else:
+            self.quiet.end_backward()
+        tally, plan = self._memory.tally, self.following.orders.plan
+        if tally.whole is not None:
+            tally.whole.end()
+        if self.quiet is not None and plan is not None:
+            tally.peak_bytes = plan.peak_bytes
+        return functools.partial(freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, plan)
+
+    def _end_backward(self) -> None:
         self.writes.end_backward()
         held = self._liveness.held()
         for map_id in held:
@@ -282,25 +298,22 @@ class Iteration:
         if self.following.graph is not None:
             self.following.graph.note_held(held)
         tally = self._memory.tally
-        if tally.whole is not None:
-            tally.whole.end()
         self._memory.leave_room(tally.peak_bytes)
         if tally.peak_bytes > self.budget_bytes:
             log.logger.warning(
                 'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '
                 'keep within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
-        return functools.partial(
-            freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, self.following.orders.plan)
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
         while self._functions and self._functions[0]() is None:
             self._functions.popleft()
-        return self.finished or not self._functions
+        return self.finished or not (self._functions or (self.quiet is not None and self.quiet.is_alive()))
 
     def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether its forward pass was complete, and comes once more before anybody has run backward."""
-        return (not self.recorded and not self._in_backward and self.following.is_complete(len(self.recorder.calls))
+        calls = len(self.recorder.calls) if self.quiet is None else self.quiet.calls()
+        return (not self.recorded and not self._in_backward and self.following.is_complete(calls)
                 and self.following.is_repeated(name_of(function), forms([array_of(each) for each in inputs])))
 
     def abandon(self) -> None:
@@ -321,18 +334,22 @@ class Iteration:
                              self.settings.workspace_bytes)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
 
-    def left_behind(self) -> list[Storage]:
-        """What is still in near memory when it is over, and does not leave."""
-        found = (each() for each in self._register.storages)
-        return [each for each in found if each is not None and each.token is self
-                and not can_leave(each, self.settings.min_bytes)]
-
     def timing(self) -> Timing | None:
         """What it took, if it followed a plan from its beginning to its end."""
         graph, plan, recorder = self.following.graph, self.following.orders.plan, self.recorder
         if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
             return None
         return timing_of(recorder.seconds(self._memory.backend), self._memory.tally, plan.seconds)
+
+    def leave(self) -> Any:
+        """The graph is followed no more; gives the moment."""
+        self.following.leave()
+        return self._memory.backend.moment()
+
+    def _relieve(self, nbytes: int) -> bool:
+        with LOCK:
+            self.speak()
+            return self._memory.relieve(nbytes)
 
     # --- shared ----------------------------------------------------------------------------------------------------
 
@@ -348,23 +365,6 @@ class Iteration:
             self._memory.settle()
         self._memory.near_bytes()
         self.recorder.now = position
-
-    def _wait_if_synchronous(self) -> None:
-        """Waits for copies at the end of a call or step, for policies that synchronise there.
-
-            compute    [ call l ]            [ call l+1 ]        [step l+1]..[step l ]
-            copy-out             [ map of l ]                                                . waits for the swap-in
-            copy-in                                              [ map of l ]
-
-        What a call lets go of is gone before the next call begins. A swap-in that begins with a step is waited for when
-        that step has ended, whichever later step reads the map.
-
-        Source: OOC-Paleo 2.1 and 3.4 (vDNN). What differs: there a layer's swap-out runs beside the layer itself, which
-        only reads the map; here no copy begins before the map's last use in forward has ended.
-        """
-        if self.following.orders.synchronous:
-            self._memory.settle()
-            self._memory.arrive_all()
 
     def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
         if token is self and map_id < len(self.recorder.maps):
@@ -392,9 +392,3 @@ class Iteration:
         if self.following.graph is None or storage.map >= len(self.following.graph.trace.maps):
             return -float(storage.touched)
         return self.following.next_use(storage.map, self.recorder.next_position)
-
-
-def _note_lost(storage: Storage) -> None:
-    """A lost map is read: from now on its graph's plan may lose none, since the others may be read next."""
-    if isinstance(storage.token, Iteration) and storage.token.graph is not None:
-        storage.token.graph.note_reuse(range(len(storage.token.graph.trace.maps)))

@@ -139,6 +139,10 @@ class Graph:
         self.times = Times(measured(trace))
         self._plan_anew(trace)
 
+    def is_measured_alone(self) -> bool:
+        """Whether what its calls allocate was measured here, in an iteration of one graph."""
+        return self.is_metered and not self.is_estimate and not self.is_loaded and not self.makes_graphs
+
     def is_recorded(self, iterations: int) -> bool:
         """Whether so many iterations were recorded that count."""
         return self.recordings - min(self.preparing, MOST_PREPARING) >= iterations
@@ -264,6 +268,12 @@ class Graphs:
             if (first.label, first.arguments) == (label, arguments):
                 return graph
         return None
+
+    def is_only(self, graph: Graph) -> bool:
+        """Whether no other known graph begins with the same call."""
+        first = graph.trace.calls[0]
+        return all(each is graph or (each.trace.calls[0].label, each.trace.calls[0].arguments)
+                   != (first.label, first.arguments) for each in self._graphs.values())
 
     def resembling(self, label: str, arguments: str, first_bytes: int) -> Graph | None:
         """An estimate from the nearest size of a graph: only its first input's extents differ in the first call."""

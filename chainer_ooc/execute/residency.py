@@ -202,6 +202,10 @@ class Residency(Transit):
         with LOCK:
             return any(not storage.from_outside and storage.is_cut_off() for storage in list(self._all))
 
+    def is_relied_on(self) -> bool:
+        """Whether a far copy or a recipe would be wrong if somebody wrote to any block unseen."""
+        return any(storage.is_relied_on() for storage in list(self._all))
+
     def leave_to_parent(self) -> None:
         """In a forked child: nothing is moved here any more, and what was away is the parent's."""
         self.closed = True

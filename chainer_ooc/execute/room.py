@@ -25,7 +25,7 @@ from chainer_ooc.execute.following import Following
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.seen import Beside, Parameters, name_of
+from chainer_ooc.execute.seen import Beside, Parameters, can_leave, name_of
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import forms
@@ -241,12 +241,6 @@ def _standing(parameters: Parameters, model: int | None, left_bytes: int, unacco
 def earlier_bytes(needed: Iterable[Storage], token: object) -> int:
     """Maps of earlier iterations' graphs, as in double backprop: no plan knows them, and a step needs them."""
     return sum(each.counted_bytes for each in needed if each.token is not token and not each.mapped)
-
-
-def can_leave(storage: Storage, min_bytes: int) -> bool:
-    """Whether what an iteration left behind can be moved out of the way."""
-    return (storage.state is not State.RESIDENT or storage.root() is None
-            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
 
 
 def is_foreign(storage: Storage) -> bool:

@@ -14,6 +14,7 @@ from chainer_ooc.execute.account import find
 from chainer_ooc.execute.expected import Expected, Used
 from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places, owners_of
 from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.record.recorder import Recorder
 
@@ -181,6 +182,12 @@ class Register:
         """The storage of a feature map, if it is still known."""
         return self.storages[map_id]() if 0 <= map_id < len(self.storages) else None
 
+    def left_behind(self) -> list[Storage]:
+        """What is still in near memory when the iteration is over, and does not leave."""
+        found = (each() for each in self.storages)
+        return [each for each in found
+                if each is not None and each.token is self.token and not can_leave(each, self._min_bytes)]
+
     def call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Ids, list[Storage]]:
         """Takes note of all that a call has touched; returns the ids, and the storages that its backward may read."""
         producer = len(self.recorder.calls)
@@ -266,10 +273,23 @@ class Register:
         return not probe.is_held_elsewhere()
 
 
+def can_leave(storage: Storage, min_bytes: int) -> bool:
+    """Whether what an iteration left behind can be moved out of the way."""
+    return (storage.state is not State.RESIDENT or storage.root() is None
+            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
+
+
 def name_of(function: Any) -> str:
     """What a function is called: its class, since a label may have a number in it that changes (``_ * 0.25``)."""
     name: str = function._impl_name
     return name
+
+
+def makes_graphs() -> bool:
+    """Whether functions that are applied now, as those of a step of backward, are part of a graph."""
+    import chainer
+
+    return bool(chainer.config.enable_backprop)
 
 
 def retained(function: Any, hidden: Sequence[AttributePlace] | None = None) -> list[Storage]:

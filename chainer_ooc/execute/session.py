@@ -29,9 +29,10 @@ from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
+from chainer_ooc.execute.quiet import Quietude
 from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.room import UNDER_WAY, can_leave
-from chainer_ooc.execute.seen import Parameters, name_of
+from chainer_ooc.execute.room import UNDER_WAY
+from chainer_ooc.execute.seen import Parameters, can_leave, makes_graphs, name_of
 from chainer_ooc.execute.storage import LOCK, Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
@@ -66,6 +67,8 @@ class Session:
         self._left_behind: list[weakref.ref[Storage]] = []
         self._prepared = 0  # what the device had when the iteration in hand began
         self._company = Company(has_company)
+        self._quietude = Quietude(self._memory, self._parameters, self._graphs, self._company)
+        self._planned_for: tuple[config.Settings, int] | None = None
         self._disturbed = False  # the iteration in hand was, by what other threads compute
 
     # --- what the seams call ---------------------------------------------------------------------------------------
@@ -86,10 +89,14 @@ class Session:
             if self._closing:
                 return None
             if self._iteration is None or self._iteration.is_over() or self._iteration.begins_anew(function, inputs):
-                self._begin()
+                self._begin(function, inputs)
             iteration = self._iteration
             assert iteration is not None
-            iteration.before_call(function, inputs)
+            is_quiet = iteration.is_quiet(function, inputs)
+            if not is_quiet:
+                iteration.before_call(function, inputs)
+        if is_quiet:
+            return self._call_quietly(iteration, function, inputs)
         started = self._memory.backend.moment()
         with self._memory.backend.computing():
             outputs: tuple[Any, ...] = run_as(iteration.is_foreign, function._apply, inputs)
@@ -98,6 +105,15 @@ class Session:
             with LOCK:
                 if iteration is self._iteration:  # else the session was closed meanwhile, and its account has no maps
                     iteration.after_call(function, inputs, outputs, span)
+        return outputs
+
+    def _call_quietly(self, iteration: Iteration, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        with self._memory.backend.computing():
+            outputs: tuple[Any, ...] = function._apply(inputs)
+        if function.inputs is not None:
+            with LOCK:
+                if iteration is self._iteration:
+                    iteration.after_quiet_call(function, inputs, outputs)
         return outputs
 
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -125,16 +141,20 @@ class Session:
             with computing():
                 needed: list[Storage] = []
                 with LOCK:
-                    if iteration is self._iteration:
-                        iteration.makes_graphs |= not iteration.recorder.steps and _makes_graphs()
+                    is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
+                    if not is_quiet:
+                        iteration.makes_graphs |= not iteration.recorder.steps and makes_graphs()
                         needed = iteration.before_step(function)
-                started = self._memory.backend.moment()
+                started = None if is_quiet else self._memory.backend.moment()
                 with self._memory.backend.computing():
                     run_as(iteration.is_foreign, run, *arguments)
-                span = started, self._memory.backend.moment()
                 with LOCK:
-                    if iteration is self._iteration:
-                        iteration.after_step(function, needed, span)
+                    if iteration is not self._iteration:
+                        pass
+                    elif is_quiet:
+                        iteration.after_quiet_step(function)
+                    else:
+                        iteration.after_step(function, needed, (started, self._memory.backend.moment()))
         except BaseException as error:
             self._fail(error, function, 'backward')
             raise
@@ -219,16 +239,21 @@ class Session:
 
     # --- iterations ------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> None:
+    def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._uncertain = False
         self._disturbed = False
         self._company.watch()
         self._prepared = self._memory.backend.preparations()
-        self._iteration = Iteration(
+        iteration = self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             recording=self._uncertain, proven_bytes=self._proven_bytes if self.settings.budget_bytes is None else 0)
+        if (self.settings, iteration.budget_bytes) != self._planned_for:
+            self._quietude.end()  # another plan counts with all that is there
+        self._planned_for = self.settings, iteration.budget_bytes
+        iteration.open(function, inputs)
+        self._quietude.begin(iteration, iteration.following, iteration.room.unaccounted_bytes)
 
     def _end(self) -> None:
         iteration, self._iteration = self._iteration, None
@@ -260,7 +285,9 @@ class Session:
             self._graphs.miss()
         if iteration.graph is not None:
             iteration.graph.makes_graphs |= iteration.makes_graphs
-            iteration.room.tell(iteration.graph)
+            if iteration.quiet is None:
+                iteration.room.tell(iteration.graph)
+        self._quietude.is_over(iteration)
 
     def _hand_over(self, iteration: Iteration) -> None:
         """What an iteration has left and cannot be moved becomes the program's own.
@@ -268,7 +295,7 @@ class Session:
         What came from outside does so at once: the program had it before, such as a list of batches. Maps do when
         another iteration is over: until then they are those of the last loss, which most programs still have.
         """
-        left = iteration.left_behind()
+        left = iteration.register.left_behind()
         for storage in filter(None, (ref() for ref in self._left_behind)):
             if storage.token is not iteration and not can_leave(storage, self.settings.min_bytes):
                 self._memory.book(storage, 'program')
@@ -313,6 +340,7 @@ class Session:
             iteration, self._iteration = self._iteration, None
             if iteration is not None:
                 iteration.abandon()
+                self._quietude.is_over(iteration)
                 self._uncertain = self._uncertain or not self._known()
             self._memory.calm()
             self._memory.recount()
@@ -360,10 +388,3 @@ def _is_managed(inputs: Sequence[Any]) -> bool:
 
     return (chainer.config.enable_backprop and chainer.config.schedule_func is None
             and all(isinstance(each, chainer.Variable) or is_array(each) for each in inputs))
-
-
-def _makes_graphs() -> bool:
-    """Whether functions that are applied now, as those of a step of backward, are part of a graph."""
-    import chainer
-
-    return bool(chainer.config.enable_backprop)

@@ -282,6 +282,22 @@ class Transit(Budget):
             if storage.state is State.ARRIVING:
                 storage.memory.fetch(storage, exposed=False)
 
+    def synchronise(self) -> None:
+        """Waits for copies at the end of a call or step, for policies that synchronise there.
+
+            compute    [ call l ]            [ call l+1 ]        [step l+1]..[step l ]
+            copy-out             [ map of l ]                                                . waits for the swap-in
+            copy-in                                              [ map of l ]
+
+        What a call lets go of is gone before the next call begins. A swap-in that begins with a step is waited for when
+        that step has ended, whichever later step reads the map.
+
+        Source: OOC-Paleo 2.1 and 3.4 (vDNN). What differs: there a layer's swap-out runs beside the layer itself, which
+        only reads the map; here no copy begins before the map's last use in forward has ended.
+        """
+        self.settle()
+        self.arrive_all()
+
     def _forget_targets(self) -> None:
         """Lets go of the blocks that copies have written to. They live until then, though their storages may not.
 

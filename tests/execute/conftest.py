@@ -16,12 +16,19 @@ from chainer_ooc.backends.chaos.transfer import ChaosTransfer  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
 from chainer_ooc.backends.host.transfer import HostTransfer  # noqa: E402
 from chainer_ooc.classify import policies  # noqa: E402
+from chainer_ooc.execute import quiet  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
 def known_bandwidth(monkeypatch):
     """Measuring it moves 16 MiB for each session, more than all of a test's maps."""
     monkeypatch.setattr(HostBackend, 'bandwidth', lambda self: Bandwidth(1e9, 1e9, 1e-4))
+
+
+@pytest.fixture
+def nothing_quiet(monkeypatch):
+    """Takes note of every iteration, also where nothing has to leave: for tests of what is done with the notes."""
+    monkeypatch.setattr(quiet, 'moves_nothing', lambda orders: False)
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import chainer_ooc
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import manager
 
+pytestmark = pytest.mark.usefixtures('nothing_quiet')
+
 
 def batch():
     random = np.random.RandomState(0)

@@ -347,6 +347,7 @@ def test_a_forked_child_trains_and_resets_though_maps_are_away(prompt_swap_outs)
     assert found == gradients(model)
 
 
+@pytest.mark.usefixtures('nothing_quiet')
 def test_a_lost_map_is_an_error_that_says_what_to_do():
     """What backward has used is in no memory when backward begins once more, if its room was needed.
 

@@ -85,6 +85,7 @@ def test_plain_chainer_keeps_every_map_to_the_end():
     assert counts == [LAYERS] * (LAYERS + 1)
 
 
+@pytest.mark.usefixtures('nothing_quiet')
 @pytest.mark.parametrize('is_short', [False, True])
 def test_keep_gives_up_each_map_after_its_last_use_where_memory_is_short(is_short):
     model = Chain()

@@ -16,6 +16,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.states import State
 
+pytestmark = pytest.mark.usefixtures('nothing_quiet')
 LAYERS = 6
 MAP_BYTES = 128 * 128 * 4
 

@@ -95,6 +95,7 @@ def test_copies_give_the_bandwidths_and_without_copies_those_before_stay():
     assert times.costs.latency_seconds == 0.5
 
 
+@pytest.mark.usefixtures('nothing_quiet')
 def test_training_plans_again_when_its_times_were_wrong(monkeypatch):
     """The recorded times are made ten times as long as they are; after two iterations that count a plan knows."""
     monkeypatch.setattr(plans, 'measured', lambda trace: dataclasses.replace(

@@ -1,0 +1,310 @@
+"""Iterations that run as in plain Chainer, since nothing has to leave; and what happens when something has to."""
+import gc
+import threading
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+from interrupting import interrupted_at
+from ooc_networks import NETWORKS
+from ooc_training import Training, assert_same_bits, ooc, plain
+
+import chainer_ooc
+import chainer_ooc.errors
+from chainer_ooc.execute import manager, quiet
+from chainer_ooc.execute.account import Account, find
+
+UNITS, CALLS = 64, 9
+BATCH = np.linspace(-1, 1, 16 * UNITS, dtype=np.float32).reshape(16, UNITS)
+
+
+def is_quiet():
+    """Whether the iteration in hand, or the last one, has run quietly up to now."""
+    return manager.current()._iteration.quiet is not None
+
+
+class Chain(chainer.Chain):
+    """A chain of calls, of which the program can change one."""
+
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.l1, self.l2 = L.Linear(UNITS, UNITS), L.Linear(UNITS, UNITS)
+        self.change = {}
+
+    def __call__(self, x):
+        made = [chainer.Variable(x)]
+        steps = [self.l1, F.tanh, F.sigmoid, self.l2, F.relu, lambda h: h + made[2], lambda h: F.reshape(h, (-1,)),
+                 F.tanh]
+        for number, step in enumerate(steps, 1):
+            made.append(self.change.get(number, step)(made[-1]))
+        return F.sum(made[-1])
+
+
+def iterate(model, x=BATCH):
+    """One iteration; gives the bits of its loss and gradients."""
+    loss = model(x)
+    model.cleargrads()
+    loss.backward()
+    return [loss.array.tobytes(), *[each.grad.tobytes() for _, each in sorted(model.namedparams())]]
+
+
+def settled(model, **settings):
+    """Trains until iterations are quiet."""
+    for _ in range(4):
+        iterate(model)
+    assert is_quiet()
+
+
+def expected(change=None, x=BATCH):
+    """What plain Chainer makes of one iteration."""
+    model = Chain()
+    model.change = change(model) if change else {}
+    with chainer.using_config('ooc', None):
+        return iterate(model, x)
+
+
+@pytest.fixture
+def model():
+    """A chain that trains quietly."""
+    model = Chain()
+    with ooc('pooch'):
+        settled(model)
+        yield model
+
+
+@pytest.mark.parametrize('policy', chainer_ooc.policies())
+def test_every_policy_is_quiet_where_all_fits(policy):
+    model = Chain()
+    with ooc(policy):
+        found = [iterate(model) for _ in range(5)]
+        moves = chainer_ooc.stats().swap + chainer_ooc.stats().recompute
+        assert is_quiet() or moves
+        assert is_quiet() or policy not in ('keep', 'pooch', 'capacity', 'auto')
+    assert found == [expected()] * 5
+
+
+@pytest.mark.parametrize('network', sorted(NETWORKS))
+def test_networks_have_the_bits_of_plain_chainer(network):
+    with ooc('keep'):
+        training = Training(network)
+        training.iterate(5)
+        outcome = training.finish()
+    assert_same_bits(outcome, plain(network, 5))
+
+
+def test_nothing_is_known_of_what_runs_quietly(model):
+    loss = model(BATCH)
+    assert find(loss.array) is None
+    loss.backward()
+    assert chainer_ooc.stats().phase == 'run'
+    assert chainer_ooc.stats().peak_bytes == chainer_ooc.stats().predicted_peak_bytes > 0
+
+
+CHANGES = {
+    'function': lambda h: F.elu(h),
+    'two functions': lambda h: F.relu(F.tanh(h)),
+    'none': lambda h: h,
+    'other shape': lambda h: F.concat((h, h), axis=0),
+    'batch': lambda h: h + np.float32(2) * chainer.Variable(np.ones(h.shape, np.float32)),
+    'parameter': lambda h: h * chainer.Parameter(np.full(h.shape, 2, np.float32)),
+    'itself': lambda h: h + h,
+    'no graph': lambda h: h * F.tanh(np.full(h.shape, 0.5, np.float32)),
+}
+
+
+@pytest.mark.parametrize('change', sorted(CHANGES))
+@pytest.mark.parametrize('number', [1, 2, 3, 5, 6, 8])
+def test_another_call_anywhere_is_another_graph(model, number, change):
+    def changed(model):
+        first = model.l1 if number == 1 else lambda h: h  # whose parameters must get gradients all the same
+        also = {6: lambda h: h * h} if change == 'other shape' else {}  # what is added there would have another shape
+        return {number: lambda h: CHANGES[change](first(h)), **also}
+
+    want = expected(changed)
+    model.change = changed(model)
+    for _ in range(3):
+        assert iterate(model) == want
+    model.change = {}
+    for _ in range(4):
+        assert iterate(model) == expected()
+
+
+def test_another_batch_size_is_another_graph(model):
+    for x in (BATCH[:8], BATCH, BATCH[:4], BATCH[:8]):
+        assert iterate(model, x) == expected(x=x)
+
+
+def test_inputs_that_change_places_are_another_graph():
+    """The same functions of the same forms, wired otherwise."""
+    def run(swapped):
+        x = chainer.Variable(BATCH.copy())
+        a, b = F.tanh(x), F.sigmoid(x)
+        F.sum(F.exp(b if swapped else a) * a).backward()
+        return x.grad.tobytes()
+
+    want = run(False), run(True)
+    with ooc('keep'):
+        for _ in range(4):
+            assert run(False) == want[0]
+        assert is_quiet()
+        assert run(True) == want[1]
+        assert not is_quiet()
+
+
+class Pressing(chainer.FunctionNode):
+    """Does something in the middle of its forward or backward, as a device does that has no room."""
+
+    act = staticmethod(lambda way: None)
+
+    def forward(self, inputs):
+        self.retain_inputs((0,))
+        self.act('forward')
+        return inputs[0] * 2,
+
+    def backward(self, indexes, gradients):
+        self.act('backward')
+        x, = self.get_retained_inputs()
+        return gradients[0] * 2 + x * 0,
+
+
+@pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all', 'sublinear'])
+@pytest.mark.parametrize('where', ['forward', 'backward'])
+@pytest.mark.parametrize('number', [2, 5, 8])
+def test_what_the_device_has_no_room_for_leaves(monkeypatch, policy, where, number):
+    model = Chain()
+    model.change = {number: lambda h: Pressing().apply((h,))[0]}
+    want = expected(lambda other: model.change)
+    with ooc(policy):
+        for _ in range(4):
+            iterate(model)
+
+        def press(way):
+            if way == where:
+                iteration = manager.current()._iteration
+                iteration._relieve(10**9)
+                assert iteration.quiet is None
+
+        monkeypatch.setattr(Pressing, 'act', staticmethod(press))
+        assert iterate(model) == want
+        monkeypatch.undo()
+        for _ in range(3):
+            assert iterate(model) == want
+
+
+def account_is_true():
+    """Whether each map that is near and whose storage is known counts once."""
+    blocks = [each for each in Account._blocks.values() if each.root() is not None and each.kind == 'maps']
+    return manager.current()._memory.bytes_of('maps') == sum(each.nbytes for each in blocks)
+
+
+def test_what_earlier_iterations_left_counts_when_a_budget_is_short(model):
+    """Losses that the program holds keep their graphs, of which nothing was known."""
+    losses = [model(BATCH) for _ in range(1)]
+    for loss in losses:
+        loss.backward()
+    kept = model(BATCH)
+    kept.backward()
+    floor = None
+    with ooc('swap-all', budget=1):
+        try:
+            iterate(model)
+        except chainer_ooc.errors.InfeasibleBudgetError as error:
+            floor = error.floor_bytes
+    with ooc('swap-all', budget=int(floor * 1.02) + 1):
+        for _ in range(3):
+            assert iterate(model) == expected()
+            assert chainer_ooc.stats().peak_bytes <= floor * 1.02 + 1
+        assert not is_quiet()
+        assert account_is_true()
+    del losses, kept
+
+
+def test_graphs_that_pile_up_are_counted():
+    """A program that holds every loss, within a budget that some of the graphs fill."""
+    model = Chain()
+    with ooc('keep'):
+        settled(model)
+        budget = 4 * chainer_ooc.stats().peak_bytes
+    losses, were_quiet = [], []
+    with ooc('pooch', budget=budget):
+        for _ in range(4):
+            iterate(model)
+        for _ in range(20):
+            loss = model(BATCH)
+            model.cleargrads()
+            loss.backward()
+            losses.append(loss)
+            were_quiet.append(is_quiet())
+        assert chainer_ooc.stats().peak_bytes <= budget
+        assert account_is_true()
+    assert were_quiet[0]
+    assert not all(were_quiet)
+
+
+def test_another_thread_that_takes_a_map_ends_it(model):
+    loss = model(BATCH)
+    assert is_quiet()
+    found = []
+
+    def work():
+        with ooc('swap-all'):
+            found.append(F.tanh(loss).array.tobytes())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [F.tanh(loss.array).array.tobytes()]
+    loss.backward()
+    assert not is_quiet()
+    chainer_ooc.reset()
+
+
+def test_backward_twice_and_of_a_part(model):
+    for _ in range(2):
+        x = chainer.Variable(BATCH.copy())
+        h = F.tanh(model.l1(x))
+        loss = F.sum(h * h)
+        loss.backward(retain_grad=True)
+        first = x.grad.copy()
+        loss.backward()
+        np.testing.assert_array_equal(x.grad, first * 2)
+
+
+def test_double_backprop_is_noticed():
+    def run():
+        x = chainer.Variable(BATCH.copy())
+        y = F.sum(F.tanh(x) ** 2)
+        gradient, = chainer.grad([y], [x], enable_double_backprop=True)
+        F.sum(gradient ** 2).backward()
+        return x.grad.tobytes()
+
+    want = run()
+    with ooc('pooch'):
+        assert [run() for _ in range(6)] == [want] * 6
+        assert not is_quiet()
+
+
+@pytest.mark.parametrize('policy', ['keep', 'pooch'])
+def test_interrupts_between_any_two_lines(policy):
+    model, want = Chain(), expected()
+    with ooc(policy):
+        settled(model)
+        number = 1
+        while interrupted_at(number, lambda: iterate(model), 'line', lambda code: code.co_filename == quiet.__file__):
+            assert iterate(model) == want
+            number += 3
+        assert number > 100
+        for _ in range(4):
+            assert iterate(model) == want
+        assert is_quiet()
+
+
+def test_nothing_is_left_behind(model):
+    iterate(model)
+    chainer_ooc.reset()
+    gc.collect()
+    assert not Account._blocks
