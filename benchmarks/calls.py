@@ -6,7 +6,8 @@
 The time of a memory manager must grow with what happens, not with what there is: per call it must not depend on how
 many feature maps are alive. So networks of 50 to 800 calls run with the default budget and with a short one, a share
 of the in-core peak, under which maps leave all the time; with nothing held by the program, with all its Variables in a
-list, and with three arrays in four, which can then not leave. Time over calls on a straight line has the exponent 1.
+list, and with three arrays in four, which can then not leave. Small layers with ReLU, and blocks of ResNet50 with small
+maps, have the default budget, under which nothing has to leave. Time over calls on a straight line has the exponent 1.
 And the recursive network of Chainer's sentiment example runs with a short budget: there all calls share one storage,
 the thin stack.
 
@@ -43,6 +44,8 @@ from chainer_ooc.report.table import Column, Table, megabytes, plain, seconds
 
 WORKER = pathlib.Path(__file__).with_name('calls_worker.py')
 TREES = (Size(units=30, leaves=20), Size(units=100, leaves=40), Size(units=300, leaves=60))
+#: Of the short budget's share, the budgets of a work, None for the default; all others have the short one alone.
+SHARES = {'chain': lambda short: [None, short], 'perceptron': lambda short: [None], 'residual': lambda short: [None]}
 GREEN, PURPLE = '#009E73', '#CC79A7'
 STYLES = {'keep': (GREEN, 's'), 'pooch': (ORANGE, 'o'), 'swap-all': (BLUE, '^'), 'tensor-cache': (PURPLE, 'D')}
 
@@ -107,7 +110,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument('--calls', nargs='+', type=positive, default=[50, 100, 200, 400, 800], metavar='N',
                         help='(%(default)s)')
     parser.add_argument('--array-bytes', type=positive, default=4096, metavar='BYTES',
-                        help='each map of a chain (%(default)s)')
+                        help='each map of a chain, and of others as a measure (%(default)s)')
     parser.add_argument('--share', type=float, default=0.3, metavar='X',
                         help='of what the program does not hold of the in-core peak: the short budget (%(default)s)')
     parser.add_argument('--pairs', type=positive, default=7, metavar='N', help='timed pairs (%(default)s)')
@@ -122,7 +125,7 @@ def series_of(arguments: argparse.Namespace) -> Iterable[list[dict[str, Any]]]:
     for work in arguments.works:
         trees = work == 'thin-stack'
         sizes = TREES if trees else [Size(calls, arguments.array_bytes) for calls in sorted(arguments.calls)]
-        for share in [None, arguments.share] if work == 'chain' else [arguments.share]:
+        for share in SHARES.get(work, lambda short: [short])(arguments.share):
             for policy in arguments.policies:
                 if trees and policy not in ('pooch', 'swap-all'):
                     continue

@@ -114,6 +114,63 @@ class ArraysHeld(Chain):
             kept.append(h.array)
 
 
+class Perceptron(Work):
+    """Pairs of a small layer and ReLU."""
+
+    def __init__(self, size: Size) -> None:
+        pairs = max(1, (size.calls - 1) // 2)
+        units = max(1, size.array_bytes // 512)
+        self.calls = 2 * pairs + 1
+        numpy.random.seed(SEED)
+        self._model = chainer.Sequential(
+            *[layer for _ in range(pairs) for layer in (L.Linear(units, units), F.relu)])
+        self._x = numpy.random.RandomState(SEED).uniform(-1, 1, (4, units)).astype(numpy.float32)
+
+    def run(self) -> Sequence[numpy.ndarray]:
+        return _trained(self._model, F.sum(self._model(self._x)))
+
+
+class Bottleneck(chainer.Chain):
+    """A block of ResNet50 with few channels: ten calls."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        narrow = max(1, channels // 4)
+        with self.init_scope():
+            self.convs = chainer.ChainList(
+                L.Convolution2D(channels, narrow, 1, nobias=True),
+                L.Convolution2D(narrow, narrow, 3, pad=1, nobias=True),
+                L.Convolution2D(narrow, channels, 1, nobias=True))
+            self.norms = chainer.ChainList(
+                L.BatchNormalization(narrow), L.BatchNormalization(narrow), L.BatchNormalization(channels))
+
+    def forward(self, x: chainer.Variable) -> chainer.Variable:
+        h = F.relu(self.norms[0](self.convs[0](x)))
+        h = F.relu(self.norms[1](self.convs[1](h)))
+        return F.relu(self.norms[2](self.convs[2](h)) + x)
+
+
+class Residual(Work):
+    """Blocks of ResNet50 with small maps."""
+
+    def __init__(self, size: Size) -> None:
+        blocks = max(1, size.calls // 10)
+        channels = max(4, size.array_bytes // 256)
+        self.calls = 10 * blocks + 1
+        numpy.random.seed(SEED)
+        self._model = chainer.Sequential(*[Bottleneck(channels) for _ in range(blocks)])
+        self._x = numpy.random.RandomState(SEED).uniform(-1, 1, (4, channels, 4, 4)).astype(numpy.float32)
+
+    def run(self) -> Sequence[numpy.ndarray]:
+        return _trained(self._model, F.sum(self._model(chainer.Variable(self._x))))
+
+
+def _trained(model: chainer.Link, loss: chainer.Variable) -> list[numpy.ndarray]:
+    model.cleargrads()
+    loss.backward()
+    return [loss.array, *[each.grad for _, each in sorted(model.namedparams())]]
+
+
 # --- trees -----------------------------------------------------------------------------------------------------------
 
 
@@ -253,4 +310,5 @@ class ThinStack(Work):
 
 
 WORKS: Mapping[str, Callable[[Size], Work]] = {
-    'chain': Chain, 'variables': VariablesHeld, 'arrays': ArraysHeld, 'thin-stack': ThinStack}
+    'chain': Chain, 'perceptron': Perceptron, 'residual': Residual, 'variables': VariablesHeld,
+    'arrays': ArraysHeld, 'thin-stack': ThinStack}
