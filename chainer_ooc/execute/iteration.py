@@ -194,7 +194,7 @@ class Iteration(Quietly):
         """A backward pass begins: old gradients are gone now, and what somebody else holds is known."""
         if self.quiet is not None:
             if not self.quiet.begin_backward():
-                self.speak()
+                self.differ()
             return
         if not self._in_backward:
             held = self._departures.begin_backward()

@@ -47,6 +47,9 @@ FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program
 #: gets a plan all the same.
 MOST_PREPARING = 2
 
+#: So often a graph that runs quietly (`quiet`) may turn out to be another.
+MOST_DIFFERENCES = 3
+
 #: How finely estimates grow: by a fourth root of two.
 ESTIMATES_PER_DOUBLING = 4
 
@@ -69,6 +72,7 @@ class Graph:
         number: it was the so-many-th to be recorded, from 1 on.
         has_returned: it was met again.
         makes_graphs: its backward pass does, as in double backprop.
+        differences: how often it seemed to run quietly, and was another one.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
         is_loaded: its plan is in the file that it came from.
@@ -90,6 +94,7 @@ class Graph:
     number: int = 0
     has_returned: bool = False
     makes_graphs: bool = False
+    differences: int = 0
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _followed: list[Plan] = field(default_factory=list)
@@ -139,9 +144,10 @@ class Graph:
         self.times = Times(measured(trace))
         self._plan_anew(trace)
 
-    def is_measured_alone(self) -> bool:
-        """Whether what its calls allocate was measured here, in an iteration of one graph."""
-        return self.is_metered and not self.is_estimate and not self.is_loaded and not self.makes_graphs
+    def may_be_quiet(self) -> bool:
+        """Whether all that it does was measured, and is its own; one that often turns out to be another is not."""
+        return (self.is_metered and not self.is_estimate and not self.is_loaded and not self.makes_graphs
+                and self.differences < MOST_DIFFERENCES and all(each.call >= 0 for each in self.trace.steps))
 
     def is_recorded(self, iterations: int) -> bool:
         """Whether so many iterations were recorded that count."""

@@ -45,13 +45,14 @@ class Quiet:
         has_room: whether the device has so many bytes more.
 
     Attributes:
+        graph: the known one.
         nbytes: of all of its maps.
         peak_bytes: the most that is allocated at once beside them.
         in_backward: a backward pass has begun.
     """
 
     def __init__(self, graph: Graph, parameters: Parameters, has_room: Callable[[int], bool]):
-        trace = graph.trace
+        self.graph, trace = graph, graph.trace
         self.nbytes = sum(each.nbytes for each in trace.maps)
         self.peak_bytes = max([each.peak_bytes + each.other_bytes for each in trace.calls]
                               + [each.peak_bytes + each.other_bytes for each in trace.steps])
@@ -61,6 +62,7 @@ class Quiet:
         self._functions: list[weakref.ref[Any]] = []
         self._number_of: dict[int, int] = {}
         self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
+        self._seen: set[int] = set()  # of these
         self._next_step = 0
         self._sessions_made = Company.made  # another thread's may be given maps, and rely on them
         self.in_backward = False
@@ -87,8 +89,8 @@ class Quiet:
     def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
         """The call has run; False if its outputs are not those of the recording, or the device has little room left."""
         position = len(self._functions)
-        self._number_of[id(function)] = position
         self._functions.append(weakref.ref(function))
+        self._number_of[id(function)] = position
         call = self._calls[position]
         return (len(outputs) == len(call.outputs) and call.signature.endswith(f' -> {forms(outputs)}')
                 and (position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes)))
@@ -103,8 +105,7 @@ class Quiet:
         if number < 0:
             return False
         outputs = self._calls[number].outputs
-        rank = 0 if len(outputs) == 1 else [ref() is node for ref in creator.outputs].index(True)
-        return outputs[rank] == map_id
+        return any(ref() is node and each == map_id for ref, each in zip(creator.outputs, outputs, strict=False))
 
     def _is_outside(self, given: Any, map_id: int) -> bool:
         """The same for what no function has made."""
@@ -117,7 +118,8 @@ class Quiet:
         ref, known = self._batches.get(id(root), (None, -1))
         if ref is not None and ref() is root:
             return known == map_id
-        is_new = map_id not in [known for _, known in self._batches.values()]
+        is_new = map_id not in self._seen
+        self._seen.add(map_id)
         self._batches[id(root)] = weakref.ref(root), map_id
         return is_new and self._maps[map_id].producer is None
 
@@ -186,7 +188,7 @@ class Quietly(abc.ABC):
         """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""
         if self.quiet is not None and not (
                 self.quiet.expects_step(function) if inputs is None else self.quiet.expects_call(function, inputs)):
-            self.speak()
+            self.differ()
         return self.quiet is not None
 
     def after_quiet_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -194,7 +196,7 @@ class Quietly(abc.ABC):
         if self.quiet is None:  # the device had no room for it
             self.after_call(function, inputs, outputs, (moment := self.leave(), moment))
         elif not self.quiet.note_call(function, outputs):
-            self.speak()
+            self.differ()
 
     def after_quiet_step(self, function: Any) -> None:
         """It has run."""
@@ -202,6 +204,12 @@ class Quietly(abc.ABC):
             self.after_step(function, retained(function), (moment := self.leave(), moment))
         else:
             self.quiet.note_step()
+
+    def differ(self) -> None:
+        """It is another graph than the one that it seemed to be."""
+        if self.quiet is not None:
+            self.quiet.graph.differences += 1
+        self.speak()
 
     def speak(self) -> None:
         """Takes note of all that has run and is alive, and goes on like an unknown iteration."""
@@ -263,7 +271,7 @@ class Quietude:
     def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int) -> None:
         """An iteration begins, and follows a graph or none: it runs quietly, or those before it do so no more."""
         graph = following.graph
-        if (graph is not None and not iteration.recorded and graph.is_measured_alone() and self._graphs.is_only(graph)
+        if (graph is not None and not iteration.recorded and graph.may_be_quiet() and self._graphs.is_only(graph)
                 and moves_nothing(following.orders) and not self._company.has_sessions()
                 and not self._memory.is_relied_on()):
             quiet = Quiet(graph, self._parameters, self._memory.has_room)
@@ -285,9 +293,9 @@ class Quietude:
 
     def end(self) -> None:
         """Takes note of what earlier iterations have left: something may have to leave now."""
-        before, self._before = self._before, []
-        for iteration, _ in before:
-            iteration.speak()
+        while self._before:
+            self._before[0][0].speak()
+            del self._before[0]
 
 
 def moves_nothing(orders: Orders) -> bool:

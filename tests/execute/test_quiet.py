@@ -155,6 +155,35 @@ def test_inputs_that_change_places_are_another_graph():
         assert not is_quiet()
 
 
+def test_a_graph_that_often_is_another_is_always_taken_note_of(model):
+    """Else each iteration would begin quietly, differ, and have the next one recorded."""
+    want, other = expected(), expected(lambda model: {8: CHANGES['function']})
+    quiet_ones = 0
+    for number in range(30):
+        model.change = {8: CHANGES['function']} if number % 3 == 2 else {}
+        assert iterate(model) == (other if model.change else want)
+        quiet_ones += is_quiet()
+    assert quiet_ones < 6
+
+
+def test_a_step_that_forward_did_not_see_is_taken_note_of():
+    """Backward goes on into the graphs of earlier iterations, which nothing has cut off."""
+    def run(count):
+        weight, h, found = chainer.Parameter(np.full((16, UNITS), 0.5, np.float32)), chainer.Variable(BATCH), []
+        for _ in range(count):
+            h = F.tanh(h * weight)
+            loss = F.sum(h)
+            weight.cleargrad()
+            loss.backward(retain_grad=True)
+            found.append(weight.grad.tobytes())
+        return found
+
+    want = run(8)
+    with ooc('keep'):
+        assert run(8) == want
+        assert not is_quiet()
+
+
 class Pressing(chainer.FunctionNode):
     """Does something in the middle of its forward or backward, as a device does that has no room."""
 
