@@ -334,12 +334,12 @@ class Iteration(Quietly):
                              self.settings.workspace_bytes)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
 
-    def timing(self) -> Timing | None:
-        """What it took, if it followed a plan from its beginning to its end."""
+    def timing(self) -> Callable[[], Timing] | None:
+        """Gives what will know what it took, and waits for the device then; None if it followed no plan to its end."""
         graph, plan, recorder = self.following.graph, self.following.orders.plan, self.recorder
         if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
             return None
-        return timing_of(recorder.seconds(self._memory.backend), self._memory.tally, plan.seconds)
+        return functools.partial(timing_of, recorder, self._memory.tally.snapshot(), plan.seconds)
 
     def leave(self) -> Any:
         """The graph is followed no more; gives the moment."""

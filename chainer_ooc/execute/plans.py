@@ -153,14 +153,16 @@ class Graph:
         """Whether so many iterations were recorded that count."""
         return self.recordings - min(self.preparing, MOST_PREPARING) >= iterations
 
-    def note_timing(self, timing: Timing) -> None:
-        """An iteration has followed its plan: the next ones get another if it took longer or shorter than expected.
+    def note_timing(self, plan: Plan | None, timing: Callable[[], Timing]) -> None:
+        """An iteration has followed a plan: the next ones get another if it took longer or shorter than expected.
 
         The first one under a plan tells nothing: its memory is new, and far memory grows. A plan from a file stays.
         """
-        if self.plan is not None and not any(self.plan is each for each in self._followed):
-            self._followed.append(self.plan)
-        elif not self.is_loaded and self.times.note(timing):
+        if plan is None or plan is not self.plan:
+            return
+        if not any(plan is each for each in self._followed):
+            self._followed.append(plan)
+        elif not self.is_loaded and self.times.note(timing()):
             self._forget_orders()
 
     def note_shortage(self, missing_bytes: int) -> None:

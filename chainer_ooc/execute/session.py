@@ -11,6 +11,7 @@ refuses in its own words, and those that a static graph records.
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -65,6 +66,7 @@ class Session:
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
         self._left_behind: list[weakref.ref[Storage]] = []
+        self._timed: Callable[[], None] | None = None  # of the last iteration, which a device may still be at
         self._prepared = 0  # what the device had when the iteration in hand began
         self._company = Company(has_company)
         self._quietude = Quietude(self._memory, self._parameters, self._graphs, self._company)
@@ -261,6 +263,9 @@ class Session:
         if iteration is None:
             return
         prepares = self._memory.backend.preparations() > self._prepared
+        if self._timed is not None:
+            self._timed()
+            self._timed = None
         trace = iteration.close()
         if self.settings.budget_bytes is None and iteration.finished:
             self._proven_bytes = iteration.budget_bytes
@@ -280,7 +285,7 @@ class Session:
             if timing is not None:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 if not prepares:
-                    iteration.graph.note_timing(timing)
+                    self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
         elif iteration.finished:
             self._graphs.miss()
         if iteration.graph is not None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from chainer_ooc.backends.base import Transfer
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.record.recorder import Recorder
 
 #: A plan is made again when its predicted time is off by more than this factor, either way.
 PART_FACTOR = 1.1
@@ -60,10 +61,10 @@ class Timing:
         return max(0.0, self.write_seconds + self.read_seconds - self.waited_seconds)
 
 
-def timing_of(seconds: Sequence[float], tally: Tally, predicted_seconds: float) -> Timing:
-    """Sums up an iteration that has ended; `seconds` are those of its computations, in order."""
-    return Timing(tuple(seconds), tally.seconds, predicted_seconds, tally.stall_seconds, tally.recomputed_seconds,
-                  *_sums(tally.written), *_sums(tally.read))
+def timing_of(recorder: Recorder, tally: Tally, predicted_seconds: float) -> Timing:
+    """Sums up an iteration that has ended; waits until the device has come to its end."""
+    return Timing(tuple(recorder.seconds(tally.device)), tally.seconds, predicted_seconds, tally.stall_seconds,
+                  tally.recomputed_seconds, *_sums(tally.written), *_sums(tally.read))
 
 
 def _sums(transfers: Sequence[Transfer]) -> tuple[int, float]:

@@ -7,9 +7,10 @@ from ooc_training import Training, ooc, train
 
 import chainer_ooc
 from chainer_ooc.cost.costs import Costs, measured
-from chainer_ooc.execute import plans
+from chainer_ooc.execute import manager, plans
 from chainer_ooc.execute.recipe import Recipe
 from chainer_ooc.execute.times import PART_FACTOR, Times, Timing
+from chainer_ooc.record.recorder import Recorder
 
 COSTS = Costs((1.0, 2.0), 10.0, 20.0, 0.5)
 TIMING = Timing(seconds=(1.0, 2.0), total_seconds=3.0, predicted_seconds=3.0, waited_seconds=0.0,
@@ -97,18 +98,34 @@ def test_copies_give_the_bandwidths_and_without_copies_those_before_stay():
 
 @pytest.mark.usefixtures('nothing_quiet')
 def test_training_plans_again_when_its_times_were_wrong(monkeypatch):
-    """The recorded times are made ten times as long as they are; after two iterations that count a plan knows."""
+    """The recorded times are made ten times as long as they are; when two iterations that count are over a plan knows.
+
+    What an iteration took is asked when the next one has ended: a device may be behind.
+    """
     monkeypatch.setattr(plans, 'measured', lambda trace: dataclasses.replace(
         measured(trace), seconds=tuple(10 * each for each in measured(trace).seconds)))
     with ooc('pooch'):
         training = Training('residual')
         predicted = []
-        for _ in range(6):
+        for _ in range(7):
             training.iterate()
             predicted.append(chainer_ooc.stats().predicted_seconds)
         training.finish()
     assert predicted[0] is None
-    assert predicted[1] == predicted[2] == predicted[3] > 3 * predicted[4]
+    assert predicted[1] == predicted[2] == predicted[3] == predicted[4] > 3 * predicted[5]
+
+
+def test_no_iteration_waits_for_the_one_before(monkeypatch):
+    """A device may still be at its end: what it took is asked one iteration later."""
+    begun, asked, seconds = [], [], Recorder.seconds
+    monkeypatch.setattr(Recorder, 'seconds', lambda recorder, backend: (
+        asked.append(len(begun) - begun.index(recorder)), seconds(recorder, backend))[1])
+    with ooc('swap-all'):
+        training = Training('residual')
+        for _ in range(6):
+            training.iterate()
+            begun.append(manager.current()._iteration.recorder)
+    assert asked == [1, 2, 2], 'the recording at once, and what followed its plan later, but for the first'
 
 
 def test_recomputed_calls_do_not_count_as_stalls(verdict_mixes, monkeypatch):
