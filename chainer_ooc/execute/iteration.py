@@ -44,7 +44,7 @@ from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.transit import COPY_IN, Context
 from chainer_ooc.execute.writes import Writes
 from chainer_ooc.quantities import format_bytes
-from chainer_ooc.record.recorder import Recorder, Span, forms
+from chainer_ooc.record.recorder import Recorder, Span
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
 
@@ -75,8 +75,7 @@ class Iteration:
         self.settings = settings
         self.budget_bytes = budget_bytes
         self.recorder = Recorder()
-        self.finished = False
-        self.recorded = recording
+        self.finished, self.recorded = False, recording
         self.graph: Graph | None = None
         self._in_backward = False
         self._memory = memory
@@ -299,9 +298,10 @@ class Iteration:
         return self.finished or not self._functions
 
     def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
-        """Whether its forward pass was complete, and comes once more before anybody has run backward."""
-        return (not self.recorded and not self._in_backward and self.following.is_complete(len(self.recorder.calls))
-                and self.following.is_repeated(name_of(function), forms([array_of(each) for each in inputs])))
+        """See `Following.begins_anew`; what reads a map of this iteration is part of it."""
+        return (not self._in_backward
+                and self.following.begins_anew(len(self.recorder.calls), self.recorded, function, inputs)
+                and not any(each is not None and each.token is self for each in map(find, map(array_of, inputs))))
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""

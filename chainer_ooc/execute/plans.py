@@ -232,6 +232,11 @@ class Graph:
         self._estimates[doublings].used = self.used
         return self._estimates[doublings]
 
+    def begins_with(self, label: str, arguments: str) -> bool:
+        """Whether its first call is of this function, with inputs of these forms."""
+        first = self.trace.calls[0]
+        return (first.label, first.arguments) == (label, arguments)
+
     def starts_like(self, signatures: Sequence[str]) -> bool:
         """Whether the graph begins with these calls."""
         return self.signatures[:len(signatures)] == tuple(signatures)
@@ -260,8 +265,7 @@ class Graphs:
     def beginning_with(self, label: str, arguments: str) -> Graph | None:
         """The latest graph whose first call is of this function, with inputs of these forms."""
         for graph in reversed(self._graphs.values()):
-            first = graph.trace.calls[0]
-            if (first.label, first.arguments) == (label, arguments):
+            if graph.begins_with(label, arguments):
                 return graph
         return None
 
