@@ -7,14 +7,18 @@ same beginning takes over, or none does, and the iteration goes on without order
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.expected import Models
 from chainer_ooc.execute.orders import NO_ORDERS
+from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
+from chainer_ooc.execute.seen import name_of
 from chainer_ooc.execute.storage import Storage
+from chainer_ooc.record.recorder import forms
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 
@@ -46,6 +50,7 @@ class Following:
         self._reserve = reserve
         self._has_cut_off = has_cut_off
         self._next_swap_in = 0
+        self._mode = _mode()
 
     def batch_bytes(self, label: str, arguments: str, first_bytes: int) -> int:
         """Of the graph that begins with this call, the bytes of maps from outside, as far as they are known.
@@ -101,16 +106,23 @@ class Following:
         steps = self.graph.trace.steps if self.graph is not None else ()
         return steps[number] if number < len(steps) else None
 
-    def is_complete(self, position: int) -> bool:
-        """Whether the graph has no further call."""
-        return self.graph is not None and position == len(self.graph.trace.calls)
+    def begins_anew(self, position: int, recorded: bool, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether a call begins another forward pass, and nobody will run this one backward.
 
-    def is_repeated(self, label: str, arguments: str) -> bool:
-        """Whether a call after its last is its first once more, and no other known graph goes on like that."""
-        assert self.graph is not None
-        first = self.graph.trace.calls[0]
-        return (first.label, first.arguments) == (label, arguments) and not self._graphs.go_on(
-            self.graph.signatures, label, arguments)
+        Either the graph is complete, and its first call comes again, which no known graph does there; while it is
+        recorded, what comes may be part of it. Or no graph is followed, and one that is known begins in another mode of
+        Chainer's (``chainer.config.train``), as a training after an evaluation.
+        """
+        if self.graph is None:
+            is_likely = _mode() is not self._mode
+        else:
+            is_likely = not recorded and position == len(self.graph.trace.calls)
+        if not is_likely:
+            return False
+        label, arguments = name_of(function), forms([array_of(each) for each in inputs])
+        known = self.graph or self._graphs.beginning_with(label, arguments)
+        return known is not None and known.begins_with(label, arguments) and not (
+            self.graph is not None and self._graphs.go_on(self.graph.signatures, label, arguments))
 
     def check_call(self, calls: Sequence[Call]) -> None:
         """Compares the latest call with the graph's."""
@@ -201,3 +213,9 @@ def note_lost(storage: Storage) -> None:
     graph = getattr(storage.token, 'graph', None)
     if graph is not None:
         graph.note_reuse(range(len(graph.trace.maps)))
+
+
+def _mode() -> object:
+    import chainer
+
+    return chainer.config.train

@@ -45,7 +45,7 @@ from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.transit import COPY_IN, Context
 from chainer_ooc.execute.writes import Writes
 from chainer_ooc.quantities import format_bytes
-from chainer_ooc.record.recorder import Recorder, Span, forms
+from chainer_ooc.record.recorder import Recorder, Span
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
 
@@ -311,10 +311,11 @@ class Iteration(Quietly):
         return self.finished or not (self._functions or (self.quiet is not None and self.quiet.is_alive()))
 
     def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
-        """Whether its forward pass was complete, and comes once more before anybody has run backward."""
+        """See `Following.begins_anew`; what reads a map of this iteration is part of it."""
         calls = len(self.recorder.calls) if self.quiet is None else self.quiet.calls()
-        return (not self.recorded and not self._in_backward and self.following.is_complete(calls)
-                and self.following.is_repeated(name_of(function), forms([array_of(each) for each in inputs])))
+        return (not self._in_backward and self.following.begins_anew(calls, self.recorded, function, inputs)
+                and not (self.quiet is not None and self.quiet.is_read_by(inputs))
+                and not any(each is not None and each.token is self for each in map(find, map(array_of, inputs))))
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""

@@ -47,9 +47,6 @@ FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program
 #: gets a plan all the same.
 MOST_PREPARING = 2
 
-#: So often a graph that runs quietly (`quiet`) may turn out to be another.
-MOST_DIFFERENCES = 3
-
 #: How finely estimates grow: by a fourth root of two.
 ESTIMATES_PER_DOUBLING = 4
 
@@ -145,9 +142,9 @@ class Graph:
         self._plan_anew(trace)
 
     def may_be_quiet(self) -> bool:
-        """Whether all that it does was measured, and is its own; one that often turns out to be another is not."""
+        """Whether all that it does was measured here, and is its own."""
         return (self.is_metered and not self.is_estimate and not self.is_loaded and not self.makes_graphs
-                and self.differences < MOST_DIFFERENCES and all(each.call >= 0 for each in self.trace.steps))
+                and all(each.call >= 0 for each in self.trace.steps))
 
     def is_recorded(self, iterations: int) -> bool:
         """Whether so many iterations were recorded that count."""
@@ -244,6 +241,11 @@ class Graph:
         self._estimates[doublings].used = self.used
         return self._estimates[doublings]
 
+    def begins_with(self, label: str, arguments: str) -> bool:
+        """Whether its first call is of this function, with inputs of these forms."""
+        first = self.trace.calls[0]
+        return (first.label, first.arguments) == (label, arguments)
+
     def starts_like(self, signatures: Sequence[str]) -> bool:
         """Whether the graph begins with these calls."""
         return self.signatures[:len(signatures)] == tuple(signatures)
@@ -272,8 +274,7 @@ class Graphs:
     def beginning_with(self, label: str, arguments: str) -> Graph | None:
         """The latest graph whose first call is of this function, with inputs of these forms."""
         for graph in reversed(self._graphs.values()):
-            first = graph.trace.calls[0]
-            if (first.label, first.arguments) == (label, arguments):
+            if graph.begins_with(label, arguments):
                 return graph
         return None
 

@@ -35,6 +35,9 @@ from chainer_ooc.record.recorder import Span, forms
 #: After so many calls the program itself may have taken what was free.
 LOOK_EVERY = 16
 
+#: So often a graph may turn out to be another before it is always taken note of.
+MOST_DIFFERENCES = 3
+
 
 class Quiet:
     """What has run of an iteration, as far as it is that of a known graph.
@@ -74,6 +77,12 @@ class Quiet:
     def calls(self) -> int:
         """How many have run."""
         return len(self._functions)
+
+    def is_read_by(self, inputs: Sequence[Any]) -> bool:
+        """Whether any of a call's inputs was made here."""
+        nodes = [getattr(each, '_node', None) for each in inputs]
+        return any(each is not None and each._creator_node is not None and self._number(each._creator_node) >= 0
+                   for each in nodes)
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -271,7 +280,8 @@ class Quietude:
     def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int) -> None:
         """An iteration begins, and follows a graph or none: it runs quietly, or those before it do so no more."""
         graph = following.graph
-        if (graph is not None and not iteration.recorded and graph.may_be_quiet() and self._graphs.is_only(graph)
+        if (graph is not None and not iteration.recorded and graph.may_be_quiet()
+                and graph.differences < MOST_DIFFERENCES and self._graphs.is_only(graph)
                 and moves_nothing(following.orders) and not self._company.has_sessions()
                 and not self._memory.is_relied_on()):
             quiet = Quiet(graph, self._parameters, self._memory.has_room)

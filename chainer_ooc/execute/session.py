@@ -271,7 +271,7 @@ class Session:
             self._proven_bytes = iteration.budget_bytes
         self._memory.calm()  # what is still leaving would count as standing in the next plan
         self._hand_over(iteration)
-        self._uncertain = self._uncertain or iteration.following.left
+        self._uncertain = self._uncertain or (iteration.following.left and iteration.finished)
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
             iteration.graph.is_disturbed = self._disturbed
@@ -286,8 +286,10 @@ class Session:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 if not prepares:
                     self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
-        elif iteration.finished:
-            self._graphs.miss()
+        else:
+            iteration.graph = None  # it was taken for one at first
+            if iteration.finished:
+                self._graphs.miss()
         if iteration.graph is not None:
             iteration.graph.makes_graphs |= iteration.makes_graphs
             if iteration.quiet is None:

@@ -143,6 +143,23 @@ def forward_left_alone():
     return iterate
 
 
+def evaluation_with_a_graph():
+    """An evaluation without `no_backprop_mode`, whose last outputs live until the training goes on."""
+    model = Convolutions()
+    optimizer, kept = chainer.optimizers.Adam().setup(model), []
+
+    def iterate(number):
+        x, t = images(number)
+        kept[:] = [F.softmax_cross_entropy(model(x), t)]
+        model.cleargrads()
+        kept[0].backward()
+        optimizer.update()
+        with chainer.using_config('train', False):
+            for part in range(3):
+                kept[:] = [model(images(10 + part)[0])]
+    return iterate
+
+
 def batch_held_from_some_iteration_on():
     """The program looks at the batch after backward, from the third iteration on."""
     model = perceptron()
@@ -163,7 +180,7 @@ def batch_held_from_some_iteration_on():
 @pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'window', 'tensor-cache', 'unified', 'keep'])
 @pytest.mark.parametrize('make', [
     blocks_repeated, hook_on_everything, hook_on_one_function, slices_beside_their_whole, forward_left_alone,
-    batch_held_from_some_iteration_on])
+    evaluation_with_a_graph, batch_held_from_some_iteration_on])
 def test_a_named_floor_works_at_once(make, policy):
     floors = floors_of(make, policy)
     assert len(floors) == 1
