@@ -14,12 +14,13 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
+from chainer_ooc.errors import ReentryError
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.computing import computing, is_computing, only_reads
 from chainer_ooc.execute.places import Away, OutputPlace, array_in_place
 from chainer_ooc.execute.prototype import may_write
+from chainer_ooc.execute.reentry import LOCK, copies, interrupted, is_locked
 from chainer_ooc.execute.session import Session, apply_within, demand_of
-from chainer_ooc.execute.storage import LOCK
 
 _Thread = threading.Thread
 _sessions: dict[_Thread, dict[str, Session]] = {}
@@ -29,7 +30,11 @@ _latest: dict[_Thread, str] = {}
 def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """FunctionNode.apply while chainer.config.ooc is set."""
     if is_computing():
+        if is_locked() and interrupted() is not None:
+            raise _reentry('applies a function')
         return apply_within(function, inputs)
+    if is_locked():  # the core applies none outside of a computation
+        raise _reentry('applies a function')
     return _session(_device_of(inputs)).apply(function, inputs)
 
 
@@ -44,6 +49,8 @@ def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
 
 def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A backward pass as a whole."""
+    if is_locked():
+        raise _reentry('begins a backward pass')
     session = _session_in_use()
     return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
 
@@ -63,6 +70,9 @@ def retained_outputs(function: Any) -> Sequence[Any] | None:
     retained: Sequence[Any] | None = function._retained_output_data
     if retained is None or (only_reads() and not function._ooc):
         return retained
+    if copies() or (is_locked() and interrupted() is not None):
+        found = [OutputPlace(function, index).get() for index in range(len(retained))]
+        return [each.fetch() if isinstance(each, Away) else each for each in found]
     with LOCK:
         held = [OutputPlace(function, index).get() for index in range(len(retained))]
         brought = [each.fetch() if isinstance(each, Away) else each for each in held]  # and held, whatever leaves again
@@ -82,9 +92,15 @@ def current() -> Session | None:
 
 def reset() -> None:
     """Closes every thread's sessions: profiles, plans, I/O threads and far memory."""
+    if is_locked():
+        raise _reentry('closes sessions')
     with LOCK:
         for thread in list(_sessions):
             _close(thread)
+
+
+def _reentry(act: str) -> ReentryError:
+    return ReentryError(f'a signal handler or a finalizer {act}')
 
 
 def _close(thread: _Thread) -> None:

@@ -29,10 +29,11 @@ from chainer_ooc.execute.iteration import Iteration
 from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
+from chainer_ooc.execute.reentry import LOCK
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.room import UNDER_WAY, can_leave
 from chainer_ooc.execute.seen import Parameters, name_of
-from chainer_ooc.execute.storage import LOCK, Storage
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
