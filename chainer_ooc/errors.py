@@ -72,13 +72,6 @@ class SpillError(OocError, OSError):
 class ReentryError(OocError, RuntimeError):
     """A signal handler or a finalizer has interrupted the core, and asks for what cannot be had in its midst."""
 
-    def __init__(self, what: str):
-        super().__init__(f'{what} in the middle of a change of what is in memory, where that cannot be had; have the '
-                         'handler set a flag, and do it between two functions')
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
 
 class LostMapError(OocError, RuntimeError):
     """A feature map has made room after its last known backward use and is read once more.

@@ -14,12 +14,11 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
-from chainer_ooc.errors import ReentryError
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.computing import computing, is_computing, only_reads
 from chainer_ooc.execute.places import Away, OutputPlace, array_in_place
 from chainer_ooc.execute.prototype import may_write
-from chainer_ooc.execute.reentry import LOCK, copies, interrupted, is_locked
+from chainer_ooc.execute.reentry import LOCK, copies, interrupted, is_locked, refusal
 from chainer_ooc.execute.session import Session, apply_within, demand_of
 
 _Thread = threading.Thread
@@ -31,10 +30,10 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """FunctionNode.apply while chainer.config.ooc is set."""
     if is_computing():
         if is_locked() and interrupted() is not None:
-            raise _reentry('applies a function')
+            raise refusal('applies a function')
         return apply_within(function, inputs)
     if is_locked():  # the core applies none outside of a computation
-        raise _reentry('applies a function')
+        raise refusal('applies a function')
     return _session(_device_of(inputs)).apply(function, inputs)
 
 
@@ -50,7 +49,7 @@ def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
 def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A backward pass as a whole."""
     if is_locked():
-        raise _reentry('begins a backward pass')
+        raise refusal('begins a backward pass')
     session = _session_in_use()
     return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
 
@@ -93,14 +92,10 @@ def current() -> Session | None:
 def reset() -> None:
     """Closes every thread's sessions: profiles, plans, I/O threads and far memory."""
     if is_locked():
-        raise _reentry('closes sessions')
+        raise refusal('closes sessions')
     with LOCK:
         for thread in list(_sessions):
             _close(thread)
-
-
-def _reentry(act: str) -> ReentryError:
-    return ReentryError(f'a signal handler or a finalizer {act}')
 
 
 def _close(thread: _Thread) -> None:

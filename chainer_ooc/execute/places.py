@@ -35,9 +35,8 @@ import numpy as np
 
 from chainer_ooc.backends.arrays import Layout, is_array, view
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.errors import ReentryError
 from chainer_ooc.execute.computing import only_reads
-from chainer_ooc.execute.reentry import interrupted, is_locked, may_have_called
+from chainer_ooc.execute.reentry import interrupted, is_locked, may_have_called, refusal
 
 Array = np.ndarray[Any, Any]
 
@@ -81,14 +80,13 @@ class Away:
         """The array as it lies, read-only, for a signal handler or a finalizer that has interrupted the core's code.
 
         Raises:
-            ReentryError: it lies nowhere.
+            ReentryError: it is in no memory that can be read here.
         """
         block = self.storage.peek()
         if block is None and may_have_called(code):  # by a function of the program's that runs again
             block = self.storage.fetch()
         if block is None:
-            raise ReentryError('a signal handler or a finalizer reads a feature map '
-                               f'(shape {self.layout.shape}, {self.layout.dtype})')
+            raise refusal(f'reads a feature map that is in no memory (shape {self.layout.shape}, {self.layout.dtype})')
         array: Array = view(block, replace(self.layout, writeable=False))
         return array
 

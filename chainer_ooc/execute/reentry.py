@@ -23,6 +23,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
+from chainer_ooc.errors import ReentryError
+
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 #: Held by whoever changes a storage, an account or a residency.
@@ -52,6 +54,12 @@ def runs_functions(caller: _Function) -> _Function:
 def may_have_called(code: CodeType) -> bool:
     """Whether code of the core's may have called the program, beside being interrupted."""
     return code in _callers
+
+
+def refusal(act: str) -> ReentryError:
+    """What a handler or a finalizer is told that does what cannot be done where it has interrupted the core."""
+    return ReentryError(f'a signal handler or a finalizer {act} in the middle of a change of what is in memory, where '
+                        'that cannot be done; have it set a flag, and act on it between two functions')
 
 
 def copies() -> bool:

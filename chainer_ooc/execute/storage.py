@@ -22,11 +22,10 @@ from typing import Any, Protocol
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
-from chainer_ooc.errors import ReentryError
 from chainer_ooc.execute.computing import is_computing, only_reads
 from chainer_ooc.execute.held import NOBODY, Held
 from chainer_ooc.execute.places import Array, NodePlace, Place, VariablePlace, references
-from chainer_ooc.execute.reentry import copies
+from chainer_ooc.execute.reentry import copies, refusal
 from chainer_ooc.execute.states import TRANSITIONS, State
 
 
@@ -174,7 +173,7 @@ class Storage(Held):
     def fetch(self) -> ByteArray:
         """See `Owner`."""
         if copies():
-            raise ReentryError(f'a finalizer reads feature map {self.map} in a thread that copies maps')
+            raise refusal(f'reads feature map {self.map} in a thread that copies maps')
         return self.memory.fetch(self, exposed=not only_reads())
 
     def peek(self) -> ByteArray | None:

@@ -121,7 +121,7 @@ class Handler:
                     expected = self.values[number, name, way]
                     self.outcomes['right' if np.array_equal(array, expected) else f'wrong {name} {way}'] += 1
             except ReentryError as error:
-                self.outcomes['refused' if 'set a flag' in str(error) else f'wrong error {error}'] += 1
+                self.outcomes['refused' if 'set a flag, and act' in str(error) else f'wrong error {error}'] += 1
             except LostMapError:
                 self.outcomes['lost'] += 1
 
