@@ -69,6 +69,10 @@ class SpillError(OocError, OSError):
     """A copy to or from the spill medium failed; the array is still whole in one of the two tiers."""
 
 
+class ReentryError(OocError, RuntimeError):
+    """A signal handler or a finalizer has interrupted the core, and asks for what cannot be had in its midst."""
+
+
 class LostMapError(OocError, RuntimeError):
     """A feature map has made room after its last known backward use and is read once more.
 

@@ -1,4 +1,5 @@
-"""Interrupts where a signal may bring one: before any step of the interpreter, or any line."""
+"""Interrupts, and handlers, where a signal may bring one: before any step of the interpreter, or any line."""
+import contextlib
 import sys
 
 
@@ -37,3 +38,29 @@ def interrupted_at(number, call, event='opcode', is_traced=lambda code: True):
     finally:
         sys.settrace(before)
     return left <= 0
+
+
+@contextlib.contextmanager
+def handled_before(is_due, handle, event='line', is_traced=lambda code: True):
+    """Runs a handler in this thread, as one of a signal, before each step or line for which ``is_due()`` says so."""
+    is_handling = False
+
+    def trace(frame, kind, argument):
+        nonlocal is_handling
+        if is_handling or not is_traced(frame.f_code):
+            return None
+        frame.f_trace_opcodes = event == 'opcode'
+        if kind == event and is_due():
+            is_handling = True
+            try:
+                handle()
+            finally:
+                is_handling = False
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)

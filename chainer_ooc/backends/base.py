@@ -282,10 +282,7 @@ class Backend(abc.ABC):
         return nbytes <= self.free_bytes()
 
     def keep_at_most(self, nbytes: int) -> None:  # noqa: B027 - nothing to do is a right answer
-        """Gives back to the device what is free but kept for the next arrays of ``allocate``, beyond ``nbytes``.
-
-        Called with what the budget leaves, before each computation and each swap-in, so it must be quick.
-        """
+        """Gives back what is free but kept for the next arrays, beyond ``nbytes``; called often, so it is quick."""
 
     def kept_bytes(self) -> int:
         """Returns how much of what is free is kept for the next arrays, where that counts in no account."""
@@ -294,8 +291,7 @@ class Backend(abc.ABC):
     def trim(self) -> None:  # noqa: B027 - nothing to do is a right answer
         """Gives all near memory that is free but kept for the next array back to the device, however long that takes.
 
-        For the moments when memory is short: keeping some is faster. What is live does not move. A device whose
-        allocations take back what is kept need not.
+        What is live does not move. A device whose allocations take back what is kept need not.
         """
 
     @abc.abstractmethod
@@ -361,6 +357,10 @@ class Backend(abc.ABC):
         """
         raise SpillError(f'the {self.name} backend cannot map far memory; set chainer.config.ooc to another policy, '
                          "such as 'capacity'")
+
+    def peek(self, copy: FarCopy) -> ByteArray | None:
+        """Returns what a whole copy has, wherever this thread was interrupted; None if that cannot be read there."""
+        return None
 
     @abc.abstractmethod
     def release(self, copy: FarCopy) -> None:

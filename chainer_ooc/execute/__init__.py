@@ -19,6 +19,6 @@ The files, from what a program calls down to what holds its bytes; each imports 
     account                                     whose each byte in near memory is
     storage                                     one block: its states, its places, and who may change what
     places                                      where Chainer holds arrays, and how a read is noticed
-    computing                                   what each thread runs: whose read it is
+    computing, reentry                          what each thread runs: whose read it is, also in the midst of a change
     tally, freezing, log                        what it cost; what becomes a trace; what is said
 """

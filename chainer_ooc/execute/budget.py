@@ -18,8 +18,9 @@ from collections import deque
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.execute.account import Account
 from chainer_ooc.execute.eviction import Candidates
+from chainer_ooc.execute.reentry import LOCK
 from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import LOCK, Storage
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import Tally
 
 

@@ -35,11 +35,12 @@ from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.prototype import Prototype, may_change_maps, may_write_inputs, prepare
 from chainer_ooc.execute.quiet import Quietly
 from chainer_ooc.execute.recipe import write_recipe
+from chainer_ooc.execute.reentry import LOCK
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.room import Room, earlier_bytes, is_foreign
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import LOCK, Storage
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import IterationStats, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.transit import COPY_IN, Context

@@ -18,8 +18,8 @@ from chainer_ooc.execute.account import find
 from chainer_ooc.execute.computing import computing, is_computing, only_reads
 from chainer_ooc.execute.places import Away, OutputPlace, array_in_place
 from chainer_ooc.execute.prototype import may_write
+from chainer_ooc.execute.reentry import LOCK, copies, interrupted, is_locked, refusal
 from chainer_ooc.execute.session import Session, apply_within, demand_of
-from chainer_ooc.execute.storage import LOCK
 
 _Thread = threading.Thread
 _sessions: dict[_Thread, dict[str, Session]] = {}
@@ -29,7 +29,11 @@ _latest: dict[_Thread, str] = {}
 def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """FunctionNode.apply while chainer.config.ooc is set."""
     if is_computing():
+        if is_locked() and interrupted() is not None:
+            raise refusal('applies a function')
         return apply_within(function, inputs)
+    if is_locked():  # the core applies none outside of a computation
+        raise refusal('applies a function')
     device, outputs = _device_of(inputs), None
     while outputs is None:
         outputs = _session(device).apply(function, inputs)
@@ -47,6 +51,8 @@ def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
 
 def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A backward pass as a whole."""
+    if is_locked():
+        raise refusal('begins a backward pass')
     session = _session_in_use()
     return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
 
@@ -66,6 +72,9 @@ def retained_outputs(function: Any) -> Sequence[Any] | None:
     retained: Sequence[Any] | None = function._retained_output_data
     if retained is None or (only_reads() and not function._ooc):
         return retained
+    if copies() or (is_locked() and interrupted() is not None):
+        found = [OutputPlace(function, index).get() for index in range(len(retained))]
+        return [each.fetch() if isinstance(each, Away) else each for each in found]
     with LOCK:
         held = [OutputPlace(function, index).get() for index in range(len(retained))]
         brought = [each.fetch() if isinstance(each, Away) else each for each in held]  # and held, whatever leaves again
@@ -85,6 +94,8 @@ def current() -> Session | None:
 
 def reset() -> None:
     """Closes every thread's sessions: profiles, plans, I/O threads and far memory."""
+    if is_locked():
+        raise refusal('closes sessions')
     with LOCK:
         for thread in list(_sessions):
             _close(thread)

@@ -27,7 +27,8 @@ import abc
 import sys
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import CodeType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -35,6 +36,7 @@ import numpy as np
 from chainer_ooc.backends.arrays import Layout, is_array, view
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.execute.computing import only_reads
+from chainer_ooc.execute.reentry import interrupted, is_locked, may_have_called, refusal
 
 Array = np.ndarray[Any, Any]
 
@@ -53,6 +55,9 @@ class Owner(Protocol):
         Makes the storage resident, takes note if the program reads it, and gives its block.
         """
 
+    def peek(self) -> ByteArray | None:
+        """Its bytes as they are, for who interrupts the core: nothing changes. None if they are nowhere to be read."""
+
     def is_guarded(self) -> bool:
         """Whether who reads it now only reads, or what it is given is compared with what it was before."""
 
@@ -66,13 +71,31 @@ class Away:
 
     def fetch(self) -> Array:
         """Brings the storage back, and with it every place's array; returns the one that this stands for."""
+        if is_locked() and (code := interrupted()) is not None:
+            return self.look(code)
         array: Array = view(self.storage.fetch(), self.layout)
+        return array
+
+    def look(self, code: CodeType) -> Array:
+        """The array as it lies, read-only, for a signal handler or a finalizer that has interrupted the core's code.
+
+        Raises:
+            ReentryError: it is in no memory that can be read here.
+        """
+        block = self.storage.peek()
+        if block is None and may_have_called(code):  # by a function of the program's that runs again
+            block = self.storage.fetch()
+        if block is None:
+            raise refusal(f'reads a feature map that is in no memory (shape {self.layout.shape}, {self.layout.dtype})')
+        array: Array = view(block, replace(self.layout, writeable=False))
         return array
 
     def read(self, array: Array | None) -> Array:
         """What is read of a node that has this and, while it is only watched, its array."""
         if array is not None and (only_reads() or self.storage.is_guarded()):
             return array
+        if is_locked() and (code := interrupted()) is not None:
+            return self.look(code)
         found = self.fetch()
         return found if array is None else array
 
@@ -90,6 +113,8 @@ class Watched(list):  # type: ignore[type-arg]
     def __getitem__(self, index: Any) -> Any:
         away, array = self.away, super().__getitem__(0)
         if away is not None and (array is None or not only_reads()):
+            if is_locked() and (code := interrupted()) is not None:
+                return [away.look(code)][index]
             found = away.fetch()
             array = found if array is None else array
             if not only_reads():

@@ -27,6 +27,7 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.classify.verdict import COPIED_BYTES
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.places import Array, owners_of
+from chainer_ooc.execute.reentry import runs_functions
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
           np.random.RandomState, np.random.Generator)
@@ -80,6 +81,7 @@ class Prototype:
             if _same_random(self.random, self.random_after):
                 self.random = None
 
+    @runs_functions
     def run(self, inputs: Sequence[Array]) -> tuple[tuple[Array, ...], dict[str, Any]]:
         """Runs a fresh copy of the function; gives its outputs, and what it has on itself then.
 

@@ -4,7 +4,7 @@
     prefetch --> arriving --fetch--> resident        what comes, the oldest first
     drop --> spare --yield--> lost                   what has no known use left, the oldest first
 
-Every method may be called from any thread; the callers of those without a lock of their own hold `storage.LOCK`.
+Every method may be called from any thread; the callers of those without a lock of their own hold `reentry.LOCK`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
 from chainer_ooc.execute import exposure, log
 from chainer_ooc.execute.account import storage_at
+from chainer_ooc.execute.reentry import LOCK
 from chainer_ooc.execute.revival import make_again
 from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import LOCK, Storage
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.execute.transit import Context, Transit
 
@@ -170,6 +171,10 @@ class Residency(Transit):
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
         self.backend.release(copy)
+
+    def peek(self, copy: FarCopy) -> ByteArray | None:
+        """What a far copy has, wherever this thread was interrupted; None if that cannot be read there."""
+        return self.backend.peek(copy)
 
     def close(self) -> None:
         """Brings back what somebody may still read, then gives the backend back.

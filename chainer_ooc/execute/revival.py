@@ -71,7 +71,8 @@ def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: froz
                 del here[each]
                 if each in made_here and not _stays(memory, each):
                     each.memory.drop(each, may_lose=False)
-    return here[wanted]  # type: ignore[no-any-return]
+    # What has interrupted a call may have had it made, too.
+    return here[wanted] if wanted in here else wanted.memory.fetch(wanted, exposed=False)
 
 
 def _call(memory: Transit, recipe: Recipe, here: dict[Any, Any], readers: Counter[Any]) -> list[Storage]:

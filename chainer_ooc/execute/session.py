@@ -31,10 +31,11 @@ from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
 from chainer_ooc.execute.quiet import Quietude
+from chainer_ooc.execute.reentry import LOCK
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.room import UNDER_WAY
 from chainer_ooc.execute.seen import Parameters, can_leave, makes_graphs, name_of
-from chainer_ooc.execute.storage import LOCK, Storage
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace

@@ -5,7 +5,7 @@ A storage never owns its block while that is RESIDENT: the places do, and a weak
 Every change is a method of `Storage` and goes through the table of `states`; nothing else writes its fields. A storage
 knows the `memory` of the session that made it, and whoever reads it, in whatever thread, reaches that memory through
 it: another session's spill file has other bytes at the same place. All changes happen under one lock of the process,
-`LOCK`, which is held while copies are waited for. Two locks could be taken in both orders; one cannot.
+`reentry.LOCK`, which is held while copies are waited for. Two locks could be taken in both orders; one cannot.
 
 **What the program reads, it may write to.** Variables and nodes of a block that has a far copy, or that recipes read,
 are watched (`places`). After the program's first read the storage is *exposed*: the far copy is not trusted any more.
@@ -17,8 +17,6 @@ Left out: when to do what (`residency`), and which memory that frees.
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from typing import Any, Protocol
 
@@ -27,10 +25,8 @@ from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
 from chainer_ooc.execute.computing import is_computing, only_reads
 from chainer_ooc.execute.held import NOBODY, Held
 from chainer_ooc.execute.places import Array, NodePlace, Place, VariablePlace, references
+from chainer_ooc.execute.reentry import copies, refusal
 from chainer_ooc.execute.states import TRANSITIONS, State
-
-#: Held by whoever changes a storage, an account or a residency.
-LOCK = threading.RLock()
 
 
 class Memory(Protocol):
@@ -67,6 +63,9 @@ class Memory(Protocol):
 
     def release(self, copy: FarCopy) -> None:
         """Gives a far copy up, from any thread."""
+
+    def peek(self, copy: FarCopy) -> ByteArray | None:
+        """What a far copy has, wherever this thread was interrupted; None if that cannot be read there."""
 
 
 class Recipe(Protocol):
@@ -173,7 +172,14 @@ class Storage(Held):
 
     def fetch(self) -> ByteArray:
         """See `Owner`."""
+        if copies():
+            raise refusal(f'reads feature map {self.map} in a thread that copies maps')
         return self.memory.fetch(self, exposed=not only_reads())
+
+    def peek(self) -> ByteArray | None:
+        """See `Owner`. What arrives is not there yet, and what is exposed is not what its copy is."""
+        copy, block = self.copy, None if self.state is State.ARRIVING else self.bytes_here()
+        return self.memory.peek(copy) if block is None and copy is not None and self.has_true_copy() else block
 
     def is_guarded(self) -> bool:
         """See `Owner`."""
@@ -368,7 +374,3 @@ class Storage(Held):
         copy, self.copy = self.copy, None
         if copy is not None:
             self.memory.release(copy)
-
-
-if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment
-    os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]

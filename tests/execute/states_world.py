@@ -37,10 +37,11 @@ from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import hidden_places
 from chainer_ooc.execute.prototype import may_write_inputs, prepare
 from chainer_ooc.execute.recipe import write_recipe
+from chainer_ooc.execute.reentry import LOCK
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import retained
 from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import LOCK, Storage
+from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.execute.transit import COPY_IN, Context
 

@@ -322,3 +322,28 @@ def interrupted_by_a_signal(run):
         interrupted_by(run, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1))
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@program
+def status_report_on_a_signal(run):
+    """A handler that reads the loss and the maps of the iteration in hand, every other millisecond."""
+    model = Convolutions()
+    optimizer = setup(model)
+    shown, reports = [], []
+
+    def report(*signal_and_frame):
+        for each in shown:
+            with contextlib.suppress(RuntimeError):  # it cannot be had at this very moment
+                reports.append(float(each.array.sum()))
+
+    before = signal.signal(signal.SIGPROF, report)
+    signal.setitimer(signal.ITIMER_PROF, 0.002, 0.002)
+    try:
+        for number in range(6):
+            loss = loss_of(model, number, images)
+            shown[:] = [loss, *[each.get_variable_or_none() for each in loss.creator_node.inputs]]
+            shown[:] = [each for each in shown if each is not None]
+            learn(run, model, optimizer, loss)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
