@@ -176,7 +176,7 @@ def test_a_program_that_always_compiles_gets_a_plan_all_the_same():
 def test_an_iteration_that_compiles_under_a_plan_does_not_have_it_made_anew(monkeypatch):
     noted = []
     monkeypatch.setattr(Graph, 'note_timing', lambda graph, plan, timing: noted.append(timing().total_seconds))
-    with on_fakes(0) as made, ooc('pooch'):
+    with on_fakes(0) as made, ooc('swap-all'):
         iterations_that_compile(made, which=[0, 3])
     assert len(noted) == 2, 'of six iterations two are recorded, one compiles, and the last one is asked later'
     assert max(noted) < COMPILING_SECONDS
