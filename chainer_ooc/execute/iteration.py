@@ -231,10 +231,10 @@ class Iteration(Quietly):
         call = self._call_of.get(id(function), -1)
         self.following.check_step(len(recorder.steps), call)
         known = self.following.step_at(len(recorder.steps))
-        if known is not None:  # what the steps before have left is there already, beside what comes now
-            self.room.stand_for(known, earlier_bytes(needed, self))
         for storage in needed:
             if storage.state is not State.RESIDENT:
+                if known is not None:  # what the steps before have left is there already, beside what comes now
+                    self.room.stand_for(known, earlier_bytes(needed, self))
                 storage.memory.fetch(storage, exposed=False)
             storage.use(recorder.now)
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
