@@ -146,6 +146,7 @@ class Iteration(Quietly):
         memory.pin(filter(None, (find(array_of(each)) for each in inputs)))
         self.is_foreign = may_write_inputs(function)
         self.writes.expect(function, self.is_foreign, memory.pinned)
+        self.writes.watch(function, inputs, self.recorded)
         known = self.following.call_at(position)
         is_new = known is None or max(known.inputs, default=-1) >= len(self.recorder.maps)
         self._coming_bytes = self.room.coming_bytes(inputs) if is_new else 0
@@ -169,6 +170,8 @@ class Iteration(Quietly):
         """Records a forward call, and lets go of what it used last."""
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._peak_bytes(self._coming_bytes)
         self.writes.look_at_given()
+        if self.writes.has_written(function, inputs):
+            self.is_foreign, self._repeatable, self._prototype = True, False, None
         ids, kept = self.register.call(function, inputs, outputs)
         self._functions.append(weakref.ref(function))
         self._call_of[id(function)] = position

@@ -5,7 +5,8 @@ second update of running statistics hits the copy only. The state of NumPy's ran
 are set back for the second run.
 
 What may run again is decided by `prepare`: Chainer's own functions whose attributes are plain values, and those
-of users who say so with the class attribute ``ooc_recompute = True``. False there, on any function, forbids it.
+of users who say so with the class attribute ``ooc_recompute = True``. False there, on any function, forbids it. Who
+says so is watched, and not believed any more once he was seen to do otherwise.
 
 Source: torch.utils.checkpoint (random states).
 """
@@ -46,6 +47,8 @@ _WRITING_MODULES = frozenset({'chainer.functions.loss.ctc'})
 _STRAYING_MODULES = frozenset({'chainer.functions.array.as_strided'})
 #: NumPy's own random functions. One that is replaced, as tests do, draws from where no state of ours leads back to.
 _DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
+#: Types of the program's own that say that they may run again and have been watched: whether it turned out to be true.
+believed: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 class _UncopiedError(Exception):
@@ -72,6 +75,11 @@ class Prototype:
     def name(self) -> str:
         """The class of the function, see `seen.name_of`."""
         return self.owners[-1][0].__name__
+
+    @property
+    def declared(self) -> list[type]:
+        """See `declared_types`."""
+        return [kind for kind, _ in self.owners if _is_own(kind)]
 
     def complete(self, function: Any) -> None:
         """Takes note of what only the first run tells."""
@@ -166,6 +174,17 @@ def may_write_inputs(function: Any) -> bool:
     return not all(map(_is_trusted, owners_of(function)))
 
 
+def declared_types(function: Any) -> list[type]:
+    """Of a function's types those of the program's that say that it may run again, and were not seen to be wrong."""
+    return [type(each) for each in owners_of(function) if _is_own(type(each)) and _is_trusted(each)]
+
+
+def believe(types: Iterable[type], is_true: bool) -> None:
+    """Takes note of whether what such types say has turned out to be true."""
+    for kind in types:
+        believed[kind] = is_true
+
+
 def may_change_maps(function: Any) -> bool:
     """Whether a function of Chainer's writes to what it hides, or a hook of the program's may write to maps."""
     import chainer
@@ -188,7 +207,14 @@ def _is_of(function: Any, modules: frozenset[str]) -> bool:
 
 def _is_trusted(owner: Any) -> bool:
     declared = getattr(type(owner), 'ooc_recompute', None)
-    return bool(declared) if declared is not None else type(owner).__module__.startswith('chainer.')
+    if declared is None:
+        return not _is_own(type(owner))
+    return bool(declared) and believed.get(type(owner), True)
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a type is the program's own."""
+    return not kind.__module__.startswith('chainer.')
 
 
 def _may_draw(function: Any) -> bool:

@@ -21,7 +21,7 @@ from chainer_ooc.classify.verdict import COPIED_BYTES
 from chainer_ooc.errors import LostMapError, RecomputeMismatchError
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.places import Array, array_of, hidden_places
-from chainer_ooc.execute.prototype import Prototype
+from chainer_ooc.execute.prototype import Prototype, believe
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.trace import Call
 
@@ -72,11 +72,12 @@ Made = dict[Storage, list[tuple[arrays.Layout, Array]]]
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """An output or a hidden array: which storage it lies on, and how."""
+    """An output or a hidden array: its storage and layout; a checksum if only the program says it is repeated."""
 
     name: int | str
     storage: weakref.ref[Storage]
     layout: arrays.Layout
+    checksum: int | None = None
 
 
 @dataclass(eq=False)
@@ -141,7 +142,8 @@ class Recipe:
         """Runs the call on a fresh copy of the function; gives its outputs, and what it has made of storages.
 
         Raises:
-            LostMapError: an input is not what it was at the first run, or the call drew other random numbers.
+            LostMapError: an input is not what it was at the first run, the call drew other random numbers, or a
+                function of the program's gave other values.
             RecomputeMismatchError: a result has another shape or dtype than at the first run.
         """
         outputs, hidden = self.prototype.run([each.get(here) for each in self.inputs])
@@ -154,6 +156,13 @@ class Recipe:
                 raise RecomputeMismatchError(self.prototype.name, first, form)
             storage = product.storage()
             if storage is not None:
+                if product.checksum is not None and self.brings(storage) and product.checksum != arrays.checksum(
+                        _laid_out(array, product.layout, storage.nbytes)):
+                    believe(self.prototype.declared, is_true=False)
+                    raise LostMapError(
+                        f'{self.prototype.name} has ooc_recompute = True and gave other values when it ran again: its '
+                        'forward reads something that has changed since, such as a global, an attribute of its class '
+                        'or an array of the program. It will not run again; leave ooc_recompute out of the class')
                 made.setdefault(storage, []).append((product.layout, array))
         return outputs, made
 
@@ -173,7 +182,8 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
     prototype.complete(function)
     found: list[tuple[int | str, Any]] = [(index, array_of(each)) for index, each in enumerate(outputs)]
     found += [(place.key[1], place.get()) for place in hidden_places(function)]
-    products = tuple(Product(name, weakref.ref(storage), arrays.layout_of(array, arrays.root_of(array)))
+    products = tuple(Product(name, weakref.ref(storage), arrays.layout_of(array, arrays.root_of(array)),
+                             _checksum(array) if prototype.declared else None)
                      for name, array in found if (storage := find(array)) is not None)
     given = tuple(_given(each, will_stay) for each in inputs)
     recipe = Recipe(prototype, given, products, call.peak_bytes)
@@ -197,6 +207,20 @@ def _given(variable: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed
     checksum = arrays.checksum(array) if is_open else None
     return Fixed(array, checksum) if storage is None else Moved(
         storage, arrays.layout_of(array, arrays.root_of(array)), checksum)
+
+
+def _checksum(array: Array) -> int | None:
+    """Of what a call has just made; None on a device, where the host would have to wait for it."""
+    return None if arrays.is_on_device(array) else arrays.checksum(array)
+
+
+def _laid_out(array: Array, layout: arrays.Layout, nbytes: int) -> Array:
+    """An array as it lay at the first run, on a block of so many bytes: another layout is no other result."""
+    if array.strides == layout.strides:
+        return array
+    laid_out = arrays.view(arrays.zeros_like_block(array, nbytes), layout.writable())
+    laid_out[...] = array
+    return laid_out  # type: ignore[no-any-return]
 
 
 def _unchanged(array: Any, checksum: int | None) -> Any:
