@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from interrupting import interrupted_at
 
 from chainer_ooc.backends.host import meter as module
 from chainer_ooc.backends.host.meter import HostMeter
@@ -162,3 +163,18 @@ def test_one_that_stops_leaves_another_counting(meter):
     other.stop()
     assert not tracemalloc.is_tracing()
     del array
+
+
+@pytest.mark.timeout(20)
+def test_it_stops_after_an_interrupt_at_any_line_of_its_start(meter):
+    """One on the way out of the lock left it locked, and stopping waited for ever."""
+    def start():
+        assert meter.start()
+
+    for number in itertools.count(1):
+        is_interrupted = interrupted_at(number, start, 'line', lambda code: code.co_filename == module.__file__)
+        meter.stop()
+        assert not meter.running and not tracemalloc.is_tracing()
+        if not is_interrupted:
+            break
+    assert number > 5

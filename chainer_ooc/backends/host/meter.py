@@ -37,7 +37,7 @@ _starts = itertools.count()
 
 #: The meters that count now; tracemalloc is one for all threads, and the last one ends it.
 _counting: weakref.WeakSet[HostMeter] = weakref.WeakSet()
-_lock = threading.Lock()
+_lock = threading.RLock()  # of this thread's, so that it can stop after an interrupt that has left it locked
 _ours = False
 
 
