@@ -249,13 +249,13 @@ class Session:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 if not prepares:
                     iteration.graph.note_timing(timing)
-        else:
-            iteration.graph = None  # it was taken for one at first
-            if iteration.finished:
-                self._graphs.miss()
+        elif iteration.finished:
+            self._graphs.miss()
         if iteration.graph is not None:
             iteration.graph.makes_graphs |= iteration.makes_graphs
             iteration.room.tell(iteration.graph)
+        if trace is None:
+            iteration.graph = iteration.following.graph  # of one that it has left its maps are not
 
     def _hand_over(self, iteration: Iteration) -> None:
         """What an iteration has left and cannot be moved becomes the program's own.
