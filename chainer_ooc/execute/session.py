@@ -287,14 +287,14 @@ class Session:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 if not prepares:
                     self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
-        else:
-            iteration.graph = None  # it was taken for one at first
-            if iteration.finished:
-                self._graphs.miss()
+        elif iteration.finished:
+            self._graphs.miss()
         if iteration.graph is not None:
             iteration.graph.makes_graphs |= iteration.makes_graphs
             if iteration.quiet is None:
                 iteration.room.tell(iteration.graph)
+        if trace is None:
+            iteration.graph = iteration.following.graph  # of one that it has left its maps are not
         self._quietude.is_over(iteration)
 
     def _hand_over(self, iteration: Iteration) -> None:
