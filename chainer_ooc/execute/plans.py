@@ -150,16 +150,16 @@ class Graph:
         """Whether so many iterations were recorded that count."""
         return self.recordings - min(self.preparing, MOST_PREPARING) >= iterations
 
-    def note_timing(self, plan: Plan | None, timing: Callable[[], Timing]) -> None:
-        """An iteration has followed a plan: the next ones get another if it took longer or shorter than expected.
+    def has_followed(self) -> bool:
+        """Notes that an iteration has followed the plan; whether one did before: the first has new memory."""
+        known = any(self.plan is each for each in self._followed)
+        if not known and self.plan is not None:
+            self._followed.append(self.plan)
+        return known
 
-        The first one under a plan tells nothing: its memory is new, and far memory grows. A plan from a file stays.
-        """
-        if plan is None or plan is not self.plan:
-            return
-        if not any(plan is each for each in self._followed):
-            self._followed.append(plan)
-        elif not self.is_loaded and self.times.note(timing()):
+    def note_timing(self, plan: Plan | None, timing: Callable[[], Timing]) -> None:
+        """What an iteration under a plan took: the next ones get another if it was longer or shorter than expected."""
+        if plan is self.plan and not self.is_loaded and self.times.note(timing()):
             self._forget_orders()
 
     def note_shortage(self, missing_bytes: int) -> None:

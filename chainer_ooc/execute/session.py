@@ -264,10 +264,8 @@ class Session:
         if iteration is None:
             return
         prepares = self._memory.backend.preparations() > self._prepared
-        if self._timed is not None:
-            self._timed()
-            self._timed = None
-        trace = iteration.close()
+        trace, timed = iteration.close(), self._timed
+        self._timed = None
         if self.settings.budget_bytes is None and iteration.finished:
             self._proven_bytes = iteration.budget_bytes
         self._memory.calm()  # what is still leaving would count as standing in the next plan
@@ -285,10 +283,12 @@ class Session:
             timing = iteration.timing()
             if timing is not None:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
-                if not prepares:
+                if not prepares and iteration.graph.has_followed():
                     self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
         elif iteration.finished:
             self._graphs.miss()
+        if timed is not None:
+            timed()
         if iteration.graph is not None:
             iteration.graph.makes_graphs |= iteration.makes_graphs
             if iteration.quiet is None:

@@ -167,7 +167,7 @@ def test_one_that_stops_leaves_another_counting(meter):
 
 @pytest.mark.timeout(20)
 def test_it_stops_after_an_interrupt_at_any_line_of_its_start(meter):
-    """One on the way out of the lock left it locked, and stopping waited for ever."""
+    """It had a lock, which one on the way out left locked: stopping waited for ever."""
     def start():
         assert meter.start()
 

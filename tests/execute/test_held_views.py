@@ -141,6 +141,7 @@ def spare():
     del loss, weight
 
 
+@pytest.mark.usefixtures('nothing_quiet')
 def test_what_yields_and_is_held_leaves_no_room(spare):
     memory = manager.current()._memory
     held = [each.root() for each in spare]
@@ -150,6 +151,7 @@ def test_what_yields_and_is_held_leaves_no_room(spare):
     assert (memory.bytes_of('spare'), memory.near_bytes() + room_bytes) == (0, memory.budget_bytes)
 
 
+@pytest.mark.usefixtures('nothing_quiet')
 def test_what_yields_and_is_held_leaves_less_for_what_is_kept_for_swap_ins(spare, monkeypatch):
     memory = manager.current()._memory
     held, kept = spare[0].root(), []

@@ -100,6 +100,7 @@ def test_nobody_makes_room_where_nothing_can_leave(device):
     assert hungry.answer is False
 
 
+@pytest.mark.usefixtures('nothing_quiet')
 def test_a_plan_leaves_alone_what_was_missing_under_it(device):
     with ooc('swap-opt', budget=1):
         gradient_bits(device)

@@ -20,7 +20,6 @@ import ctypes
 import itertools
 import os
 import sys
-import threading
 import tracemalloc
 import weakref
 from collections.abc import Iterator
@@ -37,7 +36,6 @@ _starts = itertools.count()
 
 #: The meters that count now; tracemalloc is one for all threads, and the last one ends it.
 _counting: weakref.WeakSet[HostMeter] = weakref.WeakSet()
-_lock = threading.RLock()  # of this thread's, so that it can stop after an interrupt that has left it locked
 _ours = False
 
 
@@ -66,7 +64,10 @@ def _allocators_kept() -> Iterator[None]:
 
 
 class HostMeter(Meter):
-    """Counts by tracemalloc. `start` is False if the process has started it too often (`MOST_STARTS`)."""
+    """Counts by tracemalloc. `start` is False if the process has started it too often (`MOST_STARTS`).
+
+    Who starts and stops meters holds a lock of the process, as execution does; an interrupt would leave ours locked.
+    """
 
     def __init__(self) -> None:
         self.running = False
@@ -74,28 +75,26 @@ class HostMeter(Meter):
 
     def start(self) -> bool:
         global _ours
-        with _lock:
-            if self.running:
-                return True
-            if not tracemalloc.is_tracing():
-                if next(_starts) >= MOST_STARTS:
-                    return False
-                _ours = True
-                with _allocators_kept():
-                    tracemalloc.start(1)
-            _counting.add(self)
-            self._before_bytes = tracemalloc.get_traced_memory()[0]
-            self.running = True
+        if self.running:
+            return True
+        if not tracemalloc.is_tracing():
+            if next(_starts) >= MOST_STARTS:
+                return False
+            _ours = True
+            with _allocators_kept():
+                tracemalloc.start(1)
+        _counting.add(self)
+        self._before_bytes = tracemalloc.get_traced_memory()[0]
+        self.running = True
         return True
 
     def stop(self) -> None:
         global _ours
-        with _lock:
-            self.running = False
-            _counting.discard(self)
-            if _ours and not _counting:
-                _ours = False
-                tracemalloc.stop()
+        self.running = False
+        _counting.discard(self)
+        if _ours and not _counting:
+            _ours = False
+            tracemalloc.stop()
 
     def current_bytes(self) -> int:
         return tracemalloc.get_traced_memory()[0] - self._before_bytes if self.running else 0
@@ -115,8 +114,7 @@ class HostMeter(Meter):
 
 
 def _forget_threads() -> None:
-    """In a forked child: the meters of other threads are gone, and one of them may have held the lock."""
-    _lock._at_fork_reinit()  # type: ignore[attr-defined]
+    """In a forked child: the meters of other threads are gone."""
     _counting.clear()
 
 
