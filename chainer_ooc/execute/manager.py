@@ -73,17 +73,21 @@ def retained_outputs(function: Any) -> Sequence[Any] | None:
     if retained is None or (only_reads() and not function._ooc):
         return retained
     if copies() or (is_locked() and interrupted() is not None):
-        found = [OutputPlace(function, index).get() for index in range(len(retained))]
-        return [each.fetch() if isinstance(each, Away) else each for each in found]
+        return _brought(function, len(retained))
     with LOCK:
-        held = [OutputPlace(function, index).get() for index in range(len(retained))]
-        brought = [each.fetch() if isinstance(each, Away) else each for each in held]  # and held, whatever leaves again
+        brought = _brought(function, len(retained))  # and held, whatever leaves again
         found = [each if here is None else here
                  for each, here in zip(brought, function._retained_output_data, strict=True)]
         for storage in filter(None, map(find, found)):
             if not storage.is_guarded():
                 storage.memory.open(storage)
     return found
+
+
+def _brought(function: Any, count: int) -> list[Any]:
+    """The first so many of a function's retained outputs; what is away is fetched."""
+    found = [OutputPlace(function, index).get() for index in range(count)]
+    return [each.fetch() if isinstance(each, Away) else each for each in found]
 
 
 def current() -> Session | None:

@@ -273,16 +273,13 @@ class Graphs:
 
     def beginning_with(self, label: str, arguments: str) -> Graph | None:
         """The latest graph whose first call is of this function, with inputs of these forms."""
-        for graph in reversed(self._graphs.values()):
-            if graph.begins_with(label, arguments):
-                return graph
-        return None
+        return next((each for each in reversed(self._graphs.values()) if each.begins_with(label, arguments)), None)
 
     def is_only(self, graph: Graph) -> bool:
         """Whether no other known graph begins with the same call."""
         first = graph.trace.calls[0]
-        return all(each is graph or (each.trace.calls[0].label, each.trace.calls[0].arguments)
-                   != (first.label, first.arguments) for each in self._graphs.values())
+        return not any(each is not graph and each.begins_with(first.label, first.arguments)
+                       for each in self._graphs.values())
 
     def resembling(self, label: str, arguments: str, first_bytes: int) -> Graph | None:
         """An estimate from the nearest size of a graph: only its first input's extents differ in the first call."""
