@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('result'), metavar='DIR', help='(%(default)s)')
     parser.add_argument('--budget', metavar='BYTES', help='near memory out-of-core (16GB; 8MB without a GPU)')
     parser.add_argument('--device', choices=['cuda', 'host'], default='cuda', help='(%(default)s)')
-    parser.add_argument('--tf32', action='store_true', help='tensor cores for float32, with a workspace of 1.1 GB')
+    parser.add_argument('--tf32', action='store_true', help='tensor cores for float32')
     parser.add_argument('--sizes', choices=['full', 'small'], help='small ones try the programme itself, and are the '
                         'default without a GPU')
     parser.add_argument('--host-memory', metavar='BYTES', help='of the machine, where it shows less at first (what it '

@@ -32,8 +32,7 @@ import chainer_ooc
 from chainer_ooc.execute import plans
 
 LEARNING_RATE = 0.001
-#: Most of cuDNN's kernels for tensor cores keep copies of x and y in another order: ResNet50's second stage 0.98 GiB.
-TF32 = {'use_cudnn_tensor_core': 'always', 'ooc_workspace': '1.1GB'}
+TF32 = {'use_cudnn_tensor_core': 'always'}
 #: What has a graph plan anew after an iteration.
 LEARNING = ('note_timing', 'note_shortage')
 

@@ -66,6 +66,24 @@ def test_a_convolution_that_no_suggestion_serves_within_the_limit_takes_a_fallba
     assert chosen(cudnn) == 'modest'
 
 
+def test_without_a_limit_a_convolution_may_copy_each_of_its_arrays(cudnn):
+    wide = replace(CONVOLUTION, x_shape=(64, 3, 80, 80), y_shape=(64, 4, 80, 80))
+    itemsize, pixels = 4, 64 * 80 * 80
+    most_bytes = (8 << 20) + itemsize * (2 * 4 * pixels + 4 * 4 * 3 * 3)  # three channels are copied as four
+    cudnn.engines[:] = [Engine('greedy', most_bytes + 1), Engine('channels last', most_bytes), Engine('slow', 0)]
+    assert chosen(cudnn, wide, workspace_bytes=None) == 'channels last'
+    assert chosen(cudnn, replace(wide, dtype='float16'), workspace_bytes=None) == 'channels last'
+    assert chosen(cudnn, wide, workspace_bytes=8 << 20) == 'slow'
+    assert chosen(cudnn, CONVOLUTION, workspace_bytes=None) == 'slow'
+
+
+def test_without_a_limit_a_normalization_has_what_needs_no_copies_of_maps(cudnn):
+    channels_first = BatchNormalization(True, (64, 4, 80, 80), 'float32', False, 1e-5)
+    assert chosen(cudnn, channels_first, workspace_bytes=None) is None
+    assert cudnn.graphs == []
+    assert chosen(cudnn, NORMALIZATION, workspace_bytes=None) is not None
+
+
 def test_deterministic_takes_no_engine_that_gives_other_bits_the_next_time(cudnn):
     cudnn.engines[:] = [Engine('atomic', notes=(numerical_note.NONDETERMINISTIC,)), Engine('ordered')]
     assert [chosen(cudnn, deterministic=value) for value in (False, True)] == ['atomic', 'ordered']
@@ -207,7 +225,7 @@ def test_what_is_too_old_is_named(monkeypatch, version, backend, message):
 
 def test_terms_follow_chainers_configuration():
     single, half = np.dtype('float32'), np.dtype('float16')
-    assert terms.current(single) == Terms(terms.DEFAULT_WORKSPACE_BYTES, False, False)
+    assert terms.current(single) == Terms(None, False, False)
     assert terms.current(half).tensor_cores
     for setting, expected in (('always', (True, True)), ('auto', (False, True)), ('never', (False, False))):
         with chainer.using_config('use_cudnn_tensor_core', setting):
@@ -218,7 +236,7 @@ def test_terms_follow_chainers_configuration():
 
 
 def test_the_limit_of_all_threads_is_chainers_own_function(monkeypatch):
-    monkeypatch.setattr(terms, '_max_workspace_bytes', terms.DEFAULT_WORKSPACE_BYTES)
+    monkeypatch.setattr(terms, '_max_workspace_bytes', None)
     monkeypatch.setattr(cuda, 'available', True)
     assert cuda.get_max_workspace_size() == 8 << 20
     cuda.set_max_workspace_size(123)

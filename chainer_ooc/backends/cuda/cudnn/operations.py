@@ -17,12 +17,19 @@ Convolution means cross-correlation, in Chainer as in cuDNN.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 Shape = tuple[int, ...]
+
+#: Scratch of small operations, and what CuPy's own cuDNN module allowed until somebody asked for another limit.
+SMALL_WORKSPACE_BYTES = 8 << 20
+
+#: What the kernels of tensor cores want a pixel's channels to be a multiple of, in bytes.
+CHANNELS_BYTES = 16
 
 
 class Port(enum.IntEnum):
@@ -83,6 +90,19 @@ class Convolution:
     channels_last: bool = False
     filter_last: bool = False
 
+    def usual_workspace_bytes(self) -> int:
+        """Scratch that a plan may use where no limit is set.
+
+        Tensor cores compute with channels last. For arrays with channels first each of their engines wants a copy of
+        the three tensors in that order, and only engines without tensor cores are within a smaller limit; see
+        ``benchmarks/gpu/engines.py``. The largest convolution of ResNet50 thus needs twice its arrays, at the most.
+        """
+        itemsize = np.dtype(self.dtype).itemsize
+        unit = CHANNELS_BYTES // itemsize
+        copies = sum(shape[0] * -(-shape[1] // unit) * unit * math.prod(shape[2:]) * itemsize
+                     for shape in (self.x_shape, self.w_shape, self.y_shape))
+        return SMALL_WORKSPACE_BYTES + copies
+
     def describe(self, library: Any, graph: Any) -> None:
         """Writes the three tensors and the operation into an empty graph."""
         dtype = data_type(library, self.dtype)
@@ -131,7 +151,7 @@ class BatchNormalization:
     - one engine, compiled at run time, for channels whose bytes (C times the item size) are a multiple of 16;
     - it computes with channels last. Channels first, it copies each map that it reads or writes into its scratch, so
       that it needs two maps of it forward, and three backward. Where the workspace limit is below that, which the usual
-      one mostly is, those of `normalization` are taken, which need none;
+      one mostly is, the kernels of `normalization` are taken, which need none;
     - none for ``batchnorm_inference`` by itself: it is there to be fused with neighbours. Chainer's own elementwise
       kernel reads and writes each element once, which is all that there is to gain.
 
@@ -148,6 +168,10 @@ class BatchNormalization:
     dtype: str
     channels_last: bool
     eps: float | None = None
+
+    def usual_workspace_bytes(self) -> int:
+        """Scratch that a plan may use where no limit is set; what needs more, our own kernels do without."""
+        return SMALL_WORKSPACE_BYTES
 
     def is_hopeless(self, workspace_bytes: int) -> bool:
         """Whether cuDNN need not be asked: asking compiles kernels, and takes a second or more."""

@@ -53,14 +53,15 @@ def make(library: Any, handle: Any, operation: Operation, terms: Terms) -> Plan 
 
 
 def _convolution(library: Any, handle: Any, operation: Convolution, terms: Terms) -> Plan | None:
-    """The first of cuDNN's suggestions that keeps to the terms.
+    """The first of cuDNN's suggestions that keeps to the terms, which is the one that cuDNN thinks fastest.
 
     Where none is within the workspace limit, cuDNN's fallbacks are asked without one: they take little (some hundred
     bytes mostly), and what Chainer would do instead, im2col, takes more than any.
     """
     modes = library.heur_mode
     tuned = [modes.B, modes.A] if terms.thorough else [modes.A]
-    for candidates, limit_bytes in (([*tuned, modes.FALLBACK], terms.workspace_bytes), ([modes.FALLBACK], None)):
+    within_bytes = _limit_bytes(operation, terms)
+    for candidates, limit_bytes in (([*tuned, modes.FALLBACK], within_bytes), ([modes.FALLBACK], None)):
         try:
             return Plan(_planned(library, handle, operation, terms, candidates, limit_bytes), {})
         except library.cudnnGraphNotSupportedError:
@@ -70,7 +71,8 @@ def _convolution(library: Any, handle: Any, operation: Convolution, terms: Terms
 
 def _batch_normalization(library: Any, handle: Any, operation: BatchNormalization, terms: Terms) -> Plan | None:
     """The first suggestion, if it is within the limit: the others need the same, and each is compiled to be asked."""
-    if operation.is_hopeless(terms.workspace_bytes):
+    limit_bytes = _limit_bytes(operation, terms)
+    if operation.is_hopeless(limit_bytes):
         return None
     modes = library.heur_mode
     try:
@@ -78,7 +80,11 @@ def _batch_normalization(library: Any, handle: Any, operation: BatchNormalizatio
     except library.cudnnGraphNotSupportedError:
         return None
     plan = Plan(graph, _scalars(operation))
-    return plan if plan.workspace_bytes <= terms.workspace_bytes else None
+    return plan if plan.workspace_bytes <= limit_bytes else None
+
+
+def _limit_bytes(operation: Operation, terms: Terms) -> int:
+    return operation.usual_workspace_bytes() if terms.workspace_bytes is None else terms.workspace_bytes
 
 
 def _scalars(operation: BatchNormalization) -> dict[int, np.ndarray[Any, np.dtype[np.float32]]]:
@@ -94,16 +100,21 @@ def _planned(library: Any, handle: Any, operation: Operation, terms: Terms, mode
         name='chainer', io_data_type=library.data_type.FLOAT, intermediate_data_type=library.data_type.FLOAT,
         compute_data_type=library.data_type.FLOAT, handle=handle)
     operation.describe(library, graph)
-    graph.validate()
-    graph.build_operation_graph()
-    graph.create_execution_plans(modes)
-    graph.deselect_engines(_PYTHON_ENGINES)
-    graph.deselect_numeric_notes(_refused_notes(library, operation, terms))
+    suggest(library, graph, operation, terms, modes)
     if limit_bytes is not None:
         graph.deselect_workspace_greater_than(limit_bytes)
     graph.check_support()
     graph.build_plans()
     return graph
+
+
+def suggest(library: Any, graph: Any, operation: Operation, terms: Terms, modes: list[Any]) -> None:
+    """Has cuDNN order its engines for a graph, of those that the terms allow; their workspaces are not looked at."""
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans(modes)
+    graph.deselect_engines(_PYTHON_ENGINES)
+    graph.deselect_numeric_notes(_refused_notes(library, operation, terms))
 
 
 def _refused_notes(library: Any, operation: Operation, terms: Terms) -> list[Any]:

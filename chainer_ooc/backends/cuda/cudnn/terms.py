@@ -12,7 +12,8 @@ Chainer's entries, and what they mean here:
 ``cudnn_deterministic``          plans that may give other bits the next time are left out
 ``autotune``                     cuDNN's slower heuristics are asked first. Nothing is timed: timing would choose
                                  another kernel, and so other bits, from run to run
-``ooc_workspace``                most bytes of scratch of a plan; None: `get_max_workspace_size`
+``ooc_workspace``                most bytes of scratch of a plan; None: what was given to `set_max_workspace_size`, or
+                                 else what suits the operation's shapes (`Operation.usual_workspace_bytes`)
 ================================ =========================================================================
 """
 
@@ -22,10 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: What CuPy's own cuDNN module allowed until somebody asked for another limit.
-DEFAULT_WORKSPACE_BYTES = 8 << 20
+from chainer_ooc.backends.cuda.cudnn.operations import SMALL_WORKSPACE_BYTES
 
-_max_workspace_bytes = DEFAULT_WORKSPACE_BYTES
+_max_workspace_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ class Terms:
     """The settings that a plan is made under.
 
     Attributes:
-        workspace_bytes: scratch that a plan may use.
+        workspace_bytes: scratch that a plan may use; None: what is usual for the operation.
         deterministic: whether the same input has to give the same bits.
         tensor_cores: whether the factors may be rounded to what tensor cores take.
         thorough: whether slower heuristics are asked first.
     """
 
-    workspace_bytes: int
+    workspace_bytes: int | None
     deterministic: bool
     tensor_cores: bool
     thorough: bool = False
@@ -73,8 +73,11 @@ def wanted() -> bool:
 
 
 def get_max_workspace_size() -> int:
-    """Returns the bytes of scratch that a plan may use where ``ooc_workspace`` is None."""
-    return _max_workspace_bytes
+    """Returns the bytes of scratch that a plan may use where ``ooc_workspace`` is None.
+
+    Before anybody has set them this is the least of what is usual: convolutions may use more, by their shapes.
+    """
+    return SMALL_WORKSPACE_BYTES if _max_workspace_bytes is None else _max_workspace_bytes
 
 
 def set_max_workspace_size(size: int) -> None:
@@ -83,7 +86,7 @@ def set_max_workspace_size(size: int) -> None:
     _max_workspace_bytes = int(size)
 
 
-def _workspace_bytes(setting: int | str | None) -> int:
+def _workspace_bytes(setting: int | str | None) -> int | None:
     if setting is None:
         return _max_workspace_bytes
     from chainer_ooc.quantities import parse_bytes
