@@ -28,7 +28,7 @@ class Demand:
 
     spill_dir: str | None
     host_limit_bytes: int | None = None
-    allocator: str = 'pool'
+    allocator: str = 'async'
 
 
 def device_of(array: Any) -> str:

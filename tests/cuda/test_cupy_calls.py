@@ -9,7 +9,7 @@ import fake_device_memory as fake
 import pytest
 
 from chainer_ooc.backends.cuda import budget as budget_module
-from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import NoPoolError, NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
 
 MIB = fake.MIB
@@ -142,10 +142,14 @@ def test_the_drivers_pool_keeps_what_is_freed_until_it_is_restored(cupy):
     assert runtime.of_pool[4] == 6000
 
 
-def test_a_device_without_such_a_pool_is_told_what_to_do(cupy):
+def test_a_device_without_such_a_pool_has_cupys(cupy, monkeypatch, caplog):
+    monkeypatch.setattr(budget_module, '_budgets', {})
     cupy.cuda.runtime.attributes[115] = 0
-    with pytest.raises(RuntimeError, match='ooc_allocator'):
+    with pytest.raises(NoPoolError, match='cudaMallocAsync'):
         CupyCalls().stream_ordered_pool()
+    with caplog.at_level('WARNING', 'chainer_ooc'):
+        assert budget_module.budget_of('async') is budget_module.budget_of('pool')
+    assert "ooc_allocator 'pool' is used" in caplog.text
 
 
 def test_there_is_one_budget_for_each_allocator(cupy, monkeypatch):

@@ -79,7 +79,7 @@ def test_all_that_the_first_command_leaves_is_in_one_folder(first):
 def test_keep_is_refused_within_the_budget_and_three_policies_train(first):
     found = part_of(first[0], 'batch-16')['rows']
     assert [row['policy'] for row in found] == ['keep', 'pooch', 'swap-all', 'superneurons', 'pooch']
-    assert (found[-1]['allocator'], found[-1]['outcome']) == ('async', 'done')
+    assert (found[-1]['allocator'], found[-1]['outcome']) == ('pool', 'done')
     rows = {row['policy']: row for row in found[:-1]}
     assert rows['keep']['outcome'] == 'refused'
     assert rows['keep']['floor_bytes'] > rows['keep']['budget_bytes']

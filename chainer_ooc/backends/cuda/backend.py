@@ -63,7 +63,7 @@ class CudaBackend(Backend):
 
     counts_all = True
 
-    def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'pool',
+    def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'async',
                  driver: Driver | None = None) -> None:
         self._driver = _cupy_driver() if driver is None else driver
         self._owner = os.getpid()

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory, NoPoolError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Listener
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
@@ -37,6 +38,8 @@ from chainer_ooc.backends.cuda.meter import DeviceMeter
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.errors import DeviceMemoryError
 from chainer_ooc.quantities import format_bytes
+
+_LOG = logging.getLogger('chainer_ooc')
 
 #: Makes room for so many bytes: waits for swap-outs or evicts, and returns whether it freed something.
 Relieve = Callable[[int], bool]
@@ -361,6 +364,8 @@ _budgets: dict[str, Budget] = {}
 def budget_of(name: str) -> Budget:
     """Returns this process's budget before the allocator of that name, made at the first call.
 
+    Where the device has no pool of the driver's for 'async', the default, that of 'pool' is given after a warning.
+
     Raises:
         RuntimeError: the device or the installation has no such allocator; the message names the remedy.
     """
@@ -368,7 +373,12 @@ def budget_of(name: str) -> Budget:
 
     if name not in _budgets:
         calls = CupyCalls()
-        _budgets[name] = Budget(ALLOCATORS[name](calls), calls, lambda: [*_budgets.values()])
+        try:
+            allocator = ALLOCATORS[name](calls)
+        except NoPoolError as error:
+            _LOG.warning("%s; chainer.config.ooc_allocator 'pool' is used", error)
+            return budget_of('pool')
+        _budgets[name] = Budget(allocator, calls, lambda: [*_budgets.values()])
     return _budgets[name]
 
 

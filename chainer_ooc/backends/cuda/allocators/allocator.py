@@ -44,6 +44,10 @@ class NoRoomError(MemoryError):
     """The device, or the limit, refuses. `Budget` catches it and says what its caller can do."""
 
 
+class NoPoolError(RuntimeError):
+    """The device has no stream-ordered memory pool."""
+
+
 class Allocator(abc.ABC):
     """Takes memory from the driver and gives it in pieces.
 

@@ -69,7 +69,7 @@ class Calls(Protocol):
         """The driver's pool of the device.
 
         Raises:
-            RuntimeError: the device has none.
+            NoPoolError: the device has none.
         """
 
     def device_memory(self, nbytes: int) -> Memory:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-from chainer_ooc.backends.cuda.allocators.allocator import Memory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import Memory, NoPoolError, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import CupyAllocator, Pool
 from chainer_ooc.quantities import format_bytes
 
@@ -102,8 +102,7 @@ class CupyStreamOrderedPool:
         self._runtime = runtime = cupy.cuda.runtime
         self._current_stream = cupy.cuda.get_current_stream
         if not runtime.deviceGetAttribute(runtime.cudaDevAttrMemoryPoolsSupported, device_id):
-            raise RuntimeError(f'device {device_id} has no stream-ordered memory pools (cudaMallocAsync); set '
-                               "chainer.config.ooc_allocator to 'pool'")
+            raise NoPoolError(f'device {device_id} has no stream-ordered memory pools (cudaMallocAsync)')
         self._pool = runtime.deviceGetMemPool(device_id)
         self._kept_bytes: int | None = None
 
