@@ -28,7 +28,7 @@ from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following, note_lost, note_reuse
 from chainer_ooc.execute.freezing import freeze_trace
 from chainer_ooc.execute.liveness import Liveness
-from chainer_ooc.execute.look_ahead import LookAhead
+from chainer_ooc.execute.look_ahead import start_swap_ins
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
@@ -95,7 +95,8 @@ class Iteration(Quietly):
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
         self.room = Room(memory, parameters, self.register.own, meter, settings, self.following)
         self._departures = Departures(memory, self.following, self.register, settings)
-        self._look_ahead = LookAhead(memory, self.following, self.register, self._retained, self.room)
+        self._start_swap_ins = functools.partial(
+            start_swap_ins, memory, self.following, self.register, self._retained, self.room)
         self._orders = self.following.orders
 
     def open(self, function: Any, inputs: Sequence[Any]) -> None:
@@ -212,7 +213,7 @@ class Iteration(Quietly):
         if self.room.begin_backward():
             self.recorder.forget_others()
         self.writes.begin_backward()
-        self._look_ahead.start()
+        self._start_swap_ins()
 
     def _note_holders(self, held: list[Storage]) -> None:
         for each in held:
@@ -276,7 +277,7 @@ class Iteration(Quietly):
         self._memory.pin()
         if self.following.orders.synchronous:
             self._memory.synchronise()
-        self._look_ahead.start()
+        self._start_swap_ins()
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
