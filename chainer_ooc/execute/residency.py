@@ -31,8 +31,8 @@ class Residency(Transit):
         closed: nothing is moved here any more.
     """
 
-    def __init__(self, backend: Backend, context: Context | None = None):
-        super().__init__(backend, context or Context(Tally(backend)))
+    def __init__(self, backend: Backend):
+        super().__init__(backend)
         self.closed = False
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
 
