@@ -185,7 +185,7 @@ class Iteration(Quietly):
         self._liveness.read(call.inputs)
         self.following.check_call(recorder.calls)
         if self._prototype is not None and self.following.graph is not None:
-            recipe = write_recipe(self._prototype, function, inputs, outputs, call, self._departures.will_stay)
+            recipe = write_recipe(self._prototype, function, inputs, outputs, peak_bytes, self._departures.will_stay)
             self._departures.hold(recipe, position)
         self._prototype = None
         self._departures.after_call(call)

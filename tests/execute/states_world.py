@@ -16,7 +16,6 @@ import random
 import sys
 import tempfile
 import threading
-import types
 import warnings
 import weakref
 
@@ -228,8 +227,7 @@ class World:
         for storage in retained(function):
             storage.retain()
         if prototype is not None:
-            record = types.SimpleNamespace(label='', peak_bytes=100)
-            recipe = write_recipe(prototype, function, [each[0] for each in given], [each[0] for each in made], record,
+            recipe = write_recipe(prototype, function, [each[0] for each in given], [each[0] for each in made], 100,
                                   lambda storage: storage.can_return())
             new = [ref() for ref in self.watch.born[born:]]
             for product in recipe.products:

@@ -1,7 +1,6 @@
 """Short ways to faults that the state machine of `test_states.py` found."""
 import contextlib
 import copy
-import types
 
 import chainer
 import numpy as np
@@ -68,8 +67,7 @@ def applied(memory, make, *inputs):
         storages = [stored(memory, each) for each in outputs]
         for each in retained(function):
             each.retain()
-        recipe = write_recipe(prototype, function, inputs, outputs, types.SimpleNamespace(label='', peak_bytes=0),
-                              lambda each: each.can_return())
+        recipe = write_recipe(prototype, function, inputs, outputs, 0, lambda each: each.can_return())
         for each in storages:
             each.remember(recipe)
             each.watch()
