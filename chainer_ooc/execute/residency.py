@@ -198,14 +198,12 @@ class Residency(Transit):
 
     def is_idle(self) -> bool:
         """Whether nobody can ask for anything that is not in near memory."""
-        with LOCK:
-            return all(storage.state in (State.RESIDENT, State.SPARE) or not storage.is_wanted()
-                       for storage in list(self._all))
+        return all(storage.state in (State.RESIDENT, State.SPARE) or not storage.is_wanted()
+                   for storage in list(self._all))
 
     def has_cut_off(self) -> bool:
         """Whether the program has maps that it has cut off from their graph, to go on from them."""
-        with LOCK:
-            return any(not storage.from_outside and storage.is_cut_off() for storage in list(self._all))
+        return any(not storage.from_outside and storage.is_cut_off() for storage in list(self._all))
 
     def is_relied_on(self) -> bool:
         """Whether a far copy or a recipe would be wrong if somebody wrote to any block unseen."""
