@@ -53,7 +53,7 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     """A backward pass as a whole."""
     if is_locked():
         raise refusal('begins a backward pass')
-    session = _session_in_use()
+    session = None if current() is None else _session(None)  # none where nothing was applied yet
     return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
 
 
@@ -120,11 +120,6 @@ def _device_of(inputs: Sequence[Any]) -> str | None:
         if array is not None:
             return device_of(array)
     return None
-
-
-def _session_in_use() -> Session | None:
-    """The current session under today's settings; None where nothing was applied yet, as with a graph made before."""
-    return None if current() is None else _session(None)
 
 
 def _session(device: str | None) -> Session:
