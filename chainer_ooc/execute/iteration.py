@@ -41,7 +41,7 @@ from chainer_ooc.execute.room import Room, earlier_bytes, is_foreign
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
-from chainer_ooc.execute.tally import IterationStats, Tally, freeze
+from chainer_ooc.execute.tally import IterationStats, Stretch, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.transit import COPY_IN, Context
 from chainer_ooc.execute.writes import Writes
@@ -121,9 +121,7 @@ class Iteration(Quietly):
         self.recorded = wanted and self._meter.start()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
-        tally = Tally(self._memory.backend)
-        tally.begin()
-        self._enter(tally)
+        self._enter(Tally(self._memory.backend, Stretch(self._memory.backend)))
         self._memory.backend.limit(self.budget_bytes, self._relieve)
 
     def _enter(self, tally: Tally) -> None:
