@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
+from chainer_ooc.backends.base import Backend, ByteArray
 from chainer_ooc.execute import exposure, log
 from chainer_ooc.execute.account import storage_at
 from chainer_ooc.execute.reentry import LOCK
@@ -167,14 +167,6 @@ class Residency(Transit):
             storage.let_go()
         elif may_lose and storage.copy is None and storage.root() is not None and not storage.is_in_variables():
             self.keep_spare(storage)
-
-    def release(self, copy: FarCopy) -> None:
-        """Gives a far copy up, from any thread."""
-        self.backend.release(copy)
-
-    def peek(self, copy: FarCopy) -> ByteArray | None:
-        """What a far copy has, wherever this thread was interrupted; None if that cannot be read there."""
-        return self.backend.peek(copy)
 
     def close(self) -> None:
         """Brings back what somebody may still read, then gives the backend back.

@@ -21,7 +21,7 @@ import weakref
 from typing import Any, Protocol
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.base import Backend, ByteArray, FarCopy, Transfer
 from chainer_ooc.execute.computing import is_computing, only_reads
 from chainer_ooc.execute.held import NOBODY, Held
 from chainer_ooc.execute.places import Array, NodePlace, Place, VariablePlace, references
@@ -32,6 +32,7 @@ from chainer_ooc.execute.states import TRANSITIONS, State
 class Memory(Protocol):
     """What a storage asks of the memory that it is in."""
 
+    backend: Backend
     closed: bool
 
     def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
@@ -60,12 +61,6 @@ class Memory(Protocol):
 
     def is_pinned(self, storage: Storage) -> bool:
         """Whether a computation needs it, in whatever thread."""
-
-    def release(self, copy: FarCopy) -> None:
-        """Gives a far copy up, from any thread."""
-
-    def peek(self, copy: FarCopy) -> ByteArray | None:
-        """What a far copy has, wherever this thread was interrupted; None if that cannot be read there."""
 
 
 class Recipe(Protocol):
@@ -131,7 +126,7 @@ class Storage(Held):
     def __del__(self) -> None:
         copy = getattr(self, 'copy', None)  # an interrupt may have come while it was made
         if copy is not None:
-            self.memory.release(copy)
+            self.memory.backend.release(copy)
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
@@ -179,7 +174,9 @@ class Storage(Held):
     def peek(self) -> ByteArray | None:
         """See `Owner`. What arrives is not there yet, and what is exposed is not what its copy is."""
         copy, block = self.copy, None if self.state is State.ARRIVING else self.bytes_here()
-        return self.memory.peek(copy) if block is None and copy is not None and self.has_true_copy() else block
+        if block is None and copy is not None and self.has_true_copy():
+            return self.memory.backend.peek(copy)
+        return block
 
     def is_guarded(self) -> bool:
         """See `Owner`."""
@@ -373,4 +370,4 @@ class Storage(Held):
         """Gives the far copy up."""
         copy, self.copy = self.copy, None
         if copy is not None:
-            self.memory.release(copy)
+            self.memory.backend.release(copy)
