@@ -264,9 +264,6 @@ class Graphs:
         self._numbers = itertools.count(1)
         self._has_missed = False
 
-    def __len__(self) -> int:
-        return len(self._graphs)
-
     def latest(self) -> Graph | None:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
@@ -377,7 +374,7 @@ class Graphs:
             return MISSED
         if any(each.makes_graphs for each in self._graphs.values()):
             return SECOND_ORDER
-        if graph.has_returned or any(each.has_returned for each in self._graphs.values()):
+        if any(each.has_returned for each in self._graphs.values()):
             return ''
         if has_cut_off():
             return CUT_OFF
