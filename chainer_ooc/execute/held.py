@@ -42,8 +42,8 @@ class Held(Owner):
 
     __slots__ = ('__weakref__', 'nbytes', 'places', 'root')
 
-    def __init__(self, root: Array, nbytes: int):
-        self.nbytes = nbytes
+    def __init__(self, root: Array):
+        self.nbytes = int(root.nbytes)
         self.root = weakref.ref(root)
         self.places: dict[tuple[int, object], Place] = {}
 

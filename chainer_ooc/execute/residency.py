@@ -55,7 +55,7 @@ class Residency(Transit):
             return found
         if not self.backend.manages(root) or arrays.flat_bytes(root) is None:
             return None
-        storage = Storage(self, root, int(root.nbytes))
+        storage = Storage(self, root)
         storage.assign(token, map_id, from_outside)
         if from_outside:
             storage.count_as(int(array.nbytes))

@@ -107,10 +107,10 @@ class Storage(Held):
         'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'pending_uses',
         'readers', 'recalled', 'recipe', 'seal', 'state', 'token', 'touched', 'transfer')
 
-    def __init__(self, memory: Memory, root: Array, nbytes: int):
-        super().__init__(root, nbytes)
+    def __init__(self, memory: Memory, root: Array):
+        super().__init__(root)
         self.memory = memory
-        self.counted_bytes = nbytes
+        self.counted_bytes = self.nbytes
         self.state = State.RESIDENT
         self.token: object = None
         self.map, self.touched, self.pending_uses = -1, -1, 0
