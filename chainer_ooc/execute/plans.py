@@ -322,7 +322,7 @@ class Graphs:
         if path == (None if self.saved is None else self.saved.path):
             return False
         self.saved = None if path is None else SavedPlans(path, backend)
-        loaded = [] if self.saved is None else self.saved.loaded()[-GRAPHS:]
+        loaded = [] if self.saved is None else [*self.saved.loaded.values()][-GRAPHS:]
         for each in loaded:
             graph = self.add(each.trace, each.metered)
             graph.load()
