@@ -113,12 +113,9 @@ class Departures:
             storage = ref()
             if storage is None:
                 continue
-            if storage.state is not State.RESIDENT:  # memory was short, and it was evicted as soon as it could be
-                late.append(storage)
-                continue
-            if storage.recalled and self._memory.context.far.takes_memory:  # its memory is planned for
-                continue
-            if self.leave(storage, tries + 1):
+            was_evicted = storage.state is not State.RESIDENT  # memory was short, and it went as soon as it could
+            stays = storage.recalled and self._memory.context.far.takes_memory  # its memory is planned for
+            if was_evicted or (not stays and self.leave(storage, tries + 1)):
                 late.append(storage)
         return late
 

@@ -55,7 +55,6 @@ def _start_probable(memory: Residency, register: Register, retained: Sequence[Se
     for call in range(latest - 1, max(latest - 1 - LOOK_AHEAD_CALLS, -1), -1):
         for map_id in retained[call]:
             storage = register.storage(map_id)
-            if storage is None or storage.state is not State.AWAY or storage.pending_uses <= 0:
-                continue
-            if memory.has_room(LOOK_AHEAD_ROOM * storage.nbytes):
+            if (storage is not None and storage.state is State.AWAY and storage.pending_uses > 0
+                    and memory.has_room(LOOK_AHEAD_ROOM * storage.nbytes)):
                 storage.memory.prefetch(storage)
