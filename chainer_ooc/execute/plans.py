@@ -383,8 +383,7 @@ class Graphs:
     def use(self, graph: Graph) -> None:
         """Makes a graph, which was met again, the latest."""
         graph.has_returned = True
-        if graph.signatures in self._graphs:
-            self._graphs.move_to_end(graph.signatures)
+        self._graphs.move_to_end(graph.signatures)
 
 
 def _extents_aside(arguments: str) -> tuple[str, str]:
