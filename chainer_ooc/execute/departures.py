@@ -92,7 +92,7 @@ class Departures:
         Raises:
             SpillError: it could not be copied.
         """
-        if storage is None or (storage.recipe is not None and storage.memory.give_up(storage)):
+        if storage is None or (storage.recipe is not None and storage.give_up()):
             return True
         if not storage.is_retained() or storage.memory.swap_out(storage):
             return True

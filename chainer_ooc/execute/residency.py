@@ -86,22 +86,6 @@ class Residency(Transit):
         storage.leave(block, copy, transfer, storage.recalled and not self.context.far.takes_memory)
         return True
 
-    def give_up(self, storage: Storage) -> bool:
-        """Gives up a map that can be made again; False if it has to go another way.
-
-        What no function retains dies by itself, whoever holds it: what recipes read stays what it was.
-        """
-        if storage.state is not State.RESIDENT or storage.root() is None:
-            return storage.state is State.LOST and storage.recipe is not None
-        if storage.recipe is None or not storage.recipe.is_whole():
-            storage.remember(None)
-            return False
-        if storage.is_retained():
-            if storage.is_held_elsewhere():
-                return False
-            storage.let_go()
-        return True
-
     def prefetch(self, storage: Storage) -> bool:
         """Starts to bring a storage back, keeps one that is leaving; False if there is no room now."""
         storage.recall()
@@ -226,7 +210,7 @@ class Residency(Transit):
             return True
         if victim.state is State.ARRIVING:
             self.turn_back(victim)
-        elif victim.is_retained() and (self.give_up(victim) or self.swap_out(victim)):
+        elif victim.is_retained() and (victim.give_up() or self.swap_out(victim)):
             self.tally.evictions += 1
             self.settle()
         return True

@@ -41,9 +41,6 @@ class Memory(Protocol):
     def swap_out(self, storage: Storage) -> bool:
         """Lets it go as soon as its copy is whole; False if it cannot go now."""
 
-    def give_up(self, storage: Storage) -> bool:
-        """Lets it go, to be made again; False if it has to go another way."""
-
     def prefetch(self, storage: Storage) -> bool:
         """Starts to bring it back; False if there is no room now."""
 
@@ -244,6 +241,22 @@ class Storage(Held):
         self.exposed, self.block = self.exposed and not true, None
         del root
         self._note_holder()
+
+    def give_up(self) -> bool:
+        """Gives up what can be made again; False if it has to go another way.
+
+        What no function retains dies by itself, whoever holds it: what recipes read stays what it was.
+        """
+        if self.state is not State.RESIDENT or self.root() is None:
+            return self.state is State.LOST and self.recipe is not None
+        if self.recipe is None or not self.recipe.is_whole():
+            self.remember(None)
+            return False
+        if self.is_retained():
+            if self.is_held_elsewhere():
+                return False
+            self.let_go()
+        return True
 
     def spare(self) -> None:
         """No known use is left: the block stays for an unknown one, as long as its room is not needed."""

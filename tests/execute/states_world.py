@@ -400,7 +400,7 @@ class World:
         storage = self._storage(i)
         if storage is not None:
             with LOCK:
-                storage.memory.give_up(storage)
+                storage.give_up()
 
     def prefetch(self, i, j):
         storage = self._storage(i)
