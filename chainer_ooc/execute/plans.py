@@ -237,8 +237,8 @@ class Graph:
         if doublings not in self._estimates:
             trace = scale(self.trace, 2 ** (doublings / ESTIMATES_PER_DOUBLING))
             self._estimates[doublings] = Graph(
-                trace, self.signatures, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True)
-        self._estimates[doublings].used = self.used
+                trace, self.signatures, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True,
+                used=self.used)
         return self._estimates[doublings]
 
     def begins_with(self, label: str, arguments: str) -> bool:
@@ -324,8 +324,7 @@ class Graphs:
         self.saved = None if path is None else SavedPlans(path, backend)
         loaded = [] if self.saved is None else [*self.saved.loaded.values()][-GRAPHS:]
         for each in loaded:
-            graph = self.add(each.trace, each.metered)
-            graph.load()
+            self.add(each.trace, each.metered).load()
         return bool(loaded)
 
     def largest_refusal(self, error: InfeasibleBudgetError, settings: Settings,
