@@ -34,12 +34,12 @@ class Budget(Account, abc.ABC):
         candidates: what may be evicted.
     """
 
-    def __init__(self, backend: Backend, tally: Tally, budget_bytes: int | None):
+    def __init__(self, backend: Backend):
         super().__init__()
         self.backend = backend
         self.candidates = Candidates()
         self._spare: deque[weakref.ref[Storage]] = deque()
-        self.begin(tally, budget_bytes)
+        self.begin(Tally(backend), None)
 
     def begin(self, tally: Tally, budget_bytes: int | None) -> None:
         """Another iteration begins: what was used last, and will be used next, is not known any more."""

@@ -92,7 +92,7 @@ class Departures:
         Raises:
             SpillError: it could not be copied.
         """
-        if storage is None or (storage.recipe is not None and storage.memory.give_up(storage)):
+        if storage is None or (storage.recipe is not None and storage.give_up()):
             return True
         if not storage.is_retained() or storage.memory.swap_out(storage):
             return True
@@ -113,12 +113,9 @@ class Departures:
             storage = ref()
             if storage is None:
                 continue
-            if storage.state is not State.RESIDENT:  # memory was short, and it was evicted as soon as it could be
-                late.append(storage)
-                continue
-            if storage.recalled and self._memory.context.far.takes_memory:  # its memory is planned for
-                continue
-            if self.leave(storage, tries + 1):
+            was_evicted = storage.state is not State.RESIDENT  # memory was short, and it went as soon as it could
+            stays = storage.recalled and self._memory.context.far.takes_memory  # its memory is planned for
+            if was_evicted or (not stays and self.leave(storage, tries + 1)):
                 late.append(storage)
         return late
 

@@ -49,7 +49,7 @@ class Models:
 
     def of(self, model: int | None) -> Used | None:
         """Of a model, by the number of its first parameter, or else of the one that ran last, if there is one."""
-        return self._used.get(model, next(reversed(self._used.values()), None) if self._used else None)
+        return self._used.get(model, next(reversed(self._used.values()), None))
 
     def note(self, model: int | None, used: Used) -> None:
         """An iteration of a model is over."""

@@ -42,8 +42,8 @@ class Held(Owner):
 
     __slots__ = ('__weakref__', 'nbytes', 'places', 'root')
 
-    def __init__(self, root: Array, nbytes: int):
-        self.nbytes = nbytes
+    def __init__(self, root: Array):
+        self.nbytes = int(root.nbytes)
         self.root = weakref.ref(root)
         self.places: dict[tuple[int, object], Place] = {}
 
@@ -105,10 +105,11 @@ class Held(Owner):
         del root, array
         return not held or any(references(entry) != entry[1] for entry in held.values())
 
-    def _held(self) -> Iterator[tuple[Place, Array]]:
-        """The places that hold arrays on the block, each with its array."""
+    def _held(self, places: Iterable[Place] | None = None) -> Iterator[tuple[Place, Array]]:
+        """The places that hold arrays on the block, each with its array; of all that are known, or of these."""
         root = self.root()
-        for place in () if root is None else self.places.values():
+        places = self.places.values() if places is None else places
+        for place in () if root is None else places:
             array = place.get()
             if array is not None and type(array) is not Away and arrays.root_of(array) is root:
                 yield place, array  # type: ignore[misc]
@@ -117,14 +118,11 @@ class Held(Owner):
 
     def _watch(self, places: Iterable[Place]) -> bool:
         """Has the program's next read in these places noticed; False if some cannot be watched."""
-        root, is_noticed = self.root(), True
-        for place in () if root is None else places:
-            array = None if place.is_watched(self) else place.get()
-            if array is None or type(array) is Away or arrays.root_of(array) is not root:
-                continue
+        is_noticed = True
+        for place, array in self._held(each for each in places if not each.is_watched(self)):
             if type(place) is VariablePlace and place.is_copied():
                 is_noticed = False
-            place.watch(Away(self, arrays.layout_of(array, root)))
+            place.watch(Away(self, arrays.layout_of(array, self.root())))
         return is_noticed
 
     def _empty(self) -> None:

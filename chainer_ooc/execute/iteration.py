@@ -28,7 +28,7 @@ from chainer_ooc.execute.departures import Departures
 from chainer_ooc.execute.following import Following, note_lost, note_reuse
 from chainer_ooc.execute.freezing import freeze_trace
 from chainer_ooc.execute.liveness import Liveness
-from chainer_ooc.execute.look_ahead import LookAhead
+from chainer_ooc.execute.look_ahead import start_swap_ins
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
@@ -41,7 +41,7 @@ from chainer_ooc.execute.room import Room, earlier_bytes, is_foreign
 from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
-from chainer_ooc.execute.tally import IterationStats, Tally, freeze
+from chainer_ooc.execute.tally import IterationStats, Stretch, Tally, freeze
 from chainer_ooc.execute.times import Timing, timing_of
 from chainer_ooc.execute.transit import COPY_IN, Context
 from chainer_ooc.execute.writes import Writes
@@ -95,7 +95,8 @@ class Iteration(Quietly):
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
         self.room = Room(memory, parameters, self.register.own, meter, settings, self.following)
         self._departures = Departures(memory, self.following, self.register, settings)
-        self._look_ahead = LookAhead(memory, self.following, self.register, self._retained, self.room)
+        self._start_swap_ins = functools.partial(
+            start_swap_ins, memory, self.following, self.register, self._retained, self.room)
         self._orders = self.following.orders
 
     def open(self, function: Any, inputs: Sequence[Any]) -> None:
@@ -120,9 +121,7 @@ class Iteration(Quietly):
         self.recorded = wanted and self._meter.start()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
-        tally = Tally(self._memory.backend)
-        tally.begin()
-        self._enter(tally)
+        self._enter(Tally(self._memory.backend, Stretch(self._memory.backend)))
         self._memory.backend.limit(self.budget_bytes, self._relieve)
 
     def _enter(self, tally: Tally) -> None:
@@ -184,7 +183,7 @@ class Iteration(Quietly):
         self._liveness.read(call.inputs)
         self.following.check_call(recorder.calls)
         if self._prototype is not None and self.following.graph is not None:
-            recipe = write_recipe(self._prototype, function, inputs, outputs, call, self._departures.will_stay)
+            recipe = write_recipe(self._prototype, function, inputs, outputs, peak_bytes, self._departures.will_stay)
             self._departures.hold(recipe, position)
         self._prototype = None
         self._departures.after_call(call)
@@ -212,7 +211,7 @@ class Iteration(Quietly):
         if self.room.begin_backward():
             self.recorder.forget_others()
         self.writes.begin_backward()
-        self._look_ahead.start()
+        self._start_swap_ins()
 
     def _note_holders(self, held: list[Storage]) -> None:
         for each in held:
@@ -276,7 +275,7 @@ class Iteration(Quietly):
         self._memory.pin()
         if self.following.orders.synchronous:
             self._memory.synchronise()
-        self._look_ahead.start()
+        self._start_swap_ins()
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

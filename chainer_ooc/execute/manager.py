@@ -22,7 +22,7 @@ from chainer_ooc.execute.reentry import LOCK, copies, interrupted, is_locked, re
 from chainer_ooc.execute.session import Session, apply_within, demand_of
 
 _Thread = threading.Thread
-_sessions: dict[_Thread, dict[str, Session]] = {}
+_sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
 _latest: dict[_Thread, str] = {}
 
 
@@ -53,7 +53,7 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
     """A backward pass as a whole."""
     if is_locked():
         raise refusal('begins a backward pass')
-    session = _session_in_use()
+    session = None if current() is None else _session(None)  # none where nothing was applied yet
     return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
 
 
@@ -93,7 +93,7 @@ def _brought(function: Any, count: int) -> list[Any]:
 def current() -> Session | None:
     """The session that the calling thread used last, if it has one."""
     thread = threading.current_thread()
-    return _sessions.get(thread, {}).get(_latest.get(thread, ''))
+    return _sessions.get((thread, _latest.get(thread, '')))
 
 
 def reset() -> None:
@@ -101,15 +101,13 @@ def reset() -> None:
     if is_locked():
         raise refusal('closes sessions')
     with LOCK:
-        for thread in list(_sessions):
-            _close(thread)
+        for thread, device in list(_sessions):
+            _close(thread, device)
 
 
-def _close(thread: _Thread) -> None:
-    for device in list(_sessions[thread]):
-        _sessions[thread][device].close()
-        del _sessions[thread][device]
-    del _sessions[thread]
+def _close(thread: _Thread, device: str) -> None:
+    _sessions[thread, device].close()
+    del _sessions[thread, device]
     _latest.pop(thread, None)
 
 
@@ -122,16 +120,11 @@ def _device_of(inputs: Sequence[Any]) -> str | None:
     return None
 
 
-def _session_in_use() -> Session | None:
-    """The current session under today's settings; None where nothing was applied yet, as with a graph made before."""
-    return None if current() is None else _session(None)
-
-
 def _session(device: str | None) -> Session:
     settings = config.current()
     thread = threading.current_thread()
     device = device or _latest.get(thread, 'host')
-    session = _sessions.get(thread, {}).get(device)
+    session = _sessions.get((thread, device))
     if session is None or not session.adopt(settings):
         with LOCK:
             session = _make(thread, device, settings)
@@ -140,28 +133,27 @@ def _session(device: str | None) -> Session:
 
 
 def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
-    before = _sessions.get(thread, {}).get(device)
+    before = _sessions.get((thread, device))
     if before is not None:
         before.close()  # if this fails it is still known, and is closed next time
-        del _sessions[thread][device]
-    for dead in [each for each in _sessions if not each.is_alive()]:
-        if all(session.is_idle() for session in _sessions[dead].values()):  # its graphs may live on in other threads
-            _close(dead)
-    session = Session(settings, choose(device, demand_of(settings)), functools.partial(_has_company, thread))
-    _sessions.setdefault(thread, {})[device] = session
+        del _sessions[thread, device]
+    for (each, its_device), session in list(_sessions.items()):
+        if not each.is_alive() and session.is_idle():  # its graphs may live on in other threads
+            _close(each, its_device)
+    session = _sessions[thread, device] = Session(
+        settings, choose(device, demand_of(settings)), functools.partial(_has_company, thread))
     return session
 
 
 def _has_company(thread: _Thread) -> bool:
     """Whether another thread that lives has a session."""
-    return any(each is not thread and each.is_alive() for each in list(_sessions))
+    return any(each is not thread and each.is_alive() for each, _ in list(_sessions))
 
 
 def _begin_anew() -> None:
     """In a forked child: sessions, their threads and spill files are the parent's."""
-    for sessions in _sessions.values():
-        for session in sessions.values():
-            session.leave_to_parent()
+    for session in _sessions.values():
+        session.leave_to_parent()
     _sessions.clear()
     _latest.clear()
 

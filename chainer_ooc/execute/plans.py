@@ -237,8 +237,8 @@ class Graph:
         if doublings not in self._estimates:
             trace = scale(self.trace, 2 ** (doublings / ESTIMATES_PER_DOUBLING))
             self._estimates[doublings] = Graph(
-                trace, self.signatures, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True)
-        self._estimates[doublings].used = self.used
+                trace, self.signatures, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True,
+                used=self.used)
         return self._estimates[doublings]
 
     def begins_with(self, label: str, arguments: str) -> bool:
@@ -263,9 +263,6 @@ class Graphs:
         self._graphs: OrderedDict[tuple[str, ...], Graph] = OrderedDict()
         self._numbers = itertools.count(1)
         self._has_missed = False
-
-    def __len__(self) -> int:
-        return len(self._graphs)
 
     def latest(self) -> Graph | None:
         """The graph that ran last."""
@@ -325,10 +322,9 @@ class Graphs:
         if path == (None if self.saved is None else self.saved.path):
             return False
         self.saved = None if path is None else SavedPlans(path, backend)
-        loaded = [] if self.saved is None else self.saved.loaded()[-GRAPHS:]
+        loaded = [] if self.saved is None else [*self.saved.loaded.values()][-GRAPHS:]
         for each in loaded:
-            graph = self.add(each.trace, each.metered)
-            graph.load()
+            self.add(each.trace, each.metered).load()
         return bool(loaded)
 
     def largest_refusal(self, error: InfeasibleBudgetError, settings: Settings,
@@ -377,7 +373,7 @@ class Graphs:
             return MISSED
         if any(each.makes_graphs for each in self._graphs.values()):
             return SECOND_ORDER
-        if graph.has_returned or any(each.has_returned for each in self._graphs.values()):
+        if any(each.has_returned for each in self._graphs.values()):
             return ''
         if has_cut_off():
             return CUT_OFF
@@ -386,8 +382,7 @@ class Graphs:
     def use(self, graph: Graph) -> None:
         """Makes a graph, which was met again, the latest."""
         graph.has_returned = True
-        if graph.signatures in self._graphs:
-            self._graphs.move_to_end(graph.signatures)
+        self._graphs.move_to_end(graph.signatures)
 
 
 def _extents_aside(arguments: str) -> tuple[str, str]:

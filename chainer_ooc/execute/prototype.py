@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends import arrays
+from chainer_ooc.backends.base import OWN_THREADS
 from chainer_ooc.classify.verdict import COPIED_BYTES
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.places import Array, owners_of
@@ -197,7 +198,7 @@ def may_change_maps(function: Any) -> bool:
 
 def may_write(hooks: Iterable[Any]) -> bool:
     """Whether any hook is the program's own, which may write to what it is shown."""
-    return not all(type(each).__module__.startswith('chainer.') for each in hooks)
+    return any(_is_own(type(each)) for each in hooks)
 
 
 def _is_of(function: Any, modules: frozenset[str]) -> bool:
@@ -219,8 +220,7 @@ def _is_own(kind: type) -> bool:
 
 def _may_draw(function: Any) -> bool:
     """Whether a function may draw random numbers: of Chainer's own, it is known which do."""
-    modules = [type(each).__module__ for each in owners_of(function)]
-    return any(each in _DRAWING_MODULES or not each.startswith('chainer.') for each in modules)
+    return _is_of(function, _DRAWING_MODULES) or any(_is_own(type(each)) for each in owners_of(function))
 
 
 def _draws_alike(function: Any, repeats_random: bool) -> bool:
@@ -234,7 +234,7 @@ def _draws_alike(function: Any, repeats_random: bool) -> bool:
 
 def _has_other_threads() -> bool:
     """Whether the program has threads, such as those that load data, which share NumPy's random stream."""
-    return any(each is not threading.current_thread() and not each.name.startswith('chainer_ooc')
+    return any(each is not threading.current_thread() and not each.name.startswith(OWN_THREADS)
                for each in threading.enumerate())
 
 

@@ -23,7 +23,6 @@ from chainer_ooc.execute.account import find
 from chainer_ooc.execute.places import Array, array_of, hidden_places
 from chainer_ooc.execute.prototype import Prototype, believe
 from chainer_ooc.execute.storage import Storage
-from chainer_ooc.trace import Call
 
 _SERIAL = itertools.count()
 
@@ -167,7 +166,7 @@ class Recipe:
         return outputs, made
 
 
-def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], call: Call,
+def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], peak_bytes: int,
                  will_stay: Callable[[Storage], bool]) -> Recipe:
     """Writes down how a call that has just run is run again. The program's reads of its inputs are noticed from now on.
 
@@ -176,7 +175,7 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
         function: the function itself.
         inputs: Variables or arrays.
         outputs: Variables.
-        call: its record.
+        peak_bytes: what the call allocated at its highest.
         will_stay: whether a storage can be had in backward.
     """
     prototype.complete(function)
@@ -186,7 +185,7 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
                              _checksum(array) if prototype.declared else None)
                      for name, array in found if (storage := find(array)) is not None)
     given = tuple(_given(each, will_stay) for each in inputs)
-    recipe = Recipe(prototype, given, products, call.peak_bytes)
+    recipe = Recipe(prototype, given, products, peak_bytes)
     for each in recipe.moved():
         each.storage.read_by(recipe)
         each.storage.watch()

@@ -63,7 +63,10 @@ def refusal(act: str) -> ReentryError:
 
 
 def copies() -> bool:
-    """Whether this is a thread of a backend's, where a finalizer may run as well: what it waits for never comes."""
+    """Whether this is a thread of a backend's, where a finalizer may run as well: what it waits for never comes.
+
+    Its name would not do: a finalizer may run before the thread has one.
+    """
     if threading.get_ident() == threading.main_thread().ident:
         return False
     frame: FrameType | None = sys._getframe(1)

@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import Backend, ByteArray, FarCopy
+from chainer_ooc.backends.base import Backend, ByteArray
 from chainer_ooc.execute import exposure, log
 from chainer_ooc.execute.account import storage_at
 from chainer_ooc.execute.reentry import LOCK
@@ -31,8 +31,8 @@ class Residency(Transit):
         closed: nothing is moved here any more.
     """
 
-    def __init__(self, backend: Backend, context: Context | None = None):
-        super().__init__(backend, context or Context(Tally(backend)))
+    def __init__(self, backend: Backend):
+        super().__init__(backend)
         self.closed = False
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
 
@@ -55,7 +55,7 @@ class Residency(Transit):
             return found
         if not self.backend.manages(root) or arrays.flat_bytes(root) is None:
             return None
-        storage = Storage(self, root, int(root.nbytes))
+        storage = Storage(self, root)
         storage.assign(token, map_id, from_outside)
         if from_outside:
             storage.count_as(int(array.nbytes))
@@ -84,22 +84,6 @@ class Residency(Transit):
         self.tally.swapped_out_bytes += storage.nbytes
         self.leaving.append(storage)  # first, or an interrupt leaves it to nobody
         storage.leave(block, copy, transfer, storage.recalled and not self.context.far.takes_memory)
-        return True
-
-    def give_up(self, storage: Storage) -> bool:
-        """Gives up a map that can be made again; False if it has to go another way.
-
-        What no function retains dies by itself, whoever holds it: what recipes read stays what it was.
-        """
-        if storage.state is not State.RESIDENT or storage.root() is None:
-            return storage.state is State.LOST and storage.recipe is not None
-        if storage.recipe is None or not storage.recipe.is_whole():
-            storage.remember(None)
-            return False
-        if storage.is_retained():
-            if storage.is_held_elsewhere():
-                return False
-            storage.let_go()
         return True
 
     def prefetch(self, storage: Storage) -> bool:
@@ -168,14 +152,6 @@ class Residency(Transit):
         elif may_lose and storage.copy is None and storage.root() is not None and not storage.is_in_variables():
             self.keep_spare(storage)
 
-    def release(self, copy: FarCopy) -> None:
-        """Gives a far copy up, from any thread."""
-        self.backend.release(copy)
-
-    def peek(self, copy: FarCopy) -> ByteArray | None:
-        """What a far copy has, wherever this thread was interrupted; None if that cannot be read there."""
-        return self.backend.peek(copy)
-
     def close(self) -> None:
         """Brings back what somebody may still read, then gives the backend back.
 
@@ -198,14 +174,12 @@ class Residency(Transit):
 
     def is_idle(self) -> bool:
         """Whether nobody can ask for anything that is not in near memory."""
-        with LOCK:
-            return all(storage.state in (State.RESIDENT, State.SPARE) or not storage.is_wanted()
-                       for storage in list(self._all))
+        return all(storage.state in (State.RESIDENT, State.SPARE) or not storage.is_wanted()
+                   for storage in list(self._all))
 
     def has_cut_off(self) -> bool:
         """Whether the program has maps that it has cut off from their graph, to go on from them."""
-        with LOCK:
-            return any(not storage.from_outside and storage.is_cut_off() for storage in list(self._all))
+        return any(not storage.from_outside and storage.is_cut_off() for storage in list(self._all))
 
     def is_relied_on(self) -> bool:
         """Whether a far copy or a recipe would be wrong if somebody wrote to any block unseen."""
@@ -236,7 +210,7 @@ class Residency(Transit):
             return True
         if victim.state is State.ARRIVING:
             self.turn_back(victim)
-        elif victim.is_retained() and (self.give_up(victim) or self.swap_out(victim)):
+        elif victim.is_retained() and (victim.give_up() or self.swap_out(victim)):
             self.tally.evictions += 1
             self.settle()
         return True

@@ -15,7 +15,7 @@ from chainer_ooc.execute import log
 from chainer_ooc.record.recorder import versions
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.schedule.plan_file import put_plan, read_plans
-from chainer_ooc.schedule.saved import SavedPlan, Terms, check_plan, save_plan
+from chainer_ooc.schedule.saved import Terms, check_plan, save_plan
 from chainer_ooc.trace import Trace
 
 
@@ -26,6 +26,9 @@ class SavedPlans:
         path: of the file, which need not be there.
         backend: the device in use.
 
+    Attributes:
+        loaded: what the file had, by graph, the oldest first.
+
     Raises:
         PlanFormatError: it is there, and is no file of plans.
     """
@@ -33,15 +36,11 @@ class SavedPlans:
     def __init__(self, path: str, backend: Backend):
         self.path = path
         self._backend = backend
-        self._loaded = {each.terms.graph: each for each in read_plans(path)}
-        self._in_file = {graph: each.plan for graph, each in self._loaded.items()}
+        self.loaded = {each.terms.graph: each for each in read_plans(path)}
+        self._in_file = {graph: each.plan for graph, each in self.loaded.items()}
         self._writable = True
-        if self._loaded:
-            log.logger.info('%d plans loaded from %s', len(self._loaded), path)
-
-    def loaded(self) -> list[SavedPlan]:
-        """What the file had, the oldest first."""
-        return list(self._loaded.values())
+        if self.loaded:
+            log.logger.info('%d plans loaded from %s', len(self.loaded), path)
 
     def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan | None:
         """The plan that was loaded for a graph, or None if that was from another file.
@@ -55,7 +54,7 @@ class SavedPlans:
         Raises:
             PlanMismatchError: it does not hold here.
         """
-        saved = self._loaded.get(trace.fingerprint)
+        saved = self.loaded.get(trace.fingerprint)
         if saved is None:
             return None
         if settings.budget_bytes is None and saved.plan.peak_bytes <= budget_bytes:

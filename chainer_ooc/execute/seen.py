@@ -267,7 +267,7 @@ class Register:
         root = arrays.root_of(array)
         if root is None:
             return False
-        probe = Storage(self._memory, root, root.nbytes)
+        probe = Storage(self._memory, root)
         probe.add_places(place)
         del root, array
         return not probe.is_held_elsewhere()

@@ -98,25 +98,19 @@ class Session:
             is_quiet = iteration.is_quiet(function, inputs)
             if not is_quiet:
                 iteration.before_call(function, inputs)
-        if is_quiet:
-            return self._call_quietly(iteration, function, inputs)
-        started = self._memory.backend.moment()
+        started = None if is_quiet else self._memory.backend.moment()
         with self._memory.backend.computing():
-            outputs: tuple[Any, ...] = run_as(iteration.is_foreign, function._apply, inputs)
-        span = started, self._memory.backend.moment()
+            outputs: tuple[Any, ...] = (
+                function._apply(inputs) if is_quiet else run_as(iteration.is_foreign, function._apply, inputs))
+        span = None if is_quiet else (started, self._memory.backend.moment())
         if function.inputs is not None:
             with LOCK:
-                if iteration is self._iteration:  # else the session was closed meanwhile, and its account has no maps
-                    iteration.after_call(function, inputs, outputs, span)
-        return outputs
-
-    def _call_quietly(self, iteration: Iteration, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        with self._memory.backend.computing():
-            outputs: tuple[Any, ...] = function._apply(inputs)
-        if function.inputs is not None:
-            with LOCK:
-                if iteration is self._iteration:
+                if iteration is not self._iteration:
+                    pass  # the session was closed meanwhile, and its account has no maps
+                elif span is None:
                     iteration.after_quiet_call(function, inputs, outputs)
+                else:
+                    iteration.after_call(function, inputs, outputs, span)
         return outputs
 
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:

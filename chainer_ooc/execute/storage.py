@@ -21,7 +21,7 @@ import weakref
 from typing import Any, Protocol
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.base import Backend, ByteArray, FarCopy, Transfer
 from chainer_ooc.execute.computing import is_computing, only_reads
 from chainer_ooc.execute.held import NOBODY, Held
 from chainer_ooc.execute.places import Array, NodePlace, Place, VariablePlace, references
@@ -32,6 +32,7 @@ from chainer_ooc.execute.states import TRANSITIONS, State
 class Memory(Protocol):
     """What a storage asks of the memory that it is in."""
 
+    backend: Backend
     closed: bool
 
     def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
@@ -39,9 +40,6 @@ class Memory(Protocol):
 
     def swap_out(self, storage: Storage) -> bool:
         """Lets it go as soon as its copy is whole; False if it cannot go now."""
-
-    def give_up(self, storage: Storage) -> bool:
-        """Lets it go, to be made again; False if it has to go another way."""
 
     def prefetch(self, storage: Storage) -> bool:
         """Starts to bring it back; False if there is no room now."""
@@ -60,12 +58,6 @@ class Memory(Protocol):
 
     def is_pinned(self, storage: Storage) -> bool:
         """Whether a computation needs it, in whatever thread."""
-
-    def release(self, copy: FarCopy) -> None:
-        """Gives a far copy up, from any thread."""
-
-    def peek(self, copy: FarCopy) -> ByteArray | None:
-        """What a far copy has, wherever this thread was interrupted; None if that cannot be read there."""
 
 
 class Recipe(Protocol):
@@ -112,10 +104,10 @@ class Storage(Held):
         'block', 'copy', 'counted_bytes', 'exposed', 'from_outside', 'map', 'mapped', 'memory', 'pending_uses',
         'readers', 'recalled', 'recipe', 'seal', 'state', 'token', 'touched', 'transfer')
 
-    def __init__(self, memory: Memory, root: Array, nbytes: int):
-        super().__init__(root, nbytes)
+    def __init__(self, memory: Memory, root: Array):
+        super().__init__(root)
         self.memory = memory
-        self.counted_bytes = nbytes
+        self.counted_bytes = self.nbytes
         self.state = State.RESIDENT
         self.token: object = None
         self.map, self.touched, self.pending_uses = -1, -1, 0
@@ -131,7 +123,7 @@ class Storage(Held):
     def __del__(self) -> None:
         copy = getattr(self, 'copy', None)  # an interrupt may have come while it was made
         if copy is not None:
-            self.memory.release(copy)
+            self.memory.backend.release(copy)
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
@@ -179,7 +171,9 @@ class Storage(Held):
     def peek(self) -> ByteArray | None:
         """See `Owner`. What arrives is not there yet, and what is exposed is not what its copy is."""
         copy, block = self.copy, None if self.state is State.ARRIVING else self.bytes_here()
-        return self.memory.peek(copy) if block is None and copy is not None and self.has_true_copy() else block
+        if block is None and copy is not None and self.has_true_copy():
+            return self.memory.backend.peek(copy)
+        return block
 
     def is_guarded(self) -> bool:
         """See `Owner`."""
@@ -247,6 +241,22 @@ class Storage(Held):
         self.exposed, self.block = self.exposed and not true, None
         del root
         self._note_holder()
+
+    def give_up(self) -> bool:
+        """Gives up what can be made again; False if it has to go another way.
+
+        What no function retains dies by itself, whoever holds it: what recipes read stays what it was.
+        """
+        if self.state is not State.RESIDENT or self.root() is None:
+            return self.state is State.LOST and self.recipe is not None
+        if self.recipe is None or not self.recipe.is_whole():
+            self.remember(None)
+            return False
+        if self.is_retained():
+            if self.is_held_elsewhere():
+                return False
+            self.let_go()
+        return True
 
     def spare(self) -> None:
         """No known use is left: the block stays for an unknown one, as long as its room is not needed."""
@@ -373,4 +383,4 @@ class Storage(Held):
         """Gives the far copy up."""
         copy, self.copy = self.copy, None
         if copy is not None:
-            self.memory.release(copy)
+            self.memory.backend.release(copy)

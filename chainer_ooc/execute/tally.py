@@ -48,7 +48,7 @@ class Tally:
 
     Attributes:
         device: says what a moment is.
-        whole: the iteration.
+        whole: the iteration, or None outside of one.
         missing_bytes: the most that the device lacked where the account had room.
         stalls: waits for copies.
         recomputations: the calls that ran again.
@@ -69,10 +69,6 @@ class Tally:
     written: list[Transfer] = field(default_factory=list)
     read: list[Transfer] = field(default_factory=list)
     _open: Stretch | None = None
-
-    def begin(self) -> None:
-        """The iteration begins."""
-        self.whole = Stretch(self.device)
 
     def stalled(self) -> contextlib.AbstractContextManager[None]:
         """Counts the time within as stalled, except for what is counted inside already."""

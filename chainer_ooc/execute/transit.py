@@ -122,9 +122,9 @@ class Transit(Budget):
 
     _open: ClassVar[weakref.WeakSet[Transit]] = weakref.WeakSet()
 
-    def __init__(self, backend: Backend, context: Context):
-        self.context = context
-        super().__init__(backend, context.tally, context.budget_bytes)
+    def __init__(self, backend: Backend):
+        super().__init__(backend)
+        self.context = Context(self.tally)
         self.pinned: frozenset[Storage] = frozenset()
         self.leaving: deque[Storage] = deque()
         self._targets: deque[tuple[ByteArray, Transfer | None]] = deque()  # of swap-ins, the oldest first

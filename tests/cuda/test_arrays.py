@@ -123,7 +123,7 @@ class Holder:
 
 def storage_of(*held):
     root = arrays.root_of(held[0])
-    storage = Storage(None, root, root.nbytes)
+    storage = Storage(None, root)
     storage.places = {(number, ''): Holder(each) for number, each in enumerate(held)}
     return storage
 

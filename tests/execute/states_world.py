@@ -16,7 +16,6 @@ import random
 import sys
 import tempfile
 import threading
-import types
 import warnings
 import weakref
 
@@ -90,7 +89,7 @@ class Watch:
         self._undo = contextlib.ExitStack()
 
     def __enter__(self):
-        init, go, release = Storage.__init__, Storage._go, Residency.release
+        init, go = Storage.__init__, Storage._go
         let_go, spare = Storage.let_go, Storage.spare
 
         def see_birth(storage, *args):
@@ -108,11 +107,13 @@ class Watch:
             if (before, storage.state.name) not in LEGAL[event]:
                 raise DifferenceError(f'{event}: {before} -> {storage.state.name}')
 
-        def see_release(memory, copy_):
-            if copy_.__class__.__name__ != 'FarCopy' and id(copy_) in self.released:
-                raise DifferenceError('a copy is released twice')
-            self.released[id(copy_)] = copy_
-            release(memory, copy_)
+        def see_release(release):
+            def run(backend, copy_):
+                if copy_.__class__.__name__ != 'FarCopy' and id(copy_) in self.released:
+                    raise DifferenceError('a copy is released twice')
+                self.released[id(copy_)] = copy_
+                release(backend, copy_)
+            return run
 
         def see_places(empty):
             def run(storage):
@@ -123,7 +124,8 @@ class Watch:
 
         for owner, name, value in ((Storage, '__init__', see_birth), (Storage, '_go', see_change),
                                    (Storage, 'let_go', see_places(let_go)), (Storage, 'spare', see_places(spare)),
-                                   (Residency, 'release', see_release)):
+                                   *((kind, 'release', see_release(kind.release))
+                                     for kind in (ChaosBackend, HostBackend))):
             self._undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, value)
         return self
@@ -228,8 +230,7 @@ class World:
         for storage in retained(function):
             storage.retain()
         if prototype is not None:
-            record = types.SimpleNamespace(label='', peak_bytes=100)
-            recipe = write_recipe(prototype, function, [each[0] for each in given], [each[0] for each in made], record,
+            recipe = write_recipe(prototype, function, [each[0] for each in given], [each[0] for each in made], 100,
                                   lambda storage: storage.can_return())
             new = [ref() for ref in self.watch.born[born:]]
             for product in recipe.products:
@@ -399,7 +400,7 @@ class World:
         storage = self._storage(i)
         if storage is not None:
             with LOCK:
-                storage.memory.give_up(storage)
+                storage.give_up()
 
     def prefetch(self, i, j):
         storage = self._storage(i)

@@ -21,7 +21,7 @@ def account():
 
 
 def storage_of(account, root):
-    storage = Storage(account, root, root.nbytes)
+    storage = Storage(account, root)
     storage.assign(object(), 0, from_outside=False)
     return storage
 

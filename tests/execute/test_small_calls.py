@@ -52,7 +52,7 @@ def test_a_small_call_runs_few_functions_of_ours(policy):
 
 def test_what_is_used_last_as_it_is_known_when_memory_is_short_goes_first():
     roots = [np.ones(10) for _ in range(3)]
-    near, far, again = (Storage(None, root, root.nbytes) for root in roots)
+    near, far, again = (Storage(None, root) for root in roots)
     next_uses, candidates = {near: 1.0, far: 2.0, again: 9.0}, Candidates()
     for storage in (near, far, again):
         candidates.add(storage)

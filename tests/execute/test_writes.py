@@ -142,7 +142,7 @@ def test_what_a_hook_has_written_is_not_taken_for_the_next_functions_doing(monke
     monkeypatch.setattr(Storage, 'expose', lambda storage: None)
     root = np.zeros(2000)
     memory = types.SimpleNamespace(open=lambda storage: None)
-    storage, function, writes = Storage(memory, root, root.nbytes), Handing(), Writes()
+    storage, function, writes = Storage(memory, root), Handing(), Writes()
 
     def step(write=False):
         writes.look_at_shown()

@@ -299,7 +299,7 @@ def test_what_has_a_storage_that_is_left_is_named():
         pass
 
     keeper = Keeper()
-    keeper.storage = Storage(None, np.zeros(7, np.uint8), 7)
+    keeper.storage = Storage(None, np.zeros(7, np.uint8))
     assert any(each.startswith('a storage of 7 bytes, RESIDENT, held by ') and 'Keeper' in each
                for each in holders_of_storages())
     del keeper
