@@ -73,6 +73,15 @@ def links(holder: Any) -> tuple[Any, ...]:
     return found
 
 
+def mark(array: Any) -> Any:
+    """What differs (``!=``) from another mark of an array if its content has changed.
+
+    A device's marks, and what comes of comparing them, are arrays of the device: nothing waits until their truth is
+    asked.
+    """
+    return checksum(array) if isinstance(array, np.ndarray) else _of(array).mark(array)
+
+
 def checksum(array: Any) -> int:
     """A number that changes with an array's content; of subclasses of NumPy's arrays too, which never move."""
     if isinstance(array, np.ndarray):

@@ -35,14 +35,14 @@ from chainer_ooc.execute.places import (
     owners_of,
 )
 from chainer_ooc.execute.prototype import prepare_afterwards
-from chainer_ooc.execute.recipe import Between, Fixed, Here, Made, Moved, Product, Recipe
+from chainer_ooc.execute.recipe import Between, Change, Fixed, Here, Made, Moved, Product, Recipe
 from chainer_ooc.execute.storage import Storage
 
 
 class LateRecipe(Recipe):
     """How a function is run again that nobody has copied before it ran. What it gives has to meet the seals."""
 
-    def run(self, here: Here) -> tuple[tuple[Array, ...], Made]:
+    def run(self, here: Here) -> tuple[tuple[Array, ...], Made, list[Change]]:
         """See `Recipe.run`. Whatever goes wrong tells that the function is not what it was."""
         try:
             return super().run(here)

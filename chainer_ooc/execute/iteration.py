@@ -211,6 +211,7 @@ class Iteration(Quietly):
         if self.room.begin_backward():
             self.recorder.forget_others()
         self.writes.begin_backward()
+        self._memory.unproven = self._memory.unproven or []
         self._start_swap_ins()
 
     def _note_holders(self, held: list[Storage]) -> None:
@@ -294,6 +295,7 @@ class Iteration(Quietly):
         return functools.partial(freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, plan)
 
     def _end_backward(self) -> None:
+        self._memory.prove()
         self.writes.end_backward()
         held = self._liveness.held()
         for map_id in held:

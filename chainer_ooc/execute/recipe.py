@@ -1,19 +1,20 @@
 """How a forward call is run once more, without a trace of it anywhere else (P7).
 
 A recipe is written around the first run of a call: before it, a copy of the function is made (`prototype`); after it,
-the inputs are noted: feature maps by storage and layout, everything else by reference with a checksum, or as a copy
-where it is small.
+the inputs are noted: feature maps by storage and layout, everything else by reference with a mark of its content, or as
+a copy where it is small. Whether marks are still right is looked at when the call runs again.
 
 Source: Chen et al. (recomputation); what differs: single calls, not segments that the user marks.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
@@ -29,15 +30,15 @@ _SERIAL = itertools.count()
 
 @dataclass(frozen=True)
 class Moved:
-    """An input that is a feature map, or part of one; with a checksum where the program could write to it unnoticed."""
+    """An input that is a feature map, or part of one; with a mark where the program could write to it unnoticed."""
 
     storage: Storage
     layout: arrays.Layout
-    checksum: int | None
+    mark: Any
 
     def get(self, here: Here) -> Any:
-        """The array, on the storage's block, see `_unchanged`."""
-        return _unchanged(arrays.view(here[self.storage], self.layout), self.checksum)
+        """The array, on the storage's block."""
+        return arrays.view(here[self.storage], self.layout)
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,11 @@ class Fixed:
     """An input that is no feature map, such as a parameter, and what tells that it has not changed."""
 
     array: Any
-    checksum: int | None
+    mark: Any
 
     def get(self, here: Here) -> Any:
-        """The array, see `_unchanged`."""
-        return _unchanged(self.array, self.checksum)
+        """The array."""
+        return self.array
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Between:
     """An input that nothing holds any more: what another call of a chain has just given as a node's array."""
 
     node: Any
+    mark: ClassVar[None] = None
 
     def get(self, here: Here) -> Any:
         """The array as it came from that call, since how it lies may decide in which order the next one sums."""
@@ -67,16 +69,18 @@ class Between:
 Here = Mapping[Any, Any]
 #: What a call has made of storages: arrays, each with how it lies there.
 Made = dict[Storage, list[tuple[arrays.Layout, Array]]]
+#: Whether something is not what it was at the first run, see `arrays.mark`, and what is to be said then.
+Change = tuple[Any, Callable[[], LostMapError]]
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """An output or a hidden array: its storage and layout; a checksum if only the program says it is repeated."""
+    """An output or a hidden array: its storage and layout; a mark if only the program says it is repeated."""
 
     name: int | str
     storage: weakref.ref[Storage]
     layout: arrays.Layout
-    checksum: int | None = None
+    mark: Any = None
 
 
 @dataclass(eq=False)
@@ -119,13 +123,13 @@ class Recipe:
 
     def trusts(self, storage: Storage) -> bool:
         """Whether it would not see that a storage's bytes are others."""
-        return any(each.storage is storage and each.checksum is None for each in self.moved())
+        return any(each.storage is storage and each.mark is None for each in self.moved())
 
     def distrust(self, storage: Storage, block: ByteArray) -> None:
         """Has it see that from now on."""
         self.inputs = tuple(
-            replace(each, checksum=arrays.checksum(arrays.view(block, each.layout)))
-            if isinstance(each, Moved) and each.storage is storage and each.checksum is None else each
+            replace(each, mark=arrays.mark(arrays.view(block, each.layout)))
+            if isinstance(each, Moved) and each.storage is storage and each.mark is None else each
             for each in self.inputs)
 
     def brings(self, storage: Storage) -> bool:
@@ -137,15 +141,18 @@ class Recipe:
         found = (each.storage() for each in self.products)
         return [each for each in found if each is not None and self.brings(each)]
 
-    def run(self, here: Here) -> tuple[tuple[Array, ...], Made]:
-        """Runs the call on a fresh copy of the function; gives its outputs, and what it has made of storages.
+    def run(self, here: Here) -> tuple[tuple[Array, ...], Made, list[Change]]:
+        """Runs the call on a fresh copy of the function; gives its outputs, what it has made of storages, and changes.
 
         Raises:
-            LostMapError: an input is not what it was at the first run, the call drew other random numbers, or a
-                function of the program's gave other values.
+            LostMapError: the call drew other random numbers.
             RecomputeMismatchError: a result has another shape or dtype than at the first run.
         """
-        outputs, hidden = self.prototype.run([each.get(here) for each in self.inputs])
+        given = [each.get(here) for each in self.inputs]
+        changes: list[Change] = [
+            (arrays.mark(array) != each.mark, functools.partial(_input_changed, array.nbytes, array.shape))
+            for array, each in zip(given, self.inputs, strict=True) if each.mark is not None]
+        outputs, hidden = self.prototype.run(given)
         made: Made = {}
         for product in self.products:
             array: Any = outputs[product.name] if isinstance(product.name, int) else hidden.get(product.name)
@@ -155,15 +162,11 @@ class Recipe:
                 raise RecomputeMismatchError(self.prototype.name, first, form)
             storage = product.storage()
             if storage is not None:
-                if product.checksum is not None and self.brings(storage) and product.checksum != arrays.checksum(
-                        _laid_out(array, product.layout, storage.nbytes)):
-                    believe(self.prototype.declared, is_true=False)
-                    raise LostMapError(
-                        f'{self.prototype.name} has ooc_recompute = True and gave other values when it ran again: its '
-                        'forward reads something that has changed since, such as a global, an attribute of its class '
-                        'or an array of the program. It will not run again; leave ooc_recompute out of the class')
+                if product.mark is not None and self.brings(storage):
+                    again = arrays.mark(_laid_out(array, product.layout, storage.nbytes))
+                    changes.append((again != product.mark, functools.partial(_other_values, self.prototype)))
                 made.setdefault(storage, []).append((product.layout, array))
-        return outputs, made
+        return outputs, made, changes
 
 
 def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], peak_bytes: int,
@@ -182,7 +185,7 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
     found: list[tuple[int | str, Any]] = [(index, array_of(each)) for index, each in enumerate(outputs)]
     found += [(place.key[1], place.get()) for place in hidden_places(function)]
     products = tuple(Product(name, weakref.ref(storage), arrays.layout_of(array, arrays.root_of(array)),
-                             _checksum(array) if prototype.declared else None)
+                             arrays.mark(array) if prototype.declared else None)
                      for name, array in found if (storage := find(array)) is not None)
     given = tuple(_given(each, will_stay) for each in inputs)
     recipe = Recipe(prototype, given, products, peak_bytes)
@@ -203,14 +206,9 @@ def _given(variable: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed
     array = array_of(variable)  # not before, or it would be held here
     if is_open and array.nbytes <= COPIED_BYTES:
         return Fixed(array.copy(order='K'), None)
-    checksum = arrays.checksum(array) if is_open else None
-    return Fixed(array, checksum) if storage is None else Moved(
-        storage, arrays.layout_of(array, arrays.root_of(array)), checksum)
-
-
-def _checksum(array: Array) -> int | None:
-    """Of what a call has just made; None on a device, where the host would have to wait for it."""
-    return None if arrays.is_on_device(array) else arrays.checksum(array)
+    mark = arrays.mark(array) if is_open else None
+    return Fixed(array, mark) if storage is None else Moved(
+        storage, arrays.layout_of(array, arrays.root_of(array)), mark)
 
 
 def _laid_out(array: Array, layout: arrays.Layout, nbytes: int) -> Array:
@@ -222,15 +220,16 @@ def _laid_out(array: Array, layout: arrays.Layout, nbytes: int) -> Array:
     return laid_out  # type: ignore[no-any-return]
 
 
-def _unchanged(array: Any, checksum: int | None) -> Any:
-    """Gives an array back.
+def _input_changed(nbytes: int, shape: tuple[int, ...]) -> LostMapError:
+    return LostMapError(
+        f'a feature map has to be recomputed from an array of {nbytes} bytes, shape {shape}, that has changed since, '
+        'such as a parameter after an update or a batch that was written to; the next iteration plans for this use. To '
+        "go on now use policy 'swap-all', which keeps a copy of every map")
 
-    Raises:
-        LostMapError: its content is not what it was at the first run.
-    """
-    if checksum is not None and arrays.checksum(array) != checksum:
-        raise LostMapError(
-            f'a feature map has to be recomputed from an array of {array.nbytes} bytes, shape {array.shape}, that has '
-            'changed since, such as a parameter after an update or a batch that was written to; the next iteration '
-            "plans for this use. To go on now use policy 'swap-all', which keeps a copy of every map")
-    return array
+
+def _other_values(prototype: Prototype) -> LostMapError:
+    believe(prototype.declared, is_true=False)
+    return LostMapError(
+        f'{prototype.name} has ooc_recompute = True and gave other values when it ran again: its forward reads '
+        'something that has changed since, such as a global, an attribute of its class or an array of the program. It '
+        'will not run again; leave ooc_recompute out of the class')

@@ -64,7 +64,7 @@ def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: froz
         memory.pin(pinned.union(each for each in here if isinstance(each, Storage)))
         if recipe.spoilt:  # what it reads was found to be held by somebody
             raise _gone(wanted)
-        made_here.update(_call(memory, recipe, here, readers))
+        made_here.update(_call(memory, wanted, recipe, here, readers))
         for each in needed:
             readers[each] -= 1
             if not readers[each]:
@@ -75,12 +75,14 @@ def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: froz
     return here[wanted] if wanted in here else wanted.memory.fetch(wanted, exposed=False)
 
 
-def _call(memory: Transit, recipe: Recipe, here: dict[Any, Any], readers: Counter[Any]) -> list[Storage]:
+def _call(memory: Transit, wanted: Storage, recipe: Recipe, here: dict[Any, Any], readers: Counter[Any]
+          ) -> list[Storage]:
     """Runs one call: what is read of its results is here from then on. Gives the storages that it brought back."""
     memory.make_room(recipe.peak_bytes)
     memory.note_peak(recipe.peak_bytes)
     with memory.tally.recomputing():
-        outputs, made = recipe.run(here)
+        outputs, made, changes = recipe.run(here)
+    memory.heed(wanted, changes)
     memory.tally.recomputed_calls += 1
     here.update((node, array) for node, array in zip(recipe.nodes, outputs, strict=False) if readers[node])
     brought = [each for each in made if recipe.brings(each) and each.is_lost() and (

@@ -20,10 +20,12 @@ from typing import Any, ClassVar, Protocol
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, Transfer
 from chainer_ooc.classify.decision import Shared
+from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.account import Listener
 from chainer_ooc.execute.budget import Budget
 from chainer_ooc.execute.places import Array
+from chainer_ooc.execute.recipe import Change
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import Tally
@@ -118,6 +120,7 @@ class Transit(Budget):
         context: of the iteration in hand.
         pinned: storages that the current call needs.
         leaving: what is being copied out, the oldest first.
+        unproven: what a device was asked about maps that were made again in the backward pass in hand, else None.
     """
 
     _open: ClassVar[weakref.WeakSet[Transit]] = weakref.WeakSet()
@@ -127,6 +130,7 @@ class Transit(Budget):
         self.context = Context(self.tally)
         self.pinned: frozenset[Storage] = frozenset()
         self.leaving: deque[Storage] = deque()
+        self.unproven: list[tuple[Storage, Change]] | None = None
         self._targets: deque[tuple[ByteArray, Transfer | None]] = deque()  # of swap-ins, the oldest first
         self._open.add(self)
 
@@ -151,6 +155,32 @@ class Transit(Budget):
         """A storage was used, or has come: its next use is another one now."""
         if storage.nbytes >= self.context.min_bytes:
             self.candidates.add(storage)
+
+    def heed(self, storage: Storage, changes: Iterable[Change]) -> None:
+        """Sees whether what a storage was made from again has changed; a device is asked at the end of a backward pass.
+
+        Raises:
+            LostMapError: it has.
+        """
+        for change in changes:
+            if self.unproven is None or isinstance(change[0], bool):
+                _refuse_if(*change)
+            else:
+                self.unproven.append((storage, change))
+
+    def prove(self) -> None:
+        """A backward pass has ended: asks the device whether all that it has made again was right.
+
+        Raises:
+            LostMapError: it was not.
+        """
+        unproven, self.unproven = self.unproven or [], None
+        for storage, change in unproven:
+            try:
+                _refuse_if(*change)
+            except LostMapError:
+                self.context.on_lost(storage)
+                raise
 
     # --- out -------------------------------------------------------------------------------------------------------
 
@@ -208,7 +238,11 @@ class Transit(Budget):
             self.reap(wait=True)
 
     def calm(self) -> None:
-        """Waits for all swap-outs; what could not leave stays, and nobody has to hear of it any more."""
+        """Waits for all swap-outs; what could not leave stays, and nobody has to hear of it any more.
+
+        The iteration is over: after an exception nobody asks what is unproven either.
+        """
+        self.unproven = None
         while self.leaving:
             try:
                 self.settle()
@@ -310,3 +344,9 @@ class Transit(Budget):
     def _count(self, root: Any, storage: Storage, metered: bool) -> None:
         self.count(root, storage, metered and self.context.listener is not None)
         self.touch(storage)
+
+
+def _refuse_if(changed: Any, error: Callable[[], LostMapError]) -> None:
+    """Waits for the device, where that has to say whether it has changed."""
+    if changed:
+        raise error()

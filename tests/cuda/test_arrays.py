@@ -1,12 +1,14 @@
 """CuPy's arrays and their memory: real arrays of the installed CuPy, over host memory, so that no GPU is needed."""
 import ctypes
 import gc
+import sys
 import weakref
 
 import numpy as np
 import pytest
 
 from chainer_ooc.backends import arrays
+from chainer_ooc.backends.cuda import arrays as device_arrays
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.backends.layout import Layout
 from chainer_ooc.execute.storage import Storage
@@ -158,3 +160,21 @@ def test_numpy_arrays_are_none_of_a_device():
     assert arrays.is_array(array)
     assert not arrays.is_on_device(array)
     assert not arrays.is_array([1])
+
+
+@pytest.mark.parametrize('shape', [(), (1,), (7,), (4093,), (64, 8192), (3, 4099)])
+@pytest.mark.parametrize('dtype', ['f4', 'f2', 'u1', 'f8'])
+def test_a_mark_tells_changed_bits_and_parts_that_changed_places(shape, dtype, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'cupy', np)  # all that it does NumPy can do
+    array = np.array(np.random.RandomState(0).uniform(1, 99, size=shape), dtype)
+    before = device_arrays.mark(array)
+    assert device_arrays.mark(array.copy()) == before == device_arrays.checksum(array)
+    seen = {int(before)}
+    flat = array.reshape(-1)
+    for place in {0, flat.size // 2, flat.size - 1}:
+        flat[place] = 1 if flat[place] != 1 else 2
+        assert device_arrays.mark(array) not in seen
+        seen.add(int(device_arrays.mark(array)))
+    if flat.size > 6:
+        flat[[3, 5]] = flat[[5, 3]]
+        assert device_arrays.mark(array) not in seen

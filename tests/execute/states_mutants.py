@@ -6,7 +6,7 @@ import textwrap
 
 from states_world import Reader
 
-from chainer_ooc.execute import exposure, recipe, revival
+from chainer_ooc.execute import exposure, recipe, revival, transit
 from chainer_ooc.execute.account import Account, _Block
 from chainer_ooc.execute.held import Held
 from chainer_ooc.execute.mapped import Mapped
@@ -37,7 +37,7 @@ LINES = {
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
     'a batch has no checksum': (
         recipe._given, 'if is_open else None', 'if is_open and storage is not None else None'),
-    'a checksum is not looked at': (recipe._unchanged, 'if checksum is not None and', 'if False and'),
+    'a checksum is not looked at': (transit._refuse_if, 'if changed:', 'if False:'),
     # what was spare is made again by what the graph says
     'a seal is not looked at': (revival._take_up, 'if storage.seal is not None and', 'if False and'),
     # leave

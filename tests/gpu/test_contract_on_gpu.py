@@ -141,3 +141,20 @@ def test_timing_is_by_events(backend):
     seconds = backend.seconds_between(start, backend.moment())
     assert 0 < transfer.seconds < 1
     assert 0 < seconds < 1
+
+
+@pytest.mark.parametrize('shape', [(), (7,), (4093,), (64, 8192), (3, 4099)])
+@pytest.mark.parametrize('dtype', ['f4', 'f2', 'u1'])
+def test_a_mark_stays_on_the_device_and_is_that_of_the_content(shape, dtype):
+    import cupy
+
+    from chainer_ooc.backends import arrays
+
+    host = np.array(np.random.RandomState(0).uniform(1, 99, size=shape), dtype)
+    array = cupy.asarray(host)
+    before = arrays.mark(array)
+    assert isinstance(before, cupy.ndarray)
+    assert arrays.mark(cupy.asarray(host)) == before
+    array.reshape(-1)[-1] = 0
+    assert arrays.mark(array) != before
+    assert arrays.checksum(array) == int(arrays.mark(array))

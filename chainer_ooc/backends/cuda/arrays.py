@@ -9,7 +9,6 @@ Left out: memory that did not come through our allocator, such as what was alloc
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 from chainer_ooc.backends.base import ByteArray
@@ -63,16 +62,19 @@ def links(holder: Any) -> tuple[Any, ...]:
 
 
 def checksum(array: Any) -> int:
-    """A number that changes with the content, as the host's; it waits for the device, some 0.1 ms.
+    """A number that changes with the content, as the host's; it waits for the device, some 0.1 ms."""
+    return int(mark(array))
 
-    What is checked are parameters that a recomputed call reads.
-    """
+
+def mark(array: Any) -> Any:
+    """A checksum that stays on the device: the sums of the content's columns, each times an odd number of its own."""
     import cupy
 
     words = cupy.ascontiguousarray(array).reshape(-1).view(_word(array.nbytes))
     whole = words.size // COLUMNS * COLUMNS
-    sums = words[:whole].reshape(-1, COLUMNS).sum(axis=0, dtype='u8')
-    return zlib.crc32(words[whole:].get().data, zlib.crc32(sums.get().data))
+    sums, rest = words[:whole].reshape(-1, COLUMNS).sum(axis=0, dtype='u8'), words[whole:]
+    odd = cupy.arange(1, 4 * COLUMNS, 2, dtype='u8')
+    return (sums * odd[:COLUMNS]).sum() + (rest * odd[COLUMNS:COLUMNS + rest.size]).sum()
 
 
 def _word(nbytes: int) -> str:

@@ -1,0 +1,227 @@
+"""Time: what an iteration asks of a GPU beside its computations, and where it waits for it, without one.
+
+    python benchmarks/device_calls.py
+    python benchmarks/device_calls.py --policies pooch swap-all --share 0.5 --json calls.json
+
+ResNet50 with a sixteenth of its channels trains over a stand-in for the device that computes with NumPy and counts its
+calls; its copies are over as soon as they are asked for. So a *wait* of the program for the device that is left is none
+for a copy: there should be none between the first call and the last step. What is asked about the iteration before the
+last one is no wait, as the device has finished that. *Polls* ask whether a copy is over, *pinned* are blocks of host
+memory, *checksums* read an array on the host, for which a program waits for all queued work. *Proofs* are such waits at
+the end of a backward pass: whether what was recomputed was made from what it was made from at first.
+
+The budget is a share of what the network takes in-core, or the floor if that is more. The last of six iterations
+counts, and the blocks that the first one pinned.
+"""
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from surroundings import ROOT, make_parser, publish
+
+# isort: split
+import chainer
+import numpy as np
+
+import chainer_ooc
+from chainer_ooc import backends
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.cuda import CudaBackend
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import recipe
+from chainer_ooc.report.table import Column, Table, plain
+from models.resnet import ResNet
+
+sys.path.append(str(ROOT / 'tests' / 'cuda'))
+from fake_driver import FakeDriver
+
+ITERATIONS = 6
+MARGIN = 1.02  # above a floor that a refusal names
+RESNET50, WIDTH, BATCHSIZE, IMAGE_SIDE, WORKSPACE = (3, 4, 6, 3), 4, 16, 64, '500kB'
+#: Inputs of recomputed calls are copied up to that size; weights have a 256th of ResNet50's.
+THIN_COPIED_BYTES = recipe.COPIED_BYTES // 256
+COUNTED = ('waits', 'checksums', 'proofs', 'polls', 'events', 'copies', 'pinned')
+COLUMNS = (
+    Column('policy', 'policy'), Column('pinned_first', 'pinned, first', plain, right=True),
+    *(Column(name, name, plain, right=True) for name in COUNTED),
+    Column('waits_at_edge', 'waits at its edge', plain, right=True),
+)
+
+
+class CountingDriver(FakeDriver):  # type: ignore[misc]  # tests are not typed
+    """A device whose copies are over at once, and that counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(enforces=False)
+        self.counts: Counter[str] = Counter()
+        self.iteration = 0
+        self._recorded_in: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def passed(self, event: Any) -> bool:
+        self.counts['polls'] += 1
+        return bool(super().passed(event))
+
+    def synchronize(self, event: Any) -> None:
+        self.counts['waits'] += self._recorded_in[event] > self.iteration - 2
+        super().synchronize(event)
+
+    def finish(self, stream: Any) -> None:
+        self.counts['waits'] += 1
+        super().finish(stream)
+
+    def record(self, stream: Any, timed: bool = False) -> Any:
+        self.counts['events'] += 1
+        event = super().record(stream, timed)
+        self._recorded_in[event] = self.iteration
+        return event
+
+    def pin(self, nbytes: int) -> int:
+        self.counts['pinned'] += 1
+        return int(super().pin(nbytes))
+
+    def copy_out(self, *arguments: Any) -> None:
+        super().copy_out(*arguments)
+        self._end_copy(arguments[-1])
+
+    def copy_in(self, *arguments: Any) -> None:
+        super().copy_in(*arguments)
+        self._end_copy(arguments[-1])
+
+    def _end_copy(self, stream: Any) -> None:
+        self.counts['copies'] += 1
+        with self.lock:
+            self._run_until(stream.queue[-1])
+
+
+class Training:
+    """A thin residual network whose iterations are counted.
+
+    Args:
+        units: of its four stages.
+        counts: of the devices, as they have them now; it is told the number of the iteration.
+    """
+
+    def __init__(self, units: tuple[int, ...], counts: Callable[[int], Counter[str]]) -> None:
+        np.random.seed(0)
+        self._counts = counts
+        self._model = ResNet(units, width=WIDTH)
+        self._optimizer = chainer.optimizers.MomentumSGD().setup(self._model)
+        images = np.random.rand(BATCHSIZE, 3, IMAGE_SIDE, IMAGE_SIDE).astype(np.float32)
+        self._batch = images, np.zeros(BATCHSIZE, np.int32)
+
+    def iterate(self, number: int) -> Counter[str]:
+        """One iteration; what was counted between its first call and its last step, and waits after it."""
+        before = self._counts(number)
+        loss = self._model(*self._batch)
+        self._model.cleargrads()
+        loss.backward()
+        found, before = self._counts(number) - before, self._counts(number)
+        assert np.isfinite(loss.array), 'the stand-in has given what nobody may rely on'
+        self._optimizer.update()
+        chainer_ooc.stats()
+        found['waits_at_edge'] = (self._counts(number) - before)['waits']
+        return found
+
+
+class LateMark:
+    """A mark of an array that stays on the device, or what comes of comparing two.
+
+    Args:
+        value: what the device has.
+        counts: where a wait for it is counted.
+    """
+
+    def __init__(self, value: Any, counts: Counter[str]) -> None:
+        self._value, self._counts = value, counts
+
+    def __ne__(self, other: object) -> Any:
+        return LateMark(not isinstance(other, LateMark) or self._value != other._value, self._counts)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        self._counts['proofs'] += 1
+        return bool(self._value)
+
+
+@contextmanager
+def on_the_stand_in() -> Iterator[Callable[[int], Counter[str]]]:
+    """Trains on the stand-in meanwhile; gives what reads the counts."""
+    on_host: Counter[str] = Counter()
+    checksum = arrays.checksum
+
+    def counted(array: Any) -> int:
+        on_host['checksums'] += 1
+        return checksum(array)
+
+    def late(array: Any) -> LateMark:
+        return LateMark(checksum(array), on_host)
+
+    chainer_ooc.reset()
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.multiple(arrays, checksum=counted, mark=late))
+        stack.enter_context(mock.patch.object(recipe, 'COPIED_BYTES', THIN_COPIED_BYTES))
+        made = stack.enter_context(backends.chosen(lambda spill_dir: CudaBackend(
+            spill_dir, host_limit_bytes=1 << 40, driver=CountingDriver())))
+        stack.callback(chainer_ooc.reset)
+
+        def counts(iteration: int) -> Counter[str]:
+            for each in made:
+                each._driver.iteration = iteration
+            return sum((each._driver.counts for each in made), Counter(on_host))
+        yield counts
+
+
+@contextmanager
+def out_of_core(policy: str, budget_bytes: int) -> Iterator[None]:
+    """Sets the entries of chainer.config meanwhile."""
+    entries = {'ooc': policy, 'ooc_budget': budget_bytes, 'ooc_min_bytes': 0, 'ooc_workspace': WORKSPACE}
+    with ExitStack() as stack:
+        for name, value in entries.items():
+            stack.enter_context(chainer.using_config(name, value))
+        yield
+
+
+def measured(policy: str, budget_bytes: int, units: tuple[int, ...] = RESNET50) -> dict[str, Any]:
+    """The counts of a policy's first and last iteration at a budget, or at the floor that it names."""
+    while True:
+        with on_the_stand_in() as counts, out_of_core(policy, budget_bytes):
+            training = Training(units, counts)
+            try:
+                first, *_, last = map(training.iterate, range(ITERATIONS))
+            except InfeasibleBudgetError as error:
+                budget_bytes = int(error.floor_bytes * MARGIN)
+                continue
+            stats = chainer_ooc.stats()
+            assert stats is not None
+            return {'policy': policy, 'pinned_first': first['pinned'], 'phase': stats.phase,
+                    'budget_bytes': budget_bytes, **{name: last[name] for name in (*COUNTED, 'waits_at_edge')}}
+
+
+def peak_bytes(units: tuple[int, ...] = RESNET50) -> int:
+    """What a network takes in-core."""
+    with on_the_stand_in() as counts, out_of_core('keep', 1 << 40):
+        Training(units, counts).iterate(0)
+        stats = chainer_ooc.stats()
+        assert stats is not None
+        return stats.peak_bytes
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument('--policies', nargs='+', default=list(chainer_ooc.policies()), metavar='NAME', help='(all)')
+    parser.add_argument('--share', type=float, default=0.6, metavar='X', help='budget over in-core peak (%(default)s)')
+    arguments = parser.parse_args()
+    budget_bytes = int(peak_bytes() * arguments.share)
+    rows = [measured(policy, budget_bytes) for policy in arguments.policies]
+    publish(Table(COLUMNS, rows, 'What an iteration of ResNet50 asks of a GPU beside its computations'), arguments)
+
+
+if __name__ == '__main__':
+    main()
