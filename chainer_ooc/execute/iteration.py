@@ -345,10 +345,10 @@ class Iteration(Quietly):
             return None
         return functools.partial(timing_of, recorder, self._memory.tally.snapshot(), plan.seconds)
 
-    def leave(self) -> Any:
-        """The graph is followed no more; gives the moment."""
+    def leave(self) -> Span:
+        """The graph is followed no more; gives now, as when something began and ended that was not timed."""
         self.following.leave()
-        return self._memory.backend.moment()
+        return (now := self._memory.backend.moment()), now
 
     def _relieve(self, nbytes: int) -> bool:
         with LOCK:
