@@ -10,12 +10,12 @@ The files, from what a program calls down to what holds its bytes; each imports 
     following, plans, saved_plans, times        the known graph that an iteration seems to be, and its plan
     orders                                      a plan by position
     seen, expected                              what a call touches; what its parameters will bring later
-    company                                     whether other threads are at work meanwhile
     mapped, residency, exposure                 every move of bytes; what has to be made before the program may write
     revival, afterwards                         how what is lost is made again, also without having been planned
     transit                                     copies on their way, and what an iteration says about them
     budget, eviction                            what near memory may hold, and who goes when it is short
     recipe, prototype                           how a call is run again; what is known about functions
+    company                                     whether other threads are at work meanwhile
     account                                     whose each byte in near memory is
     storage                                     one block: its states, its places, and who may change what
     places                                      where Chainer holds arrays, and how a read is noticed

@@ -43,11 +43,16 @@ class Company:
                 or any(nanoseconds != self._times.get(thread, 0) for thread, nanoseconds in _times().items()))
 
 
+def other_threads() -> list[threading.Thread]:
+    """The program's threads, as far as Python knows them, without the calling one."""
+    own = threading.current_thread()
+    return [each for each in threading.enumerate() if each is not own and not each.name.startswith(OWN_THREADS)]
+
+
 def _times() -> dict[int, int]:
-    """By the other threads of Python that are not ours, what they took of a processor, in nanoseconds."""
-    own = threading.get_native_id()
-    found = [each.native_id for each in threading.enumerate() if not each.name.startswith(OWN_THREADS)]
-    return {each: _nanoseconds(each) for each in found if each is not None and each != own}
+    """By the program's other threads, what they took of a processor, in nanoseconds."""
+    found = [each.native_id for each in other_threads()]
+    return {each: _nanoseconds(each) for each in found if each is not None}
 
 
 def _nanoseconds(thread: int) -> int:

@@ -38,7 +38,7 @@ from chainer_ooc.execute.recipe import write_recipe
 from chainer_ooc.execute.reentry import LOCK
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.room import Room, earlier_bytes, is_foreign
-from chainer_ooc.execute.seen import Parameters, Register, name_of, retained
+from chainer_ooc.execute.seen import Parameters, Register, makes_graphs, name_of, retained
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import IterationStats, Stretch, Tally, freeze
@@ -226,6 +226,7 @@ class Iteration(Quietly):
     def before_step(self, function: Any) -> list[Storage]:
         """Makes resident what a function's backward reads, which it gives, and room for what it allocates."""
         memory, recorder = self._memory, self.recorder
+        self.makes_graphs |= not recorder.steps and makes_graphs()
         self.writes.look_at_shown()
         self._look_around(recorder.next_position)
         needed = retained(function)
@@ -347,10 +348,10 @@ class Iteration(Quietly):
             return None
         return functools.partial(timing_of, recorder, self._memory.tally.snapshot(), plan.seconds)
 
-    def leave(self) -> Any:
-        """The graph is followed no more; gives the moment."""
+    def leave(self) -> Span:
+        """The graph is followed no more; gives now, as when something began and ended that was not timed."""
         self.following.leave()
-        return self._memory.backend.moment()
+        return (now := self._memory.backend.moment()), now
 
     def _relieve(self, nbytes: int) -> bool:
         with LOCK:

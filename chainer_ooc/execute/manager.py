@@ -28,12 +28,10 @@ _latest: dict[_Thread, str] = {}
 
 def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """FunctionNode.apply while chainer.config.ooc is set."""
-    if is_computing():
-        if is_locked() and interrupted() is not None:
-            raise refusal('applies a function')
-        return apply_within(function, inputs)
-    if is_locked():  # the core applies none outside of a computation
+    if is_locked() and (not is_computing() or interrupted() is not None):  # the core applies them in computations
         raise refusal('applies a function')
+    if is_computing():
+        return apply_within(function, inputs)
     device, outputs = _device_of(inputs), None
     while outputs is None:
         outputs = _session(device).apply(function, inputs)

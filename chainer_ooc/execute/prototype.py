@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import OWN_THREADS
 from chainer_ooc.classify.verdict import COPIED_BYTES
 from chainer_ooc.errors import LostMapError
+from chainer_ooc.execute.company import other_threads
 from chainer_ooc.execute.places import Array, owners_of
 from chainer_ooc.execute.reentry import runs_functions
 
@@ -220,22 +219,20 @@ def _is_own(kind: type) -> bool:
 
 def _may_draw(function: Any) -> bool:
     """Whether a function may draw random numbers: of Chainer's own, it is known which do."""
-    return _is_of(function, _DRAWING_MODULES) or any(_is_own(type(each)) for each in owners_of(function))
+    modules = [type(each).__module__ for each in owners_of(function)]
+    return any(each in _DRAWING_MODULES or not each.startswith('chainer.') for each in modules)
 
 
 def _draws_alike(function: Any, repeats_random: bool) -> bool:
-    """Whether a function draws the same when it runs again: from a stream that can be set back, and is its alone."""
+    """Whether a function draws the same when it runs again: from a stream that can be set back, and is its alone.
+
+    NumPy's is shared with all threads, such as those that load data.
+    """
     if not _may_draw(function):
         return True
     if not repeats_random and _is_of(function, _DRAWING_MODULES):
         return False
-    return not _has_other_threads() and all(vars(np.random).get(name) is value for name, value in _DRAWING.items())
-
-
-def _has_other_threads() -> bool:
-    """Whether the program has threads, such as those that load data, which share NumPy's random stream."""
-    return any(each is not threading.current_thread() and not each.name.startswith(OWN_THREADS)
-               for each in threading.enumerate())
+    return not other_threads() and all(vars(np.random).get(name) is value for name, value in _DRAWING.items())
 
 
 def _same_random(before: Any, after: Any) -> bool:

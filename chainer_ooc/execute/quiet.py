@@ -190,8 +190,8 @@ class Quietly(abc.ABC):
         """A step has run."""
 
     @abc.abstractmethod
-    def leave(self) -> Any:
-        """The graph is followed no more; gives the moment."""
+    def leave(self) -> Span:
+        """The graph is followed no more; gives now, as when something began and ended that was not timed."""
 
     def is_quiet(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
         """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""
@@ -203,14 +203,14 @@ class Quietly(abc.ABC):
     def after_quiet_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """It has run."""
         if self.quiet is None:  # the device had no room for it
-            self.after_call(function, inputs, outputs, (moment := self.leave(), moment))
+            self.after_call(function, inputs, outputs, self.leave())
         elif not self.quiet.note_call(function, outputs):
             self.differ()
 
     def after_quiet_step(self, function: Any) -> None:
         """It has run."""
         if self.quiet is None:
-            self.after_step(function, retained(function), (moment := self.leave(), moment))
+            self.after_step(function, retained(function), self.leave())
         else:
             self.quiet.note_step()
 
@@ -225,7 +225,7 @@ class Quietly(abc.ABC):
         quiet, self.quiet = self.quiet, None
         if quiet is None:
             return
-        span = (moment := self.leave(), moment)
+        span = self.leave()
         for function, has_stepped in quiet.functions():
             self.after_call(function, _given_to(function), _made_by(function), span)
             if has_stepped:

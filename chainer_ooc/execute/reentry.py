@@ -19,8 +19,9 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, TypeVar
 
 from chainer_ooc.errors import ReentryError
@@ -69,12 +70,8 @@ def copies() -> bool:
     """
     if threading.get_ident() == threading.main_thread().ident:
         return False
-    frame: FrameType | None = sys._getframe(1)
-    outermost = ''
-    while frame is not None:
-        name = frame.f_globals.get('__name__') or ''
-        outermost = outermost if name == 'threading' else name
-        frame = frame.f_back
+    names = [frame.f_globals.get('__name__') or '' for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    outermost = next((name for name in reversed(names) if name != 'threading'), '')
     return outermost.startswith(f'{_CORE}.backends.')
 
 
@@ -83,9 +80,8 @@ def interrupted() -> CodeType | None:
 
     Only to be asked where the thread holds the lock.
     """
-    frame: FrameType | None = sys._getframe(1)
     by_program = False
-    while frame is not None:
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         name = frame.f_globals.get('__name__') or ''
         package = name.partition('.')[0]
         if package == _CORE:
@@ -95,7 +91,6 @@ def interrupted() -> CodeType | None:
                 return None
         elif package not in _BETWEEN:
             by_program = True
-        frame = frame.f_back
     return None
 
 

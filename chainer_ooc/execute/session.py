@@ -34,7 +34,7 @@ from chainer_ooc.execute.quiet import Quietude
 from chainer_ooc.execute.reentry import LOCK
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.room import UNDER_WAY
-from chainer_ooc.execute.seen import Parameters, can_leave, makes_graphs, name_of
+from chainer_ooc.execute.seen import Parameters, can_leave, name_of
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
@@ -140,7 +140,6 @@ class Session:
                 with LOCK:
                     is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
                     if not is_quiet:
-                        iteration.makes_graphs |= not iteration.recorder.steps and makes_graphs()
                         needed = iteration.before_step(function)
                 started = None if is_quiet else self._memory.backend.moment()
                 with self._memory.backend.computing():

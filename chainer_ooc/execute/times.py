@@ -55,11 +55,6 @@ class Timing:
     read_bytes: int
     read_seconds: float
 
-    @property
-    def copying_seconds(self) -> float:
-        """How long copies ran beside computations."""
-        return max(0.0, self.write_seconds + self.read_seconds - self.waited_seconds)
-
 
 def timing_of(recorder: Recorder, tally: Tally, predicted_seconds: float) -> Timing:
     """Sums up an iteration that has ended; waits until the device has come to its end."""
@@ -126,7 +121,8 @@ def _share_alone(timing: Timing, drag: float) -> float:
     computed_seconds = sum(timing.seconds) + timing.recomputed_seconds
     if not computed_seconds:
         return 1.0
-    return 1 - min(timing.copying_seconds / computed_seconds, 1.0) * drag / (1 + drag)
+    copying_seconds = max(0.0, timing.write_seconds + timing.read_seconds - timing.waited_seconds)
+    return 1 - min(copying_seconds / computed_seconds, 1.0) * drag / (1 + drag)
 
 
 def _speed(copies: list[tuple[int, float]], before: float) -> float:
