@@ -49,6 +49,7 @@ class Following:
         self._standing_of: Callable[[Models], Standing] = lambda used: Standing(0, 0)
         self._reserve = reserve
         self._has_cut_off = has_cut_off
+        self._alike: list[Graph] = []  # the known graphs that begin like what has run, the latest first
         self._next_swap_in = 0
         self._mode = _mode()
 
@@ -58,7 +59,7 @@ class Following:
         The arguments are those of `begin`.
         """
         known = self._graphs.beginning_with(label, arguments)
-        return first_bytes if known is None else sum(each.nbytes for each in known.trace.maps if each.producer is None)
+        return sum(each.nbytes for each in known[0].trace.maps if each.producer is None) if known else first_bytes
 
     def begin(self, label: str, arguments: str, first_bytes: int, standing_of: Callable[[Models], Standing],
               budget_bytes: int, doubt: str, unaccounted_bytes: int = 0) -> None:
@@ -80,10 +81,8 @@ class Following:
         """
         self._standing_of, self._budget_bytes = standing_of, budget_bytes
         self._unaccounted_bytes = unaccounted_bytes
-        known = self._graphs.beginning_with(label, arguments)
-        if known is None:
-            known = self._graphs.resembling(label, arguments, first_bytes)
-        self._follow(known, doubt)
+        self._alike = self._graphs.beginning_with(label, arguments)
+        self._follow(self._alike[0] if self._alike else self._graphs.resembling(label, arguments, first_bytes), doubt)
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """What to say where a computation does not fit: it, and all that is known to come, with what stands now."""
@@ -120,16 +119,33 @@ class Following:
         if not is_likely:
             return False
         label, arguments = name_of(function), forms([array_of(each) for each in inputs])
-        known = self.graph or self._graphs.beginning_with(label, arguments)
+        known = self.graph or next(iter(self._graphs.beginning_with(label, arguments)), None)
         return known is not None and known.begins_with(label, arguments) and not (
             self.graph is not None and self._graphs.go_on(self.graph.signatures, label, arguments))
 
-    def check_call(self, calls: Sequence[Call]) -> None:
-        """Compares the latest call with the graph's."""
-        if self.graph is None or self.graph.expects(calls[-1]):
-            return
-        self.leave()
-        self._follow(self._graphs.like([each.signature for each in calls]), '')
+    def coming_calls(self, position: int, function: Any, inputs: Sequence[Any]) -> list[Call]:
+        """The calls of known graphs that the one which is about to run may be, that of the followed graph first.
+
+        Room is made by what they took, so a graph that has another call there is left before this one runs, not after
+        it. Which of several it is, its outputs will tell.
+        """
+        if self.graph is not None:
+            nodes = [getattr(each, 'node', each) for each in inputs]
+            label, arguments = name_of(function), forms([each for each in nodes if each.shape is not None])
+            self._keep_alike(lambda graph: graph.may_go_on(position, label, arguments))
+        return [] if self.graph is None else [each.trace.calls[position] for each in (self.graph, *self._alike)]
+
+    def check_call(self, call: Call) -> None:
+        """Compares the latest call with those of the graphs that it may belong to."""
+        if self.graph is not None:
+            self._keep_alike(lambda graph: graph.expects(call))
+
+    def _keep_alike(self, is_alike: Callable[[Graph], bool]) -> None:
+        """Another graph is followed if the one in hand is not like what runs."""
+        self._alike = [each for each in self._alike if is_alike(each)]
+        if self.graph is not None and not is_alike(self.graph):
+            self.leave()
+            self._follow(self._alike[0] if self._alike else None, '')
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
         """Backward begins: the graph must have no further call, and an estimate must know what each call retained."""

@@ -175,7 +175,8 @@ class Room:
             return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.beside.counted_bytes)
         return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes - self.beside.others_bytes)
 
-    def make(self, need_bytes: int, scratch_bytes: int, is_known: bool, function: Any, way: str) -> None:
+    def make(self, need_bytes: int, scratch_bytes: int, is_known: bool, function: Any, way: str,
+             most_bytes: int = 0) -> None:
         """Makes room for a computation.
 
         Args:
@@ -184,6 +185,7 @@ class Room:
             is_known: the graph that is followed has it.
             function: what runs.
             way: of which call, and whether it is forward or backward.
+            most_bytes: what it allocates if it is that of another known graph; as far as there is room, and no more.
 
         Raises:
             InfeasibleBudgetError: it does not fit and nothing can leave. The budget that is named is enough for all
@@ -204,6 +206,8 @@ class Room:
                 self.tell(self._following.graph)
             raise self._following.refusal(InfeasibleBudgetError(
                 self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY))
+        if most_bytes > need_bytes:
+            memory.make_room(most_bytes)
 
     def _stand(self, scratch_bytes: int) -> None:
         self._memory.stands(self._beside_bytes(scratch_bytes))
