@@ -51,6 +51,10 @@ class Models:
         """Of a model, by the number of its first parameter, or else of the one that ran last, if there is one."""
         return self._used.get(model, next(reversed(self._used.values()), None))
 
+    def lacks(self, model: int | None) -> bool:
+        """Whether others have run the graph, and this one has not."""
+        return model is None or (model not in self._used and 0 < len(self._used) < MODELS)
+
     def note(self, model: int | None, used: Used) -> None:
         """An iteration of a model is over."""
         self._used.pop(model, None)

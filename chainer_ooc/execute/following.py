@@ -46,9 +46,11 @@ class Following:
         self._graphs = graphs
         self._settings = settings
         self._budget_bytes = self._unaccounted_bytes = 0
-        self._standing_of: Callable[[Models], Standing] = lambda used: Standing(0, 0)
+        self._standing_of: Callable[[Models], Standing] = lambda models: Standing(0, 0)
+        self._doubt_of: Callable[[Sequence[Models]], str] = lambda known: ''
         self._reserve = reserve
         self._has_cut_off = has_cut_off
+        self._alike: list[Graph] = []  # the known graphs that begin like what has run, the latest first
         self._next_swap_in = 0
         self._mode = _mode()
 
@@ -58,10 +60,10 @@ class Following:
         The arguments are those of `begin`.
         """
         known = self._graphs.beginning_with(label, arguments)
-        return first_bytes if known is None else sum(each.nbytes for each in known.trace.maps if each.producer is None)
+        return sum(each.nbytes for each in known[0].trace.maps if each.producer is None) if known else first_bytes
 
     def begin(self, label: str, arguments: str, first_bytes: int, standing_of: Callable[[Models], Standing],
-              budget_bytes: int, doubt: str, unaccounted_bytes: int = 0) -> None:
+              doubt_of: Callable[[Sequence[Models]], str], budget_bytes: int, unaccounted_bytes: int = 0) -> None:
         """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
 
         Args:
@@ -69,8 +71,8 @@ class Following:
             arguments: forms of its inputs.
             first_bytes: size of its first input.
             standing_of: gives what lives beside the maps of a graph that did so with parameters.
+            doubt_of: gives why what is known of graphs that did so may not be all, or ''.
             budget_bytes: for all of it.
-            doubt: why what is known of the graph may not be all, or ''.
             unaccounted_bytes: of what lives there, what nobody here knows.
 
         Raises:
@@ -78,12 +80,10 @@ class Following:
             PlanMismatchError: the file has a plan for that graph which does not hold here.
             SpillError: far memory is too small for the plan.
         """
-        self._standing_of, self._budget_bytes = standing_of, budget_bytes
-        self._unaccounted_bytes = unaccounted_bytes
-        known = self._graphs.beginning_with(label, arguments)
-        if known is None:
-            known = self._graphs.resembling(label, arguments, first_bytes)
-        self._follow(known, doubt)
+        self._standing_of, self._doubt_of = standing_of, doubt_of
+        self._budget_bytes, self._unaccounted_bytes = budget_bytes, unaccounted_bytes
+        self._alike = self._graphs.beginning_with(label, arguments)
+        self._follow(self._alike[0] if self._alike else self._graphs.resembling(label, arguments, first_bytes))
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """What to say where a computation does not fit: it, and all that is known to come, with what stands now."""
@@ -120,16 +120,33 @@ class Following:
         if not is_likely:
             return False
         label, arguments = name_of(function), forms([array_of(each) for each in inputs])
-        known = self.graph or self._graphs.beginning_with(label, arguments)
+        known = self.graph or next(iter(self._graphs.beginning_with(label, arguments)), None)
         return known is not None and known.begins_with(label, arguments) and not (
             self.graph is not None and self._graphs.go_on(self.graph.signatures, label, arguments))
 
-    def check_call(self, calls: Sequence[Call]) -> None:
-        """Compares the latest call with the graph's."""
-        if self.graph is None or self.graph.expects(calls[-1]):
-            return
-        self.leave()
-        self._follow(self._graphs.like([each.signature for each in calls]), '')
+    def coming_calls(self, position: int, function: Any, inputs: Sequence[Any]) -> list[Call]:
+        """The calls of known graphs that the one which is about to run may be, that of the followed graph first.
+
+        Room is made by what they took, so a graph that has another call there is left before this one runs, not after
+        it. Which of several it is, its outputs will tell.
+        """
+        if self.graph is not None:
+            nodes = [getattr(each, 'node', each) for each in inputs]
+            label, arguments = name_of(function), forms([each for each in nodes if each.shape is not None])
+            self._keep_alike(lambda graph: graph.may_go_on(position, label, arguments))
+        return [] if self.graph is None else [each.trace.calls[position] for each in (self.graph, *self._alike)]
+
+    def check_call(self, call: Call) -> None:
+        """Compares the latest call with those of the graphs that it may belong to."""
+        if self.graph is not None:
+            self._keep_alike(lambda graph: graph.expects(call))
+
+    def _keep_alike(self, is_alike: Callable[[Graph], bool]) -> None:
+        """Another graph is followed if the one in hand is not like what runs."""
+        self._alike = [each for each in self._alike if is_alike(each)]
+        if self.graph is not None and not is_alike(self.graph):
+            self.leave()
+            self._follow(self._alike[0] if self._alike else None)
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
         """Backward begins: the graph must have no further call, and an estimate must know what each call retained."""
@@ -179,7 +196,7 @@ class Following:
 
     # --- the way in and out ----------------------------------------------------------------------------------------
 
-    def _follow(self, graph: Graph | None, doubt: str) -> None:
+    def _follow(self, graph: Graph | None) -> None:
         if graph is None or not graph.is_recorded(self._settings.profile_iterations):
             return
         try:
@@ -191,7 +208,8 @@ class Following:
                 return  # the truth may be smaller: without a plan the iteration is recorded
             if isinstance(error, SpillError):
                 raise
-            doubt = doubt or self._graphs.doubt_of(graph, self._has_cut_off)
+            alike = [each.used for each in self._alike or [graph]]
+            doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
         self.graph = graph
 

@@ -141,19 +141,21 @@ class Iteration(Quietly):
             SpillError: a swap-out failed.
         """
         memory, position = self._memory, len(self.recorder.calls)
+        coming = self.following.coming_calls(position, function, inputs)
         self._look_around(position)
         memory.pin(filter(None, (find(array_of(each)) for each in inputs)))
         self.is_foreign = may_write_inputs(function)
         self.writes.expect(function, self.is_foreign, memory.pinned)
         self.writes.watch(function, inputs, self.recorded)
-        known = self.following.call_at(position)
-        is_new = known is None or max(known.inputs, default=-1) >= len(self.recorder.maps)
+        known = coming[0] if coming else None
+        is_new = not coming or max(max(each.inputs, default=-1) for each in coming) >= len(self.recorder.maps)
         self._coming_bytes = self.room.coming_bytes(inputs) if is_new else 0
         need_bytes = self._coming_bytes + (known.peak_bytes if known else UNKNOWN_CALL_ROOM * (
             self._coming_bytes + sum(each.nbytes for each in memory.pinned)))
         self._other_at_start_bytes = self._scratch_bytes()
         self.room.make(need_bytes, known.other_bytes if known else self._other_at_start_bytes, known is not None,
-                        function, f'forward of call {position}')
+                        function, f'forward of call {position}',
+                        self._coming_bytes + max((each.peak_bytes for each in coming), default=0))
         self._prepare(function, position)
         if self.recorded:
             self._meter.mark()
@@ -181,7 +183,7 @@ class Iteration(Quietly):
         for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
             recorder.maps[map_id].written = True  # their producers may not give them again
         self._liveness.read(call.inputs)
-        self.following.check_call(recorder.calls)
+        self.following.check_call(call)
         if self._prototype is not None and self.following.graph is not None:
             recipe = write_recipe(self._prototype, function, inputs, outputs, peak_bytes, self._departures.will_stay)
             self._departures.hold(recipe, position)
@@ -242,8 +244,7 @@ class Iteration(Quietly):
                 storage.memory.fetch(storage, exposed=False)
             storage.use(recorder.now)
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
-        scratch_bytes = self._scratch_bytes()
-        others_bytes = earlier_bytes(needed, self)
+        scratch_bytes, others_bytes = self._scratch_bytes(), earlier_bytes(needed, self)
         self._other_at_start_bytes = max(0, scratch_bytes + others_bytes + self.room.stood_bytes())
         need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         if known is not None:

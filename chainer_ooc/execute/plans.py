@@ -246,6 +246,13 @@ class Graph:
         first = self.trace.calls[0]
         return (first.label, first.arguments) == (label, arguments)
 
+    def may_go_on(self, position: int, label: str, arguments: str) -> bool:
+        """Whether its call at a position is of this function, with inputs of these forms, which an estimate lacks."""
+        if position >= len(self.trace.calls):
+            return False
+        call = self.trace.calls[position]
+        return call.label == label and (self.is_estimate or call.arguments == arguments)
+
     def starts_like(self, signatures: Sequence[str]) -> bool:
         """Whether the graph begins with these calls."""
         return self.signatures[:len(signatures)] == tuple(signatures)
@@ -268,15 +275,14 @@ class Graphs:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
 
-    def beginning_with(self, label: str, arguments: str) -> Graph | None:
-        """The latest graph whose first call is of this function, with inputs of these forms."""
-        return next((each for each in reversed(self._graphs.values()) if each.begins_with(label, arguments)), None)
+    def beginning_with(self, label: str, arguments: str) -> list[Graph]:
+        """The graphs whose first call is of this function, with inputs of these forms, the latest first."""
+        return [each for each in reversed(self._graphs.values()) if each.begins_with(label, arguments)]
 
     def is_only(self, graph: Graph) -> bool:
         """Whether no other known graph begins with the same call."""
         first = graph.trace.calls[0]
-        return not any(each is not graph and each.begins_with(first.label, first.arguments)
-                       for each in self._graphs.values())
+        return all(each is graph for each in self.beginning_with(first.label, first.arguments))
 
     def resembling(self, label: str, arguments: str, first_bytes: int) -> Graph | None:
         """An estimate from the nearest size of a graph: only its first input's extents differ in the first call."""
@@ -288,14 +294,9 @@ class Graphs:
         nearest = (min if larger else max)(larger or alike, key=Graph.first_bytes)
         return nearest.estimate(first_bytes)
 
-    def like(self, signatures: list[str]) -> Graph | None:
-        """The latest graph that begins with these calls."""
-        return next((each for each in reversed(self._graphs.values()) if each.starts_like(signatures)), None)
-
     def go_on(self, signatures: Sequence[str], label: str, arguments: str) -> bool:
         """Whether a graph begins with these calls and goes on with one of this function and inputs of these forms."""
-        return any(each.starts_like(signatures) and len(each.signatures) > len(signatures)
-                   and (call := each.trace.calls[len(signatures)]).label == label and call.arguments == arguments
+        return any(each.starts_like(signatures) and each.may_go_on(len(signatures), label, arguments)
                    for each in self._graphs.values())
 
     def add(self, trace: Trace, metered: bool = True) -> Graph:

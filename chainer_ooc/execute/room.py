@@ -36,7 +36,7 @@ UNACCOUNTED_STEPS = 64
 
 #: Why a floor that is named for a new model, or in the middle of an iteration, may not be the last, see
 #: `InfeasibleBudgetError.doubt`.
-NEWCOMER = 'another model runs a known graph for the first time, and what it brings is not known yet'
+NEWCOMER = 'another model begins like a known graph for the first time, and what it brings is not known yet'
 UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
 
 
@@ -138,14 +138,14 @@ class Room:
         self._at_first = self.beside.with_gradients
         self.left_bytes = _left_bytes(self._memory, self._settings.min_bytes)
         model = self._model()
-        doubt = NEWCOMER if self._first is not None and model is None else ''
         given = [array_of(each) for each in inputs]
         first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
         del given
         self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, *first)
         self._following.begin(
             *first, functools.partial(_standing, self._parameters, model, self.left_bytes, self.unaccounted_bytes),
-            budget_bytes, doubt, self.unaccounted_bytes)
+            lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '',
+            budget_bytes, self.unaccounted_bytes)
 
     def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: str, first_bytes: int) -> int:
         """What the device counts and nobody here knows, but for the batch; in steps, as each has plans of its own."""
@@ -175,7 +175,8 @@ class Room:
             return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.beside.counted_bytes)
         return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes - self.beside.others_bytes)
 
-    def make(self, need_bytes: int, scratch_bytes: int, is_known: bool, function: Any, way: str) -> None:
+    def make(self, need_bytes: int, scratch_bytes: int, is_known: bool, function: Any, way: str,
+             most_bytes: int = 0) -> None:
         """Makes room for a computation.
 
         Args:
@@ -184,6 +185,7 @@ class Room:
             is_known: the graph that is followed has it.
             function: what runs.
             way: of which call, and whether it is forward or backward.
+            most_bytes: what it allocates if it is that of another known graph; as far as there is room, and no more.
 
         Raises:
             InfeasibleBudgetError: it does not fit and nothing can leave. The budget that is named is enough for all
@@ -204,6 +206,8 @@ class Room:
                 self.tell(self._following.graph)
             raise self._following.refusal(InfeasibleBudgetError(
                 self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY))
+        if most_bytes > need_bytes:
+            memory.make_room(most_bytes)
 
     def _stand(self, scratch_bytes: int) -> None:
         self._memory.stands(self._beside_bytes(scratch_bytes))

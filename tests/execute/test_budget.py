@@ -3,6 +3,7 @@ import io
 import pickle
 
 import chainer
+import chainer.functions as F
 import numpy as np
 import pytest
 from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, floor_of, in_core_peak, ooc, plain, train
@@ -11,6 +12,7 @@ import chainer_ooc
 from chainer_ooc.backends.host import block
 from chainer_ooc.backends.host.kept_blocks import KeptBlocks
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
+from chainer_ooc.execute import manager
 from chainer_ooc.execute.residency import Residency
 
 #: The meter counts Python's objects too, those of all threads: recordings differ by some of them.
@@ -310,3 +312,50 @@ def test_optimizer_state_and_parameters_count(policy):
     nbytes = sum(each.array.nbytes + each.grad.nbytes + each.update_rule.state['v'].nbytes
                  for each in training.model.params())
     assert floor_bytes >= nbytes
+
+
+class Copies(chainer.FunctionNode):
+    """Copies of its input, one below the other; notes by how much near memory passes the budget when they are there."""
+
+    def __init__(self, count, excess):
+        self.count, self.excess = count, excess
+
+    def forward(self, inputs):
+        copies = np.concatenate(self.count * inputs)
+        memory = manager.current()._memory
+        self.excess.append(memory.near_bytes() + copies.nbytes - memory.budget_bytes)
+        return copies,
+
+    def backward(self, indexes, gradients):
+        return sum(F.split_axis(gradients[0], self.count, 0)),
+
+
+@pytest.mark.parametrize('fewer', [0, 2], ids=['another function', 'the same one makes less'])
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'tensor-cache', 'capacity', 'sublinear'])
+def test_the_budget_holds_where_an_iteration_leaves_the_graph_that_it_began_like(policy, fewer):
+    """Room was made for the call of that graph: 18 of 29 kB were missing when a larger one came instead."""
+    def train(count):
+        h = chainer.Variable(np.ones((30, 40), np.float32))
+        for _ in range(10):
+            h = F.tanh(h)
+        F.sum(Copies(count, excess).apply((h,))[0] if count else F.exp(h)).backward()
+        return chainer_ooc.stats()
+
+    counts, nbytes = (fewer, 5), 1
+    while True:
+        chainer_ooc.reset()
+        excess, phases = [], []
+        try:
+            with ooc(policy, budget=nbytes):
+                for _ in range(2):  # each graph is left by the other when that is new, then both are recorded
+                    phases += [train(count).phase for count in counts]
+                excess.clear()
+                for _ in range(3):
+                    found = [train(count) for count in counts]
+                    phases += [each.phase for each in found]
+                    assert all(each.peak_bytes <= each.budget_bytes for each in found)
+            break
+        except InfeasibleBudgetError as error:
+            nbytes = int(1.02 * error.floor_bytes)
+    assert phases[-6:] == ['run'] * 6
+    assert excess and max(excess) <= 0

@@ -204,6 +204,44 @@ def test_a_floor_is_in_doubt_while_a_state_may_go_on_as_another_graph(goes_on):
     assert refused.value.doubt == ''
 
 
+@pytest.mark.parametrize('policy', ['swap-all', 'keep', 'pooch'])
+@pytest.mark.parametrize('optimizer', [chainer.optimizers.MomentumSGD, chainer.optimizers.Adam])
+def test_a_floor_is_in_doubt_when_a_model_begins_as_another_one_did_in_whose_graph_it_was(optimizer, policy):
+    """Two models in one graph, then the second model's graph begins like that: nobody knew that it is another one."""
+    def train():
+        models = [chainer.ChainList(*[L.Linear(32, 32) for _ in range(3)]) for _ in range(2)]
+        optimizers = [optimizer().setup(model) for model in models]
+        for number in range(4):
+            first, second = [through(model, number) for model in models]
+            for model in models:
+                model.cleargrads()
+            first.backward()
+            through([models[1][0], *models[0]], number).backward()
+            second.backward()
+            for each in optimizers:
+                each.update()
+
+    def through(layers, number):
+        h = np.full((16, 32), number, np.float32)
+        for layer in layers:
+            h = F.relu(layer(h))
+        return F.mean(F.square(h))
+
+    refusals, nbytes = [], 1
+    while True:
+        chainer_ooc.reset()
+        try:
+            with ooc(policy, budget=nbytes):
+                train()
+            break
+        except InfeasibleBudgetError as error:
+            refusals.append(error.doubt)
+            nbytes = int(1.02 * error.floor_bytes)
+    assert 'another model begins' in refusals[0]
+    assert all(refusals[:-1])
+    assert len(refusals) < 2 or 'another model' not in refusals[-1]
+
+
 def batches_from_a_thread(makes_one_now):
     """An iteration that is recorded while a thread makes a batch, or waits, and then one that is refused."""
     asked, made, ends = threading.Event(), threading.Event(), threading.Event()
