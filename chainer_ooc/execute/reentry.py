@@ -24,6 +24,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any, TypeVar
 
+from chainer_ooc.backends.base import OWN_THREADS
 from chainer_ooc.errors import ReentryError
 
 _Function = TypeVar('_Function', bound=Callable[..., Any])
@@ -66,13 +67,15 @@ def refusal(act: str) -> ReentryError:
 def copies() -> bool:
     """Whether this is a thread of a backend's, where a finalizer may run as well: what it waits for never comes.
 
-    Its name would not do: a finalizer may run before the thread has one.
+    How the thread began tells that: it may not have come to the backend's code yet, nor be listed by Python.
     """
     if threading.get_ident() == threading.main_thread().ident:
         return False
-    names = [frame.f_globals.get('__name__') or '' for frame, _ in traceback.walk_stack(sys._getframe(1))]
-    outermost = next((name for name in reversed(names) if name != 'threading'), '')
-    return outermost.startswith(f'{_CORE}.backends.')
+    outermost = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))][-1]
+    thread = outermost.f_locals.get('self')
+    if isinstance(thread, threading.Thread):
+        return thread.name.startswith(OWN_THREADS)
+    return (outermost.f_globals.get('__name__') or '').startswith(f'{_CORE}.backends.')
 
 
 def interrupted() -> CodeType | None:

@@ -299,3 +299,25 @@ def test_a_finalizer_reads_maps_wherever_the_collector_comes(policy, plain):
     assert handlers[-1].wrong() == []
     assert handlers[-1].outcomes['right'] > 0
     assert program.bits == plain.bits
+
+
+@pytest.mark.host
+def test_a_thread_that_copies_is_told_before_it_has_come_to_our_code(tmp_path):
+    """A finalizer that ran there, as under a debugger or a profiler, waited for the lock whose holder waited for it."""
+    found = {}
+
+    def trace(frame, event, argument):
+        found.setdefault(threading.current_thread().name, reentry.copies())
+
+    before = threading.gettrace()
+    threading.settrace(trace)
+    try:
+        other = threading.Thread(target=int, name="the program's")
+        other.start()
+        other.join()
+        backend = HostBackend(str(tmp_path))
+        backend.swap_out(np.zeros(10, np.uint8))[1].wait()
+        backend.close()
+    finally:
+        threading.settrace(before)
+    assert found == {"the program's": False, 'chainer_ooc-swap-out': True}

@@ -16,6 +16,7 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute import recipe as recipes
+from chainer_ooc.execute.account import Account
 from chainer_ooc.execute.computing import computing
 from chainer_ooc.execute.mapped import MAPPED
 from chainer_ooc.execute.places import OutputPlace
@@ -38,6 +39,7 @@ def memories():
     yield made
     for memory in made:
         memory.backend.close()
+        Account.close(memory)  # what the account of blocks has is asked by other tests
 
 
 def values(shape=(6, 8)):
