@@ -20,5 +20,6 @@ The files, from what a program calls down to what holds its bytes; each imports 
     storage                                     one block: its states, its places, and who may change what
     places                                      where Chainer holds arrays, and how a read is noticed
     computing, reentry                          what each thread runs: whose read it is, also in the midst of a change
+    patience                                    for how long what is known already is recorded
     tally, freezing, log                        what it cost; what becomes a trace; what is said
 """

@@ -128,8 +128,7 @@ class Iteration(Quietly):
         self._orders = orders = self.following.orders
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if orders.mapped else COPY_IN,
-            orders.shares_chains, note_lost, self._event if self.recorded else None,
-            self._meter.has_counted))
+            orders.shares_chains, note_lost, self._event if self.recorded else None, self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -248,8 +247,7 @@ class Iteration(Quietly):
         self._other_at_start_bytes = max(0, scratch_bytes + others_bytes + self.room.stood_bytes())
         need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         if known is not None:
-            scratch_bytes = self.room.scratch_of(known, others_bytes)
-            need_bytes = known.peak_bytes
+            need_bytes, scratch_bytes = known.peak_bytes, self.room.scratch_of(known, others_bytes)
         self.room.make(need_bytes, scratch_bytes, known is not None, function,
                         f'backward of call {call}' if call >= 0 else 'which forward did not see')
         if self.recorded:

@@ -277,15 +277,19 @@ class Quietude:
         self._company = company
         self._before: list[tuple[Quietly, Quiet]] = []
 
-    def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int) -> None:
-        """An iteration begins, and follows a graph or none: it runs quietly, or those before it do so no more."""
+    def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int, function: Any,
+              inputs: Sequence[Any]) -> None:
+        """An iteration begins, and follows a graph or none: it runs quietly, or those before it do so no more.
+
+        A graph that another model begins, whose parameters are not known yet, is not another graph.
+        """
         graph = following.graph
         if (graph is not None and not iteration.recorded and graph.may_be_quiet()
                 and graph.differences < MOST_DIFFERENCES and self._graphs.is_only(graph)
                 and moves_nothing(following.orders) and not self._company.has_sessions()
                 and not self._memory.is_relied_on()):
             quiet = Quiet(graph, self._parameters, self._memory.has_room)
-            if self._fits(quiet, unaccounted_bytes):
+            if self._fits(quiet, unaccounted_bytes) and quiet.expects_call(function, inputs):
                 iteration.quiet = quiet
         if iteration.quiet is None:
             self.end()

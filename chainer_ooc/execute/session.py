@@ -27,6 +27,7 @@ from chainer_ooc.execute.account import find
 from chainer_ooc.execute.company import Company
 from chainer_ooc.execute.computing import computing, forget_computations, is_computing, run_as
 from chainer_ooc.execute.iteration import Iteration
+from chainer_ooc.execute.patience import Patience
 from chainer_ooc.execute.places import array_in_place
 from chainer_ooc.execute.plans import Graphs
 from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
@@ -62,7 +63,7 @@ class Session:
         self._graphs = Graphs()
         self._meter = backend.meter()
         self._iteration: Iteration | None = None
-        self._uncertain = True
+        self._patience = Patience()
         self._closing = False
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
@@ -238,18 +239,19 @@ class Session:
     def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
-            self._uncertain = False
+            self._patience.met(True)
         self._disturbed = False
         self._company.watch()
         self._prepared = self._memory.backend.preparations()
+        proven_bytes = self._proven_bytes if self.settings.budget_bytes is None else 0
         iteration = self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
-            recording=self._uncertain, proven_bytes=self._proven_bytes if self.settings.budget_bytes is None else 0)
+            self._patience.records, proven_bytes)
         if (self.settings, iteration.budget_bytes) != self._planned_for:
             self._quietude.end()  # another plan counts with all that is there
         self._planned_for = self.settings, iteration.budget_bytes
         iteration.open(function, inputs)
-        self._quietude.begin(iteration, iteration.following, iteration.room.unaccounted_bytes)
+        self._quietude.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
 
     def _end(self) -> None:
         iteration, self._iteration = self._iteration, None
@@ -263,12 +265,11 @@ class Session:
             self._proven_bytes = iteration.budget_bytes
         self._memory.calm()  # what is still leaving would count as standing in the next plan
         self._hand_over(iteration)
-        self._uncertain = self._uncertain or (iteration.following.left and iteration.finished)
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
             iteration.graph.is_disturbed = self._disturbed
             iteration.graph.preparing += prepares
-            self._uncertain = not self._known()
+            self._patience.met(self._known())
             log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         elif iteration.following.graph is not None:
             iteration.graph = iteration.following.graph
@@ -278,8 +279,12 @@ class Session:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 if not prepares and iteration.graph.has_followed():
                     self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
+            if iteration.finished and self._known():
+                self._patience.wait()
         elif iteration.finished:
             self._graphs.miss()
+            if iteration.following.left:
+                self._patience.missed()
         if timed is not None:
             timed()
         if iteration.graph is not None:
@@ -342,7 +347,8 @@ class Session:
             if iteration is not None:
                 iteration.abandon()
                 self._quietude.is_over(iteration)
-                self._uncertain = self._uncertain or not self._known()
+                if not self._known():
+                    self._patience.met(False)
             self._memory.calm()
             self._memory.recount()
 

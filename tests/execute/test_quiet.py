@@ -133,6 +133,51 @@ def test_another_call_anywhere_is_another_graph(model, number, change):
         assert iterate(model) == expected()
 
 
+@pytest.mark.parametrize('made', [lambda model: Chain(), lambda model: model.copy('copy')])
+@pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all'])
+def test_another_model_of_the_same_graph_is_no_other_graph(policy, made):
+    """Each of its iterations was recorded, for ever."""
+    with ooc(policy):
+        model = Chain()
+        for _ in range(4):
+            iterate(model)
+        other, recorded = made(model), []
+        for _ in range(4):
+            iterate(other)
+            recorded.append(manager.current()._iteration.recorded)
+        assert recorded == [False] * 4
+        assert policy == 'swap-all' or is_quiet()
+
+
+def recorded_and_unknown(numbers, is_other):
+    """Runs iterations, some of which end otherwise; which of them were recorded, and which had no known graph."""
+    model, recorded, unknown = Chain(), [], []
+    for number in numbers:
+        model.change = {7: lambda h: F.sigmoid(F.reshape(h, (-1,)))} if is_other(number) else {}
+        iterate(model)
+        iteration = manager.current()._iteration
+        recorded.append(iteration.recorded)
+        unknown.append(iteration.following.graph is None)
+    return recorded, unknown
+
+
+def test_a_graph_that_is_met_once_is_not_waited_for_for_ever():
+    with ooc('swap-all'):
+        recorded, unknown = recorded_and_unknown(range(20), lambda number: number == 6)
+    assert (recorded[0], recorded[6], recorded[7]) == (True, False, True)
+    assert not any(recorded[1:7]) and not any(recorded[-5:])
+    assert sum(unknown) == 2
+
+
+@pytest.mark.parametrize(('every', 'most'), [(2, 2), (3, 2), (7, 3), (30, 4)])
+def test_a_graph_that_comes_again_is_known_in_the_end(every, most):
+    """It comes so many times until it is, the first time and the one that is recorded included."""
+    with ooc('swap-all'):
+        recorded, unknown = recorded_and_unknown(range(every * 8), lambda number: number % every == every - 1)
+    assert sum(unknown[1:]) <= most
+    assert not any(recorded[-2 * every:]) and not any(unknown[-2 * every:])
+
+
 def test_another_batch_size_is_another_graph(model):
     for x in (BATCH[:8], BATCH, BATCH[:4], BATCH[:8]):
         assert iterate(model, x) == expected(x=x)

@@ -1,0 +1,40 @@
+"""For how long iterations are recorded because another graph may come.
+
+    recorded --a graph is known--> calm --an iteration has none that is known--> recorded --its like is known--> calm
+                                                                                    |
+                                                                                    '--it does not come again--> calm
+
+A graph that was met and not recorded can only be recorded when it comes again, and nobody knows when. Recording takes
+time: it is waited for through `FIRST_PATIENCE` iterations, and twice as many each time that was too few.
+"""
+
+from __future__ import annotations
+
+FIRST_PATIENCE = 4
+
+
+class Patience:
+    """Of one session.
+
+    Attributes:
+        records: the next iteration is recorded.
+    """
+
+    def __init__(self) -> None:
+        self.records = True
+        self._most = FIRST_PATIENCE
+        self._waited = 0
+
+    def met(self, is_known: bool) -> None:
+        """A graph was recorded, and is known now, or has to be recorded once more."""
+        self.records, self._waited = not is_known, 0
+
+    def missed(self) -> None:
+        """An iteration had another graph than the known ones, and was not recorded as a whole."""
+        self._most *= 1 if self.records else 2
+        self.records, self._waited = True, 0
+
+    def wait(self) -> None:
+        """An iteration had a known graph."""
+        self._waited += 1
+        self.records = self.records and self._waited < self._most
