@@ -97,7 +97,6 @@ class Iteration(Quietly):
         self._departures = Departures(memory, self.following, self.register, settings)
         self._start_swap_ins = functools.partial(
             start_swap_ins, memory, self.following, self.register, self._retained, self.room)
-        self._orders = self.following.orders
 
     def open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Looks for a plan for what begins with this call, and says what the memory is used for.
@@ -247,7 +246,8 @@ class Iteration(Quietly):
         self._other_at_start_bytes = max(0, scratch_bytes + others_bytes + self.room.stood_bytes())
         need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         if known is not None:
-            need_bytes, scratch_bytes = known.peak_bytes, self.room.scratch_of(known, others_bytes)
+            need_bytes = known.peak_bytes + self.room.sum_bytes(function)
+            scratch_bytes = self.room.scratch_of(known, others_bytes)
         self.room.make(need_bytes, scratch_bytes, known is not None, function,
                         f'backward of call {call}' if call >= 0 else 'which forward did not see')
         if self.recorded:

@@ -67,6 +67,7 @@ class Room:
         self._at_first: frozenset[int] = frozenset()
         self._in_backward: frozenset[int] | None = None
         self._replaced: list[weakref.ref[Any]] = []
+        self._to_add: dict[int, int] = {}
         self._replaced_bytes = self._new_bytes = 0
         self._memory = memory
         self._parameters = parameters
@@ -92,10 +93,23 @@ class Room:
         self.look()
         self._in_backward |= self.beside.with_gradients
         self._replaced_bytes = 0
+        stood, graph = self._parameters.gradients(self._own), self._following.graph
+        if graph is not None and not graph.adds_up:
+            self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
         self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
-                          for each in (self._parameters.gradients(self._own) if self._meter.running else ())
+                          for each in (stood.values() if self._meter.running else ())
                           if not self._meter.has_counted(arrays.root_of(each))]
         return self._new_bytes > 0
+
+    def has_added_up(self) -> bool:
+        """Whether the backward pass in hand, which is recorded, adds to gradients that stood."""
+        return bool(self._replaced)
+
+    def sum_bytes(self, function: Any) -> int:
+        """What a step's sums with gradients that stood take beside those, where the recording had no such sums."""
+        given = [node.get_variable_or_none() for node in function.inputs] if self._to_add else []
+        numbers = {self._parameters.number_of(each) for each in given if hasattr(each, 'update_rule')}
+        return sum(self._to_add.pop(each, 0) for each in numbers if each is not None)
 
     def disown(self, storage_of: Callable[[int], Storage | None]) -> None:
         """What the program holds of the batch, and did not hold when it was recorded, is its own."""

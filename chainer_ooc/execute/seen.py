@@ -131,9 +131,9 @@ class Parameters:
         return Standing(steady_bytes + beside.gradient_bytes, steady_bytes + certain_bytes, left_bytes,
                         forward_bytes, forward_bytes + backward_bytes)
 
-    def gradients(self, own: Container[int]) -> list[Any]:
+    def gradients(self, own: Container[int]) -> dict[int, Any]:
         """The gradients of those with these numbers, where there are any."""
-        return [each.grad for number, each in self._alive() if number in own and each.grad is not None]
+        return {number: each.grad for number, each in self._alive() if number in own and each.grad is not None}
 
     def evaluate(self, inputs: Sequence[Any]) -> None:
         """A function was given these without backprop: parameters among them may be trained later."""
