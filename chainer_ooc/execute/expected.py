@@ -2,7 +2,8 @@
 
     recorded iterations              | what comes                              | foreseen by
     before the first update          | the optimizer's state                   | an update rule without state
-    backward, and no update since    | gradients that stand in backward        | the update rule has not counted since
+    backward, and no update since    | gradients that stand in backward, and   | the update rule has not counted since
+                                     | one of their sums with the new ones     |
     of another graph since then      | gradients that stand beside its own     | they stand, and it does not use them
     calls of another model, without  | that model's training: its parameters,  | an update rule of a parameter that was
     backprop                         | their gradients, its optimizer's state  | only seen in such calls
@@ -42,9 +43,14 @@ class Used:
 
 
 class Models:
-    """What the last iterations of a graph did with parameters, of each model that it has run."""
+    """What the last iterations of a graph did with parameters, of each model that it has run.
+
+    Attributes:
+        adds_up: the graph's recording has what sums of gradients with those that stood take, as far as is known.
+    """
 
     def __init__(self) -> None:
+        self.adds_up = True
         self._used: dict[int | None, Used] = {}
 
     def of(self, model: int | None) -> Used | None:

@@ -69,7 +69,6 @@ class Graph:
         number: it was the so-many-th to be recorded, from 1 on.
         has_returned: it was met again.
         makes_graphs: its backward pass does, as in double backprop.
-        adds_up: its recording has what the sums of gradients with those that stood take, as far as is known.
         differences: how often it seemed to run quietly, and was another one.
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
@@ -92,7 +91,6 @@ class Graph:
     number: int = 0
     has_returned: bool = False
     makes_graphs: bool = False
-    adds_up: bool = True
     differences: int = 0
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)

@@ -55,6 +55,7 @@ class Room:
         beside: what stands there, as it was when that was looked at last.
         unaccounted_bytes: what the device counts beside it, as it was when the iteration began.
         left_bytes: what earlier iterations had left when this one began, and cannot be moved.
+        adds_up: a backward pass has added to own gradients that stood.
     """
 
     def __init__(self, memory: Residency, parameters: Parameters, own: Set[int], meter: Meter, settings: Settings,
@@ -62,6 +63,7 @@ class Room:
         self.beside = Beside()
         self.unaccounted_bytes = 0
         self.left_bytes = 0
+        self.adds_up = False
         self._own = own
         self._first: weakref.ref[Any] | None = None  # parameter that the first call was given
         self._at_first: frozenset[int] = frozenset()
@@ -94,16 +96,13 @@ class Room:
         self._in_backward |= self.beside.with_gradients
         self._replaced_bytes = 0
         stood, graph = self._parameters.gradients(self._own), self._following.graph
-        if graph is not None and not graph.adds_up:
+        self.adds_up |= bool(stood)
+        if graph is not None and not graph.used.adds_up:
             self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
         self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
                           for each in (stood.values() if self._meter.running else ())
                           if not self._meter.has_counted(arrays.root_of(each))]
         return self._new_bytes > 0
-
-    def has_added_up(self) -> bool:
-        """Whether the backward pass in hand, which is recorded, adds to gradients that stood."""
-        return bool(self._replaced)
 
     def sum_bytes(self, function: Any) -> int:
         """What a step's sums with gradients that stood take beside those, where the recording had no such sums."""
@@ -253,7 +252,7 @@ class Room:
 def _standing(parameters: Parameters, model: int | None, left_bytes: int, unaccounted_bytes: int,
               models: Models) -> Standing:
     """What lives through an iteration beside its feature maps, if its graph did so with parameters before."""
-    return parameters.standing(models.of(model), left_bytes).beside(unaccounted_bytes)
+    return parameters.standing(models.of(model), left_bytes, models.adds_up).beside(unaccounted_bytes)
 
 
 def earlier_bytes(needed: Iterable[Storage], token: object) -> int:

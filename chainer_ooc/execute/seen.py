@@ -106,7 +106,7 @@ class Parameters:
         found = (array_of(each) for _, each in self._alive())
         return sum(each.nbytes for each in found if each is not None and is_counted(arrays.root_of(each)))
 
-    def standing(self, used: Used | None, left_bytes: int) -> Standing:
+    def standing(self, used: Used | None, left_bytes: int, adds_up: bool = True) -> Standing:
         """What lives through an iteration beside its feature maps, as far as it can be told when it begins.
 
         Gradients of other parameters than its own stand in backward for certain if they did the last time.
@@ -114,12 +114,15 @@ class Parameters:
         Args:
             used: what the graph did with parameters when it ran last, or None if that is not known.
             left_bytes: what lives beside them.
+            adds_up: sums with gradients that stand were recorded.
         """
-        beside, certain_bytes, forward_bytes, backward_bytes = self.beside(), 0, 0, 0
+        beside, certain_bytes, forward_bytes, backward_bytes, most_bytes = self.beside(), 0, 0, 0, 0
         for number, parameter in self._alive():
             gradient_bytes = _nbytes(parameter.grad, None)
             if used is None or number in used.own:
-                backward_bytes += gradient_bytes if self._expected.is_unused(parameter) else 0
+                if self._expected.is_unused(parameter):
+                    backward_bytes += gradient_bytes
+                    most_bytes = max(most_bytes, gradient_bytes)
             elif gradient_bytes and number in used.beside:
                 certain_bytes += gradient_bytes
             elif gradient_bytes and number not in used.cleared:
@@ -127,6 +130,7 @@ class Parameters:
             elif number in used.beside:
                 forward_bytes += _nbytes(array_of(parameter), None)
         forward_bytes += self._expected.nbytes(each for _, each in self._alive())
+        backward_bytes += 0 if adds_up else most_bytes
         steady_bytes = beside.steady_bytes + left_bytes
         return Standing(steady_bytes + beside.gradient_bytes, steady_bytes + certain_bytes, left_bytes,
                         forward_bytes, forward_bytes + backward_bytes)

@@ -269,7 +269,7 @@ class Session:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
             iteration.graph.is_disturbed = self._disturbed
             iteration.graph.preparing += prepares
-            iteration.graph.adds_up = not iteration.recorded or iteration.room.has_added_up()
+            iteration.graph.used.adds_up = not iteration.recorded or iteration.room.adds_up
             self._patience.met(self._known())
             log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         elif iteration.following.graph is not None:
