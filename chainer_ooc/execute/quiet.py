@@ -93,7 +93,8 @@ class Quiet:
             return False
         call = self._calls[position]
         return (call.label == name_of(function) and len(call.inputs) == len(inputs)
-                and all(map(self._is_known, inputs, call.inputs)) and forms(inputs) == call.arguments)
+                and all(map(self._is_known, inputs, call.inputs))
+                and forms([getattr(each, '_node', each) for each in inputs]) == call.arguments)
 
     def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
         """The call has run; False if its outputs are not those of the recording, or the device has little room left."""
