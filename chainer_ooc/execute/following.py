@@ -131,14 +131,15 @@ class Following:
         it. Which of several it is, its outputs will tell.
         """
         if self.graph is not None:
-            nodes = [getattr(each, 'node', each) for each in inputs]
+            nodes = [getattr(each, '_node', each) for each in inputs]
             label, arguments = name_of(function), forms([each for each in nodes if each.shape is not None])
-            self._keep_alike(lambda graph: graph.may_go_on(position, label, arguments))
+            if self._alike or not self.graph.may_go_on(position, label, arguments):
+                self._keep_alike(lambda graph: graph.may_go_on(position, label, arguments))
         return [] if self.graph is None else [each.trace.calls[position] for each in (self.graph, *self._alike)]
 
     def check_call(self, call: Call) -> None:
         """Compares the latest call with those of the graphs that it may belong to."""
-        if self.graph is not None:
+        if self.graph is not None and (self._alike or not self.graph.expects(call)):
             self._keep_alike(lambda graph: graph.expects(call))
 
     def _keep_alike(self, is_alike: Callable[[Graph], bool]) -> None:

@@ -146,14 +146,14 @@ class Iteration(Quietly):
         self.writes.expect(function, self.is_foreign, memory.pinned)
         self.writes.watch(function, inputs, self.recorded)
         known = coming[0] if coming else None
-        is_new = not coming or max(max(each.inputs, default=-1) for each in coming) >= len(self.recorder.maps)
+        is_new = not coming or any(max(each.inputs, default=-1) >= len(self.recorder.maps) for each in coming)
         self._coming_bytes = self.room.coming_bytes(inputs) if is_new else 0
         need_bytes = self._coming_bytes + (known.peak_bytes if known else UNKNOWN_CALL_ROOM * (
             self._coming_bytes + sum(each.nbytes for each in memory.pinned)))
         self._other_at_start_bytes = self._scratch_bytes()
         self.room.make(need_bytes, known.other_bytes if known else self._other_at_start_bytes, known is not None,
                         function, f'forward of call {position}',
-                        self._coming_bytes + max((each.peak_bytes for each in coming), default=0))
+                        self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0)
         self._prepare(function, position)
         if self.recorded:
             self._meter.mark()
