@@ -19,11 +19,11 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from surroundings import ROOT, make_parser, publish
+from surroundings import ROOT, configured, make_parser, publish
 
 # isort: split
 import chainer
@@ -178,14 +178,10 @@ def on_the_stand_in() -> Iterator[Callable[[int], Counter[str]]]:
         yield counts
 
 
-@contextmanager
-def out_of_core(policy: str, budget_bytes: int) -> Iterator[None]:
+def out_of_core(policy: str, budget_bytes: int) -> AbstractContextManager[None]:
     """Sets the entries of chainer.config meanwhile."""
-    entries = {'ooc': policy, 'ooc_budget': budget_bytes, 'ooc_min_bytes': 0, 'ooc_workspace': WORKSPACE}
-    with ExitStack() as stack:
-        for name, value in entries.items():
-            stack.enter_context(chainer.using_config(name, value))
-        yield
+    return configured(
+        {'ooc': policy, 'ooc_budget': budget_bytes, 'ooc_min_bytes': 0, 'ooc_workspace': WORKSPACE})
 
 
 def measured(policy: str, budget_bytes: int, units: tuple[int, ...] = RESNET50) -> dict[str, Any]:

@@ -116,11 +116,8 @@ def asked(cudnn: Any, device: Any, network: str, dtype: str, arguments: argparse
 
 def engines(cudnn: Any, device: Any, operation: Convolution, terms: Terms) -> list[Engine]:
     """What cuDNN suggests under the terms, the first that it would take first."""
-    graph = cudnn.pygraph(
-        name='chainer', io_data_type=cudnn.data_type.FLOAT, intermediate_data_type=cudnn.data_type.FLOAT,
-        compute_data_type=cudnn.data_type.FLOAT, device_property=device)
-    operation.describe(cudnn, graph)
-    plan.suggest(cudnn, graph, operation, terms, [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph = plan.suggested(
+        cudnn, operation, terms, [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK], device_property=device)
     found = []
     for number in range(graph.get_execution_plan_count()):
         try:

@@ -5,7 +5,6 @@ process draw the same.
 """
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 
 import chainer
 import numpy
+from surroundings import configured
 
 from models import ARCHITECTURES
 from photographs import RandomCrops, bundled_photographs
@@ -57,10 +57,7 @@ class Training:
         images, labels = chainer.dataset.concat_examples(self._crops[start:start + self.batchsize])
         numpy.random.seed(SEED + len(self.losses))
         observed: dict[str, Any] = {}
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._reporter.scope(observed))
-            for name, value in self.entries.items():
-                stack.enter_context(chainer.using_config(name, value))
+        with self._reporter.scope(observed), configured(self.entries):
             began = time.perf_counter()
             self._optimizer.update(self.chain, images, labels)
             seconds = time.perf_counter() - began

@@ -5,7 +5,6 @@ came out. Parameters never change: each iteration of a work gives the same bits.
 """
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import time
@@ -16,6 +15,7 @@ import chainer
 import chainer.functions as F
 import chainer.links as L
 import numpy
+from surroundings import configured
 
 SEED = 0
 HELD_OF_FOUR = 3  # arrays out of four that the program of `ArraysHeld` holds
@@ -58,9 +58,7 @@ class Work:
             tuple: Seconds from the first function to the end of backward, and a digest of loss and gradients.
         """
         numpy.random.seed(SEED)
-        with contextlib.ExitStack() as stack:
-            for name, value in entries.items():
-                stack.enter_context(chainer.using_config(name, value))
+        with configured(entries):
             began = time.perf_counter()
             arrays = self.run()
             seconds = time.perf_counter() - began

@@ -5,13 +5,14 @@ Importing this module puts the examples on the path and imports `chainer_ooc` be
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import platform
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -58,6 +59,15 @@ def config_entries(arguments: argparse.Namespace) -> dict[str, str]:
     entries = {'ooc': arguments.policy, 'ooc_budget': arguments.budget, 'ooc_workspace': arguments.workspace,
                'ooc_spill_dir': arguments.spill_dir}
     return {name: value for name, value in entries.items() if value is not None}
+
+
+@contextlib.contextmanager
+def configured(entries: Mapping[str, Any]) -> Iterator[None]:
+    """Sets entries of chainer.config meanwhile."""
+    with contextlib.ExitStack() as stack:
+        for name, value in entries.items():
+            stack.enter_context(chainer.using_config(name, value))
+        yield
 
 
 def describe_machine() -> dict[str, Any]:

@@ -31,7 +31,8 @@ class Patience:
 
     def missed(self) -> None:
         """An iteration had another graph than the known ones, and was not recorded as a whole."""
-        self._most *= 1 if self.records else 2
+        if not self.records:
+            self._most *= 2
         self.records, self._waited = True, 0
 
     def wait(self) -> None:

@@ -55,7 +55,7 @@ class Room:
         beside: what stands there, as it was when that was looked at last.
         unaccounted_bytes: what the device counts beside it, as it was when the iteration began.
         left_bytes: what earlier iterations had left when this one began, and cannot be moved.
-        adds_up: a backward pass has added to own gradients that stood.
+        adds_up: a backward pass that was recorded has added to own gradients that stood.
     """
 
     def __init__(self, memory: Residency, parameters: Parameters, own: Set[int], meter: Meter, settings: Settings,
@@ -95,12 +95,14 @@ class Room:
         self.look()
         self._in_backward |= self.beside.with_gradients
         self._replaced_bytes = 0
-        stood, graph = self._parameters.gradients(self._own), self._following.graph
+        graph, recorded = self._following.graph, self._meter.running
+        lacks_sums = graph is not None and not graph.used.adds_up
+        stood = self._parameters.gradients(self._own) if recorded or lacks_sums else {}
         self.adds_up |= bool(stood)
-        if graph is not None and not graph.used.adds_up:
+        if lacks_sums:
             self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
         self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
-                          for each in (stood.values() if self._meter.running else ())
+                          for each in (stood.values() if recorded else ())
                           if not self._meter.has_counted(arrays.root_of(each))]
         return self._new_bytes > 0
 

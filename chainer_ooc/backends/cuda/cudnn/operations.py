@@ -95,7 +95,7 @@ class Convolution:
 
         Tensor cores compute with channels last. For arrays with channels first each of their engines wants a copy of
         the three tensors in that order, and only engines without tensor cores are within a smaller limit; see
-        ``benchmarks/gpu/engines.py``. The largest convolution of ResNet50 thus needs twice its arrays, at the most.
+        ``benchmarks/engines.py``. The largest convolution of ResNet50 thus needs twice its arrays, at the most.
         """
         itemsize = np.dtype(self.dtype).itemsize
         unit = CHANNELS_BYTES // itemsize

@@ -96,11 +96,7 @@ def _scalars(operation: BatchNormalization) -> dict[int, np.ndarray[Any, np.dtyp
 
 def _planned(library: Any, handle: Any, operation: Operation, terms: Terms, modes: list[Any],
              limit_bytes: int | None) -> Any:
-    graph = library.pygraph(
-        name='chainer', io_data_type=library.data_type.FLOAT, intermediate_data_type=library.data_type.FLOAT,
-        compute_data_type=library.data_type.FLOAT, handle=handle)
-    operation.describe(library, graph)
-    suggest(library, graph, operation, terms, modes)
+    graph = suggested(library, operation, terms, modes, handle=handle)
     if limit_bytes is not None:
         graph.deselect_workspace_greater_than(limit_bytes)
     graph.check_support()
@@ -108,13 +104,21 @@ def _planned(library: Any, handle: Any, operation: Operation, terms: Terms, mode
     return graph
 
 
-def suggest(library: Any, graph: Any, operation: Operation, terms: Terms, modes: list[Any]) -> None:
-    """Has cuDNN order its engines for a graph, of those that the terms allow; their workspaces are not looked at."""
+def suggested(library: Any, operation: Operation, terms: Terms, modes: list[Any], **device: Any) -> Any:
+    """Returns the operation's graph with cuDNN's engines in order, of those that the terms allow.
+
+    Their workspaces are not looked at. `device` says for which one: ``handle``, or ``device_property``.
+    """
+    graph = library.pygraph(
+        name='chainer', io_data_type=library.data_type.FLOAT, intermediate_data_type=library.data_type.FLOAT,
+        compute_data_type=library.data_type.FLOAT, **device)
+    operation.describe(library, graph)
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans(modes)
     graph.deselect_engines(_PYTHON_ENGINES)
     graph.deselect_numeric_notes(_refused_notes(library, operation, terms))
+    return graph
 
 
 def _refused_notes(library: Any, operation: Operation, terms: Terms) -> list[Any]:
