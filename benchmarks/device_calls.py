@@ -34,7 +34,7 @@ from chainer_ooc import backends
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute import recipe
+from chainer_ooc.execute.functions import recipe
 from chainer_ooc.report.table import Column, Table, plain
 from models.resnet import ResNet
 

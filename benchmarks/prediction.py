@@ -7,10 +7,11 @@ r"""Prediction: the step time and the peak that plans expect, beside those that 
 
 Each network is recorded once, in-core. Then, at three budgets from the smallest that works up to in-core's own peak, or
 at budgets that are shares of that peak, it trains under each policy, in turns with `keep`. The first prediction is made
-from what was measured before, under other plans; where it is off by more than `PART_FACTOR` (`execute/times.py`), the
-plan is made again, which `settle` pairs give it time for. Each pair after those is held against what its plans had
-expected, in two ways: the policy's time, and its time beside keep's, which a machine that is faster in one minute than
-in the next leaves alone. Each turn is two iterations, of which the second is timed (`iterations.py` says why).
+from what was measured before, under other plans; where it is off by more than `PART_FACTOR` of
+`execute/graphs/times.py`, the plan is made again, which `settle` pairs give it time for. Each pair after those is held
+against what its plans had expected, in two ways: the policy's time, and its time beside keep's, which a machine that is
+faster in one minute than in the next leaves alone. Each turn is two iterations, of which the second is timed
+(`iterations.py` says why).
 """
 from __future__ import annotations
 

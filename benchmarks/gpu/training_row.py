@@ -29,7 +29,7 @@ import networks
 from pace import Pace
 
 import chainer_ooc
-from chainer_ooc.execute import plans
+from chainer_ooc.execute.graphs import graphs as plans
 
 LEARNING_RATE = 0.001
 TF32 = {'use_cudnn_tensor_core': 'always'}

@@ -1,25 +1,21 @@
 """Runs iterations: what is in near memory, what is away, and who waits for whom.
 
-The files, from what a program calls down to what holds its bytes; each imports those below it alone:
+The way of a forward call and of a backward step, from what Chainer's seams call down to a block's bytes. Each folder
+imports those below it alone; its own docstring says what its files are about::
 
-    manager                                     which session a call belongs to: one for each thread and device
-    session                                     sees iterations begin and end; one lock around what changes
-    iteration                                   one forward call, one backward step, from top to bottom
-    departures, look_ahead, liveness            maps on their way out; on their way in; their end
-    room, writes                                what a computation needs; who may write to what it is given
-    following, plans, saved_plans, times        the known graph that an iteration seems to be, and its plan
-    orders                                      a plan by position
-    seen, expected                              what a call touches; what its parameters will bring later
-    mapped, residency, exposure                 every move of bytes; what has to be made before the program may write
-    revival, afterwards                         how what is lost is made again, also without having been planned
-    transit                                     copies on their way, and what an iteration says about them
-    budget, eviction                            what near memory may hold, and who goes when it is short
-    recipe, prototype                           how a call is run again; what is known about functions
-    company                                     whether other threads are at work meanwhile
-    account                                     whose each byte in near memory is
-    storage                                     one block: its states, its places, and who may change what
-    places                                      where Chainer holds arrays, and how a read is noticed
-    computing, reentry                          what each thread runs: whose read it is, also in the midst of a change
-    patience                                    for how long what is known already is recorded
-    tally, freezing, log                        what it cost; what becomes a trace; what is said
+    manager                 the session of the calling thread and device
+    session                 sees iterations begin and end; the lock around what changes
+    iteration/              one iteration            before_call   makes room, notes what may be written to
+                                                     after_call    registers, follows, lets maps leave
+                                                     before_step   brings back what backward reads, makes room
+                                                     after_step    drops what is over, starts swap-ins
+    graphs/                 recorded graphs and their plans: which one is this, and what leaves or comes now
+    recording/              rows of what calls and steps touch, from which a trace is made
+    memory/                 near memory within its budget: swap-outs, swap-ins, eviction, recomputation
+    functions/              what is known about a function, and how its call is run again
+    storage/                one block: its state, who holds it, and how a read of what is away is noticed
+
+    tally                   what an iteration cost, for `chainer_ooc.stats()`
+    other_threads           whether others are at work meanwhile
+    log                     what is said
 """

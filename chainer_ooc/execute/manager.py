@@ -14,12 +14,12 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
-from chainer_ooc.execute.account import find
-from chainer_ooc.execute.computing import computing, is_computing, only_reads
-from chainer_ooc.execute.places import Away, OutputPlace, array_in_place
-from chainer_ooc.execute.prototype import may_write
-from chainer_ooc.execute.reentry import LOCK, copies, interrupted, is_locked, refusal
+from chainer_ooc.execute.functions.prototype import may_write
 from chainer_ooc.execute.session import Session, apply_within, demand_of
+from chainer_ooc.execute.storage.account import find
+from chainer_ooc.execute.storage.computing import computing, is_computing, only_reads
+from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
+from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
 
 _Thread = threading.Thread
 _sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
@@ -84,7 +84,7 @@ def retained_outputs(function: Any) -> Sequence[Any] | None:
 
 def _brought(function: Any, count: int) -> list[Any]:
     """The first so many of a function's retained outputs; what is away is fetched."""
-    found = [OutputPlace(function, index).get() for index in range(count)]
+    found = [OutputSlot(function, index).get() for index in range(count)]
     return [each.fetch() if isinstance(each, Away) else each for each in found]
 
 
@@ -112,7 +112,7 @@ def _close(thread: _Thread, device: str) -> None:
 def _device_of(inputs: Sequence[Any]) -> str | None:
     """The device of the first array, or None if all of them are away: only a session's own can be."""
     for each in inputs:
-        array = array_in_place(each)
+        array = array_in_slot(each)
         if array is not None:
             return device_of(array)
     return None

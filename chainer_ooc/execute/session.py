@@ -23,20 +23,21 @@ from chainer_ooc.backends.arrays import is_array
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.account import find
-from chainer_ooc.execute.company import Company
-from chainer_ooc.execute.computing import computing, forget_computations, is_computing, run_as
-from chainer_ooc.execute.iteration import Iteration
-from chainer_ooc.execute.patience import Patience
-from chainer_ooc.execute.places import array_in_place
-from chainer_ooc.execute.plans import Graphs
-from chainer_ooc.execute.prototype import may_change_maps, may_write_inputs
-from chainer_ooc.execute.quiet import Quietude
-from chainer_ooc.execute.reentry import LOCK
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.room import UNDER_WAY
-from chainer_ooc.execute.seen import Parameters, can_leave, name_of
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.functions.prototype import may_change_maps, may_write_inputs
+from chainer_ooc.execute.graphs.graphs import Graphs
+from chainer_ooc.execute.graphs.patience import Patience
+from chainer_ooc.execute.iteration.iteration import Iteration
+from chainer_ooc.execute.iteration.quiet import Quietude
+from chainer_ooc.execute.iteration.room import UNDER_WAY
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.other_threads import Company
+from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.registration import can_leave, name_of
+from chainer_ooc.execute.storage.account import find
+from chainer_ooc.execute.storage.computing import computing, forget_computations, is_computing, run_as
+from chainer_ooc.execute.storage.reentry import LOCK
+from chainer_ooc.execute.storage.slots import array_in_slot
+from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
@@ -379,7 +380,7 @@ def _open(given: Sequence[Any]) -> None:
 def _storages(given: Sequence[Any]) -> Iterator[Storage]:
     """Of what lies under Variables or arrays that are in near memory."""
     for each in given:
-        array = array_in_place(each)
+        array = array_in_slot(each)
         storage = find(array) if is_array(array) else None
         if storage is not None:
             yield storage

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from chainer_ooc.backends.arrays import Layout, flat_bytes, layout_of, root_of, view
 from chainer_ooc.backends.host import HostBackend, block
-from chainer_ooc.execute.account import find
-from chainer_ooc.execute.places import AttributePlace
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.states import State
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.storage.account import find
+from chainer_ooc.execute.storage.references import AttributePlace
+from chainer_ooc.execute.storage.states import State
 
 RECORD = np.dtype([('a', 'u1'), ('b', '<f4'), ('c', '>i2', (3,))])
 

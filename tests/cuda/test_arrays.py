@@ -11,7 +11,7 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda import arrays as device_arrays
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.backends.layout import Layout
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage.storage import Storage
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 
@@ -116,7 +116,7 @@ class Holder:
     def is_alive(self):
         return True
 
-    def slot(self):
+    def identity(self):
         return id(self)
 
     def get(self):
@@ -126,7 +126,7 @@ class Holder:
 def storage_of(*held):
     root = arrays.root_of(held[0])
     storage = Storage(None, root)
-    storage.places = {(number, ''): Holder(each) for number, each in enumerate(held)}
+    storage.slots = {(number, ''): Holder(each) for number, each in enumerate(held)}
     return storage
 
 

@@ -17,7 +17,7 @@ from chainer_ooc.backends.cuda import CudaBackend, arrays
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.room import UNACCOUNTED_STEPS
+from chainer_ooc.execute.iteration.room import UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')

@@ -103,11 +103,11 @@ def test_plans_stay_while_iterations_are_timed(monkeypatch):
     """Two graphs learn after each iteration; while it times none of them is told."""
     from training_row import LEARNING, planned_for_good
 
-    from chainer_ooc.execute import plans
+    from chainer_ooc.execute.graphs import graphs
     told = []
     for name in ('note_timing', 'note_shortage'):
-        monkeypatch.setattr(plans.Graph, name, lambda self, value, name=name: told.append(name))
-    graph = object.__new__(plans.Graph)
+        monkeypatch.setattr(graphs.Graph, name, lambda self, value, name=name: told.append(name))
+    graph = object.__new__(graphs.Graph)
     assert set(LEARNING) == {'note_timing', 'note_shortage'}
     for name in LEARNING:
         getattr(graph, name)(1)

@@ -19,7 +19,7 @@ import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import SpillError
-from chainer_ooc.execute.plans import Graph
+from chainer_ooc.execute.graphs.graphs import Graph
 
 POLICIES = ['swap-all', 'pooch', 'superneurons']
 ROOMY, TIGHT = 1 << 30, 40_000

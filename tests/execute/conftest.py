@@ -16,7 +16,7 @@ from chainer_ooc.backends.chaos.transfer import ChaosTransfer  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
 from chainer_ooc.backends.host.transfer import HostTransfer  # noqa: E402
 from chainer_ooc.classify import policies  # noqa: E402
-from chainer_ooc.execute import quiet  # noqa: E402
+from chainer_ooc.execute.iteration import quiet  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -6,15 +6,16 @@ import textwrap
 
 from states_world import Reader
 
-from chainer_ooc.execute import exposure, recipe, revival, transit
-from chainer_ooc.execute.account import Account, _Block
-from chainer_ooc.execute.held import Held
-from chainer_ooc.execute.mapped import Mapped
-from chainer_ooc.execute.places import NodePlace, VariablePlace, Watched
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.states import TRANSITIONS
-from chainer_ooc.execute.storage import Storage
-from chainer_ooc.execute.transit import CopyIn, Transit
+from chainer_ooc.execute.functions import recipe
+from chainer_ooc.execute.memory import exposure, recomputation, transit
+from chainer_ooc.execute.memory.mapped import Mapped
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.memory.transit import CopyIn, Transit
+from chainer_ooc.execute.storage.account import Account, _Block
+from chainer_ooc.execute.storage.held import Held
+from chainer_ooc.execute.storage.slots import NodeSlot, VariableSlot, Watched
+from chainer_ooc.execute.storage.states import TRANSITIONS
+from chainer_ooc.execute.storage.storage import Storage
 
 #: What is changed, the line, and what it is instead.
 LINES = {
@@ -22,16 +23,16 @@ LINES = {
     'a read goes to the reader\'s own memory': (
         Storage.fetch, 'self.memory.fetch(', 'READER.of(self).fetch('),
     'a chain reads its inputs through its own memory': (
-        revival._run, 'each.memory.fetch(each, exposed=False)', 'memory.fetch(each, exposed=False)'),
+        recomputation._run, 'each.memory.fetch(each, exposed=False)', 'memory.fetch(each, exposed=False)'),
     'a chain counts what it makes in its own memory': (
-        revival._take_up, 'storage.memory.restore(', 'READER.of(storage).restore('),
+        recomputation._take_up, 'storage.memory.restore(', 'READER.of(storage).restore('),
     # fault 2: what the program writes reaches what is made again; without `make_last` the machine sees maps that could
     # be lost, as nobody can tell there that they need not be: `test_what_programs_read` has that
     'recipes trust what the program has read': (exposure.expose, 'recipe.distrust(storage, block)', 'pass'),
-    'Variables are not watched': (VariablePlace.watch, 'if variable is None or self.is_copied():', 'if True:'),
+    'Variables are not watched': (VariableSlot.watch, 'if variable is None or self.is_copied():', 'if True:'),
     'Variables that come later are not watched': (
         Storage.add_node, 'self.watch(', '_ = ('),
-    'nodes are not watched': (NodePlace.watch, 'node._ooc = away', 'pass'),
+    'nodes are not watched': (NodeSlot.watch, 'node._ooc = away', 'pass'),
     'a node is read as the program likes': (Storage.is_guarded, 'only_reads() or', 'True or'),
     'inputs that the program holds have no checksum': (
         recipe._given, 'is_open = storage.is_held_elsewhere()', 'is_open = False'),
@@ -39,7 +40,7 @@ LINES = {
         recipe._given, 'if is_open else None', 'if is_open and storage is not None else None'),
     'a checksum is not looked at': (transit._refuse_if, 'if changed:', 'if False:'),
     # what was spare is made again by what the graph says
-    'a seal is not looked at': (revival._take_up, 'if storage.seal is not None and', 'if False and'),
+    'a seal is not looked at': (recomputation._take_up, 'if storage.seal is not None and', 'if False and'),
     # leave
     'leave forgets the copy': (Storage.leave, 'self.copy, self.recipe,', '_, self.recipe,'),
     'leave lets go of the block': (Storage.leave, 'self.block, self.transfer = block,', '_, self.transfer = block,'),
@@ -54,7 +55,7 @@ LINES = {
         CopyIn.left, 'storage.has_true_copy() and not storage.recalled', 'not storage.recalled'),
     # let go
     'an exposed block is let go': (Storage.has_true_copy, '(self.mapped or not self.exposed)', 'True'),
-    'let go empties no place': (Storage.let_go, 'self._empty()', 'pass'),
+    'let go empties no slot': (Storage.let_go, 'self._empty()', 'pass'),
     'let go loses the copy': (Storage.let_go, 'self._empty()', 'self._empty(); self.drop_copy()'),
     # lose
     'lose forgets the recipe': (Storage.let_go, 'self._empty()', 'self._empty(); self.recipe = None'),
@@ -62,7 +63,7 @@ LINES = {
         Residency.drop, 'storage.recipe is not None', 'storage.copy is None'),
     # spare, use again, yield
     'what is spare is held by nobody': (Storage.spare, 'self.block = root', 'pass'),
-    'what is spare keeps its places': (Storage.spare, 'self._empty()', 'pass'),
+    'what is spare keeps its slots': (Storage.spare, 'self._empty()', 'pass'),
     'what yields stays': (Storage.give_way, 'self.block = None', 'pass'),
     'what is spare counts': (Residency.keep_spare, "self.book(storage, 'spare')", 'pass'),
     'what is used again does not count': (Residency._notice, "self.book(storage, 'maps')", 'pass'),
@@ -81,11 +82,11 @@ LINES = {
     # expose, enclose
     'enclose keeps the copy of before': (Storage.enclose, 'self.drop_copy()', 'pass'),
     'a copy is given back and kept': (Storage.drop_copy, 'copy, self.copy = self.copy, None', 'copy = self.copy'),
-    # places
+    # slots
     'what comes back is watched no more': (Held._fill, 'if not is_watched:', 'if True:'),
     'Variables get nothing': (Held._fill, 'and not in_variables:', ':'),
     'the program\'s read is a function\'s': (Storage.fetch, 'exposed=not only_reads()', 'exposed=False'),
-    'a copy of a Variable reads unseen': (VariablePlace.is_copied, 'type(self._data()) is list and', 'False and'),
+    'a copy of a Variable reads unseen': (VariableSlot.is_copied, 'type(self._data()) is list and', 'False and'),
     'a new array is taken for the old': (Watched.__setitem__, 'self.away = None', 'pass'),
     'nobody else is looked for': (Held.is_held_elsewhere, 'return not held or any(', 'return not held or all('),
     # the account

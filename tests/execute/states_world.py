@@ -28,21 +28,21 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import LostMapError
-from chainer_ooc.execute import prototype, recipe
-from chainer_ooc.execute import storage as storages
-from chainer_ooc.execute.account import Account, find
-from chainer_ooc.execute.computing import computing, forget_computations
-from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import hidden_places
-from chainer_ooc.execute.prototype import may_write_inputs, prepare
-from chainer_ooc.execute.recipe import write_recipe
-from chainer_ooc.execute.reentry import LOCK
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.seen import retained
-from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.functions import prototype, recipe
+from chainer_ooc.execute.functions.prototype import may_write_inputs, prepare
+from chainer_ooc.execute.functions.recipe import write_recipe
+from chainer_ooc.execute.memory.mapped import MAPPED
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.memory.transit import COPY_IN, Context
+from chainer_ooc.execute.recording.registration import retained
+from chainer_ooc.execute.storage import storage as storages
+from chainer_ooc.execute.storage.account import Account, find
+from chainer_ooc.execute.storage.computing import computing, forget_computations
+from chainer_ooc.execute.storage.reentry import LOCK
+from chainer_ooc.execute.storage.slots import hidden_slots
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Tally
-from chainer_ooc.execute.transit import COPY_IN, Context
 
 #: What may become of a storage, written down once more: the table itself may be what is wrong.
 LEGAL = {
@@ -119,7 +119,7 @@ class Watch:
             def run(storage):
                 empty(storage)
                 if storage.is_retained():
-                    raise DifferenceError('places still have what they have given up')
+                    raise DifferenceError('slots still have what they have given up')
             return run
 
         for owner, name, value in ((Storage, '__init__', see_birth), (Storage, '_go', see_change),
@@ -218,15 +218,15 @@ class World:
             memory.make_room(100)
 
     def _after_call(self, memory, call, given, made, prototype):
-        """As `seen.see_call` and `Iteration.after_call` do."""
+        """As `Register.call` and `Iteration.after_call` do."""
         function = call.function
         for (variable, plain), node in zip(given, function.inputs, strict=True):
             self._see(memory, variable.array, plain.array, True).add_node(node)
         born = len(self.watch.born)
         for variable, plain in made:
             self._see(memory, variable.array, plain.array, False).add_node(variable.node)
-        for place, plain in zip(hidden_places(function), hidden_places(call.plain), strict=True):
-            self._see(memory, place.get(), plain.get(), False).add_places(place)
+        for slot, plain in zip(hidden_slots(function), hidden_slots(call.plain), strict=True):
+            self._see(memory, slot.get(), plain.get(), False).add_slots(slot)
         for storage in retained(function):
             storage.retain()
         if prototype is not None:
@@ -253,7 +253,7 @@ class World:
     def _note_parents(self, outputs, inputs, plain):
         """Remembers in the twin what was made from what, and which inputs the program can write to unnoticed."""
         made = [each.array for each in outputs]
-        made += [place.get() for place in hidden_places(plain)]
+        made += [slot.get() for slot in hidden_slots(plain)]
         parents = {self._block(each.array) for each in inputs}
         for array in made:
             block = self._block(array)
@@ -623,7 +623,7 @@ class World:
                 raise DifferenceError(f'{storage.state} without a transition')
             if storage.state is State.RESIDENT and storage.block is not None and not (
                     storage.memory.closed or self.was_interrupted):
-                raise DifferenceError('a storage keeps a block that its places own')
+                raise DifferenceError('a storage keeps a block that its slots own')
             if storage.state is State.LOST and storage.block is not None and not storage.memory.closed:
                 raise DifferenceError('what is lost is in near memory')
             if storage.state is State.SPARE and storage.root() is None and not self.was_interrupted:

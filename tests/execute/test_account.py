@@ -4,8 +4,8 @@ import pytest
 from interrupting import interrupted_at
 from states_world import interrupted
 
-from chainer_ooc.execute.account import Account, find
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage.account import Account, find
+from chainer_ooc.execute.storage.storage import Storage
 
 
 class Interrupting(dict):

@@ -14,7 +14,7 @@ from chainer_ooc.backends.host import block
 from chainer_ooc.backends.host.kept_blocks import KeptBlocks
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.memory.residency import Residency
 
 #: The meter counts Python's objects too, those of all threads: recordings differ by some of them.
 NOISE_BYTES = 32_768

@@ -16,9 +16,9 @@ import chainer_ooc
 from chainer_ooc.backends.arrays import layout_of
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, SpillError
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.places import AttributePlace, Away, NodePlace, OutputPlace, VariablePlace
-from chainer_ooc.execute.prototype import prepare, prepare_afterwards
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.functions.prototype import prepare, prepare_afterwards
+from chainer_ooc.execute.storage.slots import AttributeSlot, Away, NodeSlot, OutputSlot, VariableSlot
+from chainer_ooc.execute.storage.storage import Storage
 
 
 def batch(number=0, rows=256):
@@ -611,15 +611,15 @@ def test_a_place_whose_owner_has_just_died_takes_nothing(kind):
     variable, = Tanh().apply((chainer.Variable(np.ones(8, 'f')),))
     function = variable.creator_node
     function.hidden = array = variable.array
-    place = {'node': NodePlace(variable.node), 'Variable': VariablePlace(variable.node),
-             'output': OutputPlace(function, 0), 'attribute': AttributePlace(function, 'hidden')}[kind]
-    assert place.get() is array or kind == 'node'
+    slot = {'node': NodeSlot(variable.node), 'Variable': VariableSlot(variable.node),
+             'output': OutputSlot(function, 0), 'attribute': AttributeSlot(function, 'hidden')}[kind]
+    assert slot.get() is array or kind == 'node'
     away = Away(None, layout_of(array, array))
     del variable, function
     for content in (away, array):
-        place.put(content)
-        place.watch(away)
-        assert place.get() is None
+        slot.put(content)
+        slot.watch(away)
+        assert slot.get() is None
 
 
 @pytest.mark.parametrize('policy', ['tensor-cache', 'superneurons', 'lms', 'unified', 'pooch', 'sublinear'])

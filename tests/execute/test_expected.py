@@ -8,7 +8,7 @@ from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute.seen import Parameters
+from chainer_ooc.execute.recording.parameters import Parameters
 
 OPTIMIZERS = ('AdaDelta', 'AdaGrad', 'Adam', 'AMSGrad', 'CorrectedMomentumSGD', 'MomentumSGD', 'MSVAG', 'NesterovAG',
               'RMSprop', 'RMSpropGraves', 'SGD', 'SMORMS3')

@@ -22,7 +22,7 @@ import chainer_ooc
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, ReentryError
-from chainer_ooc.execute import reentry, storage
+from chainer_ooc.execute.storage import reentry, storage
 
 ITERATIONS = 3
 #: Seven.

@@ -13,7 +13,7 @@ from test_random_accounts import checked_accounts
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage.states import State
 
 ITERATIONS = 5
 MAP_BYTES = 128 * 64 * 4

@@ -13,7 +13,7 @@ from chainer.function_hooks import TimerHook
 from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, train
 
 import chainer_ooc
-from chainer_ooc.execute.account import Account
+from chainer_ooc.execute.storage.account import Account
 
 
 class Looking(chainer.FunctionHook):

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import AttributePlace
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.states import State
+from chainer_ooc.execute.memory.mapped import MAPPED
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.memory.transit import COPY_IN, Context
+from chainer_ooc.execute.storage.slots import AttributeSlot
+from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.tally import Tally
-from chainer_ooc.execute.transit import COPY_IN, Context
 
 NBYTES = 4096
 
@@ -36,11 +36,11 @@ def residency(backend_class, tmp_path):
 
 @pytest.fixture
 def hidden(residency):
-    """A storage with a place; its array lives in that place alone."""
+    """A storage with a slot; its array lives in that slot alone."""
     holder = Holder()
     holder.array = np.full(NBYTES, 3, np.uint8)
     storage = residency.register(holder.array, arrays.root_of(holder.array), None, 0, from_outside=False)
-    storage.add_places(AttributePlace(holder, 'array'))
+    storage.add_slots(AttributeSlot(holder, 'array'))
     storage.retain()
     return holder, storage
 

@@ -11,7 +11,7 @@ from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.memory.residency import Residency
 
 POLICIES = ('swap-all', 'keep', 'pooch', 'sublinear', 'tensor-cache', 'unified')
 

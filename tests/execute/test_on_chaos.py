@@ -20,8 +20,8 @@ import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import SpillError
-from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
 
 
 @contextlib.contextmanager

@@ -15,8 +15,9 @@ from ooc_training import POLICIES, Training, assert_same_bits, live_storages, oo
 import chainer_ooc
 from chainer_ooc.backends.host import meter, resident
 from chainer_ooc.backends.host.measure import SAMPLE_BYTES
-from chainer_ooc.execute import manager, plans
-from chainer_ooc.execute.plans import Graph
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.graphs import graphs
+from chainer_ooc.execute.graphs.graphs import Graph
 
 
 @pytest.fixture(params=POLICIES)
@@ -198,7 +199,7 @@ def test_graphs_that_part_after_a_common_beginning(policy, seed):
 
 
 def test_more_graphs_than_are_remembered(policy, monkeypatch):
-    monkeypatch.setattr(plans, 'GRAPHS', 16)
+    monkeypatch.setattr(graphs, 'GRAPHS', 16)
 
     def program():
         model = Branching()
@@ -559,7 +560,7 @@ def test_a_thousand_iterations_of_changing_shapes_grow_nothing(policy, verdict_m
     """Sizes and branches are drawn, so that most graphs are new; every seventh ends without a backward pass."""
     monkeypatch.setattr(meter, 'MOST_STARTS', 100)  # each start of tracemalloc leaves some kilobytes: no more after 300
     monkeypatch.setattr(meter, '_starts', itertools.count())
-    monkeypatch.setattr(plans, 'GRAPHS', 16)
+    monkeypatch.setattr(graphs, 'GRAPHS', 16)
     model, random, marks = Branching(), np.random.RandomState(0), []
     with ooc(policy):
         for number in range(1001):

@@ -13,8 +13,9 @@ from ooc_training import Training, assert_same_bits, ooc, plain
 
 import chainer_ooc
 import chainer_ooc.errors
-from chainer_ooc.execute import manager, quiet
-from chainer_ooc.execute.account import Account, find
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.iteration import quiet
+from chainer_ooc.execute.storage.account import Account, find
 
 UNITS, CALLS = 64, 9
 BATCH = np.linspace(-1, 1, 16 * UNITS, dtype=np.float32).reshape(16, UNITS)

@@ -23,13 +23,13 @@ from random_graphs import GraphTraining, programs
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.account import Account
-from chainer_ooc.execute.iteration import Iteration
-from chainer_ooc.execute.places import array_of
-from chainer_ooc.execute.plans import Graphs
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.seen import name_of
-from chainer_ooc.record.recorder import forms
+from chainer_ooc.execute.graphs.graphs import Graphs
+from chainer_ooc.execute.iteration.iteration import Iteration
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.recording.recorder import forms
+from chainer_ooc.execute.recording.registration import name_of
+from chainer_ooc.execute.storage.account import Account
+from chainer_ooc.execute.storage.slots import array_of
 
 #: What Python's own objects make of floors: the meter counts them too, and these graphs have small maps.
 NOISE_BYTES = 8_192

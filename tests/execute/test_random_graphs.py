@@ -31,9 +31,10 @@ from chainer_ooc.backends.host import transfer
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.backends.host.transfer import HostTransfer
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
-from chainer_ooc.execute import places, plans
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.graphs import graphs
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.storage import slots
+from chainer_ooc.execute.storage.storage import Storage
 
 #: Budgets as multiples of the smallest that works; hypothesis would draw the same of a few most of the time.
 FACTORS = (None, 1.0, 1.2, 2.0)
@@ -168,7 +169,7 @@ def test_far_copy_that_is_freed_twice_is_found(plant):
 
 
 def test_map_that_is_dropped_before_its_last_use_is_found(plant):
-    give_orders = plans.give_orders
+    give_orders = graphs.give_orders
 
     def drop_early(trace, plan, min_bytes):
         orders = give_orders(trace, plan, min_bytes)
@@ -181,7 +182,7 @@ def test_map_that_is_dropped_before_its_last_use_is_found(plant):
         storage._go('lose')
         del root
 
-    plant(plans, 'give_orders', drop_early)
+    plant(graphs, 'give_orders', drop_early)
     plant(Storage, 'spare', lose)  # else it is there all the same
     assert finding()
 
@@ -195,7 +196,7 @@ def test_layout_that_is_restored_without_its_strides_is_found(plant):
             return array
         return np.ndarray(layout.shape, layout.dtype, buffer=block, offset=layout.offset_bytes)
 
-    for module in (arrays, places):
+    for module in (arrays, slots):
         plant(module, 'view', contiguous)
     assert finding()
 
@@ -207,7 +208,7 @@ def test_array_that_is_restored_to_the_wrong_part_of_its_block_is_found(plant):
         backwards = any(each < 0 for each in layout.strides)
         return view(block, layout if backwards else dataclasses.replace(layout, offset_bytes=0))
 
-    for module in (arrays, places):
+    for module in (arrays, slots):
         plant(module, 'view', shifted)
     assert finding()
 

@@ -12,7 +12,7 @@ import chainer_ooc
 from chainer_ooc.backends import arrays
 from chainer_ooc.classify.verdict import Verdict, can_recompute
 from chainer_ooc.errors import LostMapError, RecomputeMismatchError
-from chainer_ooc.execute import prototype
+from chainer_ooc.execute.functions import prototype
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 
@@ -416,7 +416,7 @@ def test_a_second_run_on_other_random_numbers_is_found(monkeypatch):
         return made
 
     assert not differs('hidden')
-    monkeypatch.setattr('chainer_ooc.execute.iteration.prepare', forgetful)
+    monkeypatch.setattr('chainer_ooc.execute.iteration.iteration.prepare', forgetful)
     with pytest.raises(LostMapError, match='other random numbers'):
         differs('hidden')
 

@@ -18,7 +18,7 @@ from chainer_ooc import cli
 from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.errors import PlanFormatError, PlanMismatchError
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.residency import Residency
+from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.schedule.plan_file import read_plans
 
 BUDGET = 10**9

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.execute.eviction import Candidates
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.memory.eviction import Candidates
+from chainer_ooc.execute.storage.storage import Storage
 
 CALLS = 50
 #: Python functions that one call and its step may run beside Chainer's own, under a plan that moves nothing.

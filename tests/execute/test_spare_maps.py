@@ -14,7 +14,7 @@ from chainer_ooc import backends
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.states import State
+from chainer_ooc.execute.storage.states import State
 
 pytestmark = pytest.mark.usefixtures('nothing_quiet')
 LAYERS = 6

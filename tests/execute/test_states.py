@@ -13,7 +13,7 @@ from states_mutants import LINES, entry, line
 from states_world import OPERATIONS, World
 
 import chainer_ooc  # noqa: F401  before chainer
-from chainer_ooc.execute.states import TRANSITIONS, State
+from chainer_ooc.execute.storage.states import TRANSITIONS, State
 
 NUMBERS = st.integers(0, 63)
 USUAL = [name for name, often in OPERATIONS.items() for _ in range(often)]

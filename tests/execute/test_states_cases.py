@@ -15,19 +15,19 @@ from states_world import World, interrupted
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
-from chainer_ooc.execute import recipe as recipes
-from chainer_ooc.execute.account import Account
-from chainer_ooc.execute.computing import computing
-from chainer_ooc.execute.mapped import MAPPED
-from chainer_ooc.execute.places import OutputPlace
-from chainer_ooc.execute.prototype import prepare
-from chainer_ooc.execute.recipe import write_recipe
-from chainer_ooc.execute.residency import Residency
-from chainer_ooc.execute.seen import retained
-from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.functions import recipe as recipes
+from chainer_ooc.execute.functions.prototype import prepare
+from chainer_ooc.execute.functions.recipe import write_recipe
+from chainer_ooc.execute.memory.mapped import MAPPED
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.memory.transit import Context
+from chainer_ooc.execute.recording.registration import retained
+from chainer_ooc.execute.storage.account import Account
+from chainer_ooc.execute.storage.computing import computing
+from chainer_ooc.execute.storage.slots import OutputSlot
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Tally
-from chainer_ooc.execute.transit import Context
 
 
 @pytest.fixture
@@ -478,7 +478,7 @@ def reached(request, memories):
     behind, = Tanh().apply((shown,))
     function = (behind if 'input' in request.param else shown).creator_node
     storage = stored(memories[0], shown)
-    storage.add_places(OutputPlace(shown.creator_node, 0))
+    storage.add_slots(OutputSlot(shown.creator_node, 0))
     return storage, lambda: PATHS[request.param](function), [shown, shown.node, behind]
 
 

@@ -7,10 +7,11 @@ from ooc_training import Training, ooc, train
 
 import chainer_ooc
 from chainer_ooc.cost.costs import Costs, measured
-from chainer_ooc.execute import manager, plans
-from chainer_ooc.execute.recipe import Recipe
-from chainer_ooc.execute.times import PART_FACTOR, Times, Timing
-from chainer_ooc.record.recorder import Recorder
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.functions.recipe import Recipe
+from chainer_ooc.execute.graphs import graphs
+from chainer_ooc.execute.graphs.times import PART_FACTOR, Times, Timing
+from chainer_ooc.execute.recording.recorder import Recorder
 
 COSTS = Costs((1.0, 2.0), 10.0, 20.0, 0.5)
 TIMING = Timing(seconds=(1.0, 2.0), total_seconds=3.0, predicted_seconds=3.0, waited_seconds=0.0,
@@ -102,7 +103,7 @@ def test_training_plans_again_when_its_times_were_wrong(monkeypatch):
 
     What an iteration took is asked when the next one has ended: a device may be behind.
     """
-    monkeypatch.setattr(plans, 'measured', lambda trace: dataclasses.replace(
+    monkeypatch.setattr(graphs, 'measured', lambda trace: dataclasses.replace(
         measured(trace), seconds=tuple(10 * each for each in measured(trace).seconds)))
     with ooc('pooch'):
         training = Training('residual')

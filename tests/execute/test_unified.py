@@ -21,8 +21,8 @@ from verdict_mixes import MAPPED
 import chainer_ooc
 from chainer_ooc.backends import arrays
 from chainer_ooc.errors import SpillError
-from chainer_ooc.execute.states import State
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 

@@ -8,9 +8,9 @@ import pytest
 from ooc_training import ooc, send_all_away
 
 import chainer_ooc
-from chainer_ooc.execute.iteration import Iteration
-from chainer_ooc.execute.storage import Storage
-from chainer_ooc.execute.writes import Writes
+from chainer_ooc.execute.iteration.iteration import Iteration
+from chainer_ooc.execute.iteration.writes import Writes
+from chainer_ooc.execute.storage.storage import Storage
 
 CALLS = 8
 POLICIES = ['keep', 'swap-all', 'pooch', 'sublinear', 'tensor-cache', 'unified']

@@ -3,7 +3,7 @@ import ast
 import importlib.util
 from pathlib import Path
 
-from chainer_ooc.execute import prototype
+from chainer_ooc.execute.functions import prototype
 
 
 def sources():

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.report.figure import BLUE, GREY, ORANGE, new_figure, save, tidy
 
 WARM_UP = 0.25

@@ -33,7 +33,7 @@ from soak_troubles import (
 )
 
 import chainer_ooc
-from chainer_ooc.execute.storage import Storage
+from chainer_ooc.execute.storage.storage import Storage
 
 SETTING = Setting('swap-all', None, 0, False)
 TASK = Task('several', 3, ((('size', 9),), (('size', 12),)), 4, 'momentum', frozenset())

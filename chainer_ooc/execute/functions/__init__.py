@@ -1,0 +1,1 @@
+"""What is known about a program's functions, and how one call of them is run again."""

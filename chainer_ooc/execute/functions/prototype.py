@@ -1,0 +1,281 @@
+"""What is known about functions: which may run twice, draw or write; and copies of them, which leave no trace (P7).
+
+Before a function's first run a copy of it is made: its attributes as they were, arrays among them copied, so that a
+second update of running statistics hits the copy only. The state of NumPy's random stream and Chainer's configuration
+are set back for the second run.
+
+What may run again is decided by `prepare`: Chainer's own functions whose attributes are plain values, and those
+of users who say so with the class attribute ``ooc_recompute = True``. False there, on any function, forbids it. Who
+says so is watched, and not believed any more once he was seen to do otherwise.
+
+Source: torch.utils.checkpoint (random states).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.classify.verdict import COPIED_BYTES
+from chainer_ooc.errors import LostMapError
+from chainer_ooc.execute.other_threads import other_threads
+from chainer_ooc.execute.storage.reentry import runs_functions
+from chainer_ooc.execute.storage.slots import Array, owners_of
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
+          np.random.RandomState, np.random.Generator)
+#: What ties a function to a graph, and to whoever watches it.
+_TIES = frozenset({'_function', '_node', '_owned_node', '_weak_function', '_local_function_hooks', 'stack'})
+#: What a run leaves on a function, beside what it hides.
+_LEFT = frozenset({'inputs', 'outputs', '_retained_output_data', '_input_indexes_to_retain',
+                   '_output_indexes_to_retain', '_ooc'})
+#: Modules of Chainer's functions that draw random numbers where their inputs are; held to its sources by a test.
+_DRAWING_MODULES = frozenset(f'chainer.functions.{name}' for name in (
+    'activation.rrelu', 'loss.negative_sampling', 'noise.dropout', 'noise.gaussian', 'noise.simplified_dropconnect',
+    'noise.zoneout'))
+#: Modules of Chainer's functions that write, in backward, to arrays that they hide.
+_WRITING_MODULES = frozenset({'chainer.functions.loss.ctc'})
+#: Modules of Chainer's functions that read the memory around their inputs, which another run may not find there.
+_STRAYING_MODULES = frozenset({'chainer.functions.array.as_strided'})
+#: NumPy's own random functions. One that is replaced, as tests do, draws from where no state of ours leads back to.
+_DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
+#: Types of the program's own that say that they may run again and have been watched: whether it turned out to be true.
+believed: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+class _UncopiedError(Exception):
+    """A function has something on itself that cannot be copied."""
+
+
+@dataclass
+class Prototype:
+    """A function as it was before its first run, and what surrounded it.
+
+    Attributes:
+        owners: type and attributes of the function, and of the old-style function that it adapts, if it does.
+        configuration: chainer.config's entries in this thread.
+        random: state of NumPy's random stream before the first run, or None if that drew nothing.
+        random_after: its state after that run.
+    """
+
+    owners: tuple[tuple[type, dict[str, Any]], ...]
+    configuration: dict[str, Any]
+    random: dict[str, Any] | None = None
+    random_after: dict[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The class of the function, see `registration.name_of`."""
+        return self.owners[-1][0].__name__
+
+    @property
+    def declared(self) -> list[type]:
+        """See `declared_types`."""
+        return [kind for kind, _ in self.owners if _is_own(kind)]
+
+    def complete(self, function: Any) -> None:
+        """Takes note of what only the first run tells."""
+        self.owners[0][1]['_input_layouts'] = function._input_layouts
+        if self.random is not None:
+            self.random_after = np.random.get_state(legacy=False)
+            if _same_random(self.random, self.random_after):
+                self.random = None
+
+    @runs_functions
+    def run(self, inputs: Sequence[Array]) -> tuple[tuple[Array, ...], dict[str, Any]]:
+        """Runs a fresh copy of the function; gives its outputs, and what it has on itself then.
+
+        Raises:
+            LostMapError: it drew other random numbers than at its first run.
+        """
+        owners = self._revived()
+        with self._surroundings():
+            outputs = owners[0].forward(tuple(inputs))
+            if self.random is not None and not _same_random(np.random.get_state(legacy=False), self.random_after):
+                raise LostMapError(
+                    f'{self.name} drew other random numbers when it ran again, as another thread draws from '
+                    "numpy.random too. To go on use policy 'swap-all', which keeps a copy of every map")
+        return outputs, {name: value for owner in owners for name, value in owner.__dict__.items()}
+
+    def _revived(self) -> list[Any]:
+        owners = []
+        for kind, attributes in self.owners:
+            owner: Any = object.__new__(kind)
+            owner.__dict__.update({name: _copied(value) for name, value in attributes.items()})
+            owners.append(owner)
+        if len(owners) == 2:
+            owners[0]._function = owners[1]
+            owners[1]._node = weakref.ref(owners[0])
+        return owners
+
+    @contextlib.contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        import chainer
+
+        entries, random = vars(chainer.config._local), None
+        saved = entries.copy()
+        if self.random is not None:
+            random = np.random.get_state(legacy=False)
+            np.random.set_state(self.random)
+        try:
+            entries.clear()
+            entries.update(self.configuration)
+            with warnings.catch_warnings(), np.errstate(all='ignore'):
+                warnings.simplefilter('ignore')  # the first run has given them
+                yield
+        finally:
+            entries.clear()
+            entries.update(saved)
+            if random is not None:
+                np.random.set_state(random)
+
+
+def prepare(function: Any, repeats_random: bool = True) -> Prototype | None:
+    """Copies a function that is about to run; None if it must not run twice, or cannot be copied.
+
+    Args:
+        function: the function.
+        repeats_random: whether the device may draw the same twice, see `Backend.repeats_random`.
+    """
+    if may_write_inputs(function) or _is_of(function, _STRAYING_MODULES) or not _draws_alike(function, repeats_random):
+        return None
+    try:
+        prototype = _copy_of(function, has_run=False)
+    except _UncopiedError:
+        return None
+    prototype.random = np.random.get_state(legacy=False) if _may_draw(function) else None
+    return prototype
+
+
+def prepare_afterwards(function: Any) -> Prototype:
+    """Copies a function that has run, without what that has left on it.
+
+    What cannot be copied is missing. Nobody knows what it was before, so that only the result tells whether it did.
+
+    Raises:
+        LostMapError: it must not run twice.
+    """
+    if _may_draw(function) or may_write_inputs(function) or _is_of(function, _STRAYING_MODULES):
+        raise LostMapError(f'{type(function).__name__} may draw random numbers, may have effects, or reads the memory '
+                           'around its input')
+    return _copy_of(function, has_run=True)
+
+
+def may_write_inputs(function: Any) -> bool:
+    """Whether nothing is known about what a function does to its inputs: a user's, which does not say it is pure."""
+    kind = type(function)  # each call comes here, most of them with a function of Chainer's that adapts none
+    if kind.__module__.startswith('chainer.') and '_function' not in function.__dict__:
+        declared = getattr(kind, 'ooc_recompute', None)
+        return declared is not None and not declared
+    return not all(map(_is_trusted, owners_of(function)))
+
+
+def declared_types(function: Any) -> list[type]:
+    """Of a function's types those of the program's that say that it may run again, and were not seen to be wrong."""
+    return [type(each) for each in owners_of(function) if _is_own(type(each)) and _is_trusted(each)]
+
+
+def believe(types: Iterable[type], is_true: bool) -> None:
+    """Takes note of whether what such types say has turned out to be true."""
+    for kind in types:
+        believed[kind] = is_true
+
+
+def may_change_maps(function: Any) -> bool:
+    """Whether a function of Chainer's writes to what it hides, or a hook of the program's may write to maps."""
+    import chainer
+
+    if _is_of(function, _WRITING_MODULES):
+        return True
+    common, own = chainer.get_function_hooks(), function._local_function_hooks
+    return bool(common or own) and may_write([*common.values(), *(own or {}).values()])
+
+
+def may_write(hooks: Iterable[Any]) -> bool:
+    """Whether any hook is the program's own, which may write to what it is shown."""
+    return any(_is_own(type(each)) for each in hooks)
+
+
+def _is_of(function: Any, modules: frozenset[str]) -> bool:
+    """Whether a function, or the old-style function that it adapts, is defined in one of these modules."""
+    return not modules.isdisjoint([type(each).__module__ for each in owners_of(function)])
+
+
+def _is_trusted(owner: Any) -> bool:
+    declared = getattr(type(owner), 'ooc_recompute', None)
+    if declared is None:
+        return not _is_own(type(owner))
+    return bool(declared) and believed.get(type(owner), True)
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a type is the program's own."""
+    return not kind.__module__.startswith('chainer.')
+
+
+def _may_draw(function: Any) -> bool:
+    """Whether a function may draw random numbers: of Chainer's own, it is known which do."""
+    modules = [type(each).__module__ for each in owners_of(function)]
+    return any(each in _DRAWING_MODULES or not each.startswith('chainer.') for each in modules)
+
+
+def _draws_alike(function: Any, repeats_random: bool) -> bool:
+    """Whether a function draws the same when it runs again: from a stream that can be set back, and is its alone.
+
+    NumPy's is shared with all threads, such as those that load data.
+    """
+    if not _may_draw(function):
+        return True
+    if not repeats_random and _is_of(function, _DRAWING_MODULES):
+        return False
+    return not other_threads() and all(vars(np.random).get(name) is value for name, value in _DRAWING.items())
+
+
+def _same_random(before: Any, after: Any) -> bool:
+    return bool(before['state'].keys() == after['state'].keys() and all(
+        np.array_equal(before['state'][key], after['state'][key]) for key in before['state'])
+        and before.get('gauss') == after.get('gauss') and before.get('has_gauss') == after.get('has_gauss'))
+
+
+def _copy_of(function: Any, has_run: bool) -> Prototype:
+    import chainer
+
+    owners = tuple((type(each), _attributes_of(each, has_run)) for each in owners_of(function))
+    configuration = {**vars(chainer.global_config), **vars(chainer.config._local), 'ooc': None, 'in_recomputing': True}
+    return Prototype(owners, configuration)
+
+
+def _attributes_of(owner: Any, has_run: bool) -> dict[str, Any]:
+    taken = {}
+    for name, value in owner.__dict__.items():
+        if name not in _TIES and not (has_run and name in _LEFT):
+            try:
+                taken[name] = _copied(value)
+            except _UncopiedError:
+                if not has_run:
+                    raise
+    return taken
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        return copy.deepcopy(value)
+    if isinstance(value, _PLAIN):
+        return value
+    if arrays.is_array(value) and not value.dtype.hasobject and value.nbytes <= COPIED_BYTES:
+        return value.copy(order='K')
+    if type(value) in (tuple, list, set, frozenset):
+        return type(value)(map(_copied, value))
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    if callable(value) and getattr(value, '__module__', '').startswith('chainer.') and hasattr(value, '__qualname__'):
+        return value
+    raise _UncopiedError(type(value).__name__)

@@ -1,0 +1,9 @@
+"""The graphs that were recorded, their plans, and which of them an iteration seems to be.
+
+    orders                  a plan by position
+    times                   what calls and steps take under a plan, as far as it was measured
+    saved_plans             plans in a file
+    graphs                  one recorded graph with its plans; all of them
+    following               the graph that the iteration in hand seems to be (P8)
+    patience                for how long what is known already is recorded
+"""

@@ -1,0 +1,240 @@
+"""Which known graph an iteration seems to be, and the orders of its plan (P8).
+
+The latest graph with the same first call is followed until a call or a step differs. Then another known graph with the
+same beginning takes over, or none does, and the iteration goes on without orders: slower, never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from chainer_ooc.config import Settings
+from chainer_ooc.cost.problem import Standing
+from chainer_ooc.errors import InfeasibleBudgetError, SpillError
+from chainer_ooc.execute.graphs.graphs import Graph, Graphs
+from chainer_ooc.execute.graphs.orders import NO_ORDERS
+from chainer_ooc.execute.recording.expected import Models
+from chainer_ooc.execute.recording.recorder import forms
+from chainer_ooc.execute.recording.registration import name_of
+from chainer_ooc.execute.storage.slots import array_of
+from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.trace import Call, Step
+
+
+class Following:
+    """The graph that is followed, and where the iteration stands in its plan.
+
+    Args:
+        graphs: the known ones.
+        settings: what plans are made for.
+        reserve: called with the bytes that a new plan will have in far memory; raises if they do not fit.
+        has_cut_off: whether the program has maps that it has cut off from their graph.
+
+    Attributes:
+        graph: the one that is followed, or None.
+        orders: of its plan; none without a graph.
+        left: one was followed, and then the program differed.
+    """
+
+    def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None],
+                 has_cut_off: Callable[[], bool]):
+        self.graph: Graph | None = None
+        self.orders = NO_ORDERS
+        self.left = False
+        self._graphs = graphs
+        self._settings = settings
+        self._budget_bytes = self._unaccounted_bytes = 0
+        self._standing_of: Callable[[Models], Standing] = lambda models: Standing(0, 0)
+        self._doubt_of: Callable[[Sequence[Models]], str] = lambda known: ''
+        self._reserve = reserve
+        self._has_cut_off = has_cut_off
+        self._alike: list[Graph] = []  # the known graphs that begin like what has run, the latest first
+        self._next_swap_in = 0
+        self._mode = _mode()
+
+    def batch_bytes(self, label: str, arguments: str, first_bytes: int) -> int:
+        """Of the graph that begins with this call, the bytes of maps from outside, as far as they are known.
+
+        The arguments are those of `begin`.
+        """
+        known = self._graphs.beginning_with(label, arguments)
+        return sum(each.nbytes for each in known[0].trace.maps if each.producer is None) if known else first_bytes
+
+    def begin(self, label: str, arguments: str, first_bytes: int, standing_of: Callable[[Models], Standing],
+              doubt_of: Callable[[Sequence[Models]], str], budget_bytes: int, unaccounted_bytes: int = 0) -> None:
+        """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
+
+        Args:
+            label: of the call.
+            arguments: forms of its inputs.
+            first_bytes: size of its first input.
+            standing_of: gives what lives beside the maps of a graph that did so with parameters.
+            doubt_of: gives why what is known of graphs that did so may not be all, or ''.
+            budget_bytes: for all of it.
+            unaccounted_bytes: of what lives there, what nobody here knows.
+
+        Raises:
+            InfeasibleBudgetError: no plan for that graph keeps within the budget.
+            PlanMismatchError: the file has a plan for that graph which does not hold here.
+            SpillError: far memory is too small for the plan.
+        """
+        self._standing_of, self._doubt_of = standing_of, doubt_of
+        self._budget_bytes, self._unaccounted_bytes = budget_bytes, unaccounted_bytes
+        self._alike = self._graphs.beginning_with(label, arguments)
+        self._follow(self._alike[0] if self._alike else self._graphs.resembling(label, arguments, first_bytes))
+
+    def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
+        """What to say where a computation does not fit: it, and all that is known to come, with what stands now."""
+        return self._graphs.largest_refusal(error, self._settings, self._standing_of, error.doubt)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the graph's figures were measured."""
+        return self.graph is not None and self.graph.is_metered
+
+    # --- what is expected ------------------------------------------------------------------------------------------
+
+    def call_at(self, position: int) -> Call | None:
+        """The call that the graph has at a position."""
+        calls = self.graph.trace.calls if self.graph is not None else ()
+        return calls[position] if position < len(calls) else None
+
+    def step_at(self, number: int) -> Step | None:
+        """The step that the graph has next, by its number."""
+        steps = self.graph.trace.steps if self.graph is not None else ()
+        return steps[number] if number < len(steps) else None
+
+    def begins_anew(self, position: int, recorded: bool, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether a call begins another forward pass, and nobody will run this one backward.
+
+        Either the graph is complete, and its first call comes again, which no known graph does there; while it is
+        recorded, what comes may be part of it. Or no graph is followed, and one that is known begins in another mode of
+        Chainer's (``chainer.config.train``), as a training after an evaluation.
+        """
+        if self.graph is None:
+            is_likely = _mode() is not self._mode
+        else:
+            is_likely = not recorded and position == len(self.graph.trace.calls)
+        if not is_likely:
+            return False
+        label, arguments = name_of(function), forms([array_of(each) for each in inputs])
+        known = self.graph or next(iter(self._graphs.beginning_with(label, arguments)), None)
+        return known is not None and known.begins_with(label, arguments) and not (
+            self.graph is not None and self._graphs.go_on(self.graph.signatures, label, arguments))
+
+    def coming_calls(self, position: int, function: Any, inputs: Sequence[Any]) -> list[Call]:
+        """The calls of known graphs that the one which is about to run may be, that of the followed graph first.
+
+        Room is made by what they took, so a graph that has another call there is left before this one runs, not after
+        it. Which of several it is, its outputs will tell.
+        """
+        if self.graph is not None:
+            nodes = [getattr(each, '_node', each) for each in inputs]
+            label, arguments = name_of(function), forms([each for each in nodes if each.shape is not None])
+            if self._alike or not self.graph.may_go_on(position, label, arguments):
+                self._keep_alike(lambda graph: graph.may_go_on(position, label, arguments))
+        return [] if self.graph is None else [each.trace.calls[position] for each in (self.graph, *self._alike)]
+
+    def check_call(self, call: Call) -> None:
+        """Compares the latest call with those of the graphs that it may belong to."""
+        if self.graph is not None and (self._alike or not self.graph.expects(call)):
+            self._keep_alike(lambda graph: graph.expects(call))
+
+    def _keep_alike(self, is_alike: Callable[[Graph], bool]) -> None:
+        """Another graph is followed if the one in hand is not like what runs."""
+        self._alike = [each for each in self._alike if is_alike(each)]
+        if self.graph is not None and not is_alike(self.graph):
+            self.leave()
+            self._follow(self._alike[0] if self._alike else None)
+
+    def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
+        """Backward begins: the graph must have no further call, and an estimate must know what each call retained."""
+        if self.graph is None:
+            return
+        steps = self.graph.trace.steps if self.graph.is_estimate else ()
+        if self.call_at(len(retained)) is not None or any(
+                each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
+            self.leave()
+
+    def check_step(self, number: int, call: int) -> None:
+        """Compares the step that comes with the graph's."""
+        expected = self.step_at(number)
+        if self.graph is not None and (expected is None or expected.call != call):
+            self.leave()
+
+    # --- orders ----------------------------------------------------------------------------------------------------
+
+    def is_forgettable(self, map_id: int) -> bool:
+        """Whether the plan gives a map up and has it made again."""
+        return (map_id in self.orders.forgettable and self.graph is not None
+                and not self.graph.trace.maps[map_id].reused)
+
+    def freed_after(self, position: int) -> list[tuple[int, bool]]:
+        """Maps to drop after a step, and whether they may be lost."""
+        freed = self.orders.free_after.get(position, ())
+        return [(each, may_lose and self.graph is not None and not self.graph.trace.maps[each].reused)
+                for each, may_lose in freed]
+
+    def due(self, position: int) -> SwapIn | None:
+        """The next swap-in, if it may start when a position begins; `started` moves on."""
+        swap_ins = self.orders.swap_ins
+        first = swap_ins[self._next_swap_in] if self._next_swap_in < len(swap_ins) else None
+        return first if first is not None and first.start <= position else None
+
+    def started(self) -> None:
+        """The swap-in that was due is under way, or needs none."""
+        self._next_swap_in += 1
+
+    def next_use(self, map_id: int, position: int) -> float:
+        """The position at which a map is used next; infinity if it is not."""
+        assert self.graph is not None
+        feature_map = self.graph.trace.maps[map_id]
+        if feature_map.last_forward_use >= position:
+            return position
+        return next((use for use in self.orders.uses[map_id] if use >= position), float('inf'))
+
+    # --- the way in and out ----------------------------------------------------------------------------------------
+
+    def _follow(self, graph: Graph | None) -> None:
+        if graph is None or not graph.is_recorded(self._settings.profile_iterations):
+            return
+        try:
+            self.orders = graph.orders_for(
+                self._settings, self._budget_bytes, self._standing_of, self._reserve, self._graphs.saved,
+                self._unaccounted_bytes)
+        except (InfeasibleBudgetError, SpillError) as error:
+            if not graph.is_metered:
+                return  # the truth may be smaller: without a plan the iteration is recorded
+            if isinstance(error, SpillError):
+                raise
+            alike = [each.used for each in self._alike or [graph]]
+            doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
+            raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
+        self.graph = graph
+
+    def leave(self) -> None:
+        """The program differs from the graph."""
+        self.graph, self.orders, self.left = None, NO_ORDERS, True
+
+
+def note_reuse(storages: Iterable[Storage]) -> None:
+    """Maps of earlier iterations' graphs were read again: the plans of those may not lose them."""
+    for each in storages:
+        graph = getattr(each.token, 'graph', None)
+        if graph is not None:
+            graph.note_reuse([each.map])
+
+
+def note_lost(storage: Storage) -> None:
+    """A lost map is read: from now on its graph's plan may lose none, since the others may be read next."""
+    graph = getattr(storage.token, 'graph', None)
+    if graph is not None:
+        graph.note_reuse(range(len(graph.trace.maps)))
+
+
+def _mode() -> object:
+    import chainer
+
+    return chainer.config.train

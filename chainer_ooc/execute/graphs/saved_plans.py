@@ -1,0 +1,78 @@
+"""The file that ``chainer.config.ooc_plan`` names, while a session trains: whose plans are used, and where new ones go.
+
+A plan in the file spares its graph the recorded iteration. One that does not hold here is refused when its graph is
+about to be followed; a file that cannot be written to costs a warning, and training goes on.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from chainer_ooc.backends.base import Backend
+from chainer_ooc.config import Settings
+from chainer_ooc.errors import PlanFormatError
+from chainer_ooc.execute import log
+from chainer_ooc.execute.recording.recorder import versions
+from chainer_ooc.schedule.plan import Plan
+from chainer_ooc.schedule.plan_file import put_plan, read_plans
+from chainer_ooc.schedule.saved import Terms, check_plan, save_plan
+from chainer_ooc.trace import Trace
+
+
+class SavedPlans:
+    """The plans of a file.
+
+    Args:
+        path: of the file, which need not be there.
+        backend: the device in use.
+
+    Attributes:
+        loaded: what the file had, by graph, the oldest first.
+
+    Raises:
+        PlanFormatError: it is there, and is no file of plans.
+    """
+
+    def __init__(self, path: str, backend: Backend):
+        self.path = path
+        self._backend = backend
+        self.loaded = {each.terms.graph: each for each in read_plans(path)}
+        self._in_file = {graph: each.plan for graph, each in self.loaded.items()}
+        self._writable = True
+        if self.loaded:
+            log.logger.info('%d plans loaded from %s', len(self.loaded), path)
+
+    def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan | None:
+        """The plan that was loaded for a graph, or None if that was from another file.
+
+        Args:
+            trace: the graph's.
+            settings: the present ones.
+            budget_bytes: the present budget. If it is the default, which is never twice the same, a plan holds that
+                needs no more than it, whatever it was made for.
+
+        Raises:
+            PlanMismatchError: it does not hold here.
+        """
+        saved = self.loaded.get(trace.fingerprint)
+        if saved is None:
+            return None
+        if settings.budget_bytes is None and saved.plan.peak_bytes <= budget_bytes:
+            budget_bytes = max(budget_bytes, saved.terms.budget_bytes)
+        check_plan(saved, Terms(
+            graph=trace.fingerprint, device=self._backend.name, machine=self._backend.machine(), **versions(),
+            policy=settings.policy, min_bytes=settings.min_bytes, workspace_bytes=settings.workspace_bytes,
+            budget_bytes=budget_bytes))
+        return saved.plan
+
+    def keep(self, trace: Trace, plan: Plan, min_bytes: int, metered: bool) -> None:
+        """Writes a plan to the file, if it is not there yet."""
+        if not self._writable or self._in_file.get(trace.fingerprint) is plan:
+            return
+        self._in_file[trace.fingerprint] = plan
+        try:
+            put_plan(self.path, save_plan(trace, plan, min_bytes, metered))
+        except (OSError, PlanFormatError) as error:
+            self._writable = False
+            warnings.warn(f'the plan could not be written to {self.path}, and no other will be: {error}',
+                          RuntimeWarning, stacklevel=2)

@@ -1,0 +1,9 @@
+"""One iteration: its forward calls, then the steps of its backward passes.
+
+    writes                  which functions may write to what they are given, and whether any did
+    liveness                the end of maps: each is dropped after its last backward use
+    room                    what a computation needs, and what stands in near memory beside the maps
+    departures, prefetch    maps on their way out; on their way in
+    quiet                   an iteration in which nothing has to leave: it is compared, and nothing else
+    iteration               one call and one step from top to bottom
+"""

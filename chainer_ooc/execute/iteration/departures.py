@@ -1,0 +1,143 @@
+"""The maps of one iteration on their way out: swapped out now or when that is possible, or given up to be made again.
+
+While a known graph is followed its plan says which, and after which call or step. Without a plan what a call retained
+leaves as soon as the next call does not need it.
+
+What somebody else still holds cannot leave. It is tried again when the next calls begin, then after two more, four,
+eight and so on, so that holding everything costs each call the same.
+"""
+
+from __future__ import annotations
+
+import collections
+import weakref
+
+from chainer_ooc.config import Settings
+from chainer_ooc.execute.functions.recipe import Recipe
+from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.recording.registration import Register
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.trace import Call
+
+#: So many calls in a row try again what could not leave.
+EVERY_CALL = 4
+
+_Ref = weakref.ref[Storage]
+
+
+class Departures:
+    """Lets go of maps.
+
+    Args:
+        memory: of the session.
+        following: the graph, and its plan.
+        register: finds a map's storage.
+        settings: of the iteration.
+    """
+
+    def __init__(self, memory: Residency, following: Following, register: Register, settings: Settings):
+        self._memory = memory
+        self._following = following
+        self._register = register
+        self._settings = settings
+        self._before: tuple[int, ...] = ()  # made by the call before
+        self._now = 0
+        self._hesitant: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
+
+    def after_call(self, call: Call) -> None:
+        """Lets go of what the plan says; without one, of what was retained and is not needed by the next call."""
+        orders, maps = self._following.orders, self._register.recorder.maps
+        for map_id in (*orders.forget_after.get(call.index, ()), *orders.leave_after.get(call.index, ())):
+            # What is hidden does not go before the next call: F.dropout looks at the mask once more.
+            (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
+        if self._following.graph is None and self._settings.policy != 'keep':
+            self._leave_eagerly(call)
+
+    def after_step(self, position: int) -> None:
+        """Lets go of what leaves after a step of backward."""
+        for map_id in self._following.orders.leave_after.get(position, ()):
+            self.leave(self._register.storage(map_id))
+
+    def hold(self, recipe: Recipe, position: int) -> None:
+        """Says of a call's own maps that the plan gives up how they are made again."""
+        for product in recipe.products:
+            storage = product.storage()
+            if (storage is not None and storage.recipe is None and self._following.is_forgettable(storage.map)
+                    and self._register.recorder.maps[storage.map].producer == position):
+                storage.remember(recipe)
+                storage.watch()
+
+    def will_stay(self, storage: Storage) -> bool:
+        """Whether a map can be had in backward: it is retained, now or by a later call, or can be made again."""
+        graph = self._following.graph
+        if graph is not None and storage.token is self._register.token and graph.trace.maps[storage.map].retained:
+            return True
+        return storage.can_return()
+
+    def _leave_eagerly(self, call: Call) -> None:
+        """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""
+        for map_id in dict.fromkeys((*self._before, *call.inputs, *call.hidden)):
+            storage = self._register.storage(map_id) if map_id not in call.outputs else None
+            if storage is not None and storage.pending_uses > 0 and storage.nbytes >= self._settings.min_bytes:
+                self.leave(storage)
+        self._before = call.outputs
+
+    def leave(self, storage: Storage | None, tries: int = 0) -> bool:
+        """Lets a map go that functions retain, at once or as soon as nobody else holds it; False if it has to wait.
+
+        What can be made again is given up, the rest is swapped out.
+
+        Raises:
+            SpillError: it could not be copied.
+        """
+        if storage is None or (storage.recipe is not None and storage.give_up()):
+            return True
+        if not storage.is_retained() or storage.memory.swap_out(storage):
+            return True
+        self.leave_later(storage, tries)
+        return False
+
+    def leave_later(self, storage: Storage | None, tries: int = 0) -> None:
+        """Lets a map go when the next call begins; later if it could not go several times."""
+        if storage is not None:
+            delay = 2 ** max(0, tries - EVERY_CALL)
+            self._hesitant[self._now + delay].append((weakref.ref(storage), tries))
+
+    def go_on(self) -> list[Storage]:
+        """Tries once more what could not leave, or was to leave only now; returns what has left late."""
+        self._now += 1
+        late = []
+        for ref, tries in self._hesitant.pop(self._now, ()):
+            storage = ref()
+            if storage is None:
+                continue
+            was_evicted = storage.state is not State.RESIDENT  # memory was short, and it went as soon as it could
+            stays = storage.recalled and self._memory.context.far.takes_memory  # its memory is planned for
+            if was_evicted or (not stays and self.leave(storage, tries + 1)):
+                late.append(storage)
+        return late
+
+    def begin_backward(self) -> list[Storage]:
+        """The frames of forward are gone: what they held is tried again, and returned, also what was evicted since."""
+        held = [storage for entries in self._hesitant.values() for ref, _ in entries if (storage := ref()) is not None]
+        self._hesitant.clear()
+        for storage in held:
+            self.leave_later(storage)
+        self._keep_shown()
+        return held
+
+    def _keep_shown(self) -> None:
+        """Nothing is lost that a Variable of the program's shows.
+
+        It may be read after the parameters have changed, from which it could not be made again.
+        """
+        for ref in self._register.storages:
+            storage = ref()
+            if storage is None or storage.recipe is None or not storage.is_shown():
+                continue
+            if storage.is_lost():
+                storage.memory.fetch(storage, exposed=False)
+                storage.memory.swap_out(storage)
+            storage.remember(None)

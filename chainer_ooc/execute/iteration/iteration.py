@@ -1,0 +1,401 @@
+"""One iteration: its forward calls, then the steps of one or more backward passes.
+
+While the graph is one that is known, its orders are followed: maps leave after their last forward use, swap-ins start
+when the plan says so, maps are dropped after their last backward use. Otherwise the iteration is safe and slow, and is
+recorded: what a call retained leaves as soon as the next call does not need it, and comes back when it is read.
+
+    apply -> before_call  reap, make room | compute |  after_call  register, follow, let leave
+    step  -> before_step  fetch, make room | compute |  after_step  drop, start swap-ins
+
+Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that overlap in one thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chainer_ooc.backends.base import Meter
+from chainer_ooc.config import Settings
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import log
+from chainer_ooc.execute.functions.prototype import Prototype, may_change_maps, may_write_inputs, prepare
+from chainer_ooc.execute.functions.recipe import write_recipe
+from chainer_ooc.execute.graphs.following import Following, note_lost, note_reuse
+from chainer_ooc.execute.graphs.graphs import Graph, Graphs
+from chainer_ooc.execute.graphs.times import Timing, timing_of
+from chainer_ooc.execute.iteration.departures import Departures
+from chainer_ooc.execute.iteration.liveness import Liveness
+from chainer_ooc.execute.iteration.prefetch import start_swap_ins
+from chainer_ooc.execute.iteration.quiet import Quietly
+from chainer_ooc.execute.iteration.room import Room, earlier_bytes, is_foreign
+from chainer_ooc.execute.iteration.writes import Writes
+from chainer_ooc.execute.memory.mapped import MAPPED
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.memory.transit import COPY_IN, Context
+from chainer_ooc.execute.recording.freezing import freeze_trace
+from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.recorder import Recorder, Span
+from chainer_ooc.execute.recording.registration import Register, makes_graphs, name_of, retained
+from chainer_ooc.execute.storage.account import find
+from chainer_ooc.execute.storage.reentry import LOCK
+from chainer_ooc.execute.storage.slots import array_of
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.execute.tally import IterationStats, Stretch, Tally, freeze
+from chainer_ooc.quantities import format_bytes
+from chainer_ooc.trace import Trace
+from chainer_ooc.trace.scaling import fill_in
+
+#: What an unknown call may allocate, as a multiple of its inputs.
+UNKNOWN_CALL_ROOM = 4
+
+
+class Iteration(Quietly):
+    """From the first function that is applied to the end of backward.
+
+    Args:
+        memory: of the session.
+        recording: record even what is known already.
+        proven_bytes: a larger budget that the device has allowed before, to fall back on.
+
+    Attributes:
+        following: the known graph that it seems to be, and its plan.
+        graph: the recorded graph that it turned out to be, or None.
+        finished: a backward pass has ended.
+        recorded: what its calls allocate is measured.
+        room, makes_graphs: what stands in near memory beside the maps; whether backward makes a graph.
+        writes: looks for those that nobody announces.
+        is_foreign: the function in hand is the program's own, which may write to what it is given.
+    """
+
+    def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
+                 graphs: Graphs, meter: Meter, recording: bool, proven_bytes: int = 0):
+        self.settings = settings
+        self.budget_bytes = budget_bytes
+        self.recorder = Recorder()
+        self.finished = self.is_foreign = self.makes_graphs = self._in_backward = self._repeatable = False
+        self.recorded = recording
+        self.graph: Graph | None = None
+        self._memory = memory
+        self._parameters = parameters
+        self._meter = meter
+        self._prototype: Prototype | None = None
+        self._coming_bytes = self._other_at_start_bytes = 0
+        self.register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
+        self.writes = Writes()
+        self._functions: deque[weakref.ref[Any]] = deque()
+        self._call_of: dict[int, int] = {}
+        self._retained: list[list[int]] = []
+        self._liveness = Liveness(self.register.storages)
+        self._proven_bytes = proven_bytes
+        self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
+        self.room = Room(memory, parameters, self.register.own, meter, settings, self.following)
+        self._departures = Departures(memory, self.following, self.register, settings)
+        self._start_swap_ins = functools.partial(
+            start_swap_ins, memory, self.following, self.register, self._retained, self.room)
+
+    def open(self, function: Any, inputs: Sequence[Any]) -> None:
+        """Looks for a plan for what begins with this call, and says what the memory is used for.
+
+        Raises:
+            InfeasibleBudgetError: no plan keeps within the budget.
+        """
+        try:
+            self.room.begin(function, inputs, self.budget_bytes)
+            fits = True
+        except InfeasibleBudgetError:
+            fits = False
+        if not fits:
+            gc.collect()  # a model, or a graph, that the program has no more
+            self.budget_bytes = max(self.budget_bytes, self._proven_bytes)
+            self.room.begin(function, inputs, self.budget_bytes)
+        self.graph = self.following.graph
+        if self.graph is not None:  # a loaded plan runs before any parameter was seen
+            self.room.assume(self.graph.trace.standing_backward_bytes)
+        wanted = self.recorded or self.graph is None
+        self.recorded = wanted and self._meter.start()
+        if wanted and not self.recorded:
+            log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
+        self._enter(Tally(self._memory.backend, Stretch(self._memory.backend)))
+        self._memory.backend.limit(self.budget_bytes, self._relieve)
+
+    def _enter(self, tally: Tally) -> None:
+        self._orders = orders = self.following.orders
+        self._memory.enter(Context(
+            tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if orders.mapped else COPY_IN,
+            orders.shares_chains, note_lost, self._event if self.recorded else None, self._meter.has_counted))
+
+    # --- forward ---------------------------------------------------------------------------------------------------
+
+    def before_call(self, function: Any, inputs: Sequence[Any]) -> None:
+        """Makes room for a forward call.
+
+        Raises:
+            InfeasibleBudgetError: the call does not fit and nothing can leave.
+            SpillError: a swap-out failed.
+        """
+        memory, position = self._memory, len(self.recorder.calls)
+        coming = self.following.coming_calls(position, function, inputs)
+        self._look_around(position)
+        memory.pin(filter(None, (find(array_of(each)) for each in inputs)))
+        self.is_foreign = may_write_inputs(function)
+        self.writes.expect(function, self.is_foreign, memory.pinned)
+        self.writes.watch(function, inputs, self.recorded)
+        known = coming[0] if coming else None
+        is_new = not coming or any(max(each.inputs, default=-1) >= len(self.recorder.maps) for each in coming)
+        self._coming_bytes = self.room.coming_bytes(inputs) if is_new else 0
+        need_bytes = self._coming_bytes + (known.peak_bytes if known else UNKNOWN_CALL_ROOM * (
+            self._coming_bytes + sum(each.nbytes for each in memory.pinned)))
+        self._other_at_start_bytes = self._scratch_bytes()
+        self.room.make(need_bytes, known.other_bytes if known else self._other_at_start_bytes, known is not None,
+                        function, f'forward of call {position}',
+                        self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0)
+        self._prepare(function, position)
+        if self.recorded:
+            self._meter.mark()
+
+    def _prepare(self, function: Any, position: int) -> None:
+        """Copies a function whose call may have to run again; while it is recorded, to see whether it could."""
+        needs_recipe = position in self.following.orders.recipes and not may_change_maps(function)
+        prototype = prepare(function, self._memory.backend.repeats_random) if needs_recipe or self.recorded else None
+        self._repeatable = self.recorded and prototype is not None
+        self._prototype = prototype if needs_recipe else None
+
+    def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
+        """Records a forward call, and lets go of what it used last."""
+        recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._peak_bytes(self._coming_bytes)
+        self.writes.look_at_given()
+        if self.writes.has_written(function, inputs):
+            self.is_foreign, self._repeatable, self._prototype = True, False, None
+        ids, kept = self.register.call(function, inputs, outputs)
+        self._functions.append(weakref.ref(function))
+        self._call_of[id(function)] = position
+        self._retained.append([each.map for each in kept if each.token is self])
+        nodes = [*function.inputs, *[each.node for each in outputs]]
+        call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._repeatable,
+                             self._other_at_start_bytes)
+        for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
+            recorder.maps[map_id].written = True  # their producers may not give them again
+        self._liveness.read(call.inputs)
+        self.following.check_call(call)
+        if self._prototype is not None and self.following.graph is not None:
+            recipe = write_recipe(self._prototype, function, inputs, outputs, peak_bytes, self._departures.will_stay)
+            self._departures.hold(recipe, position)
+        self._prototype = None
+        self._departures.after_call(call)
+        self._memory.pin()
+        if self.following.orders.synchronous:
+            self._memory.synchronise()
+
+    # --- backward --------------------------------------------------------------------------------------------------
+
+    def begin_backward(self) -> None:
+        """A backward pass begins: old gradients are gone now, and what somebody else holds is known."""
+        if self.quiet is not None:
+            if not self.quiet.begin_backward():
+                self.differ()
+            return
+        if not self._in_backward:
+            held = self._departures.begin_backward()
+            if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
+                self._note_holders(held)
+            else:
+                self.room.disown(self.register.storage)
+            self.following.check_forward_is_over(self._retained)
+        self._parameters.begin_backward()
+        self._in_backward = True
+        if self.room.begin_backward():
+            self.recorder.forget_others()
+        self.writes.begin_backward()
+        self._memory.unproven = self._memory.unproven or []
+        self._start_swap_ins()
+
+    def _note_holders(self, held: list[Storage]) -> None:
+        for each in held:
+            if each.token is self:
+                self.recorder.maps[each.map].last_held = len(self.recorder.calls) - 1
+        for row, ref in zip(self.recorder.maps, self.register.storages, strict=True):
+            storage = ref()
+            row.foreign = storage is not None and is_foreign(storage)
+            row.shown = storage is not None and storage.is_shown()
+
+    def before_step(self, function: Any) -> list[Storage]:
+        """Makes resident what a function's backward reads, which it gives, and room for what it allocates."""
+        memory, recorder = self._memory, self.recorder
+        self.makes_graphs |= not recorder.steps and makes_graphs()
+        self.writes.look_at_shown()
+        self._look_around(recorder.next_position)
+        needed = retained(function)
+        memory.pin(needed)
+        self.is_foreign = may_write_inputs(function)
+        call = self._call_of.get(id(function), -1)
+        self.following.check_step(len(recorder.steps), call)
+        known = self.following.step_at(len(recorder.steps))
+        for storage in needed:
+            if storage.state is not State.RESIDENT:
+                if known is not None:  # what the steps before have left is there already, beside what comes now
+                    self.room.stand_for(known, earlier_bytes(needed, self))
+                storage.memory.fetch(storage, exposed=False)
+            storage.use(recorder.now)
+        self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
+        scratch_bytes, others_bytes = self._scratch_bytes(), earlier_bytes(needed, self)
+        self._other_at_start_bytes = max(0, scratch_bytes + others_bytes + self.room.stood_bytes())
+        need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
+        if known is not None:
+            need_bytes = known.peak_bytes + self.room.sum_bytes(function)
+            scratch_bytes = self.room.scratch_of(known, others_bytes)
+        self.room.make(need_bytes, scratch_bytes, known is not None, function,
+                        f'backward of call {call}' if call >= 0 else 'which forward did not see')
+        if self.recorded:
+            self._meter.mark()
+        return needed
+
+    def after_step(self, function: Any, needed: list[Storage], span: Span) -> None:
+        """Records a step, drops what is not needed any more, and starts the swap-ins that are due."""
+        peak_bytes, position = self._peak_bytes(), self.recorder.next_position
+        self.writes.look_at_given()
+        own = [each.map for each in needed if each.token is self]
+        if len(own) < len(needed):
+            note_reuse(each for each in needed if each.token is not self)
+        call = self._call_of.get(id(function), -1)
+        self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes)
+        for storage in needed:
+            if storage.is_done():
+                if storage.token is not self:
+                    storage.memory.drop(storage, may_lose=False)
+                elif self.following.graph is None:
+                    self._liveness.drop(storage, may_lose=False)
+            storage.memory.touch(storage)
+        inputs = self.recorder.calls[call].inputs if call >= 0 else ()
+        self._liveness.step_over(inputs, self.following.freed_after(position))
+        self._departures.after_step(position)
+        self._memory.pin()
+        if self.following.orders.synchronous:
+            self._memory.synchronise()
+        self._start_swap_ins()
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def end_backward(self) -> Callable[[], IterationStats]:
+        """A backward pass ended; gives what will know the statistics, and waits for the device then."""
+        self.finished = True
+        if self.quiet is None:
+            self._end_backward()
+        else:
+            self.quiet.end_backward()
+        tally, plan = self._memory.tally, self.following.orders.plan
+        if tally.whole is not None:
+            tally.whole.end()
+        if self.quiet is not None and plan is not None:
+            tally.peak_bytes = plan.peak_bytes
+        return functools.partial(freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, plan)
+
+    def _end_backward(self) -> None:
+        self._memory.prove()
+        self.writes.end_backward()
+        held = self._liveness.held()
+        for map_id in held:
+            self.recorder.maps[map_id].held = True
+        if self.following.graph is not None:
+            self.following.graph.note_held(held)
+        tally = self._memory.tally
+        self._memory.leave_room(tally.peak_bytes)
+        if tally.peak_bytes > self.budget_bytes:
+            log.logger.warning(
+                'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '
+                'keep within it, or are refused', format_bytes(tally.peak_bytes), format_bytes(self.budget_bytes))
+
+    def is_over(self) -> bool:
+        """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
+        while self._functions and self._functions[0]() is None:
+            self._functions.popleft()
+        return self.finished or not (self._functions or (self.quiet is not None and self.quiet.is_alive()))
+
+    def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
+        """See `Following.begins_anew`; what reads a map of this iteration is part of it."""
+        calls = len(self.recorder.calls) if self.quiet is None else self.quiet.calls()
+        return (not self._in_backward and self.following.begins_anew(calls, self.recorded, function, inputs)
+                and not (self.quiet is not None and self.quiet.is_read_by(inputs))
+                and not any(each is not None and each.token is self for each in map(find, map(array_of, inputs))))
+
+    def abandon(self) -> None:
+        """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
+        self.writes.end_backward()
+        self._meter.stop()
+        self._memory.meter(None)
+        self._memory.pin()
+
+    def close(self) -> Trace | None:
+        """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
+        self.abandon()
+        estimate = self.following.graph
+        if not self.finished or (not self.recorded if estimate is None else not estimate.is_estimate
+                                 or len(self.recorder.steps) != len(estimate.trace.steps)):
+            return None
+        trace = freeze_trace(self.recorder, self._memory, self._parameters, self.room.beside.others_bytes,
+                             self.settings.workspace_bytes)
+        return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
+
+    def timing(self) -> Callable[[], Timing] | None:
+        """Gives what will know what it took, and waits for the device then; None if it followed no plan to its end."""
+        graph, plan, recorder = self.following.graph, self.following.orders.plan, self.recorder
+        if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
+            return None
+        return functools.partial(timing_of, recorder, self._memory.tally.snapshot(), plan.seconds)
+
+    def leave(self) -> Span:
+        """The graph is followed no more; gives now, as when something began and ended that was not timed."""
+        self.following.leave()
+        return (now := self._memory.backend.moment()), now
+
+    def _relieve(self, nbytes: int) -> bool:
+        with LOCK:
+            self.speak()
+            return self._memory.relieve(nbytes)
+
+    # --- shared ----------------------------------------------------------------------------------------------------
+
+    def _look_around(self, position: int) -> None:
+        """Takes note of what ended since the last computation: swap-outs, blocks that died, references."""
+        if self.following.orders is not self._orders:
+            self._enter(self._memory.tally)
+        self._memory.reap()
+        for storage in self._departures.go_on():
+            if storage.token is self and not self._in_backward:
+                self.recorder.maps[storage.map].last_held = position - 1
+        if self._orders.synchronous:
+            self._memory.settle()
+        self._memory.near_bytes()
+        self.recorder.now = position
+
+    def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
+        if token is self and map_id < len(self.recorder.maps):
+            self.recorder.event(kind, map_id, nbytes)
+
+    def _scratch_bytes(self) -> int:
+        is_asked = self.recorded or (self._in_backward and self.following.graph is None)
+        return self.room.scratch_bytes(self.recorded) if is_asked else 0
+
+    def _peak_bytes(self, beside_bytes: int = 0) -> int:
+        """What the computation that has just run allocated at its highest; 0 where that is not measured."""
+        if not self.recorded:
+            return 0
+        peak_bytes = self._meter.above_mark_bytes()
+        self._memory.note_peak(peak_bytes + beside_bytes)
+        return peak_bytes
+
+    def _next_use(self, storage: Storage) -> float:
+        """The position of a storage's next use, as far as a plan knows it; else the one not used longest goes first.
+
+        What is left of an iteration that is over goes before all.
+        """
+        if storage.token is not self:
+            return float('inf')
+        if self.following.graph is None or storage.map >= len(self.following.graph.trace.maps):
+            return -float(storage.touched)
+        return self.following.next_use(storage.map, self.recorder.next_position)

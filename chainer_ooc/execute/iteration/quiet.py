@@ -1,0 +1,320 @@
+"""An iteration in which nothing has to leave: its calls and steps run as in plain Chainer, and are only compared.
+
+A known graph whose plan moves nothing, and all of whose maps together fit, needs no storages, accounts or slots. What
+the next call is given and gives is compared with the recording, and the function is remembered, weakly. At the first
+difference, or when the device has no room after all, everything that is still alive is taken note of, in order, as if
+it had been when it ran, and the iteration goes on like one of an unknown graph.
+
+    call  -> expects_call  -> run -> note_call
+    step  -> expects_step  -> run -> note_step
+    a difference           -> speak             after_call, begin_backward, after_step of the iteration, as they come
+
+What has had its last use is not freed, as spare maps are not while nothing needs their room (P6). Left out: arrays that
+a call hides, which no order is about here.
+"""
+
+from __future__ import annotations
+
+import abc
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.graphs.graphs import Graph, Graphs
+from chainer_ooc.execute.graphs.orders import Orders
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.other_threads import Company
+from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.recorder import Span, forms
+from chainer_ooc.execute.recording.registration import makes_graphs, name_of, retained
+from chainer_ooc.execute.storage.slots import array_in_slot
+from chainer_ooc.execute.storage.storage import Storage
+
+#: After so many calls the program itself may have taken what was free.
+LOOK_EVERY = 16
+
+#: So often a graph may turn out to be another before it is always taken note of.
+MOST_DIFFERENCES = 3
+
+
+class Quiet:
+    """What has run of an iteration, as far as it is that of a known graph.
+
+    Args:
+        graph: the known one.
+        parameters: those that functions were given.
+        has_room: whether the device has so many bytes more.
+
+    Attributes:
+        graph: the known one.
+        nbytes: of all of its maps.
+        peak_bytes: the most that is allocated at once beside them.
+        in_backward: a backward pass has begun.
+    """
+
+    def __init__(self, graph: Graph, parameters: Parameters, has_room: Callable[[int], bool]):
+        self.graph, trace = graph, graph.trace
+        self.nbytes = sum(each.nbytes for each in trace.maps)
+        self.peak_bytes = max([each.peak_bytes + each.other_bytes for each in trace.calls]
+                              + [each.peak_bytes + each.other_bytes for each in trace.steps])
+        self._calls, self._steps, self._maps = trace.calls, trace.steps, trace.maps
+        self._parameters = parameters
+        self._has_room = has_room
+        self._functions: list[weakref.ref[Any]] = []
+        self._number_of: dict[int, int] = {}
+        self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
+        self._seen: set[int] = set()  # of these
+        self._next_step = 0
+        self._sessions_made = Company.made  # another thread's may be given maps, and rely on them
+        self.in_backward = False
+
+    def is_alive(self) -> bool:
+        """Whether any function of it is."""
+        return any(ref() is not None for ref in self._functions)
+
+    def calls(self) -> int:
+        """How many have run."""
+        return len(self._functions)
+
+    def is_read_by(self, inputs: Sequence[Any]) -> bool:
+        """Whether any of a call's inputs was made here."""
+        nodes = [getattr(each, '_node', None) for each in inputs]
+        return any(each is not None and each._creator_node is not None and self._number(each._creator_node) >= 0
+                   for each in nodes)
+
+    # --- forward ---------------------------------------------------------------------------------------------------
+
+    def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether this call comes next in the recording."""
+        position = len(self._functions)
+        if position == len(self._calls) or self.in_backward or self._next_step or Company.made != self._sessions_made:
+            return False
+        call = self._calls[position]
+        return (call.label == name_of(function) and len(call.inputs) == len(inputs)
+                and all(map(self._is_known, inputs, call.inputs))
+                and forms([getattr(each, '_node', each) for each in inputs]) == call.arguments)
+
+    def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
+        """The call has run; False if its outputs are not those of the recording, or the device has little room left."""
+        position = len(self._functions)
+        self._functions.append(weakref.ref(function))
+        self._number_of[id(function)] = position
+        call = self._calls[position]
+        return (len(outputs) == len(call.outputs) and call.signature.endswith(f' -> {forms(outputs)}')
+                and (position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes)))
+
+    def _is_known(self, given: Any, map_id: int) -> bool:
+        """Whether an input is the map that it was in the recording; -1 stands for what is none, such as parameters."""
+        node = getattr(given, '_node', None)
+        creator = None if node is None else node._creator_node
+        if creator is None:
+            return self._is_outside(given, map_id)
+        number = self._number(creator)
+        if number < 0:
+            return False
+        outputs = self._calls[number].outputs
+        return any(ref() is node and each == map_id for ref, each in zip(creator.outputs, outputs, strict=False))
+
+    def _is_outside(self, given: Any, map_id: int) -> bool:
+        """The same for what no function has made."""
+        if hasattr(given, 'update_rule'):
+            return map_id == -1 and self._parameters.number_of(given) is not None
+        array = array_in_slot(given)
+        if map_id == -1 or array is None:
+            return array is not None
+        root = arrays.root_of(array)
+        ref, known = self._batches.get(id(root), (None, -1))
+        if ref is not None and ref() is root:
+            return known == map_id
+        is_new = map_id not in self._seen
+        self._seen.add(map_id)
+        self._batches[id(root)] = weakref.ref(root), map_id
+        return is_new and self._maps[map_id].producer is None
+
+    # --- backward --------------------------------------------------------------------------------------------------
+
+    def begin_backward(self) -> bool:
+        """A backward pass begins; False if forward was another one."""
+        self.in_backward = True
+        self._parameters.begin_backward()
+        return len(self._functions) == len(self._calls)
+
+    def end_backward(self) -> None:
+        """It has ended."""
+        self.in_backward = False
+
+    def expects_step(self, function: Any) -> bool:
+        """Whether this step comes next in the recording, and makes no graph."""
+        return (self._next_step < len(self._steps) and Company.made == self._sessions_made
+                and (self._next_step > 0 or not makes_graphs())
+                and self._steps[self._next_step].call == self._number(function) >= 0)
+
+    def note_step(self) -> None:
+        """The step has run."""
+        self._next_step += 1
+
+    def _number(self, function: Any) -> int:
+        """The position of a function's call; -1 if it is none of these."""
+        number = self._number_of.get(id(function), -1)
+        return number if number >= 0 and self._functions[number]() is function else -1
+
+    def functions(self) -> list[tuple[Any, bool]]:
+        """Those of its calls that are alive and in their graph, in order, and whether their steps have run."""
+        stepped = {each.call for each in self._steps[:self._next_step]}
+        return [(each, number in stepped) for number, ref in enumerate(self._functions)
+                if (each := ref()) is not None and each.inputs is not None]
+
+
+class Quietly(abc.ABC):
+    """An iteration that may run quietly.
+
+    Attributes:
+        quiet: compares what runs, while nothing of it is taken note of, else None.
+        recorded: what its calls allocate is measured.
+    """
+
+    quiet: Quiet | None = None
+    recorded: bool
+
+    @abc.abstractmethod
+    def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
+        """A call has run."""
+
+    @abc.abstractmethod
+    def begin_backward(self) -> None:
+        """A backward pass begins."""
+
+    @abc.abstractmethod
+    def after_step(self, function: Any, needed: list[Storage], span: Span) -> None:
+        """A step has run."""
+
+    @abc.abstractmethod
+    def leave(self) -> Span:
+        """The graph is followed no more; gives now, as when something began and ended that was not timed."""
+
+    def is_quiet(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
+        """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""
+        if self.quiet is not None and not (
+                self.quiet.expects_step(function) if inputs is None else self.quiet.expects_call(function, inputs)):
+            self.differ()
+        return self.quiet is not None
+
+    def after_quiet_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """It has run."""
+        if self.quiet is None:  # the device had no room for it
+            self.after_call(function, inputs, outputs, self.leave())
+        elif not self.quiet.note_call(function, outputs):
+            self.differ()
+
+    def after_quiet_step(self, function: Any) -> None:
+        """It has run."""
+        if self.quiet is None:
+            self.after_step(function, retained(function), self.leave())
+        else:
+            self.quiet.note_step()
+
+    def differ(self) -> None:
+        """It is another graph than the one that it seemed to be."""
+        if self.quiet is not None:
+            self.quiet.graph.differences += 1
+        self.speak()
+
+    def speak(self) -> None:
+        """Takes note of all that has run and is alive, and goes on like an unknown iteration."""
+        quiet, self.quiet = self.quiet, None
+        if quiet is None:
+            return
+        span = self.leave()
+        for function, has_stepped in quiet.functions():
+            self.after_call(function, _given_to(function), _made_by(function), span)
+            if has_stepped:
+                self.after_step(function, retained(function), span)
+        if quiet.in_backward:
+            self.begin_backward()
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An output of a function, whose Variable may be gone."""
+
+    node: Any
+    _data: list[Any]
+
+
+def _given_to(function: Any) -> list[Any]:
+    """The Variables that a function was given, or their arrays as far as they are retained."""
+    found = [(node, node.get_variable_or_none()) for node in function.inputs]
+    return [node._data if variable is None else variable for node, variable in found]
+
+
+def _made_by(function: Any) -> list[_Made]:
+    """The outputs of a function that are alive."""
+    kept = dict(enumerate(function._retained_output_data or ()))
+    made = []
+    for rank, node in enumerate(ref() for ref in function.outputs):
+        if node is not None:
+            variable = node.get_variable_or_none()
+            array = node._data if variable is None else array_in_slot(variable)
+            made.append(_Made(node, [kept.get(rank) if array is None else array]))
+    return made
+
+
+class Quietude:
+    """Decides whether an iteration may run quietly, and keeps those that have, as long as their maps may be alive.
+
+    Args:
+        memory: of the session.
+        parameters: those that functions were given.
+        graphs: the known ones.
+        company: the other threads.
+    """
+
+    def __init__(self, memory: Residency, parameters: Parameters, graphs: Graphs, company: Company):
+        self._memory = memory
+        self._parameters = parameters
+        self._graphs = graphs
+        self._company = company
+        self._before: list[tuple[Quietly, Quiet]] = []
+
+    def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int, function: Any,
+              inputs: Sequence[Any]) -> None:
+        """An iteration begins, and follows a graph or none: it runs quietly, or those before it do so no more.
+
+        A graph that another model begins, whose parameters are not known yet, is not another graph.
+        """
+        graph = following.graph
+        if (graph is not None and not iteration.recorded and graph.may_be_quiet()
+                and graph.differences < MOST_DIFFERENCES and self._graphs.is_only(graph)
+                and moves_nothing(following.orders) and not self._company.has_sessions()
+                and not self._memory.is_relied_on()):
+            quiet = Quiet(graph, self._parameters, self._memory.has_room)
+            if self._fits(quiet, unaccounted_bytes) and quiet.expects_call(function, inputs):
+                iteration.quiet = quiet
+        if iteration.quiet is None:
+            self.end()
+
+    def _fits(self, quiet: Quiet, unaccounted_bytes: int) -> bool:
+        """Whether all of its maps fit. The program may hold those of the one before although its graph is gone."""
+        self._before = [each for each in self._before[:-1] if each[1].is_alive()] + self._before[-1:]
+        maps_bytes = quiet.nbytes + sum(each.nbytes for _, each in self._before) + self._memory.bytes_of('spare')
+        return self._memory.has_room(maps_bytes + quiet.peak_bytes + unaccounted_bytes)
+
+    def is_over(self, iteration: Quietly) -> None:
+        """An iteration has ended, in whatever way."""
+        if iteration.quiet is not None:
+            self._before.append((iteration, iteration.quiet))
+
+    def end(self) -> None:
+        """Takes note of what earlier iterations have left: something may have to leave now."""
+        while self._before:
+            self._before[0][0].speak()
+            del self._before[0]
+
+
+def moves_nothing(orders: Orders) -> bool:
+    """Whether a plan leaves every map where it is."""
+    return orders.plan is not None and not (
+        orders.leave_after or orders.forget_after or orders.swap_ins or orders.recipes)

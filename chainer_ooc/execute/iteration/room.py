@@ -1,0 +1,274 @@
+"""Room for the computations of one iteration: what stands in near memory beside its maps, and what each one allocates.
+
+    budget | parameters, optimizer | gradients, scratch | maps | what the computation allocates |  left
+           |<------------ beside ---------------------->|      |<-- recorded, or a guess ------>|
+
+Left out: what the account itself knows, and how it makes room (`residency`).
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.base import Meter
+from chainer_ooc.config import Settings
+from chainer_ooc.cost.problem import Standing
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.graphs.graphs import Graph
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.recording.expected import Models, Used
+from chainer_ooc.execute.recording.parameters import Beside, Parameters
+from chainer_ooc.execute.recording.recorder import forms
+from chainer_ooc.execute.recording.registration import can_leave, name_of
+from chainer_ooc.execute.storage.slots import array_of
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.trace import Step
+
+#: What no account knows is rounded up to a part of the budget, one of so many.
+UNACCOUNTED_STEPS = 64
+
+#: Why a floor that is named for a new model, or in the middle of an iteration, may not be the last, see
+#: `InfeasibleBudgetError.doubt`.
+NEWCOMER = 'another model begins like a known graph for the first time, and what it brings is not known yet'
+UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
+
+
+class Room:
+    """Near memory of one iteration.
+
+    Args:
+        memory: of the session.
+        parameters: those that functions were given.
+        own: numbers of those that the iteration has used, which grow while it runs forward.
+        meter: counts what is allocated.
+        settings: of the session.
+        following: the graph that the iteration seems to be.
+
+    Attributes:
+        beside: what stands there, as it was when that was looked at last.
+        unaccounted_bytes: what the device counts beside it, as it was when the iteration began.
+        left_bytes: what earlier iterations had left when this one began, and cannot be moved.
+        adds_up: a backward pass that was recorded has added to own gradients that stood.
+    """
+
+    def __init__(self, memory: Residency, parameters: Parameters, own: Set[int], meter: Meter, settings: Settings,
+                 following: Following):
+        self.beside = Beside()
+        self.unaccounted_bytes = 0
+        self.left_bytes = 0
+        self.adds_up = False
+        self._own = own
+        self._first: weakref.ref[Any] | None = None  # parameter that the first call was given
+        self._at_first: frozenset[int] = frozenset()
+        self._in_backward: frozenset[int] | None = None
+        self._replaced: list[weakref.ref[Any]] = []
+        self._to_add: dict[int, int] = {}
+        self._replaced_bytes = self._new_bytes = 0
+        self._memory = memory
+        self._parameters = parameters
+        self._meter = meter
+        self._settings = settings
+        self._following = following
+
+    def look(self) -> None:
+        """Looks what stands beside the maps."""
+        self.beside = self._parameters.beside(self._meter.has_counted if self._meter.running else None,
+                                              None if self._in_backward is None else self._own)
+
+    def begin_backward(self) -> bool:
+        """A backward pass begins. Where it adds to gradients, sums replace them while it runs.
+
+        The sums are what it has allocated; what they replace was there before, and goes one after the other. Gradients
+        of other parameters stay as they are.
+
+        Returns whether parameters got their arrays in the recorded iteration.
+        """
+        self._new_bytes = self._parameters.new_bytes(self._meter.has_counted) if self._meter.running else 0
+        self._in_backward = self._in_backward or frozenset()
+        self.look()
+        self._in_backward |= self.beside.with_gradients
+        self._replaced_bytes = 0
+        graph, recorded = self._following.graph, self._meter.running
+        lacks_sums = graph is not None and not graph.used.adds_up
+        stood = self._parameters.gradients(self._own) if recorded or lacks_sums else {}
+        self.adds_up |= bool(stood)
+        if lacks_sums:
+            self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
+        self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
+                          for each in (stood.values() if recorded else ())
+                          if not self._meter.has_counted(arrays.root_of(each))]
+        return self._new_bytes > 0
+
+    def sum_bytes(self, function: Any) -> int:
+        """What a step's sums with gradients that stood take beside those, where the recording had no such sums."""
+        given = [node.get_variable_or_none() for node in function.inputs] if self._to_add else []
+        numbers = {self._parameters.number_of(each) for each in given if hasattr(each, 'update_rule')}
+        return sum(self._to_add.pop(each, 0) for each in numbers if each is not None)
+
+    def disown(self, storage_of: Callable[[int], Storage | None]) -> None:
+        """What the program holds of the batch, and did not hold when it was recorded, is its own."""
+        graph = self._following.graph
+        for each in graph.trace.maps if graph is not None and not self._memory.backend.counts_all else ():
+            storage = storage_of(each.id) if each.producer is None and not each.foreign else None
+            if storage is not None and storage.from_outside and is_foreign(storage):
+                self._memory.book(storage, 'program')
+
+    def stood_bytes(self) -> int:
+        """Own gradients that stood when the backward pass in hand began, and still do; 0 where it is not recorded.
+
+        Less parameters that got their arrays in the iteration: they are in its scratch, and will be in no other's.
+        """
+        return self.beside.gradient_bytes - self._replaced_bytes - self._new_bytes if self._meter.running else 0
+
+    def _note_replaced(self, nbytes: int, ref: object) -> None:
+        self._replaced_bytes += nbytes
+
+    def look_again(self) -> None:
+        """The same within an iteration. Gradients that backward adds to are Chainer's meanwhile, and not gone."""
+        gradient_bytes = self.beside.gradient_bytes
+        self.look()
+        self.beside = replace(self.beside, gradient_bytes=max(gradient_bytes, self.beside.gradient_bytes))
+
+    def assume(self, steady_bytes: int) -> None:
+        """Parameters and the optimizer's state take so much, where none was seen yet."""
+        self.beside = replace(self.beside, steady_bytes=self.beside.steady_bytes or steady_bytes)
+
+    def begin(self, function: Any, inputs: Sequence[Any], budget_bytes: int) -> None:
+        """The iteration begins with this call: it is seen what stands beside its maps, and a plan is looked for.
+
+        Raises:
+            InfeasibleBudgetError, PlanMismatchError, SpillError: see `Following.begin`.
+        """
+        parameters = (each for each in inputs if hasattr(each, 'update_rule'))
+        self._first = next(map(weakref.ref, parameters), None)
+        self.look()
+        self._memory.stands(self.beside.total_bytes)
+        self._at_first = self.beside.with_gradients
+        self.left_bytes = _left_bytes(self._memory, self._settings.min_bytes)
+        model = self._model()
+        given = [array_of(each) for each in inputs]
+        first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
+        del given
+        self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, *first)
+        self._following.begin(
+            *first, functools.partial(_standing, self._parameters, model, self.left_bytes, self.unaccounted_bytes),
+            lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '',
+            budget_bytes, self.unaccounted_bytes)
+
+    def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: str, first_bytes: int) -> int:
+        """What the device counts and nobody here knows, but for the batch; in steps, as each has plans of its own."""
+        counted_bytes = self._memory.backend.counted_bytes()
+        if not counted_bytes:
+            return 0
+        known_bytes = self._memory.near_bytes() + sum(self._memory.bytes_of(kind) for kind in ('spare', 'program'))
+        batch_bytes = self._following.batch_bytes(label, arguments, first_bytes)
+        step_bytes = max(1, budget_bytes // UNACCOUNTED_STEPS)
+        return -(-max(0, counted_bytes - known_bytes - batch_bytes) // step_bytes) * step_bytes
+
+    def _model(self) -> int | None:
+        """The number of the parameter that tells which model runs; None if the first call has none, or a new one."""
+        return None if self._first is None else self._parameters.number_of(self._first())
+
+    def tell(self, graph: Graph) -> None:
+        """The graph of the iteration learns what stood beside its maps, as far as backward has begun."""
+        graph.left_bytes = self.left_bytes
+        if self._in_backward is not None:
+            own = frozenset(self._own)
+            beside = self._in_backward - own
+            graph.used.note(self._model(), Used(own, beside, self._at_first - own - beside))
+
+    def scratch_bytes(self, recorded: bool) -> int:
+        """What was allocated since recording began and is no feature map; else the new gradients of parameters."""
+        if recorded:
+            return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.beside.counted_bytes)
+        return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes - self.beside.others_bytes)
+
+    def make(self, need_bytes: int, scratch_bytes: int, is_known: bool, function: Any, way: str,
+             most_bytes: int = 0) -> None:
+        """Makes room for a computation.
+
+        Args:
+            need_bytes: what it allocates.
+            scratch_bytes: what lives when it begins, beside maps and what was there before the iteration.
+            is_known: the graph that is followed has it.
+            function: what runs.
+            way: of which call, and whether it is forward or backward.
+            most_bytes: what it allocates if it is that of another known graph; as far as there is room, and no more.
+
+        Raises:
+            InfeasibleBudgetError: it does not fit and nothing can leave. The budget that is named is enough for all
+                that is known to come, with what stands now.
+        """
+        memory, certain = self._memory, is_known and self._following.is_certain
+        self._stand(scratch_bytes)
+        fits = memory.make_room(need_bytes)
+        if not fits and certain:
+            gc.collect()
+            self.look_again()
+            self._stand(scratch_bytes)
+            fits = memory.make_room(need_bytes, thorough=True)
+        memory.note_peak(need_bytes if certain else 0)
+        if not fits and certain:
+            floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
+            if self._in_backward is not None and self._following.graph is not None:
+                self.tell(self._following.graph)
+            raise self._following.refusal(InfeasibleBudgetError(
+                self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY))
+        if most_bytes > need_bytes:
+            memory.make_room(most_bytes)
+
+    def _stand(self, scratch_bytes: int) -> None:
+        self._memory.stands(self._beside_bytes(scratch_bytes))
+
+    def _beside_bytes(self, scratch_bytes: int) -> int:
+        return self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - self._replaced_bytes
+
+    def coming_bytes(self, inputs: Sequence[Any]) -> int:
+        """Of what a call is given, what does not count yet, such as a batch: it does from this call on."""
+        given = {id(array): array for each in inputs
+                 if not hasattr(each, 'update_rule') and arrays.is_array(array := array_of(each))}
+        return sum(int(each.nbytes) for each in given.values()
+                   if (root := arrays.root_of(each)) is not None and not self._parameters.own(root)
+                   and not self._memory.counts(root))
+
+    def ahead_bytes(self, step: Step) -> int:
+        """What a step of the graph adds, if it comes next, to what is in near memory and to the maps that it needs."""
+        return step.peak_bytes + max(0, self._beside_bytes(self.scratch_of(step, 0)) - self._memory.beside_bytes)
+
+    def scratch_of(self, step: Step, others_bytes: int) -> int:
+        """What lives when a step of the graph begins, beside maps, among them so much of earlier graphs'."""
+        return max(0, step.other_bytes - others_bytes - self.beside.gradient_bytes)
+
+    def stand_for(self, step: Step, others_bytes: int) -> None:
+        """A step of the graph begins, with so much of earlier graphs' maps."""
+        self._stand(self.scratch_of(step, others_bytes))
+
+
+def _standing(parameters: Parameters, model: int | None, left_bytes: int, unaccounted_bytes: int,
+              models: Models) -> Standing:
+    """What lives through an iteration beside its feature maps, if its graph did so with parameters before."""
+    return parameters.standing(models.of(model), left_bytes, models.adds_up).beside(unaccounted_bytes)
+
+
+def earlier_bytes(needed: Iterable[Storage], token: object) -> int:
+    """Maps of earlier iterations' graphs, as in double backprop: no plan knows them, and a step needs them."""
+    return sum(each.counted_bytes for each in needed if each.token is not token and not each.mapped)
+
+
+def is_foreign(storage: Storage) -> bool:
+    """Whether somebody else than Chainer has it in near memory."""
+    return storage.state is State.RESIDENT and storage.root() is not None and storage.is_held_elsewhere()
+
+
+def _left_bytes(memory: Residency, min_bytes: int) -> int:
+    """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
+    left_bytes = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
+    return left_bytes + (memory.bytes_of('program') if memory.backend.counts_all else 0)

@@ -1,0 +1,127 @@
+"""Writes that nobody announces: of the program's functions to what they are given, of its hooks to what they are shown.
+
+What was written to is neither what its far copy is, nor what a recipe gives. So whatever has one of these is compared
+with its checksum from before: what a function is given when it has run, what hooks are shown when the next step begins.
+
+Within a backward pass only functions and hooks of the program's run. What a step has left is what the next one is given
+there: its checksum is not computed again. Who writes in between all the same, such as another thread, is noticed then.
+
+A function of the program's that says ``ooc_recompute = True`` is taken to write to nothing. All that it is given is
+compared while an iteration is recorded, and when it is the first of its type.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.execute import log
+from chainer_ooc.execute.functions.prototype import believe, believed, declared_types, may_change_maps
+from chainer_ooc.execute.storage.account import find
+from chainer_ooc.execute.storage.slots import array_of
+from chainer_ooc.execute.storage.storage import Storage
+
+#: A storage with its checksum from before something ran, and an array on it that has to live until that is over.
+_Before = tuple[Storage, int | None, Any]
+
+
+class Writes:
+    """Looks for writes around the computations of one iteration."""
+
+    def __init__(self) -> None:
+        self._given: Sequence[_Before] = ()
+        self._shown: Sequence[_Before] = ()  # for the step that comes
+        self._seen: Sequence[_Before] = ()  # for the last one: hooks may run after it
+        self._watched: Sequence[int | None] = ()  # checksums: given to who says that he writes to nothing
+        self._left: weakref.WeakKeyDictionary[Storage, int | None] | None = None  # by steps of this backward pass
+
+    def begin_backward(self) -> None:
+        """Until its end no code of the program's runs but functions and hooks."""
+        self._left = weakref.WeakKeyDictionary()
+
+    def end_backward(self) -> None:
+        """A backward pass has ended, or failed."""
+        self.show(())
+        self._left = None
+
+    def expect(self, function: Any, is_foreign: bool, storages: Iterable[Storage]) -> None:
+        """A function is about to run, on these storages.
+
+        Args:
+            function: the function.
+            is_foreign: it is the program's own, which may write to whatever it is given.
+            storages: what it is given.
+        """
+        self._given = given = []
+        if not is_foreign and not may_change_maps(function):
+            return
+        for storage in storages:
+            if storage.readers and is_foreign:
+                storage.memory.open(storage)
+            elif storage.is_relied_on():
+                known = None if self._left is None else self._left.get(storage)
+                given.append((storage, storage.checksum() if known is None else known, None))
+
+    def look_at_given(self) -> None:
+        """The function has run."""
+        if self._given:
+            _look(self._given, self._left)
+
+    def watch(self, function: Any, inputs: Sequence[Any], always: bool) -> None:
+        """A function is about to run that may say it writes to nothing: the first of its type is watched, or always."""
+        types = declared_types(function)
+        needs_look = types and (always or not all(kind in believed for kind in types))
+        self._watched = list(map(_checksum, inputs)) if needs_look else ()
+
+    def has_written(self, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether it has written to one of its inputs all the same: it is not believed any more then."""
+        if not self._watched:
+            return False
+        changed = [each for each, before in zip(inputs, self._watched, strict=True) if _checksum(each) != before]
+        types = declared_types(function)
+        believe(types, is_true=not changed)
+        for kind in types if changed else ():
+            log.logger.warning(
+                '%s has ooc_recompute = True and wrote to what it was given: it will not run again, and what it wrote '
+                'to is swapped; have its forward work on a copy, or leave ooc_recompute out of it', kind.__name__)
+        for storage in filter(None, (find(array_of(each)) for each in changed)):
+            _open(storage)
+        return bool(changed)
+
+    def show(self, found: Sequence[Any]) -> None:
+        """Hooks may write to arrays from now on, also when a step has dropped what they lie on."""
+        self.look_at_shown()
+        if self._left:
+            self._left.clear()
+        self._seen = ()
+        self._shown = [(storage, storage.checksum(), array) for array in found
+                       if (storage := find(array)) is not None and storage.is_relied_on()]
+
+    def look_at_shown(self) -> None:
+        """A step comes. Its hooks have had what they were shown, and those of the last one are done."""
+        if self._shown or self._seen:
+            _look((*self._seen, *self._shown))
+            self._seen, self._shown = self._shown, ()
+
+
+def _look(before: Sequence[_Before], left: MutableMapping[Storage, int | None] | None = None) -> None:
+    for storage, checksum, _ in before:
+        now = storage.checksum()
+        if left is not None:
+            left[storage] = now
+        if now != checksum:
+            _open(storage)
+
+
+def _open(storage: Storage) -> None:
+    """It was written to."""
+    storage.spoil_readers()
+    storage.expose()
+    storage.memory.open(storage)
+
+
+def _checksum(given: Any) -> int | None:
+    array = array_of(given)
+    return None if array.dtype.hasobject else arrays.checksum(array)

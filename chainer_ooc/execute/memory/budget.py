@@ -1,0 +1,169 @@
+"""What near memory may hold, and who makes room in it (P3).
+
+    budget | beside the maps | maps | what a computation allocates |  spare maps, and what the device keeps for later
+
+What spare maps and the device's own stock have is what the rest leaves, so they yield first, those that have been spare
+for the longest before others. Then swap-outs that have ended free what they held; then they are waited for, the oldest
+first; then the map is evicted whose next use is farthest.
+
+Source: zict's and distributed's two-tier mappings (evict until below target; the value is always in a tier).
+"""
+
+from __future__ import annotations
+
+import abc
+import weakref
+from collections import deque
+
+from chainer_ooc.backends.base import Backend
+from chainer_ooc.execute.memory.eviction import Candidates
+from chainer_ooc.execute.storage.account import Account
+from chainer_ooc.execute.storage.reentry import LOCK
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.execute.tally import Tally
+
+
+class Budget(Account, abc.ABC):
+    """Near memory that holds no more than it may.
+
+    Attributes:
+        backend: the device.
+        tally: of the iteration in hand.
+        budget_bytes: what near memory may hold; nothing is moved for its sake if it is None.
+        candidates: what may be evicted.
+    """
+
+    def __init__(self, backend: Backend):
+        super().__init__()
+        self.backend = backend
+        self.candidates = Candidates()
+        self._spare: deque[weakref.ref[Storage]] = deque()
+        self.begin(Tally(backend), None)
+
+    def begin(self, tally: Tally, budget_bytes: int | None) -> None:
+        """Another iteration begins: what was used last, and will be used next, is not known any more."""
+        self.tally, self.budget_bytes = tally, budget_bytes
+        self.candidates.clear()
+        self._spare = deque(ref for ref in self._spare if (spare := ref()) is not None and spare.state is State.SPARE)
+
+    @abc.abstractmethod
+    def reap(self, wait: bool = False) -> None:
+        """Lets go of what has been copied out; with `wait`, waits for the oldest swap-out first."""
+
+    @abc.abstractmethod
+    def free_something(self) -> bool:
+        """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""
+
+    def fits(self, nbytes: int) -> bool:
+        """Whether so many more bytes keep within the budget."""
+        return self.budget_bytes is None or self.near_bytes() + nbytes <= self.budget_bytes
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so many more bytes keep within the budget, and the device gives them too. Spare maps yield to them.
+
+        A device may refuse what the budget allows: free memory lies scattered, or others have taken it.
+        """
+        if self.budget_bytes is None:
+            return True
+        if not self.fits(nbytes):
+            return False
+        while self._spare and self._bytes['spare'] > (
+                self.budget_bytes - self._bytes['maps'] - self.beside_bytes - nbytes):
+            self._oldest_spare_yields()
+            if not self.fits(nbytes):  # somebody else holds it, and it counts
+                return False
+        return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
+
+    def _has_room_now(self, nbytes: int) -> bool:
+        self.backend.trim()
+        return self.backend.has_room(nbytes)
+
+    def make_room(self, nbytes: int, thorough: bool = False) -> bool:
+        """Waits for swap-outs, then evicts what is used last, until there is room; False if the budget has none.
+
+        Args:
+            nbytes: that are to be allocated.
+            thorough: tries once more everything that could not go before.
+        """
+        if not (has_room := self.has_room(nbytes)):
+            with self.tally.stalled():
+                self.reap()
+                if self.fits(nbytes):
+                    self.backend.trim()
+                    self.note_missing(self.backend.lacking_bytes(nbytes))
+                self.candidates.take_again(thorough)
+                while not (has_room := self.has_room(nbytes)) and self.free_something():
+                    pass
+        self.limit_kept(nbytes)
+        return has_room or self.fits(nbytes)
+
+    def relieve(self, nbytes: int) -> bool:
+        """What a device calls when an allocation does not fit, see `Backend.limit`."""
+        with LOCK, self.tally.stalled():
+            if self.spare_at_most(self.bytes_of('spare') - nbytes) >= nbytes:
+                return True
+            before_bytes = self.near_bytes()
+            self.note_missing(nbytes)
+            self.candidates.take_again(True)
+            while self.near_bytes() > before_bytes - nbytes and self.free_something():
+                pass
+            return self.near_bytes() < before_bytes
+
+    def note_peak(self, more_bytes: int = 0) -> None:
+        """Near memory holds so much more than what is in the account."""
+        self.tally.peak_bytes = max(self.tally.peak_bytes, self.near_bytes() + more_bytes)
+
+    def note_missing(self, nbytes: int) -> None:
+        """The account had room, and the device lacked so much: the next plan has to leave more alone."""
+        self.tally.missing_bytes = max(self.tally.missing_bytes, nbytes)
+
+    # --- spare maps ------------------------------------------------------------------------------------------------
+
+    def keep_spare(self, storage: Storage) -> None:
+        """A storage has no known use any more: it stays as long as nothing else needs the room."""
+        self._spare.append(weakref.ref(storage))  # first, or after an interrupt it would never yield
+        storage.spare()
+        self.book(storage, 'spare')
+
+    def spare_at_most(self, nbytes: int) -> int:
+        """Has spare maps yield, those that have been spare for the longest first; gives what has become free.
+
+        What somebody else holds is not free then: it counts.
+        """
+        before_bytes = self.near_bytes() + self._bytes['spare']
+        while self._spare and self._bytes['spare'] > max(0, nbytes):
+            self._oldest_spare_yields()
+        return before_bytes - self.near_bytes() - self._bytes['spare']
+
+    def _oldest_spare_yields(self) -> None:
+        storage = self._spare.popleft()()
+        if storage is not None and storage.state is State.SPARE:
+            is_held = storage.is_held_on()
+            self.book(storage, 'maps')
+            storage.give_way(is_sealed=not is_held and not self.backend.counts_all)
+
+    def leave_room(self, peak_bytes: int) -> None:
+        """The program may allocate without asking, as an optimizer or an evaluation does: spare maps leave room for it.
+
+        Args:
+            peak_bytes: what all of near memory has held when it held most, of which no account knows more.
+        """
+        if self._bytes['spare']:
+            more_bytes = max(0, peak_bytes - self.near_bytes())
+            if self.budget_bytes is not None and not self.has_room(more_bytes):
+                self.spare_at_most(0)
+
+    def limit_kept(self, nbytes: int) -> None:
+        """What the device keeps for later, with what is near and so many bytes more, is within the budget.
+
+        So are spare maps, which have what that leaves.
+        """
+        if self.budget_bytes is None:
+            return
+        while True:
+            left_bytes = max(0, self.budget_bytes - self.near_bytes() - nbytes)
+            self.backend.keep_at_most(left_bytes)
+            if not self._spare or self._bytes['spare'] <= max(0, left_bytes - self.backend.kept_bytes()):
+                return
+            self._oldest_spare_yields()  # what somebody else holds of it leaves less

@@ -1,0 +1,246 @@
+"""What is in near memory, and every change of that: swap-outs, swap-ins, drops, evictions.
+
+    swap_out --> leaving --> let go                  what leaves, the oldest first, see `transit`
+    prefetch --> arriving --fetch--> resident        what comes, the oldest first
+    drop --> spare --yield--> lost                   what has no known use left, the oldest first
+
+Every method may be called from any thread; the callers of those without a lock of their own hold `reentry.LOCK`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.base import Backend, ByteArray
+from chainer_ooc.execute import log
+from chainer_ooc.execute.memory import exposure
+from chainer_ooc.execute.memory.recomputation import make_again
+from chainer_ooc.execute.memory.transit import Context, Transit
+from chainer_ooc.execute.storage.account import storage_at
+from chainer_ooc.execute.storage.reentry import LOCK
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.execute.tally import Tally
+
+
+class Residency(Transit):
+    """The storages of one session.
+
+    Attributes:
+        closed: nothing is moved here any more.
+    """
+
+    def __init__(self, backend: Backend):
+        super().__init__(backend)
+        self.closed = False
+        self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
+
+    def register(self, array: Any, root: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
+        """Returns the storage under an array, made known as `map_id` of `token` if need be; None if it cannot be moved.
+
+        Of a block from outside of the graph only the array's part counts: a batch may be a slice of a whole data set.
+
+        Args:
+            array: any array.
+            root: its root.
+            token: the iteration.
+            map_id: what the storage is called there, if it is new.
+            from_outside: no function of that iteration made it.
+        """
+        found = storage_at(root)
+        if found is not None and not found.memory.closed:
+            if found.state is State.SPARE:
+                found.memory.fetch(found, exposed=False)
+            return found
+        if not self.backend.manages(root) or arrays.flat_bytes(root) is None:
+            return None
+        storage = Storage(self, root)
+        storage.assign(token, map_id, from_outside)
+        if from_outside:
+            storage.count_as(int(array.nbytes))
+        self._all.add(storage)
+        self._count(root, storage, not from_outside or self.context.is_metered(root))
+        return storage
+
+    # --- moving ----------------------------------------------------------------------------------------------------
+
+    def swap_out(self, storage: Storage) -> bool:
+        """Lets a resident storage go as soon as its copy is whole; False if it cannot go now.
+
+        If this fails: `reap` reports it, and the storage stays resident.
+        """
+        if storage.state is not State.RESIDENT or self.closed:
+            return False
+        if storage.has_true_copy():
+            storage.let_go()
+            return True
+        if storage.is_held_elsewhere():
+            return False
+        block = storage.bytes_here()
+        if block is None:  # the collector or another thread has let go of the last holder
+            return False
+        copy, transfer = self.backend.swap_out(block)
+        self.tally.swapped_out_bytes += storage.nbytes
+        self.leaving.append(storage)  # first, or an interrupt leaves it to nobody
+        storage.leave(block, copy, transfer, storage.recalled and not self.context.far.takes_memory)
+        return True
+
+    def prefetch(self, storage: Storage) -> bool:
+        """Starts to bring a storage back, keeps one that is leaving; False if there is no room now."""
+        storage.recall()
+        found = self._notice(storage)
+        if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
+            storage.refill(found)
+        if found is not None or storage.state is not State.AWAY:
+            return True
+        return self.context.far.begin(self, storage)
+
+    def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
+        """Makes a storage resident because somebody reads it now (P1).
+
+        Args:
+            storage: what is read.
+            exposed: the program reads it, who may write to it: then the far copy is worthless, and Variables get their
+                arrays back. Else only what Chainer retains comes back.
+
+        Returns:
+            The block. It lives no longer than this reference and the slots that took arrays on it.
+
+        Raises:
+            LostMapError: it was freed, and cannot be made again.
+            SpillError: a copy failed; the far copy is whole, and reading again tries again.
+            MemoryError: no near memory for it.
+        """
+        with LOCK:
+            if storage.state is State.LEAVING:
+                self.context.far.want(self, storage)
+            block = self._notice(storage)
+            if block is None:
+                with self.tally.stalled():
+                    block = self._bring(storage)
+            if exposed:
+                self._expose(storage, block)
+            storage.refill(block)
+            return block
+
+    def open(self, storage: Storage) -> None:
+        """Makes a storage resident for a function that may write to it.
+
+        Raises:
+            As `fetch`.
+        """
+        with LOCK:
+            block = self.fetch(storage, exposed=False)
+            if storage.is_in_slots():  # else a copy of a Variable is all that is left, whose read is noticed
+                self._expose(storage, block)
+                storage.refill(block)
+
+    def drop(self, storage: Storage, may_lose: bool) -> None:
+        """Frees a storage after its last backward use.
+
+        Its far copy stays while the graph lives, so that it can still be read, and so does its recipe. One with neither
+        is lost as soon as its room is needed, where that is allowed and no Variable of the program's shows it.
+        """
+        if storage.state is State.ARRIVING:
+            self.turn_back(storage)
+        storage.recall(False)
+        if storage.state is not State.RESIDENT or self.closed:
+            return
+        if storage.has_true_copy() or storage.recipe is not None:
+            storage.let_go()
+        elif may_lose and storage.copy is None and storage.root() is not None and not storage.is_in_variables():
+            self.keep_spare(storage)
+
+    def close(self) -> None:
+        """Brings back what somebody may still read, then gives the backend back.
+
+        If this fails: an error of a transfer passes through, and the backend stays open with what it has.
+        """
+        self.enter(Context(self.tally, far=self.context.far))
+        self.backend.limit(None, lambda nbytes: False)
+        self.calm()
+        exposure.make_last([*self._all, *(made for each in list(self._all) for made in exposure.made_from(each))])
+        for storage in list(self._all):
+            here = storage.notice()  # what only a recipe held dies before, and nothing while it is looked at
+            if storage.state is not State.LOST:
+                block = self.fetch(storage, exposed=True)
+                if here is None:  # copies of Variables, which no slot knows, find the block here as long as they live
+                    storage.keep(block)
+        self.backend.close()
+        self._targets.clear()
+        self.closed = True
+        super().close()
+
+    def is_idle(self) -> bool:
+        """Whether nobody can ask for anything that is not in near memory."""
+        return all(storage.state in (State.RESIDENT, State.SPARE) or not storage.is_wanted()
+                   for storage in list(self._all))
+
+    def has_cut_off(self) -> bool:
+        """Whether the program has maps that it has cut off from their graph, to go on from them."""
+        return any(not storage.from_outside and storage.is_cut_off() for storage in list(self._all))
+
+    def is_relied_on(self) -> bool:
+        """Whether a far copy or a recipe would be wrong if somebody wrote to any block unseen."""
+        return any(storage.is_relied_on() for storage in list(self._all))
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: nothing is moved here any more, and what was away is the parent's."""
+        self.closed = True
+        self.enter(Context(Tally(self.backend)))
+        super().close()
+
+    # --- room ------------------------------------------------------------------------------------------------------
+
+    def can_come(self, storage: Storage, beside_bytes: int) -> bool:
+        """Whether a storage may come now and leave room for so many bytes more."""
+        return (storage.state is not State.AWAY or not self.context.far.takes_memory
+                or self.has_room(storage.nbytes + beside_bytes))
+
+    def free_something(self) -> bool:
+        """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""
+        if self.leaving:
+            self.reap(wait=True)
+            return True
+        victim = self.candidates.pop(self.context.next_use)
+        if victim is None:
+            return False
+        if self.is_pinned(victim) or victim.mapped:
+            return True
+        if victim.state is State.ARRIVING:
+            self.turn_back(victim)
+        elif victim.is_retained() and (victim.give_up() or self.swap_out(victim)):
+            self.tally.evictions += 1
+            self.settle()
+        return True
+
+    # --- the small steps -------------------------------------------------------------------------------------------
+
+    def _expose(self, storage: Storage, block: ByteArray) -> None:
+        pinned = self.pinned
+        self.pin([*pinned, storage])  # it makes no room for what is made from it
+        try:
+            exposure.expose(storage, block)
+        finally:
+            self.pin(pinned)
+
+    def _notice(self, storage: Storage) -> ByteArray | None:
+        """As `Storage.notice`; what is spare is not any more."""
+        if storage.state is State.SPARE:
+            storage.use_again()
+            self.book(storage, 'maps')
+            self.touch(storage)
+        return storage.notice()
+
+    def _bring(self, storage: Storage) -> ByteArray:
+        if storage.state is State.ARRIVING:
+            try:
+                return self.arrive(storage)
+            except OSError as error:
+                log.logger.info('a swap-in failed and is tried again: %s', str(error))
+        if storage.state is State.AWAY:
+            self.tally.faults += 1
+            return self.context.far.bring(self, storage)
+        return make_again(self, storage)

@@ -1,0 +1,352 @@
+"""What is on its way between near and far memory, and what an iteration says about it.
+
+    leave --> leaving --reap--> let go, or stays             swap-outs, the oldest first
+    begin_arrival --> arriving --arrive--> resident          swap-ins, the oldest first
+
+A swap-out that is done frees nothing by itself: `reap` looks at finished ones at the edges of calls, so that the memory
+that a call sees does not change while it runs. An iteration says once what it wants (`Context`). How bytes that are not
+there come back is a `Source`: copied in, mapped (`mapped`) or made again (`recomputation`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.backends.base import Backend, ByteArray, Transfer
+from chainer_ooc.classify.decision import Shared
+from chainer_ooc.errors import LostMapError
+from chainer_ooc.execute import log
+from chainer_ooc.execute.functions.recipe import Change
+from chainer_ooc.execute.memory.budget import Budget
+from chainer_ooc.execute.storage.account import Listener
+from chainer_ooc.execute.storage.slots import Array
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.execute.tally import Tally
+
+
+class Source(Protocol):
+    """A way in which bytes come back from far memory.
+
+    Attributes:
+        takes_memory: what comes back has near memory, which plans count: what is wanted again before it has left stays.
+    """
+
+    @property
+    def takes_memory(self) -> bool: ...
+
+    def begin(self, memory: Transit, storage: Storage) -> bool:
+        """Starts early, where that can be done beside computations; False if there is no room now."""
+
+    def bring(self, memory: Transit, storage: Storage) -> ByteArray:
+        """Makes it resident now, and gives its block."""
+
+    def want(self, memory: Transit, storage: Storage) -> None:
+        """Somebody reads it while it is leaving."""
+
+    def left(self, memory: Transit, storage: Storage) -> None:
+        """Its swap-out has ended well, and it is resident again; lets go of it if nobody wants it."""
+
+
+class CopyIn:
+    """Copies from far memory into new near memory."""
+
+    takes_memory = True
+
+    def begin(self, memory: Transit, storage: Storage) -> bool:
+        try:
+            block = memory.backend.allocate(storage.nbytes)
+        except MemoryError:
+            return False
+        memory.begin_arrival(storage, block)
+        return True
+
+    def bring(self, memory: Transit, storage: Storage) -> ByteArray:
+        memory.make_room(storage.nbytes)
+        while not self.begin(memory, storage):
+            if not memory.free_something():
+                raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; lower '
+                                  'chainer.config.ooc_budget, so that more of it stays free')
+        return memory.arrive(storage)
+
+    def want(self, memory: Transit, storage: Storage) -> None:
+        """It stays, see `Storage.notice`."""
+
+    def left(self, memory: Transit, storage: Storage) -> None:
+        if storage.has_true_copy() and not storage.recalled and not memory.is_pinned(storage):
+            storage.let_go()
+
+
+COPY_IN = CopyIn()
+
+
+@dataclass(frozen=True)
+class Context:
+    """What an iteration says to the memory that it runs in.
+
+    Attributes:
+        tally: counts what it costs.
+        budget_bytes: what near memory may hold; nothing is moved for its sake if it is None.
+        min_bytes: smaller blocks are never evicted.
+        next_use: position of a storage's next use, for eviction; the farthest goes first.
+        far: how what is in far memory comes back.
+        shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
+        on_lost: called with a storage that is read after it was lost.
+        listener: is told of blocks that appear and go while the iteration is recorded, else None.
+        is_metered: whether a block from outside of the graph was allocated while it was recorded.
+    """
+
+    tally: Tally
+    budget_bytes: int | None = None
+    min_bytes: int = 0
+    next_use: Callable[[Storage], float] = lambda storage: -storage.touched
+    far: Source = COPY_IN
+    shares_chains: Shared = True
+    on_lost: Callable[[Storage], None] = lambda storage: None
+    listener: Listener | None = None
+    is_metered: Callable[[Array], bool] = lambda root: False
+
+
+class Transit(Budget):
+    """The copies of one memory that are under way.
+
+    Attributes:
+        context: of the iteration in hand.
+        pinned: storages that the current call needs.
+        leaving: what is being copied out, the oldest first.
+        unproven: what a device was asked about maps that were made again in the backward pass in hand, else None.
+    """
+
+    _open: ClassVar[weakref.WeakSet[Transit]] = weakref.WeakSet()
+
+    def __init__(self, backend: Backend):
+        super().__init__(backend)
+        self.context = Context(self.tally)
+        self.pinned: frozenset[Storage] = frozenset()
+        self.leaving: deque[Storage] = deque()
+        self.unproven: list[tuple[Storage, Change]] | None = None
+        self._targets: deque[tuple[ByteArray, Transfer | None]] = deque()  # of swap-ins, the oldest first
+        self._open.add(self)
+
+    def enter(self, context: Context) -> None:
+        """Begins an iteration, or goes on with it in another way."""
+        if context.listener != self.context.listener:
+            self.meter(context.listener)
+        self.context = context
+        self.begin(context.tally, context.budget_bytes)
+        for storage in self.storages():
+            self.touch(storage)
+
+    def pin(self, storages: Iterable[Storage] = ()) -> None:
+        """Says what the current computation needs, and is not evicted."""
+        self.pinned = frozenset(storages)
+
+    def is_pinned(self, storage: Storage) -> bool:
+        """Whether a computation needs it, in whatever thread."""
+        return storage in self.pinned or any(storage in each.pinned for each in list(self._open))
+
+    def touch(self, storage: Storage) -> None:
+        """A storage was used, or has come: its next use is another one now."""
+        if storage.nbytes >= self.context.min_bytes:
+            self.candidates.add(storage)
+
+    def heed(self, storage: Storage, changes: Iterable[Change]) -> None:
+        """Sees whether what a storage was made from again has changed; a device is asked at the end of a backward pass.
+
+        Raises:
+            LostMapError: it has.
+        """
+        for change in changes:
+            if self.unproven is None or isinstance(change[0], bool):
+                _refuse_if(*change)
+            else:
+                self.unproven.append((storage, change))
+
+    def prove(self) -> None:
+        """A backward pass has ended: asks the device whether all that it has made again was right.
+
+        Raises:
+            LostMapError: it was not.
+        """
+        unproven, self.unproven = self.unproven or [], None
+        for storage, change in unproven:
+            try:
+                _refuse_if(*change)
+            except LostMapError:
+                self.context.on_lost(storage)
+                raise
+
+    # --- out -------------------------------------------------------------------------------------------------------
+
+    def reap(self, wait: bool = False) -> None:
+        """Lets go of what has been copied out; with `wait`, waits for the oldest swap-out first.
+
+        Raises:
+            SpillError: a swap-out failed; that storage is resident.
+        """
+        if self._targets:
+            self._forget_targets()
+        while self.leaving:
+            storage = self.leaving[0]
+            if storage.state is State.LEAVING and storage.transfer is not None:
+                if not storage.transfer.done and not wait:
+                    return
+                wait = False
+                self.see_off(storage)  # what stays, since this fails, is taken out the next time
+            self.leaving.popleft()
+
+    def see_off(self, storage: Storage) -> None:
+        """Waits for a swap-out, and lets go of what nobody wants.
+
+        Raises:
+            SpillError: it failed; the storage is resident and has no copy.
+        """
+        assert storage.transfer is not None
+        try:
+            with self.tally.stalled():
+                storage.transfer.wait()
+        except OSError:
+            storage.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
+            storage.stay()
+            raise
+        self.tally.written.append(storage.transfer)
+        storage.stay()
+        self.context.far.left(self, storage)
+
+    def abandon_dead(self) -> None:
+        """Ends the copies of maps that nobody can ask for any more, such as those of a graph that is gone."""
+        for storage in self.leaving:
+            if storage.copy is not None and not storage.is_wanted():
+                storage.drop_copy()  # and stays, then
+        for storage in self.storages():
+            if storage.state is State.ARRIVING and not storage.is_wanted():
+                self.turn_back(storage)  # else it has its own block, and the account has it
+
+    def settle(self) -> None:
+        """Waits for all swap-outs.
+
+        Raises:
+            SpillError: one failed.
+        """
+        while self.leaving:
+            self.reap(wait=True)
+
+    def calm(self) -> None:
+        """Waits for all swap-outs; what could not leave stays, and nobody has to hear of it any more.
+
+        The iteration is over: after an exception nobody asks what is unproven either.
+        """
+        self.unproven = None
+        while self.leaving:
+            try:
+                self.settle()
+            except OSError as error:
+                log.logger.info('a swap-out failed after its iteration had ended: %s', str(error))
+
+    # --- in --------------------------------------------------------------------------------------------------------
+
+    def restore(self, storage: Storage, block: ByteArray, mapped: bool = False) -> None:
+        """Takes a block that has the bytes of what is away or lost: a mapping of the far copy, or made again."""
+        storage.come_back(mapped)
+        self._count(arrays.root_of(block), storage, not mapped)
+        storage.refill(block)
+
+    def turn_back(self, storage: Storage) -> None:
+        """Ends a swap-in that nobody waits for: the far copy is still whole."""
+        storage.notice()
+        with contextlib.suppress(OSError):
+            if storage.state is State.ARRIVING:
+                self.arrive(storage)
+                storage.let_go()
+
+    def begin_arrival(self, storage: Storage, block: ByteArray) -> None:
+        """Starts a swap-in into `block`.
+
+        Raises:
+            SpillError: as `Backend.swap_in`; the storage is away.
+        """
+        assert storage.copy is not None
+        try:
+            storage.come(block)
+            self._count(arrays.root_of(block), storage, block.base is None)
+            self.limit_kept(0)
+            self.note_peak()
+            self._targets.append((block, None))  # first: an interrupt may hide from us that the copy has begun
+            transfer = self.backend.swap_in(storage.copy, block)
+            self._targets.append((block, transfer))
+            storage.coming(transfer)
+        except BaseException:
+            if storage.state is State.ARRIVING:
+                storage.turn_back()
+            raise
+        self.tally.swapped_in_bytes += storage.nbytes
+
+    def arrive(self, storage: Storage) -> ByteArray:
+        """Waits for a swap-in and returns the block, which only the slots own from then on.
+
+        Raises:
+            SpillError: it failed; the far copy is whole.
+        """
+        transfer = storage.transfer
+        assert transfer is not None
+        try:
+            transfer.wait()
+        except BaseException:
+            if transfer.done:
+                storage.turn_back()
+            raise
+        self.tally.read.append(transfer)
+        block = storage.arrive()
+        self._forget_targets()
+        return block
+
+    def arrive_all(self) -> None:
+        """Waits for all swap-ins that are under way.
+
+        Raises:
+            SpillError: one failed.
+        """
+        for storage in self.storages():
+            if storage.state is State.ARRIVING:
+                storage.memory.fetch(storage, exposed=False)
+
+    def synchronise(self) -> None:
+        """Waits for copies at the end of a call or step, for policies that synchronise there.
+
+            compute    [ call l ]            [ call l+1 ]        [step l+1]..[step l ]
+            copy-out             [ map of l ]                                                . waits for the swap-in
+            copy-in                                              [ map of l ]
+
+        What a call lets go of is gone before the next call begins. A swap-in that begins with a step is waited for when
+        that step has ended, whichever later step reads the map.
+
+        Source: OOC-Paleo 2.1 and 3.4 (vDNN). What differs: there a layer's swap-out runs beside the layer itself, which
+        only reads the map; here no copy begins before the map's last use in forward has ended.
+        """
+        self.settle()
+        self.arrive_all()
+
+    def _forget_targets(self) -> None:
+        """Lets go of the blocks that copies have written to. They live until then, though their storages may not.
+
+        Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
+        """
+        while (transfer := next((each for _, each in self._targets if each is not None), None)) and transfer.done:
+            while self._targets.popleft()[1] is not transfer:
+                pass
+
+    def _count(self, root: Any, storage: Storage, metered: bool) -> None:
+        self.count(root, storage, metered and self.context.listener is not None)
+        self.touch(storage)
+
+
+def _refuse_if(changed: Any, error: Callable[[], LostMapError]) -> None:
+    """Waits for the device, where that has to say whether it has changed."""
+    if changed:
+        raise error()

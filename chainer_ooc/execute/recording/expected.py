@@ -1,0 +1,140 @@
+"""What parameters will take that do not yet: the floor that a refusal names counts it, so that it holds later too.
+
+    recorded iterations              | what comes                              | foreseen by
+    before the first update          | the optimizer's state                   | an update rule without state
+    backward, and no update since    | gradients that stand in backward, and   | the update rule has not counted since
+                                     | one of their sums with the new ones     |
+    of another graph since then      | gradients that stand beside its own     | they stand, and it does not use them
+    calls of another model, without  | that model's training: its parameters,  | an update rule of a parameter that was
+    backprop                         | their gradients, its optimizer's state  | only seen in such calls
+
+Whether a budget is refused depends on none of this, but on what stands in memory at the time.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chainer_ooc.execute.storage.slots import array_of
+
+#: Of so many models that one graph has run it is known which parameters are theirs.
+MODELS = 8
+
+
+@dataclass(frozen=True)
+class Used:
+    """What the last iteration of a graph did with parameters, by the numbers that `Parameters` gives them.
+
+    Attributes:
+        own: its functions were given them.
+        beside: of the others, those whose gradients stood while it ran backward.
+        cleared: of the others, those whose gradients stood when it began, and did not in backward.
+    """
+
+    own: frozenset[int]
+    beside: frozenset[int]
+    cleared: frozenset[int]
+
+
+class Models:
+    """What the last iterations of a graph did with parameters, of each model that it has run.
+
+    Attributes:
+        adds_up: the graph's recording has what sums of gradients with those that stood take, as far as is known.
+    """
+
+    def __init__(self) -> None:
+        self.adds_up = True
+        self._used: dict[int | None, Used] = {}
+
+    def of(self, model: int | None) -> Used | None:
+        """Of a model, by the number of its first parameter, or else of the one that ran last, if there is one."""
+        return self._used.get(model, next(reversed(self._used.values()), None))
+
+    def lacks(self, model: int | None) -> bool:
+        """Whether others have run the graph, and this one has not."""
+        return model is None or (model not in self._used and 0 < len(self._used) < MODELS)
+
+    def note(self, model: int | None, used: Used) -> None:
+        """An iteration of a model is over."""
+        self._used.pop(model, None)
+        self._used[model] = used
+        if len(self._used) > MODELS:
+            del self._used[next(iter(self._used))]
+
+
+class Expected:
+    """Of the parameters of one session."""
+
+    def __init__(self) -> None:
+        self._evaluated: dict[int, weakref.ref[Any]] = {}
+        self._updates: dict[int, int] = {}  # of each parameter, when a gradient was about to be made for it
+
+    def see(self, inputs: Sequence[Any]) -> None:
+        """A function was given these without backprop."""
+        import chainer
+
+        for each in inputs:
+            if isinstance(each, chainer.Parameter):
+                self._evaluated[id(each)] = weakref.ref(each)
+
+    def begin_backward(self, parameters: Iterable[Any]) -> None:
+        """A backward pass makes gradients for those that have none, and adds to those that were there at first."""
+        for each in parameters:
+            rule = _rule_of(each)
+            if rule is not None and (each.grad is None or id(each) not in self._updates):
+                self._updates[id(each)] = rule.t
+
+    def nbytes(self, parameters: Iterable[Any]) -> int:
+        """What is to come whichever graph runs: the state of optimizers, and models that were only evaluated.
+
+        Args:
+            parameters: those that are counted already, as far as they have something.
+        """
+        known = {id(each): each for each in parameters}
+        self._updates = {key: count for key, count in self._updates.items() if key in known}
+        self._evaluated = {key: ref for key, ref in self._evaluated.items() if key not in known and ref() is not None}
+        others = [each for ref in self._evaluated.values() if (each := ref()) is not None]
+        return sum(map(_of_known, known.values())) + sum(map(_of_other, others))
+
+    def is_unused(self, parameter: Any) -> bool:
+        """Whether no update has used its gradient: backward adds to it if it is not cleared."""
+        rule = _rule_of(parameter)
+        return rule is not None and self._updates.get(id(parameter)) == rule.t
+
+
+def _of_known(parameter: Any) -> int:
+    rule = _rule_of(parameter)
+    return _state_bytes(parameter) if rule is not None and rule.state is None else 0
+
+
+def _of_other(parameter: Any) -> int:
+    """Itself, its gradient and its optimizer's state."""
+    return 0 if _rule_of(parameter) is None else 2 * int(array_of(parameter).nbytes) + _state_bytes(parameter)
+
+
+def _rule_of(parameter: Any) -> Any:
+    """What updates it, or None."""
+    rule = parameter.update_rule
+    return rule if rule is not None and rule.enabled and array_of(parameter) is not None else None
+
+
+def _state_bytes(parameter: Any) -> int:
+    """What a rule's state takes: asked for with a parameter of one element, as Chainer's own `serialize` does."""
+    import chainer
+
+    array, rule = array_of(parameter), copy.copy(parameter.update_rule)
+    one = np.zeros(1, array.dtype)
+    rule._state = {}
+    try:
+        rule.init_state(chainer.Variable(one, grad=one))
+    except Exception:  # a rule of the program's that wants more than a parameter; nobody must hear of it here
+        return 0
+    return int(sum(getattr(each, 'size', 0) * each.dtype.itemsize for each in rule.state.values()
+                   if hasattr(each, 'dtype')) * array.size)

@@ -1,0 +1,154 @@
+"""The parameters that functions were given: what stands in near memory through an iteration, and is no feature map."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.cost.problem import Standing
+from chainer_ooc.execute.recording.expected import Expected, Used
+from chainer_ooc.execute.storage.slots import array_of
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Bytes that live beside feature maps.
+
+    Attributes:
+        steady_bytes: of parameters and the optimizer's state, which stay from one iteration to the next.
+        gradient_bytes: of the gradients of those that the graph uses, or of all while that is not known.
+        others_bytes: of the gradients of others, which stay as they are in backward.
+        counted_bytes: of these, what is counted elsewhere too: some were allocated since recording began.
+        with_gradients: the numbers of those that have gradients which count here.
+    """
+
+    steady_bytes: int = 0
+    gradient_bytes: int = 0
+    others_bytes: int = 0
+    counted_bytes: int = 0
+    with_gradients: frozenset[int] = frozenset()
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return self.steady_bytes + self.gradient_bytes + self.others_bytes
+
+
+class Parameters:
+    """The parameters that functions were given: what stands in near memory through an iteration."""
+
+    def __init__(self) -> None:
+        self._parameters: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._numbers = itertools.count()
+        self._roots: dict[int, weakref.ref[Any]] = {}
+        self._expected = Expected()
+
+    def add(self, parameter: Any) -> int:
+        """Remembers a parameter; its array, and any view of it, is no feature map (P5).
+
+        Returns its number, which no other parameter ever gets.
+        """
+        ref, number = self._parameters.get(id(parameter), (None, 0))
+        if ref is None or ref() is not parameter:
+            number = next(self._numbers)
+            self._parameters[id(parameter)] = weakref.ref(parameter), number
+        root = arrays.root_of(array_of(parameter))
+        if root is not None and not self.own(root):
+            self._roots[id(root)] = weakref.ref(root)
+        return number
+
+    def number_of(self, parameter: Any) -> int | None:
+        """The number of a parameter; None if no function was given it yet."""
+        ref, number = self._parameters.get(id(parameter), (None, None))
+        return number if ref is not None and ref() is parameter else None
+
+    def own(self, root: Any) -> bool:
+        """Whether what owns a block owns a parameter's."""
+        ref = self._roots.get(id(root))
+        return ref is not None and ref() is root
+
+    def beside(self, is_counted: Callable[[Any], bool] | None = None, own: Container[int] | None = None) -> Beside:
+        """Bytes of the arrays, of the gradients and of the optimizer's state.
+
+        Args:
+            is_counted: whether a block, by its root, is counted elsewhere and so, but for gradients of others, does not
+                count here; None if no block is.
+            own: the numbers of those that the graph uses, or None while that is not known.
+        """
+        steady_bytes = own_bytes = others_bytes = counted_bytes = 0
+        with_gradients = []
+        self._roots = {key: ref for key, ref in self._roots.items() if ref() is not None}
+        for number, parameter in self._alive():
+            state = getattr(parameter.update_rule, 'state', None) or {}
+            steady_bytes += sum(_nbytes(each, is_counted) for each in (array_of(parameter), *state.values()))
+            is_own = own is None or number in own
+            nbytes = _nbytes(parameter.grad, is_counted if is_own else None)
+            if nbytes:
+                with_gradients.append(number)
+            if is_own:
+                own_bytes += nbytes
+            else:
+                others_bytes += nbytes
+                counted_bytes += nbytes - _nbytes(parameter.grad, is_counted)
+        return Beside(steady_bytes, own_bytes, others_bytes, counted_bytes, frozenset(with_gradients))
+
+    def new_bytes(self, is_counted: Callable[[Any], bool]) -> int:
+        """Bytes of the arrays that are counted elsewhere, since they were made meanwhile."""
+        found = (array_of(each) for _, each in self._alive())
+        return sum(each.nbytes for each in found if each is not None and is_counted(arrays.root_of(each)))
+
+    def standing(self, used: Used | None, left_bytes: int, adds_up: bool = True) -> Standing:
+        """What lives through an iteration beside its feature maps, as far as it can be told when it begins.
+
+        Gradients of other parameters than its own stand in backward for certain if they did the last time.
+
+        Args:
+            used: what the graph did with parameters when it ran last, or None if that is not known.
+            left_bytes: what lives beside them.
+            adds_up: sums with gradients that stand were recorded.
+        """
+        beside, certain_bytes, forward_bytes, backward_bytes, most_bytes = self.beside(), 0, 0, 0, 0
+        for number, parameter in self._alive():
+            gradient_bytes = _nbytes(parameter.grad, None)
+            if used is None or number in used.own:
+                if self._expected.is_unused(parameter):
+                    backward_bytes += gradient_bytes
+                    most_bytes = max(most_bytes, gradient_bytes)
+            elif gradient_bytes and number in used.beside:
+                certain_bytes += gradient_bytes
+            elif gradient_bytes and number not in used.cleared:
+                backward_bytes += gradient_bytes
+            elif number in used.beside:
+                forward_bytes += _nbytes(array_of(parameter), None)
+        forward_bytes += self._expected.nbytes(each for _, each in self._alive())
+        backward_bytes += 0 if adds_up else most_bytes
+        steady_bytes = beside.steady_bytes + left_bytes
+        return Standing(steady_bytes + beside.gradient_bytes, steady_bytes + certain_bytes, left_bytes,
+                        forward_bytes, forward_bytes + backward_bytes)
+
+    def gradients(self, own: Container[int]) -> dict[int, Any]:
+        """The gradients of those with these numbers, where there are any."""
+        return {number: each.grad for number, each in self._alive() if number in own and each.grad is not None}
+
+    def evaluate(self, inputs: Sequence[Any]) -> None:
+        """A function was given these without backprop: parameters among them may be trained later."""
+        self._expected.see(inputs)
+
+    def begin_backward(self) -> None:
+        """A backward pass begins."""
+        self._expected.begin_backward(each for _, each in self._alive())
+
+    def _alive(self) -> list[tuple[int, Any]]:
+        """Their numbers, and themselves."""
+        alive = {key: (number, each) for key, (ref, number) in self._parameters.items() if (each := ref()) is not None}
+        self._parameters = {key: self._parameters[key] for key in alive}
+        return list(alive.values())
+
+
+def _nbytes(array: Any, is_counted: Callable[[Any], bool] | None) -> int:
+    root = None if is_counted is None else arrays.root_of(array)
+    return 0 if root is not None and is_counted is not None and is_counted(root) else getattr(array, 'nbytes', 0) or 0

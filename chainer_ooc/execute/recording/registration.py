@@ -1,0 +1,181 @@
+"""Which storages a function touches: its inputs, outputs, what it retains and what it hides."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.recorder import Recorder
+from chainer_ooc.execute.storage.account import find
+from chainer_ooc.execute.storage.slots import AttributeSlot, OutputSlot, array_of, hidden_slots, owners_of
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
+
+#: Ids of a call's inputs, outputs and hidden arrays; -1 for what cannot be moved.
+Ids = tuple[list[int], list[int], list[int]]
+
+
+class Register:
+    """Gives a feature map's id to each storage that the calls of one iteration touch.
+
+    Args:
+        memory: where the storages are.
+        parameters: which are no feature maps.
+        min_bytes: smaller arrays that functions hide stay with them unseen.
+
+    Attributes:
+        recorder: takes the rows of the maps.
+        token: what tells that a storage is a feature map of the iteration.
+        storages: of the feature maps, by id.
+        own: numbers of the parameters that its calls were given.
+    """
+
+    def __init__(self, memory: Residency, recorder: Recorder, parameters: Parameters, token: object, min_bytes: int):
+        self.storages: list[weakref.ref[Storage]] = []
+        self.own: set[int] = set()
+        self.recorder = recorder
+        self.token = token
+        self._memory = memory
+        self._parameters = parameters
+        self._min_bytes = min_bytes
+
+    def storage(self, map_id: int) -> Storage | None:
+        """The storage of a feature map, if it is still known."""
+        return self.storages[map_id]() if 0 <= map_id < len(self.storages) else None
+
+    def left_behind(self) -> list[Storage]:
+        """What is still in near memory when the iteration is over, and does not leave."""
+        found = (each() for each in self.storages)
+        return [each for each in found
+                if each is not None and each.token is self.token and not can_leave(each, self._min_bytes)]
+
+    def call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Ids, list[Storage]]:
+        """Takes note of all that a call has touched; returns the ids, and the storages that its backward may read."""
+        producer = len(self.recorder.calls)
+        given = [self._given(each, node) for each, node in zip(inputs, function.inputs, strict=True)]
+        made = [self._shown(array_of(each), each.node, producer) for each in outputs]
+        slots = hidden_slots(function)
+        hidden = [self._hidden(each, producer) for each in slots if self._is_map(each)]
+        kept = retained(function, slots)
+        for storage in kept:
+            storage.retain()
+            if storage.token is self.token:
+                self.recorder.maps[storage.map].retained = True
+        return (given, made, hidden), kept
+
+    def _given(self, given: Any, node: Any) -> int:
+        import chainer
+
+        if isinstance(given, chainer.Parameter):
+            self.own.add(self._parameters.add(given))
+            return -1
+        return self._shown(array_of(given), node, None)
+
+    def _shown(self, array: Any, node: Any, producer: int | None) -> int:
+        """The map under the array of a node and its Variable."""
+        storage = self._map(array, producer)
+        if storage is None:
+            return -1
+        storage.add_node(node)
+        return storage.map
+
+    def _hidden(self, slot: AttributeSlot, producer: int) -> int:
+        storage = self._map(slot.get(), producer, hidden=True)
+        if storage is None:
+            return -1
+        storage.add_slots(slot)
+        return storage.map
+
+    def _map(self, array: Any, producer: int | None, hidden: bool = False) -> Storage | None:
+        """The storage under an array that a call has used, which has an id from now on."""
+        root = arrays.root_of(array)
+        if root is None or self._parameters.own(root):
+            return None
+        recorder, from_outside = self.recorder, producer is None
+        new_id = len(recorder.maps)
+        storage = self._memory.register(array, root, self.token, new_id, from_outside)
+        if storage is None:
+            return None
+        if storage.token is not self.token:
+            storage.assign(self.token, new_id, from_outside)
+            if storage.counted_bytes < storage.nbytes:
+                storage.count_as(int(array.nbytes))
+            self._memory.count_again(storage)
+        is_new = storage.map == new_id
+        if is_new:
+            recorder.new_map(array, storage.counted_bytes, producer, hidden)
+            self.storages.append(weakref.ref(storage))
+        if storage.counted_bytes < storage.nbytes:
+            self._count_part(storage, array, is_new)
+        storage.use(recorder.now)
+        storage.memory.touch(storage)
+        return storage
+
+    def _count_part(self, storage: Storage, array: Any, is_new: bool) -> None:
+        """One more part of a block from outside, of which only the parts that are used count."""
+        if self.recorder.is_other_part(storage.map, arrays.layout_of(array, storage.root())) and not is_new:
+            storage.count_as(min(storage.nbytes, storage.counted_bytes + int(array.nbytes)))
+            self._memory.count_again(storage)
+            self.recorder.maps[storage.map].nbytes = storage.counted_bytes
+
+    def _is_map(self, slot: AttributeSlot) -> bool:
+        """Whether a function hides an array that nobody else has: persistent values and constants are no maps."""
+        array: Any = slot.get()
+        if array.nbytes < max(self._min_bytes, 1):
+            return False
+        if find(array) is not None:
+            return True
+        root = arrays.root_of(array)
+        if root is None:
+            return False
+        probe = Storage(self._memory, root)
+        probe.add_slots(slot)
+        del root, array
+        return not probe.is_held_elsewhere()
+
+
+def can_leave(storage: Storage, min_bytes: int) -> bool:
+    """Whether what an iteration left behind can be moved out of the way."""
+    return (storage.state is not State.RESIDENT or storage.root() is None
+            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
+
+
+def name_of(function: Any) -> str:
+    """What a function is called: its class, since a label may have a number in it that changes (``_ * 0.25``)."""
+    name: str = function._impl_name
+    return name
+
+
+def makes_graphs() -> bool:
+    """Whether functions that are applied now, as those of a step of backward, are part of a graph."""
+    import chainer
+
+    return bool(chainer.config.enable_backprop)
+
+
+def retained(function: Any, hidden: Sequence[AttributeSlot] | None = None) -> list[Storage]:
+    """The storages that a function's backward may read, each once, wherever they are.
+
+    Args:
+        function: the function.
+        hidden: where it hides arrays, if that is known already.
+    """
+    found: dict[Storage | None, None] = {}
+    for index in function._input_indexes_to_retain or ():
+        node = function.inputs[index]
+        found[find(node._data) if node._ooc is None else node._ooc.storage] = None
+    for index, array in enumerate(function._retained_output_data or ()):
+        storage = find(array)
+        if storage is not None:
+            storage.add_slots(OutputSlot(function, index))
+        found[storage] = None
+    for owner in owners_of(function):
+        for away in (owner._ooc or {}).values():
+            found[away.storage] = None
+    for slot in hidden_slots(function) if hidden is None else hidden:
+        found[find(slot.get())] = None
+    return [each for each in found if each is not None]

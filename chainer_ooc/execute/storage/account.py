@@ -1,0 +1,222 @@
+"""What is in near memory, by the account: whose each byte is, from its birth until it is really gone.
+
+    parameters, gradients, optimizer     arrays of the parameters that functions were given
+    scratch                              gradients on their way, and what else a backward pass holds between its steps
+    maps                                 blocks of feature maps, the batch among them, until nothing refers to them
+    spare                                maps without a known use, which stay while nothing else needs the room
+    program                              what is left when its iteration is over and cannot be moved: the program's own
+
+The first three lines count against the budget; spare maps have what these leave of it. The last does not count where
+the budget is kept by this account: the program had it, or would have it in plain Chainer as well, and nothing that the
+manager does changes it. A device that limits every allocation counts it all the same (`Backend.counts_all`).
+
+A block counts as long as anything refers to it; a weak reference tells when it dies, and another when its storage does:
+what was spare and is held by somebody else counts again. That may happen in another thread or in the garbage collector,
+so a death is only queued there, and booked when somebody asks.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.execute.storage.slots import Array
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage
+
+#: What a block counts as, see above; it is gone before it is counted, and when it has died.
+Kind = Literal['maps', 'spare', 'program', 'gone']
+
+#: Is told ('malloc' or 'free', token, map id, bytes) of each block that joins the maps, and of each that leaves them.
+Listener = Callable[[str, object, int, int], None]
+
+
+class _Ref(weakref.ref[Any]):
+    """A weak reference that names its block, by the identity of the root."""
+
+    __slots__ = ('key',)
+    key: int
+
+
+@dataclass(eq=False, slots=True)
+class _Block:
+    """One block, as it was counted.
+
+    It keeps its storage alive, unless it is spare: what is spare lives no longer than those who could ask for it.
+
+    Attributes:
+        account: has its bytes.
+        root: weak reference to what owns the block.
+        storage: weak reference to who can be asked for it.
+        held: the storage, if it is kept alive.
+        nbytes: what of it counts.
+        stretch: of metering, which saw it allocated; -1 if none has.
+        token, map: the iteration that it was counted in, and the id of its feature map there.
+    """
+
+    account: Account
+    root: _Ref
+    storage: _Ref
+    kind: Kind = 'gone'
+    held: Storage | None = None
+    nbytes: int = 0
+    stretch: int = -1
+    token: object = None
+    map: int = -1
+
+    def move(self, kind: Kind, storage: Storage | None = None, stretch: int = -1) -> None:
+        """From now on it counts as this, and for what its storage is now if that is given.
+
+        What the system pages costs none of the budget.
+        """
+        if self.kind != 'gone':
+            self.add(-1)
+        before, self.kind = self.kind, kind
+        if storage is not None:
+            self.nbytes = 0 if storage.mapped else storage.counted_bytes
+            self.stretch, self.token, self.map = stretch, storage.token, storage.map
+        if kind != 'gone':
+            self.add(1)
+        self.held = self.storage() if kind in ('maps', 'program') else None
+        if self.account.listener is not None and (kind == 'maps') is not (before == 'maps'):
+            self.account.listener('malloc' if kind == 'maps' else 'free', self.token, self.map, self.nbytes)
+
+    def add(self, sign: int) -> None:
+        """Adds its bytes to the totals, or takes them out. For the meter a map is one also while it is spare."""
+        totals = self.account._bytes
+        totals[self.kind] += sign * self.nbytes
+        if self.stretch == self.account._stretch and self.kind in ('maps', 'spare'):
+            totals['metered'] += sign * self.nbytes
+
+    def look(self) -> Kind:
+        """What it is now. If only its storage has died somebody else holds it, and it counts."""
+        if self.root() is None:
+            return 'gone'
+        if self.kind == 'program':
+            return 'program'
+        storage = self.storage()
+        return 'spare' if storage is not None and storage.state is State.SPARE else 'maps'
+
+
+class Account:
+    """The blocks of one memory that are alive, and what stands beside them.
+
+    Which block is whose is known to all accounts together: a graph may span threads, and a block has one storage.
+
+    Attributes:
+        beside_bytes: what lives beside feature maps.
+    """
+
+    _blocks: ClassVar[dict[int, _Block]] = {}  # by the root's identity
+    _deaths: ClassVar[deque[_Ref]] = deque()  # to roots and storages that have died
+
+    def __init__(self) -> None:
+        self.beside_bytes = 0
+        self.listener: Listener | None = None
+        self._stretch = 0
+        self._bytes = dict.fromkeys(('maps', 'spare', 'program', 'metered'), 0)
+
+    def stands(self, beside_bytes: int) -> None:
+        """Says what lives beside feature maps now."""
+        self.beside_bytes = beside_bytes
+
+    def near_bytes(self) -> int:
+        """Bytes in near memory that count."""
+        if self._deaths:
+            bury()
+        return self._bytes['maps'] + self.beside_bytes
+
+    def bytes_of(self, kind: Kind | Literal['metered']) -> int:
+        """Bytes of one kind, or of the maps that were allocated since the meter was started."""
+        bury()
+        return self._bytes[kind]
+
+    def counts(self, root: Any) -> bool:
+        """Whether a block counts, in whosever account."""
+        block = self._blocks.get(id(root))
+        return block is not None and block.root() is root and block.kind == 'maps'
+
+    def storages(self) -> list[Storage]:
+        """All feature maps that are in near memory and count."""
+        bury()
+        return [each.held for each in list(self._blocks.values())
+                if each.account is self and each.kind == 'maps' and each.held is not None]
+
+    def meter(self, listener: Listener | None) -> None:
+        """A new stretch of metering begins, which has not seen what is there now; or the last is over."""
+        self._stretch += 1
+        self._bytes['metered'] = 0
+        self.listener = listener
+
+    def count(self, root: Array, storage: Storage, metered: bool) -> None:
+        """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
+        bury()  # a block that died at the same place
+        key, note_death = id(root), self._deaths.append  # not a function of ours, where an interrupt would lose a death
+        if key in self._blocks:  # it was spare, and nobody can ask for that any more
+            self._blocks[key].move('gone')
+        block = _Block(self, _Ref(root, note_death), _Ref(storage, note_death))
+        block.root.key = block.storage.key = key
+        storage.watch_root(block.root)
+        self._blocks[key] = block
+        block.move('maps', storage, self._stretch if metered else -1)
+
+    def count_again(self, storage: Storage) -> None:
+        """A block that is known has another size that counts, or is part of another iteration."""
+        block = _block_of(storage)
+        if block is not None:
+            block.move('maps', storage)
+
+    def book(self, storage: Storage, kind: Kind) -> None:
+        """A block is of this kind from now on; the program's own stays so until it is counted again."""
+        block = _block_of(storage)
+        if block is not None and block.kind != 'program':
+            block.move(kind)
+
+    def recount(self) -> None:
+        """Puts all accounts right after an exception, which may have come between any two of their steps."""
+        self._deaths.extend([each.root for each in list(self._blocks.values())])
+        bury()
+        blocks = list(self._blocks.values())
+        for account in {self, *(each.account for each in blocks)}:
+            account._bytes = dict.fromkeys(account._bytes, 0)
+        for each in blocks:
+            each.add(1)
+
+    def close(self) -> None:
+        """No block is this memory's any more."""
+        for key, each in list(self._blocks.items()):
+            if each.account is self:
+                del self._blocks[key]
+        self.recount()
+
+
+def find(array: Any) -> Storage | None:
+    """Returns the storage under an array, or None if it is not known or cannot be moved."""
+    return storage_at(arrays.root_of(array))
+
+
+def storage_at(root: Any) -> Storage | None:
+    """Returns the storage of the block that `root` owns, or None."""
+    block = Account._blocks.get(id(root))
+    return block.storage() if block is not None and block.root() is root else None
+
+
+def bury() -> None:
+    """Books the blocks that have died, and those whose storages have died while they were spare."""
+    deaths, blocks = Account._deaths, Account._blocks
+    while deaths:
+        key = getattr(deaths.popleft(), 'key', -1)  # -1 if an interrupt came before it was named
+        block = blocks.get(key)
+        if block is not None:
+            block.move(block.look())
+            if block.kind == 'gone':  # last, or after an interrupt nobody knows in whose account its bytes are
+                del blocks[key]
+
+
+def _block_of(storage: Storage) -> _Block | None:
+    root = storage.root()
+    return None if root is None else Account._blocks.get(id(root))

@@ -1,0 +1,53 @@
+"""Where the bytes of a storage are, and what may happen to it when.
+
+    event        from                 to          who calls for it
+    -----------  -------------------  ----------  -------------------------------------------------------------
+    leave        RESIDENT             LEAVING     a swap-out starts: the slots are empty, the block is held here
+    stay         LEAVING              RESIDENT    its copy is whole, or failed: the slots have the block again
+    let go       RESIDENT             AWAY        the far copy is what the block is: nothing is lost
+    lose         RESIDENT             LOST        no copy: to be made again where there is a recipe. Both also when the
+                                                  last array has died without our doing
+    spare        RESIDENT             SPARE       no known use is left: the slots are empty, the block is held here
+    use again    SPARE                RESIDENT    somebody reads it all the same
+    yield        SPARE                LOST        its room is needed
+    come         AWAY                 ARRIVING    a swap-in starts: the target is held here
+    arrive       ARRIVING             RESIDENT    the bytes are there
+    turn back    ARRIVING             AWAY        the swap-in failed, or nobody waits for it: the far copy is whole
+    show         AWAY                 RESIDENT    the far copy itself is mapped, see `mapped`
+    make         LOST                 RESIDENT    the recipe has run
+    take up      AWAY, LOST           RESIDENT    somebody held the array all the time: it stays one with Chainer's
+    -----------  -------------------  ----------  -------------------------------------------------------------
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class State(enum.Enum):
+    """Where the bytes are."""
+
+    RESIDENT = 'in near memory, held by its slots'
+    SPARE = 'in near memory as long as nothing else needs the room'
+    LEAVING = 'in near memory, being copied out'
+    AWAY = 'in far memory'
+    ARRIVING = 'in far memory, being copied in'
+    LOST = 'in no memory: to be made again where there is a recipe'
+
+
+TRANSITIONS = {
+    ('leave', State.RESIDENT): State.LEAVING,
+    ('stay', State.LEAVING): State.RESIDENT,
+    ('let go', State.RESIDENT): State.AWAY,
+    ('lose', State.RESIDENT): State.LOST,
+    ('spare', State.RESIDENT): State.SPARE,
+    ('use again', State.SPARE): State.RESIDENT,
+    ('yield', State.SPARE): State.LOST,
+    ('come', State.AWAY): State.ARRIVING,
+    ('arrive', State.ARRIVING): State.RESIDENT,
+    ('turn back', State.ARRIVING): State.AWAY,
+    ('show', State.AWAY): State.RESIDENT,
+    ('make', State.LOST): State.RESIDENT,
+    ('take up', State.AWAY): State.RESIDENT,
+    ('take up', State.LOST): State.RESIDENT,
+}

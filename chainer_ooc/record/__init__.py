@@ -1,1 +1,0 @@
-"""What an iteration does, seen while it runs."""
