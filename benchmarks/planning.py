@@ -32,8 +32,8 @@ import chainer
 import chainer_ooc
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import OocError
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.report.planning_plot import draw_planning
 from chainer_ooc.report.table import Column, Table, plain, ratio, seconds
 from chainer_ooc.schedule.plan import make_plan

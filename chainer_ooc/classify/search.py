@@ -11,9 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.verdict import Verdict, changed, from_the_output
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem, Verdict, changed, from_the_output
 from chainer_ooc.simulate.evaluate import Evaluation, evaluate
 
 Verdicts = tuple[Verdict, ...]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chainer_ooc.config import Settings
-from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.expected import Models
 from chainer_ooc.execute.orders import NO_ORDERS
@@ -18,6 +17,7 @@ from chainer_ooc.execute.places import array_of
 from chainer_ooc.execute.plans import Graph, Graphs
 from chainer_ooc.execute.seen import name_of
 from chainer_ooc.execute.storage import Storage
+from chainer_ooc.problem import Standing
 from chainer_ooc.record.recorder import forms
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step

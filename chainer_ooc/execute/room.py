@@ -18,7 +18,6 @@ from typing import Any
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
-from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.expected import Models, Used
 from chainer_ooc.execute.following import Following
@@ -28,6 +27,7 @@ from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.seen import Beside, Parameters, can_leave, name_of
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
+from chainer_ooc.problem import Standing
 from chainer_ooc.record.recorder import forms
 from chainer_ooc.trace import Step
 

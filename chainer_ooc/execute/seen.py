@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.cost.problem import Standing
 from chainer_ooc.execute.account import find
 from chainer_ooc.execute.expected import Expected, Used
 from chainer_ooc.execute.places import AttributePlace, OutputPlace, array_of, hidden_places, owners_of
 from chainer_ooc.execute.residency import Residency
 from chainer_ooc.execute.states import State
 from chainer_ooc.execute.storage import Storage
+from chainer_ooc.problem import Standing
 from chainer_ooc.record.recorder import Recorder
 
 

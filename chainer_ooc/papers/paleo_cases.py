@@ -12,9 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.ooc_paleo import (
@@ -26,8 +24,8 @@ from chainer_ooc.cost.ooc_paleo import (
     passes_of,
     vdnn_iteration,
 )
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.papers.laboratory import Laboratory
+from chainer_ooc.problem import Decision, Problem, Standing, Starts, Verdict
 from chainer_ooc.simulate.evaluate import evaluate
 
 #: How the time of an iteration is found.

@@ -23,15 +23,13 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from chainer_ooc.classify.decision import EARLY, Decision, Starts
 from chainer_ooc.classify.kinds import calls_of, made_by, steps_of
 from chainer_ooc.classify.policies import capacity, keep, pooch
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
-from chainer_ooc.classify.verdict import Verdict, changed, everything, from_the_output
 from chainer_ooc.cost.analytic import is_convolution
-from chainer_ooc.cost.problem import Problem
 from chainer_ooc.papers.pooch_chainer import blocks_of
+from chainer_ooc.problem import EARLY, Decision, Problem, Starts, Verdict, changed, everything, from_the_output
 from chainer_ooc.schedule.course import Course
 from chainer_ooc.simulate.evaluate import Evaluation, evaluate
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from chainer_ooc.classify.decision import Shared
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import PlanFormatError
+from chainer_ooc.problem import Shared, Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.schedule.swap_ins import SwapIn

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.cost.problem import Problem
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.problem import Problem, Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.course import Course, lay_out
 from chainer_ooc.schedule.swap_ins import SwapIn

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from chainer_ooc.classify.decision import Decision
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem
 from chainer_ooc.schedule.course import Course, lay_out
 from chainer_ooc.simulate.simulator import run
 

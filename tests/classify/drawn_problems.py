@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from literal_problems import drawn, literal_problem, times_of_all
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import can_leave, can_recompute
+from chainer_ooc.problem import can_leave, can_recompute
 from chainer_ooc.schedule.plan import make_plan
 
 #: From slow to fast.

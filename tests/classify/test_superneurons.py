@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.schedule.plan import make_plan, plan_within
 from chainer_ooc.schedule.swap_ins import SwapIn

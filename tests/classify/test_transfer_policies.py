@@ -7,12 +7,10 @@ import random
 
 import pytest
 
-from chainer_ooc.classify.decision import EARLY, WITH_THE_STEP_BEFORE, Decision, Starts
 from chainer_ooc.classify.policies import POLICIES, lms
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.problem import EARLY, WITH_THE_STEP_BEFORE, Decision, Problem, Standing, Starts, Verdict
 from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.simulate.evaluate import evaluate

@@ -4,10 +4,9 @@ from dataclasses import replace
 import pytest
 from literal_papers import chain_problem
 
-from chainer_ooc.classify.decision import EARLY, Decision, Starts
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.papers import published
 from chainer_ooc.papers.published import PUBLISHED
+from chainer_ooc.problem import EARLY, Decision, Starts, Verdict
 from chainer_ooc.simulate.evaluate import evaluate
 
 LETTERS = {each.value[0]: each for each in Verdict}

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import PlanFormatError
+from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.form import VERSION
 from chainer_ooc.schedule.plan import Plan

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.schedule import plan as plans
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace

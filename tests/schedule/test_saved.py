@@ -7,8 +7,8 @@ import pytest
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import PlanFormatError, PlanMismatchError
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.schedule.plan_file import dump_plans, load_plans, put_plan, read_plans
 from chainer_ooc.schedule.saved import check_plan, save_plan

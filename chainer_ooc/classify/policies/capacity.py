@@ -15,11 +15,9 @@ last the younger stays first, and what backward never reads always leaves.
 
 from collections.abc import Callable
 
-from chainer_ooc.classify.decision import EARLY, Decision
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import largest_fitting
-from chainer_ooc.classify.verdict import Verdict, changed, everything, from_the_output
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import EARLY, Decision, Problem, Verdict, changed, everything, from_the_output
 from chainer_ooc.simulate.evaluate import evaluate
 
 

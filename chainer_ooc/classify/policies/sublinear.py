@@ -24,10 +24,8 @@ import math
 from collections.abc import Iterator
 from itertools import accumulate, product
 
-from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, can_recompute
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem, Verdict, can_recompute
 from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.trace import FeatureMap, Trace
 

@@ -34,11 +34,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chainer_ooc.classify.decision import Decision, Shared, Starts
 from chainer_ooc.classify.kinds import is_checkpoint, made_by, segment_starts, steps_of
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem, Shared, Starts, Verdict, can_leave, can_recompute
 from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.trace import FeatureMap, Trace
 

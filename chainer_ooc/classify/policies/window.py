@@ -30,10 +30,8 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, everything
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem, Starts, Verdict, everything
 from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.trace import FeatureMap
 
