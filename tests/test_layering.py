@@ -21,7 +21,7 @@ MAY_IMPORT = {
     'cost': {'trace', 'errors', 'quantities'},
     'problem': {'trace', 'cost', 'errors', 'quantities'},
     'simulate': {'trace', 'cost', 'problem', 'schedule', 'errors', 'quantities'},
-    'classify': {'trace', 'cost', 'problem', 'simulate', 'errors', 'quantities'},
+    'classify': {'trace', 'cost', 'problem', 'schedule', 'simulate', 'errors', 'quantities'},
     'schedule': {'trace', 'cost', 'problem', 'simulate', 'classify', 'errors', 'quantities'},
     'record': {'trace', 'backends', 'errors', 'quantities'},
     'backends': {'config', 'errors', 'quantities'},

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.search import evaluate
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.ooc_paleo import (
@@ -26,7 +27,6 @@ from chainer_ooc.cost.ooc_paleo import (
 )
 from chainer_ooc.papers.laboratory import Laboratory
 from chainer_ooc.problem import Decision, Problem, Standing, Starts, Verdict
-from chainer_ooc.simulate.evaluate import evaluate
 
 #: How the time of an iteration is found.
 WAYS = ('formula', 'simulated')

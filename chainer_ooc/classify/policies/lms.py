@@ -22,9 +22,8 @@ from __future__ import annotations
 import math
 
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.search import largest_fitting
+from chainer_ooc.classify.search import evaluate, largest_fitting
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave
-from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.trace import FeatureMap, Trace
 
 #: How many pairs of thresholds are tried.

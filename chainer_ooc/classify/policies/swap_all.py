@@ -8,8 +8,8 @@ Source: PoocH 4.3; the comparison is ours.
 """
 
 from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.search import evaluate
 from chainer_ooc.problem import EARLY, WITH_THE_STEP_BEFORE, Decision, Problem, everything
-from chainer_ooc.simulate.evaluate import evaluate
 
 
 def decide(problem: Problem) -> Decision:

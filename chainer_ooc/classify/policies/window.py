@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict, everything
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.trace import FeatureMap
 
 
@@ -90,7 +90,7 @@ def _uses(problem: Problem, swapped: tuple[Verdict, ...]) -> list[tuple[int, int
 
 def _others(problem: Problem, swapped: tuple[Verdict, ...]) -> npt.NDArray[np.int64]:
     """Bytes at each position beside the maps that may leave and come back."""
-    others: npt.NDArray[np.int64] = evaluate(problem, Decision(swapped)).course.need.copy()
+    others: npt.NDArray[np.int64] = lay_out(problem, Decision(swapped)).need.copy()
     for each in problem.trace.maps:
         if swapped[each.id] is not Verdict.SWAP or not each.backward_uses:
             continue
