@@ -23,10 +23,10 @@ from surroundings import make_parser, positive, publish
 # isort: split
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.report.table import Column, Table, megabytes, plain
 from chainer_ooc.schedule.course import lay_out
-from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.simulate.allocators.events import events_of
 from chainer_ooc.simulate.allocators.pool import BestFitPool
 from chainer_ooc.simulate.allocators.replay import smallest_capacity

@@ -14,7 +14,7 @@ from chainer_ooc.classify.policies import POLICIES
 
 if TYPE_CHECKING:
     from chainer_ooc.execute.tally import IterationStats
-    from chainer_ooc.schedule.plan import Plan
+    from chainer_ooc.plans.plan import Plan
     from chainer_ooc.trace import Trace
 
 __version__ = '0.1.0.dev0'

@@ -25,8 +25,9 @@ from chainer_ooc.execute.expected import Models
 from chainer_ooc.execute.orders import Orders, give_orders
 from chainer_ooc.execute.saved_plans import SavedPlans
 from chainer_ooc.execute.times import Times, Timing
+from chainer_ooc.plans.making import plan_within
+from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, Standing, Verdict
-from chainer_ooc.schedule.plan import Plan, plan_within
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import scale
 

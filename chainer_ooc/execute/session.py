@@ -38,7 +38,7 @@ from chainer_ooc.execute.room import UNDER_WAY
 from chainer_ooc.execute.seen import Parameters, can_leave, name_of
 from chainer_ooc.execute.storage import Storage
 from chainer_ooc.execute.tally import IterationStats
-from chainer_ooc.schedule.plan import Plan
+from chainer_ooc.plans.plan import Plan
 from chainer_ooc.trace import Trace
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Problem, Standing
-from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 HERE = str(pathlib.Path(__file__).parent)

@@ -6,9 +6,9 @@ import pytest
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan, plan_within
 from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule.course import lay_out
-from chainer_ooc.schedule.plan import make_plan, plan_within
 from chainer_ooc.schedule.swap_ins import SwapIn
 
 KEEP, SWAP, RECOMPUTE = Verdict
