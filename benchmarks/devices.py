@@ -22,14 +22,14 @@ from surroundings import make_parser, positive, publish
 
 # isort: split
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.report.table import Column, Table, megabytes, plain
-from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.simulate.allocators.events import events_of
 from chainer_ooc.simulate.allocators.pool import BestFitPool
 from chainer_ooc.simulate.allocators.replay import smallest_capacity
-from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
@@ -95,10 +95,10 @@ def smallest_device(trace: Trace, batchsize: int, policy: str, largest_bytes: in
 
 def device_of(problem: Problem, policy: str) -> int | None:
     """What two iterations under a policy's plan need in the pool, or None if the policy does not work here."""
-    found = evaluate(problem, POLICIES[policy].decide(problem))
-    if not found.fits:
+    course = lay_out(problem, POLICIES[policy].decide(problem))
+    if not course.fits(problem.budget_bytes):
         return None
-    events = events_of(problem, found.course, simulate(problem, found.course))
+    events = events_of(problem, course, simulate(problem, course))
     return smallest_capacity(events, BestFitPool, 2)
 
 

@@ -31,8 +31,8 @@ from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.report.table import Column, Table, megabytes, plain
+from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.simulate.allocators.events import Event, events_of
-from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.simulate.simulator import simulate
 from options import amount
 
@@ -144,10 +144,11 @@ def main() -> None:
     problem = problem_of(recorded(), arguments.batchsize, arguments.budget)
     rows = []
     for policy in arguments.policies:
-        found = evaluate(problem, POLICIES[policy].decide(problem))
-        events = events_of(problem, found.course, simulate(problem, found.course))
+        course = lay_out(problem, POLICIES[policy].decide(problem))
+        timeline = simulate(problem, course)
+        events = events_of(problem, course, timeline)
         for name, make in allocators().items():
-            rows.append({'policy': policy, 'allocator': name, 'peak_bytes': found.peak_bytes,
+            rows.append({'policy': policy, 'allocator': name, 'peak_bytes': timeline.peak_bytes,
                          **run(events, make, arguments.budget)})
             print(rows[-1], flush=True)
     publish(Table(COLUMNS, rows, f"What is asked of the driver: ResNet50, batch {arguments.batchsize}"), arguments)

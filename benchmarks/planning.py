@@ -31,13 +31,13 @@ import chainer
 
 import chainer_ooc
 from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.search import evaluate
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import OocError
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.report.planning_plot import draw_planning
 from chainer_ooc.report.table import Column, Table, plain, ratio, seconds
-from chainer_ooc.schedule.plan import make_plan
-from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
 from models.resnet import ResNet, units_of

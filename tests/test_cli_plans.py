@@ -23,7 +23,7 @@ from command_line import run, run_json
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments
-from chainer_ooc.schedule.plan_file import read_plans
+from chainer_ooc.plans.file import read_plans
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 from chainer_ooc.trace.model import VERSION
 

@@ -13,21 +13,23 @@ import pytest
 import chainer_ooc
 
 PACKAGE = Path(chainer_ooc.__file__).parent
-PURE = [room for room in ('trace', 'cost', 'simulate', 'classify', 'schedule', 'papers') if (PACKAGE / room).is_dir()]
+PURE = ['trace', 'cost', 'problem', 'simulate', 'classify', 'schedule', 'plans', 'papers']
 
 # record -> trace -> cost -> simulate <-> classify -> schedule -> execute -> report, and schedule -> papers -> report
 MAY_IMPORT = {
     'trace': {'errors', 'quantities'},
     'cost': {'trace', 'errors', 'quantities'},
-    'simulate': {'trace', 'cost', 'classify', 'schedule', 'errors', 'quantities'},
-    'classify': {'trace', 'cost', 'simulate', 'errors', 'quantities'},
-    'schedule': {'trace', 'cost', 'simulate', 'classify', 'errors', 'quantities'},
+    'problem': {'trace', 'cost', 'errors', 'quantities'},
+    'simulate': {'trace', 'cost', 'problem', 'schedule', 'errors', 'quantities'},
+    'classify': {'trace', 'cost', 'problem', 'schedule', 'simulate', 'errors', 'quantities'},
+    'schedule': {'trace', 'cost', 'problem', 'errors', 'quantities'},
+    'plans': {'trace', 'cost', 'problem', 'schedule', 'simulate', 'classify', 'errors', 'quantities'},
     'record': {'trace', 'backends', 'errors', 'quantities'},
     'backends': {'config', 'errors', 'quantities'},
-    'execute': {'record', 'trace', 'cost', 'simulate', 'classify', 'schedule', 'backends', 'config', 'errors',
-                'quantities'},
-    'papers': {'trace', 'cost', 'simulate', 'classify', 'schedule', 'errors', 'quantities'},
-    'report': {'trace', 'cost', 'simulate', 'classify', 'schedule', 'papers', 'backends', 'errors', 'quantities'},
+    'execute': {'record', 'trace', 'cost', 'problem', 'simulate', 'classify', 'schedule', 'plans', 'backends',
+                'config', 'errors', 'quantities'},
+    'papers': {'trace', 'cost', 'problem', 'simulate', 'classify', 'schedule', 'errors', 'quantities'},
+    'report': {'papers', 'errors', 'quantities'},
 }
 
 BARE = """
@@ -86,7 +88,7 @@ def _modules(rooms):
 def test_pure_rooms_are_importable_where_chainer_and_cupy_are_not():
     done = subprocess.run([sys.executable, '-c', BARE, *PURE], text=True, capture_output=True, cwd=PACKAGE.parent)
     assert done.returncode == 0, done.stderr
-    expected = {'chainer_ooc.trace.model', 'chainer_ooc.classify.verdict', 'chainer_ooc.schedule.plan'}
+    expected = {'chainer_ooc.trace.model', 'chainer_ooc.problem.verdict', 'chainer_ooc.plans.plan'}
     assert expected <= {*done.stdout.split()}
 
 
@@ -125,7 +127,8 @@ def test_what_pure_rooms_hand_on_is_frozen():
 
 
 def test_the_fields_of_traces_and_plans_cannot_be_changed_in_place():
-    from chainer_ooc.schedule.plan import Plan, SwapIn
+    from chainer_ooc.plans.plan import Plan
+    from chainer_ooc.schedule.swap_ins import SwapIn
     from chainer_ooc.trace import Call, FeatureMap, MemoryEvent, Step, Trace
 
     # The one mutable field is Trace.versions, which nothing is decided by.

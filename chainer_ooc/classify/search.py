@@ -1,20 +1,22 @@
-"""What the searches of several policies share: the best decision so far, and when to stop.
+"""What the searches of several policies share: what a decision comes to, the best one so far, and when to stop.
 
 A search asks the simulator for the time of one set of verdicts after the other. It stops by itself; where a graph is so
 large that this takes too long, the clock stops it, and the best verdicts so far are the answer. They are never worse
 than those that the search began with.
+
+Source: PoocH 4.1.2 (a classification is judged by its simulated timeline).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
-from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.verdict import Verdict, changed, from_the_output
-from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import Evaluation, evaluate
+from chainer_ooc.problem import Decision, Problem, Verdict, changed, from_the_output
+from chainer_ooc.schedule.course import Course, lay_out
+from chainer_ooc.simulate.simulator import run
 
 Verdicts = tuple[Verdict, ...]
 
@@ -37,6 +39,43 @@ def largest_fitting(fitting: int, too_large: int, fits: Callable[[int], bool]) -
         else:
             too_large = middle
     return fitting
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A decision that was tried out. It is simulated when its time or its peak is asked for.
+
+    Attributes:
+        problem: what was decided about.
+        course: the decision laid out over the positions.
+    """
+
+    problem: Problem
+    course: Course
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether `make_plan` would take it."""
+        return self.course.fits(self.problem.budget_bytes)
+
+    @property
+    def seconds(self) -> float:
+        """Simulated time of an iteration; infinite if it does not fit."""
+        return self._result[0] if self.fits else float('inf')
+
+    @property
+    def peak_bytes(self) -> int:
+        """Simulated peak of near memory."""
+        return self._result[1]
+
+    @cached_property
+    def _result(self) -> tuple[float, int]:
+        return run(self.problem, self.course)
+
+
+def evaluate(problem: Problem, decision: Decision) -> Evaluation:
+    """Lays a decision out."""
+    return Evaluation(problem, lay_out(problem, decision))
 
 
 class Search:

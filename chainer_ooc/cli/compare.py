@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import Prediction, in_core, lower_bound_seconds, predict, problem_of, read_trace
+from chainer_ooc.problem import Verdict
 from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import Column, Table, percent, seconds
 

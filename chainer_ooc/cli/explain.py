@@ -10,18 +10,16 @@ import argparse
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute, changed
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import problem_of, read_trace
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import Decision, Problem, Verdict, can_leave, can_recompute, changed
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.schedule.chains import find_chains
 from chainer_ooc.schedule.course import lay_out
-from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.simulate.simulator import run as run_on_paper
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.trace import FeatureMap

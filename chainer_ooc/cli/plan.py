@@ -7,16 +7,16 @@ import time
 from pathlib import Path
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer, listing
 from chainer_ooc.cli.prediction import in_core, problem_of, read_trace
 from chainer_ooc.errors import OocError
+from chainer_ooc.plans.file import put_plan
+from chainer_ooc.plans.making import plan_within
+from chainer_ooc.plans.saved import SavedPlan, save_plan
+from chainer_ooc.problem import Verdict
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import seconds
-from chainer_ooc.schedule.plan import plan_within
-from chainer_ooc.schedule.plan_file import put_plan
-from chainer_ooc.schedule.saved import SavedPlan, save_plan
 
 HELP = 'plan for a trace, and write the plan to a file'
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.on_cuda import on_cuda
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, TraceFormatError
-from chainer_ooc.schedule.plan import Plan, make_plan
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer, listing
 from chainer_ooc.cli.prediction import (
@@ -24,6 +23,7 @@ from chainer_ooc.cli.prediction import (
     read_trace,
 )
 from chainer_ooc.cost.machine import machine_names, read_machine
+from chainer_ooc.problem import Verdict
 from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import percent, seconds
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainer_ooc.classify.verdict import Verdict, everything
-from chainer_ooc.cost.problem import Standing
+from chainer_ooc.problem import Standing, Verdict, everything
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.trace import Trace
 

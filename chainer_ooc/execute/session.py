@@ -39,7 +39,7 @@ from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.slots import array_in_slot
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import IterationStats
-from chainer_ooc.schedule.plan import Plan
+from chainer_ooc.plans.plan import Plan
 from chainer_ooc.trace import Trace
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend, Transfer
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Verdict
 from chainer_ooc.quantities import format_bytes
-from chainer_ooc.schedule.plan import Plan
 
 
 class Stretch:

@@ -26,13 +26,12 @@ from functools import cache, partial
 import numpy as np
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict, can_leave
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine, read_machine
 from chainer_ooc.cost.on_cuda import on_cuda
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.papers.pooch_chainer import as_pooch_has_it, without_scales
 from chainer_ooc.papers.published import PUBLISHED
+from chainer_ooc.problem import Problem, Standing, Verdict, can_leave
 from chainer_ooc.schedule.course import Course, lay_out
 from chainer_ooc.simulate.allocators.allocator import Allocator
 from chainer_ooc.simulate.allocators.events import events_of

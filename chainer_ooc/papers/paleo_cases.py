@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.classify.search import evaluate
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.ooc_paleo import (
@@ -26,9 +25,8 @@ from chainer_ooc.cost.ooc_paleo import (
     passes_of,
     vdnn_iteration,
 )
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.papers.laboratory import Laboratory
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.problem import Decision, Problem, Standing, Starts, Verdict
 
 #: How the time of an iteration is found.
 WAYS = ('formula', 'simulated')

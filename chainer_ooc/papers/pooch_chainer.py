@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from chainer_ooc.cost.machine import Machine
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Problem
 from chainer_ooc.trace import Trace
 
 #: Of what the driver shows of a device the pool takes so much.

@@ -23,17 +23,14 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from chainer_ooc.classify.decision import EARLY, Decision, Starts
 from chainer_ooc.classify.kinds import calls_of, made_by, steps_of
 from chainer_ooc.classify.policies import capacity, keep, pooch
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.search import Search
-from chainer_ooc.classify.verdict import Verdict, changed, everything, from_the_output
+from chainer_ooc.classify.search import Evaluation, Search, evaluate
 from chainer_ooc.cost.analytic import is_convolution
-from chainer_ooc.cost.problem import Problem
 from chainer_ooc.papers.pooch_chainer import blocks_of
-from chainer_ooc.schedule.course import Course
-from chainer_ooc.simulate.evaluate import Evaluation, evaluate
+from chainer_ooc.problem import EARLY, Decision, Problem, Starts, Verdict, changed, everything, from_the_output
+from chainer_ooc.schedule.course import Course, lay_out
 
 
 def swap_all_at_once(problem: Problem) -> Decision:
@@ -41,7 +38,7 @@ def swap_all_at_once(problem: Problem) -> Decision:
     decision = _decision(everything(problem.trace, problem.min_bytes))
     starts = [first for first, _ in blocks_of(problem.trace)]
     positions = {each.map: starts[max(0, bisect.bisect_right(starts, each.use) - 2)]
-                 for each in evaluate(problem, decision).course.swap_ins}
+                 for each in lay_out(problem, decision).swap_ins}
     return replace(decision, starts=Starts(positions=positions))
 
 
@@ -116,7 +113,7 @@ def put_off(problem: Problem, decision: Decision) -> Decision:
 
     One that cannot be in time starts as early as memory allows, as before.
     """
-    course = evaluate(problem, decision).course
+    course = lay_out(problem, decision)
     seconds = list(problem.costs.seconds)
     for position, calls in course.chains.calls_at.items():
         seconds[position] += sum(problem.costs.seconds[each] for each in calls)

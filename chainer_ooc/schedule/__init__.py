@@ -1,1 +1,1 @@
-"""When each swap-in may start, and whether a plan keeps within its budget."""
+"""A decision laid out: what runs again, what each position needs, and when each swap-in may start."""

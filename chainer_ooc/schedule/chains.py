@@ -19,8 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainer_ooc.classify.decision import Shared, is_shared
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.problem import Shared, Verdict, is_shared
 from chainer_ooc.trace import Trace
 
 

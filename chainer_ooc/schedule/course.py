@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainer_ooc.classify.decision import Decision, Shared
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem, Shared, Verdict
 from chainer_ooc.schedule.chains import Chains, find_chains
 from chainer_ooc.schedule.demand import Bytes, demand
 from chainer_ooc.schedule.swap_ins import SwapIn, schedule_swap_ins

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.cost.problem import Standing
+from chainer_ooc.problem import Standing, Verdict
 from chainer_ooc.schedule.chains import Chains, chain_peak_bytes, find_chains
 from chainer_ooc.trace import FeatureMap, Trace
 

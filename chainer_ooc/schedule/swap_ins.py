@@ -15,8 +15,7 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
-from chainer_ooc.classify.decision import Starts
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.problem import Starts, Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.demand import Bytes
 from chainer_ooc.trace import Trace

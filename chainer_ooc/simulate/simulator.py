@@ -29,8 +29,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Problem, Verdict
 from chainer_ooc.schedule.course import Course
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline

@@ -1,5 +1,7 @@
 """The trace of an iteration: its calls, the steps of its backward pass, its feature maps, and the order of malloc/free.
 
+Its JSON form is one object, versioned, with a table for each kind of row.
+
 Time is counted in *positions*: the forward calls are 0 .. F-1, the steps of backward F .. F+B-1. A feature map is one
 block of storage (P4), whoever sees it: an input or output that a function retains, an array that a function hides on
 itself (P5), or an output that nobody retains and that dies by itself. A life, from left to right::
@@ -14,10 +16,16 @@ Source: PoocH sections 4.1 and 4.2 (profiling); SuperNeurons 3.2 (liveness).
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Any
+
+from chainer_ooc.errors import TraceFormatError
+from chainer_ooc.trace.tables import Form, dump_table, load_table, typed
 
 VERSION = 6
+FORM = Form('trace', VERSION, TraceFormatError, 'write one with "chainer-ooc profile MODEL --save FILE"',
+            'record it again')
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,9 @@ class MemoryEvent:
     position: int
 
 
+_TABLES: dict[str, type[Any]] = {'calls': Call, 'steps': Step, 'maps': FeatureMap, 'events': MemoryEvent}
+
+
 @dataclass(frozen=True)
 class Trace:
     """A recorded iteration.
@@ -206,10 +217,10 @@ class Trace:
         return f'{self.calls[call].label}, backward of call {call}'
 
     def to_json(self) -> str:
-        """Returns the trace as JSON text; `from_json` gives an equal value."""
-        from chainer_ooc.trace import form
-
-        return form.dump(self)
+        """Returns the trace as JSON text, one row of a table per line; `from_json` gives an equal value."""
+        names = [item.name for item in fields(self) if item.name not in _TABLES and item.name != 'version']
+        return FORM.dump({name: getattr(self, name) for name in names},
+                         {name: dump_table(kind, getattr(self, name)) for name, kind in _TABLES.items()})
 
     @staticmethod
     def from_json(text: str) -> Trace:
@@ -218,6 +229,19 @@ class Trace:
         Raises:
             TraceFormatError: the text is no trace, or one of another version.
         """
-        from chainer_ooc.trace import form
+        return _trace(FORM.parse(text))
 
-        return form.load(text)
+    @staticmethod
+    def from_object(read: object) -> Trace:
+        """Makes a trace of JSON that is parsed already, as part of a larger file.
+
+        Raises:
+            TraceFormatError: it is no trace, or one of another version.
+        """
+        return _trace(FORM.check(read))
+
+
+def _trace(values: dict[str, Any]) -> Trace:
+    with FORM.reading():
+        values.update({name: load_table(kind, values[name]) for name, kind in _TABLES.items()})
+        return typed(Trace(**values))

@@ -13,7 +13,7 @@ from chainer_ooc.backends.arrays import Layout, flat_bytes, layout_of, root_of, 
 from chainer_ooc.backends.host import HostBackend, block
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.account import find
-from chainer_ooc.execute.storage.references import AttributePlace
+from chainer_ooc.execute.storage.slots import AttributeSlot
 from chainer_ooc.execute.storage.states import State
 
 RECORD = np.dtype([('a', 'u1'), ('b', '<f4'), ('c', '>i2', (3,))])
@@ -245,7 +245,7 @@ def hidden_family(residency, family):
         assert find(array) is storage
         setattr(holder, f'array{number}', array)
         expected[f'array{number}'] = seen(array, root)
-        storage.add_places(AttributePlace(holder, f'array{number}'))
+        storage.add_places(AttributeSlot(holder, f'array{number}'))
     return holder, storage, expected, weakref.ref(root)
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 HERE = str(pathlib.Path(__file__).parent)

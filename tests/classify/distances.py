@@ -13,7 +13,7 @@ from drawn_problems import problems
 from literal_problems import drawn, times_of_all
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.classify.search import evaluate
 
 
 def main(count=300, most_maps=5):

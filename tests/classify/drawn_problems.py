@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.problem import Problem, Standing
+from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 KINDS = ('convolution', 'normalisation', 'activation', 'dropout', 'pooling', 'branch')
@@ -107,6 +107,6 @@ def problems(draw, most_calls=24):
     costs = dataclasses.replace(
         measured(trace), latency_seconds=draw(st.sampled_from([0.0, 0.5])), drag=draw(st.sampled_from([0.0, 0.0, 0.7])))
     problem = Problem(trace, costs, Standing(draw(st.integers(0, 20)), draw(st.integers(0, 20))), AMPLE, 1)
-    least, most = (evaluate(problem, POLICIES[name].decide(problem)).course.floor_bytes
+    least, most = (lay_out(problem, POLICIES[name].decide(problem)).floor_bytes
                    for name in ('swap-all', 'keep'))
     return dataclasses.replace(problem, budget_bytes=draw(st.integers(least, max(least, most))))

@@ -1,11 +1,9 @@
 """Small iterations written out: a row for each call, for its step, and for each map. Links carry 1 byte per second."""
 import itertools
 
-from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.verdict import Verdict, can_recompute, everything
+from chainer_ooc.classify.search import evaluate
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.problem import Decision, Problem, Standing, Verdict, can_recompute, everything
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 SHORT = {Verdict.KEEP: 'K', Verdict.SWAP: 'S', Verdict.RECOMPUTE: 'R'}

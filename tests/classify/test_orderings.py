@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from literal_problems import drawn, literal_problem, times_of_all
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import can_leave, can_recompute
-from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import can_leave, can_recompute
 
 #: From slow to fast.
 ORDER = ('swap-all-naive', 'swap-all', 'swap-opt', 'pooch')

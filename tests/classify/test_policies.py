@@ -5,9 +5,8 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict, can_leave
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.problem import Problem, Standing, Verdict, can_leave
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 MB = 1_000_000

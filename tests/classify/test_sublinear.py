@@ -5,9 +5,9 @@ import pytest
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.sublinear import decide
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import Verdict
 
 KEEP, SWAP, RECOMPUTE = Verdict
 POLICY = POLICIES['sublinear']

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan, plan_within
+from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule.course import lay_out
-from chainer_ooc.schedule.plan import make_plan, plan_within
 from chainer_ooc.schedule.swap_ins import SwapIn
 
 KEEP, SWAP, RECOMPUTE = Verdict
@@ -116,7 +116,7 @@ def test_ten_decisions_are_equal(resnet):
 def test_a_decision_takes_few_evaluations(resnet, monkeypatch):
     from chainer_ooc.classify.policies import superneurons
     calls = []
-    monkeypatch.setattr(superneurons, 'evaluate', lambda *given, real=superneurons.evaluate: (
+    monkeypatch.setattr(superneurons, 'lay_out', lambda *given, real=superneurons.lay_out: (
         calls.append(given), real(*given))[1])
     POLICY.decide(resnet.problem(40_000))
     assert 2 < len(calls) <= 8

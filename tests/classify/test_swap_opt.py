@@ -4,13 +4,12 @@ import dataclasses
 import pytest
 from literal_problems import drawn, literal_problem, seconds_of, times_of_all
 
-from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.swap_opt import search, unhidden_swap_ins, unhidden_swap_outs
-from chainer_ooc.classify.verdict import everything
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import Decision, everything
 from chainer_ooc.schedule.course import lay_out
-from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Cause, Stream
 

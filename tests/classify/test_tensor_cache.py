@@ -7,10 +7,10 @@ import pytest
 from chainer_ooc.classify.kinds import made_by, segment_starts
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.tensor_cache import MEMORY_CENTRIC, RECOMPUTATIONS, SPEED_CENTRIC, decide_with
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule.course import lay_out
-from chainer_ooc.schedule.plan import make_plan
 from chainer_ooc.schedule.swap_ins import SwapIn
 
 KEEP, SWAP, RECOMPUTE = Verdict

@@ -7,15 +7,13 @@ import random
 
 import pytest
 
-from chainer_ooc.classify.decision import EARLY, WITH_THE_STEP_BEFORE, Decision, Starts
 from chainer_ooc.classify.policies import POLICIES, lms
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.classify.search import evaluate
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.schedule.plan import make_plan
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import EARLY, WITH_THE_STEP_BEFORE, Decision, Problem, Standing, Starts, Verdict
 from chainer_ooc.schedule.swap_ins import SwapIn
-from chainer_ooc.simulate.evaluate import evaluate
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP
@@ -248,7 +246,7 @@ def test_what_backward_never_reads_leaves_under_capacity():
 def test_capacity_tries_one_map_more_or_less_at_a_time_only_at_the_end(monkeypatch):
     from chainer_ooc.classify.policies import capacity
     tried = []
-    monkeypatch.setattr(capacity, 'evaluate', lambda *given: tried.append(given) or evaluate(*given))
+    monkeypatch.setattr(capacity, 'lay_out', lambda *given, real=capacity.lay_out: tried.append(given) or real(*given))
     found = chain([10] * 300, 1500)
     assert kept('capacity', found) == set(range(150, 300))
     assert len(tried) <= 10

@@ -5,10 +5,8 @@ map can be recomputed, a swap if it can leave.
 """
 import random
 
-from chainer_ooc.classify import verdict
-from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import Policy
-from chainer_ooc.classify.verdict import Verdict, can_leave
+from chainer_ooc.problem import Decision, Verdict, can_leave, verdict
 
 SWAP_ALL = 'swap-all'
 RECOMPUTE_ALL = 'recompute-all'

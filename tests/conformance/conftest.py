@@ -22,7 +22,7 @@ from chainer_ooc import backends  # noqa: E402
 from chainer_ooc.backends.base import Bandwidth  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
 from chainer_ooc.classify.policies import POLICIES  # noqa: E402
-from chainer_ooc.classify.verdict import Verdict  # noqa: E402
+from chainer_ooc.problem import Verdict  # noqa: E402
 
 chaos = importlib.import_module('chainer_ooc.backends.chaos') if importlib.util.find_spec(
     'chainer_ooc.backends.chaos') else None

@@ -16,7 +16,7 @@ from conformance_tables import FUNCTIONS, uncovered
 
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.problem import Verdict
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ Call i makes map i, which is retained, read by no later call, and read by the st
 So a map leaves when its layer ends, and its layer's step is the only one that waits for it.
 """
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.cost.ooc_paleo import passes_of
-from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Stream

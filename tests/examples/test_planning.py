@@ -13,8 +13,8 @@ import devices  # noqa: E402
 import planning  # noqa: E402
 
 from chainer_ooc.classify.policies import POLICIES  # noqa: E402
-from chainer_ooc.schedule.plan import make_plan  # noqa: E402
-from chainer_ooc.simulate.evaluate import evaluate  # noqa: E402
+from chainer_ooc.classify.search import evaluate  # noqa: E402
+from chainer_ooc.plans.making import make_plan  # noqa: E402
 from models.googlenet import GoogLeNet  # noqa: E402
 from models.resnet import ResNet, units_of  # noqa: E402
 from models.resnet50 import ResNet50  # noqa: E402

@@ -23,12 +23,11 @@ from ooc_training import Outcome, Training
 from random_operations import LOSSES, OPERATIONS
 
 import chainer_ooc
-from chainer_ooc.classify import verdict as verdicts
-from chainer_ooc.classify.decision import EARLY, WITH_THE_STEP_BEFORE, Decision
 from chainer_ooc.classify.policies import POLICIES, Policy
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
+from chainer_ooc.problem import EARLY, WITH_THE_STEP_BEFORE, Decision, Verdict
+from chainer_ooc.problem import verdict as verdicts
 
 PASSES = ('backward', 'twice', 'retain grad', 'loss scale', 'together', 'grad', 'double', 'none')
 MOMENTS = ('at once', 'before backward', 'after backward', 'next iteration')

@@ -7,9 +7,9 @@ import pytest
 from ooc_training import bits_of, ooc
 
 import chainer_ooc
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.functions import prototype
+from chainer_ooc.problem import Verdict
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 

@@ -13,9 +13,8 @@ from verdict_mixes import recompute_all
 
 import chainer_ooc
 from chainer_ooc.classify import policies
-from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.verdict import Verdict, everything
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.problem import Decision, Verdict, everything
 
 POLICIES = ('superneurons', 'tensor-cache', 'sublinear')
 SIZE = 32

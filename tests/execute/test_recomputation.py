@@ -10,9 +10,9 @@ from verdict_mixes import MIXES
 
 import chainer_ooc
 from chainer_ooc.backends import arrays
-from chainer_ooc.classify.verdict import Verdict, can_recompute
 from chainer_ooc.errors import LostMapError, RecomputeMismatchError
 from chainer_ooc.execute.functions import prototype
+from chainer_ooc.problem import Verdict, can_recompute
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 

@@ -19,7 +19,7 @@ from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.errors import PlanFormatError, PlanMismatchError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.schedule.plan_file import read_plans
+from chainer_ooc.plans.file import read_plans
 
 BUDGET = 10**9
 HERE = Path(__file__).resolve().parent

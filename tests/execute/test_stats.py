@@ -6,9 +6,9 @@ from ooc_networks import NETWORKS
 from ooc_training import POLICIES, SWAPPING, Training, ooc, train
 
 import chainer_ooc
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import TraceFormatError
 from chainer_ooc.execute.graphs.times import Times
+from chainer_ooc.problem import Verdict
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.model import VERSION
 

@@ -9,10 +9,10 @@ from ooc_training import Training, assert_same_bits, ooc, plain
 import chainer_ooc
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.states import State
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Stream

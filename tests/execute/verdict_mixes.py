@@ -6,9 +6,8 @@ the fixture `verdict_mixes`.
 import dataclasses
 import random
 
-from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.policies import Policy
-from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute, everything
+from chainer_ooc.problem import Decision, Starts, Verdict, can_leave, can_recompute, everything
 
 SEEDS = range(8)
 MIXES = ('recompute-all', *(f'mix-{seed}' for seed in SEEDS))

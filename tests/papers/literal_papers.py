@@ -1,6 +1,6 @@
 """Chains of layers written out: each call reads a map and makes the next one, each step reads its call's input."""
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.cost.machine import read_machine
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.papers.pooch_chainer import as_pooch_has_it, blocks_of, freed_with_blocks, pool_bytes, without_scales
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 

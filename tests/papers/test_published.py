@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 from literal_papers import chain_problem
 
-from chainer_ooc.classify.decision import EARLY, Decision, Starts
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.classify.search import evaluate
 from chainer_ooc.papers import published
 from chainer_ooc.papers.published import PUBLISHED
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.problem import EARLY, Decision, Starts, Verdict
+from chainer_ooc.schedule.course import lay_out
 
 LETTERS = {each.value[0]: each for each in Verdict}
 
@@ -22,7 +22,7 @@ def decision_of(verdicts):
 
 
 def starts(problem, decision):
-    return {each.map: each.start for each in evaluate(problem, decision).course.swap_ins}
+    return {each.map: each.start for each in lay_out(problem, decision).swap_ins}
 
 
 def test_what_fits_in_core_is_kept():
@@ -95,7 +95,7 @@ def test_a_map_that_cannot_be_held_while_it_is_made_again_stays_swapped(budget_b
 def test_what_a_chain_passes_does_not_stay():
     # both maps are made again for the first of the two steps, and the one below once more for its own
     problem = chain_problem(nbytes=[4, 4, 4, 4], budget_bytes=100)
-    chains = evaluate(problem, decision_of('krrk')).course.chains
+    chains = lay_out(problem, decision_of('krrk')).chains
     assert chains.calls_at == {5: (0, 1), 6: (0,)}
 
 

@@ -8,10 +8,8 @@ import dataclasses
 
 import pytest
 
-from chainer_ooc.classify.decision import Decision
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.problem import Decision, Problem, Standing, Verdict
 from chainer_ooc.schedule.chains import find_chains
 from chainer_ooc.schedule.course import lay_out
 

@@ -1,7 +1,7 @@
 """Where each map lies in near memory, and what each position needs. `|` marks the beginning of backward."""
 import pytest
 
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule.demand import Standing, demand, residency
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP

@@ -2,8 +2,7 @@
 import numpy as np
 import pytest
 
-from chainer_ooc.classify.decision import Starts
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.problem import Starts, Verdict
 from chainer_ooc.schedule.chains import find_chains
 from chainer_ooc.schedule.swap_ins import schedule_swap_ins
 

@@ -11,10 +11,8 @@ column for each second. Computations are shown by the digit of their position, c
 import dataclasses
 import string
 
-from chainer_ooc.classify.decision import EARLY, Decision
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.problem import EARLY, Decision, Problem, Standing, Verdict
 from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Stream

@@ -3,10 +3,8 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from chainer_ooc.classify.decision import Decision, Starts
-from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.problem import Decision, Problem, Standing, Starts, Verdict, can_leave, can_recompute
 from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 

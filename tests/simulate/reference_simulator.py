@@ -8,7 +8,7 @@ import enum
 import heapq
 from collections import deque
 
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule.chains import chain_peak_bytes
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
 

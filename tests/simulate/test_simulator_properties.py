@@ -7,7 +7,7 @@ from literal_iterations import make_problem, run_problem
 from random_problems import problems, problems_of_one_map
 from reference_simulator import reference
 
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.problem import Verdict
 from chainer_ooc.simulate.simulator import run, simulate
 from chainer_ooc.simulate.timeline import Cause, Stream
 

@@ -15,12 +15,10 @@ last the younger stays first, and what backward never reads always leaves.
 
 from collections.abc import Callable
 
-from chainer_ooc.classify.decision import EARLY, Decision
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import largest_fitting
-from chainer_ooc.classify.verdict import Verdict, changed, everything, from_the_output
-from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.problem import EARLY, Decision, Problem, Verdict, changed, everything, from_the_output
+from chainer_ooc.schedule.course import lay_out
 
 
 def decide(problem: Problem) -> Decision:
@@ -42,7 +40,8 @@ def keep_what_fits(problem: Problem, decision_of: Callable[[tuple[Verdict, ...]]
     def keeping(count: int) -> Decision:
         return decision_of(changed(swapped, latest_first[:count], Verdict.KEEP))
 
-    return keeping(largest_fitting(0, len(latest_first) + 1, lambda count: evaluate(problem, keeping(count)).fits))
+    return keeping(largest_fitting(0, len(latest_first) + 1, lambda count: (
+        lay_out(problem, keeping(count)).fits(problem.budget_bytes))))
 
 
 POLICY = Policy('capacity', 'what fits stays, from the output backwards; the rest comes in as memory allows', decide)

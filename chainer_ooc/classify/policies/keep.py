@@ -6,10 +6,8 @@ ResNet50's. It is the measure for every other policy: same bits, no transfer.
 Source: SuperNeurons 3.2 (liveness analysis).
 """
 
-from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem, Verdict
 
 
 def decide(problem: Problem) -> Decision:

@@ -21,12 +21,9 @@ from __future__ import annotations
 
 import math
 
-from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.search import largest_fitting
-from chainer_ooc.classify.verdict import Verdict, can_leave
-from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.classify.search import evaluate, largest_fitting
+from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave
 from chainer_ooc.trace import FeatureMap, Trace
 
 #: How many pairs of thresholds are tried.

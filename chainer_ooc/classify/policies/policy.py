@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chainer_ooc.classify.decision import Decision
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem
 
 
 @dataclass(frozen=True)

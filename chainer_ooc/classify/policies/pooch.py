@@ -29,13 +29,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import capacity, keep, swap_opt
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.search import Search
-from chainer_ooc.classify.verdict import Verdict, can_recompute, changed, everything
-from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import Evaluation, evaluate
+from chainer_ooc.classify.search import Evaluation, Search, evaluate
+from chainer_ooc.problem import Decision, Problem, Verdict, can_recompute, changed, everything
 from chainer_ooc.trace import Trace
 
 #: So many ratios are worked out anew before a map is chosen.

@@ -24,11 +24,9 @@ import math
 from collections.abc import Iterator
 from itertools import accumulate, product
 
-from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, can_recompute
-from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.classify.search import evaluate
+from chainer_ooc.problem import Decision, Problem, Verdict, can_recompute
 from chainer_ooc.trace import FeatureMap, Trace
 
 #: How finely sizes of segments are tried: a fourth root of two apart.

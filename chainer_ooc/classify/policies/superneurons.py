@@ -14,14 +14,12 @@ chain of recomputations leaves what it makes for the steps after, where memory a
 
 from __future__ import annotations
 
-from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.kinds import calls_of, made_by, steps_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import largest_fitting
-from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute, changed
 from chainer_ooc.cost.analytic import is_convolution
-from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave, can_recompute, changed
+from chainer_ooc.schedule.course import lay_out
 
 
 def decide(problem: Problem) -> Decision:
@@ -37,7 +35,7 @@ def decide(problem: Problem) -> Decision:
         return Decision(changed(rest, last, Verdict.KEEP), starts)
 
     return keeping(largest_fitting(0, len(movable) + 1, lambda count: (
-        evaluate(problem, keeping(count)).course.floor_bytes <= problem.budget_bytes)))
+        lay_out(problem, keeping(count)).floor_bytes <= problem.budget_bytes)))
 
 
 def _verdicts_of_the_rest(problem: Problem) -> tuple[Verdict, ...]:

@@ -7,11 +7,9 @@ simulated, and where swap-ins with the step before (`swap_all_naive`) make the i
 Source: PoocH 4.3; the comparison is ours.
 """
 
-from chainer_ooc.classify.decision import EARLY, WITH_THE_STEP_BEFORE, Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import everything
-from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.classify.search import evaluate
+from chainer_ooc.problem import EARLY, WITH_THE_STEP_BEFORE, Decision, Problem, everything
 
 
 def decide(problem: Problem) -> Decision:

@@ -3,10 +3,8 @@
 Source: PoocH 5.1, "swap-all (w/o scheduling)".
 """
 
-from chainer_ooc.classify.decision import WITH_THE_STEP_BEFORE, Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import everything
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import WITH_THE_STEP_BEFORE, Decision, Problem, everything
 
 
 def decide(problem: Problem) -> Decision:

@@ -29,12 +29,10 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from chainer_ooc.classify.decision import Decision
 from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search, Verdicts
-from chainer_ooc.classify.verdict import Verdict, changed, everything, from_the_output
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem, Verdict, changed, everything, from_the_output
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Cause, Stream, Timeline
 

@@ -34,12 +34,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chainer_ooc.classify.decision import Decision, Shared, Starts
 from chainer_ooc.classify.kinds import is_checkpoint, made_by, segment_starts, steps_of
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, can_leave, can_recompute
-from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.problem import Decision, Problem, Shared, Starts, Verdict, can_leave, can_recompute
+from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.trace import FeatureMap, Trace
 
 COST_AWARE, SPEED_CENTRIC, MEMORY_CENTRIC = RECOMPUTATIONS = 'cost-aware', 'speed-centric', 'memory-centric'
@@ -132,7 +130,7 @@ class _Replay:
         return bool(made)
 
     def _lay_out(self) -> None:
-        course = evaluate(self.problem, self.decision()).course
+        course = lay_out(self.problem, self.decision())
         self.need = course.need.copy()
         self._restored = course.chains.restored
         end = self.trace.positions
@@ -147,7 +145,7 @@ class _Replay:
 def _cheap_segments(problem: Problem, verdicts: tuple[Verdict, ...]) -> frozenset[int]:
     """The maps of the segments that keep within what the largest single layer needs."""
     trace = problem.trace
-    chains = evaluate(problem, Decision(verdicts, shares_chains=True)).course.chains
+    chains = lay_out(problem, Decision(verdicts, shares_chains=True)).chains
     largest_bytes = _largest_layer_bytes(trace)
     segments: dict[int, set[int]] = {}
     for map_id, position in enumerate(chains.restored):

@@ -19,11 +19,9 @@ ours. The simulator treats a mapped map as one that is swapped in by a copy that
 costs in the middle of a step it does not know.
 """
 
-from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.policies.capacity import keep_what_fits
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem, Starts, Verdict
 
 #: The system is told of a map so many steps before it is read: it costs none of the budget, and pages that come too
 #: early are the first to go again.

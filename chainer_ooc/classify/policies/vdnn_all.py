@@ -9,10 +9,8 @@ Source: OOC-Paleo 2.1 and 3.4. What differs: a swap-in for which there is no mem
 a swap-out starts after the layer that reads the map last, not beside it (see `execute.iteration`).
 """
 
-from chainer_ooc.classify.decision import WITH_THE_STEP_BEFORE, Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import everything
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import WITH_THE_STEP_BEFORE, Decision, Problem, everything
 
 
 def decide(problem: Problem) -> Decision:

@@ -10,12 +10,10 @@ Source: OOC-Paleo 2.1 and 3.4 for the schedule; the variant is of the vDNN paper
 as in vdnn-all; a swap-in with no convolution before its use starts when backward begins.
 """
 
-from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.kinds import steps_of
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, can_leave
 from chainer_ooc.cost.analytic import is_convolution
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave
 
 
 def decide(problem: Problem) -> Decision:

@@ -8,10 +8,8 @@ is taken away; that is the schedule which PoocH 5.1 measures as "w/o scheduling"
 and its heuristics for memory are left out.
 """
 
-from chainer_ooc.classify.decision import WITH_THE_STEP_BEFORE, Decision
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import everything
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import WITH_THE_STEP_BEFORE, Decision, Problem, everything
 
 
 def decide(problem: Problem) -> Decision:

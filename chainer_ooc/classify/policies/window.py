@@ -30,11 +30,9 @@ from collections import Counter
 import numpy as np
 import numpy.typing as npt
 
-from chainer_ooc.classify.decision import Decision, Starts
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict, everything
-from chainer_ooc.cost.problem import Problem
-from chainer_ooc.simulate.evaluate import evaluate
+from chainer_ooc.problem import Decision, Problem, Starts, Verdict, everything
+from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.trace import FeatureMap
 
 
@@ -92,7 +90,7 @@ def _uses(problem: Problem, swapped: tuple[Verdict, ...]) -> list[tuple[int, int
 
 def _others(problem: Problem, swapped: tuple[Verdict, ...]) -> npt.NDArray[np.int64]:
     """Bytes at each position beside the maps that may leave and come back."""
-    others: npt.NDArray[np.int64] = evaluate(problem, Decision(swapped)).course.need.copy()
+    others: npt.NDArray[np.int64] = lay_out(problem, Decision(swapped)).need.copy()
     for each in problem.trace.maps:
         if swapped[each.id] is not Verdict.SWAP or not each.backward_uses:
             continue

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.classify.verdict import COPIED_BYTES
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.other_threads import other_threads
 from chainer_ooc.execute.storage.reentry import runs_functions
 from chainer_ooc.execute.storage.slots import Array, owners_of
+from chainer_ooc.problem import COPIED_BYTES
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
           np.random.RandomState, np.random.Generator)

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.classify.verdict import COPIED_BYTES
 from chainer_ooc.errors import LostMapError, RecomputeMismatchError
 from chainer_ooc.execute.functions.prototype import Prototype, believe
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.slots import Array, array_of, hidden_slots
 from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.problem import COPIED_BYTES
 
 _SERIAL = itertools.count()
 

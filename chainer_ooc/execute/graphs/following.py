@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chainer_ooc.config import Settings
-from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graphs import Graph, Graphs
 from chainer_ooc.execute.graphs.orders import NO_ORDERS
@@ -19,6 +18,7 @@ from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.problem import Standing
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 

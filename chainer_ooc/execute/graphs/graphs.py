@@ -18,16 +18,16 @@ from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs.orders import Orders, give_orders
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times, Timing
 from chainer_ooc.execute.recording.expected import Models
-from chainer_ooc.schedule.plan import Plan, plan_within
+from chainer_ooc.plans.making import plan_within
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.trace import Call, Trace
 from chainer_ooc.trace.scaling import scale
 

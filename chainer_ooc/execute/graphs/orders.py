@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from chainer_ooc.classify.decision import Shared
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.schedule.plan import Plan
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Shared, Verdict
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Trace
 

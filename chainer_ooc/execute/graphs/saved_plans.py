@@ -13,9 +13,9 @@ from chainer_ooc.config import Settings
 from chainer_ooc.errors import PlanFormatError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.recording.recorder import versions
-from chainer_ooc.schedule.plan import Plan
-from chainer_ooc.schedule.plan_file import put_plan, read_plans
-from chainer_ooc.schedule.saved import Terms, check_plan, save_plan
+from chainer_ooc.plans.file import put_plan, read_plans
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.plans.saved import Terms, check_plan, save_plan
 from chainer_ooc.trace import Trace
 
 

@@ -18,7 +18,6 @@ from typing import Any
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
-from chainer_ooc.cost.problem import Standing
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graphs import Graph
@@ -30,6 +29,7 @@ from chainer_ooc.execute.recording.registration import can_leave, name_of
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.problem import Standing
 from chainer_ooc.trace import Step
 
 #: What no account knows is rounded up to a part of the budget, one of so many.

@@ -15,13 +15,13 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.classify.decision import is_shared
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.functions.recipe import Recipe
 from chainer_ooc.execute.memory.late_recipes import write_afterwards
 from chainer_ooc.execute.memory.transit import Transit
 from chainer_ooc.execute.storage.slots import Array
 from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.problem import is_shared
 
 _ADVICE = ('the next iteration plans for this use. To go on now raise chainer.config.ooc_budget, or use policy '
            "'swap-all', whose maps can be read as long as their graph lives")

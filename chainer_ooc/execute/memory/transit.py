@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Protocol
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, Transfer
-from chainer_ooc.classify.decision import Shared
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.functions.recipe import Change
@@ -29,6 +28,7 @@ from chainer_ooc.execute.storage.slots import Array
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.problem import Shared
 
 
 class Source(Protocol):

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.cost.problem import Standing
 from chainer_ooc.execute.recording.expected import Expected, Used
 from chainer_ooc.execute.storage.slots import array_of
+from chainer_ooc.problem import Standing
 
 
 @dataclass(frozen=True)

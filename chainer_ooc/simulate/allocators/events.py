@@ -31,8 +31,7 @@ import heapq
 from collections import defaultdict
 from dataclasses import dataclass
 
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.cost.problem import Problem
+from chainer_ooc.problem import Problem, Verdict
 from chainer_ooc.schedule.course import Course
 from chainer_ooc.schedule.demand import residency
 from chainer_ooc.simulate.timeline import Stream, Task, Timeline

@@ -7,10 +7,8 @@ import dataclasses
 
 import pytest
 
-from chainer_ooc.classify.decision import WITH_THE_STEP_BEFORE, Decision
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.problem import WITH_THE_STEP_BEFORE, Decision, Problem, Standing, Verdict
 from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.simulate.allocators import events_of
 from chainer_ooc.simulate.simulator import simulate

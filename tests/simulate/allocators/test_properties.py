@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainer_ooc.classify.decision import Decision, Starts
-from chainer_ooc.classify.verdict import Verdict, can_recompute
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.cost.problem import Problem, Standing
+from chainer_ooc.problem import Decision, Problem, Standing, Starts, Verdict, can_recompute
 from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.simulate.allocators import (
     BestFitPool,

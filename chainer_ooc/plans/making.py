@@ -1,72 +1,20 @@
-"""A plan: what happens to each feature map, when its swap-in starts, and what the simulator expects of it."""
+"""Makes plans: a policy decides, its decision is laid out, and it is simulated or refused with a budget that works."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.verdict import Verdict
-from chainer_ooc.cost.problem import Problem
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.schedule.chains import Chains
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Problem
 from chainer_ooc.schedule.course import Course, lay_out
-from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.simulate.simulator import run
 
 #: What users are told to add to a named floor, and how far apart the budgets are that `plan_within` tries.
 MARGIN = 1.02
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What execution follows for one graph.
-
-    Attributes:
-        policy: its name.
-        budget_bytes: what it keeps within.
-        verdicts: one for each feature map of the trace.
-        leaves: for each map, the position after which it leaves if it is swapped.
-        swap_ins: in the order in which they start, which is the order of their uses.
-        chains: what runs again, and when.
-        synchronous: copies that have begun are waited for at the end of each call and step.
-        mapped: swapped maps are read where they are, see `Decision`.
-        peak_bytes: predicted peak of near memory.
-        seconds: predicted time of an iteration.
-    """
-
-    policy: str
-    budget_bytes: int
-    verdicts: tuple[Verdict, ...]
-    leaves: tuple[int, ...]
-    swap_ins: tuple[SwapIn, ...]
-    chains: Chains
-    synchronous: bool
-    mapped: bool
-    peak_bytes: int
-    seconds: float
-
-    def count(self, verdict: Verdict) -> int:
-        """Number of feature maps with this verdict."""
-        return self.verdicts.count(verdict)
-
-    def to_json(self) -> str:
-        """Returns the plan as JSON text; `from_json` gives an equal value."""
-        from chainer_ooc.schedule import form
-
-        return form.dump(self)
-
-    @staticmethod
-    def from_json(text: str) -> Plan:
-        """Reads what `to_json` wrote.
-
-        Raises:
-            PlanFormatError: the text is no plan, or one of another version.
-        """
-        from chainer_ooc.schedule import form
-
-        return form.load(text)
 
 
 def make_plan(policy: Policy, problem: Problem) -> Plan:

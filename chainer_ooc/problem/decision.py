@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from chainer_ooc.classify.verdict import Verdict
+from chainer_ooc.problem.verdict import Verdict
 
 #: Whether what a chain of recomputations makes stays for the steps after: all of it, nothing, or the maps of these ids.
 Shared = bool | frozenset[int]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from chainer_ooc.errors import PlanMismatchError
+from chainer_ooc.plans.plan import Plan
 from chainer_ooc.quantities import format_bytes
-from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.trace import Trace
 
 

@@ -14,9 +14,9 @@ from dataclasses import asdict
 from typing import Any
 
 from chainer_ooc.errors import OocError, PlanFormatError
-from chainer_ooc.schedule import form as plan_form
-from chainer_ooc.schedule.saved import SavedPlan, Terms
-from chainer_ooc.trace import form as trace_form
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.plans.saved import SavedPlan, Terms
+from chainer_ooc.trace import Trace
 from chainer_ooc.trace.tables import Form, typed
 
 VERSION = 1
@@ -28,7 +28,7 @@ _writing = threading.Lock()
 def dump_plans(plans: list[SavedPlan]) -> str:
     """Returns the text of a file."""
     entries = [f'{{"terms": {json.dumps(asdict(each.terms))},\n "metered": {json.dumps(each.metered)},\n "plan": '
-               f'{plan_form.dump(each.plan).rstrip()},\n "trace": {trace_form.dump(each.trace).rstrip()}}}'
+               f'{each.plan.to_json().rstrip()},\n "trace": {each.trace.to_json().rstrip()}}}'
                for each in plans]
     return FORM.dump({}, {'plans': '[' + ',\n'.join(entries) + ']'})
 
@@ -96,7 +96,7 @@ def _replace(path: str, text: str) -> None:
 
 def _saved(terms: dict[str, Any], metered: bool, plan: object, trace: object) -> SavedPlan:
     saved = typed(SavedPlan(
-        typed(Terms(**terms)), plan_form.from_object(plan), trace_form.from_object(trace), metered))
+        typed(Terms(**terms)), Plan.from_object(plan), Trace.from_object(trace), metered))
     maps, calls = len(saved.trace.maps), len(saved.trace.calls)
     if saved.terms.graph != saved.trace.fingerprint:
         raise ValueError('a plan whose terms and trace are of two graphs')

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.schedule import plan as plans
+from chainer_ooc.plans import making
+from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
@@ -53,7 +52,7 @@ def problem_of(trace, standing, budget_bytes):
 
 
 def make_plan(policy, trace, standing, budget_bytes):
-    return plans.make_plan(policy, problem_of(trace, standing, budget_bytes))
+    return making.make_plan(policy, problem_of(trace, standing, budget_bytes))
 
 
 def floor_of(policy, trace, standing):

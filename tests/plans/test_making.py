@@ -7,14 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from chainer_ooc.classify.decision import EARLY as SOON
-from chainer_ooc.classify.decision import WITH_THE_STEP_BEFORE
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.cost.problem import Problem, Standing
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.schedule import plan as plans
+from chainer_ooc.plans import making
+from chainer_ooc.problem import EARLY as SOON
+from chainer_ooc.problem import WITH_THE_STEP_BEFORE, Problem, Standing, Verdict
 from chainer_ooc.schedule.chains import find_chains
 from chainer_ooc.schedule.swap_ins import SwapIn, schedule_swap_ins
 
@@ -24,7 +22,7 @@ NOTHING = Standing(0, 0)
 
 
 def make_plan(policy, trace, standing, budget_bytes, min_bytes):
-    return plans.make_plan(policy, Problem(trace, measured(trace), standing, budget_bytes, min_bytes))
+    return making.make_plan(policy, Problem(trace, measured(trace), standing, budget_bytes, min_bytes))
 
 
 @pytest.fixture

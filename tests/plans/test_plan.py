@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainer_ooc.classify.verdict import Verdict
 from chainer_ooc.errors import PlanFormatError
+from chainer_ooc.plans.plan import VERSION, Plan
+from chainer_ooc.problem import Verdict
 from chainer_ooc.schedule.chains import Chains
-from chainer_ooc.schedule.form import VERSION
-from chainer_ooc.schedule.plan import Plan
 from chainer_ooc.schedule.swap_ins import SwapIn
 
 NUMBERS = st.integers(-1, 2**62)

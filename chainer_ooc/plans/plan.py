@@ -1,0 +1,121 @@
+"""A plan: what happens to each feature map, when its swap-in starts, and what the simulator expects of it.
+
+Its JSON form has what is true of the whole, and a row for each feature map, each swap-in and each chain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from chainer_ooc.errors import PlanFormatError
+from chainer_ooc.problem import Shared, Verdict
+from chainer_ooc.schedule.chains import Chains
+from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.trace.tables import Form, dump_table, load_table, typed
+
+VERSION = 2
+FORM = Form('plan', VERSION, PlanFormatError, 'write one with "chainer-ooc plan TRACE --save FILE"', 'plan again')
+_HEAD = ('policy', 'budget_bytes', 'synchronous', 'mapped', 'peak_bytes', 'seconds')
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """What a plan says about one feature map; see `Plan` and `Chains`."""
+
+    verdict: str
+    leave: int
+    uses: tuple[int, ...]
+    restored: int
+
+
+@dataclass(frozen=True)
+class ChainRow:
+    """The calls that run again before a step."""
+
+    position: int
+    calls: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What execution follows for one graph.
+
+    Attributes:
+        policy: its name.
+        budget_bytes: what it keeps within.
+        verdicts: one for each feature map of the trace.
+        leaves: for each map, the position after which it leaves if it is swapped.
+        swap_ins: in the order in which they start, which is the order of their uses.
+        chains: what runs again, and when.
+        synchronous: copies that have begun are waited for at the end of each call and step.
+        mapped: swapped maps are read where they are, see `Decision`.
+        peak_bytes: predicted peak of near memory.
+        seconds: predicted time of an iteration.
+    """
+
+    policy: str
+    budget_bytes: int
+    verdicts: tuple[Verdict, ...]
+    leaves: tuple[int, ...]
+    swap_ins: tuple[SwapIn, ...]
+    chains: Chains
+    synchronous: bool
+    mapped: bool
+    peak_bytes: int
+    seconds: float
+
+    def count(self, verdict: Verdict) -> int:
+        """Number of feature maps with this verdict."""
+        return self.verdicts.count(verdict)
+
+    def to_json(self) -> str:
+        """Returns the plan as JSON text, one row of a table per line; `from_json` gives an equal value."""
+        chains = self.chains
+        maps = [MapRow(verdict.value, leave, uses, restored) for verdict, leave, uses, restored in zip(
+            self.verdicts, self.leaves, chains.uses, chains.restored, strict=True)]
+        calls = [ChainRow(position, row) for position, row in sorted(chains.calls_at.items())]
+        return FORM.dump({**{name: getattr(self, name) for name in _HEAD}, 'shares_chains': _listed(chains.shared)},
+                         {'maps': dump_table(MapRow, maps), 'swap_ins': dump_table(SwapIn, self.swap_ins),
+                          'chains': dump_table(ChainRow, calls)})
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            PlanFormatError: the text is no plan, or one of another version.
+        """
+        return _plan(FORM.parse(text))
+
+    @staticmethod
+    def from_object(read: object) -> Plan:
+        """Makes a plan of JSON that is parsed already, as part of a larger file.
+
+        Raises:
+            PlanFormatError: it is no plan, or one of another version.
+        """
+        return _plan(FORM.check(read))
+
+
+def _listed(shared: Shared) -> bool | list[int]:
+    return shared if isinstance(shared, bool) else sorted(shared)
+
+
+def _shared(read: object) -> Shared:
+    if isinstance(read, list) and all(type(each) is int for each in read):
+        return frozenset(read)
+    if not isinstance(read, bool):
+        raise TypeError(f'shares_chains is {read!r}, not true, false or a list of maps')
+    return read
+
+
+def _plan(values: dict[str, Any]) -> Plan:
+    with FORM.reading():
+        maps = load_table(MapRow, values.pop('maps'))
+        calls = load_table(ChainRow, values.pop('chains'))
+        chains = typed(Chains({row.position: row.calls for row in calls}, tuple(row.uses for row in maps),
+                              tuple(row.restored for row in maps), _shared(values.pop('shares_chains'))))
+        return typed(Plan(
+            verdicts=tuple(Verdict(row.verdict) for row in maps), leaves=tuple(row.leave for row in maps),
+            swap_ins=load_table(SwapIn, values.pop('swap_ins')), chains=chains, **values))

@@ -1,0 +1,8 @@
+"""What the tests of plans share."""
+import pytest
+from literal_traces import make_trace
+
+
+@pytest.fixture(scope='session')
+def trace_of():
+    return make_trace
