@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from chainer_ooc import fork
 from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.version import __version__
 
 if TYPE_CHECKING:
     from chainer_ooc.execute.tally import IterationStats
     from chainer_ooc.plans.plan import Plan
     from chainer_ooc.trace import Trace
 
-__version__ = '0.1.0.dev0'
-__all__ = ['plan', 'policies', 'reset', 'stats', 'trace']
+__all__ = ['__version__', 'plan', 'policies', 'reset', 'stats', 'trace']
 
 fork.install()
 

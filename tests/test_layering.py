@@ -24,7 +24,7 @@ MAY_IMPORT = {
     'classify': {'trace', 'cost', 'problem', 'schedule', 'simulate', 'errors', 'quantities'},
     'schedule': {'trace', 'cost', 'problem', 'errors', 'quantities'},
     'plans': {'trace', 'cost', 'problem', 'schedule', 'simulate', 'classify', 'errors', 'quantities'},
-    'record': {'trace', 'backends', 'errors', 'quantities'},
+    'record': {'trace', 'backends', 'version', 'errors', 'quantities'},
     'backends': {'config', 'errors', 'quantities'},
     'execute': {'record', 'trace', 'cost', 'problem', 'simulate', 'classify', 'schedule', 'plans', 'backends',
                 'config', 'errors', 'quantities'},

@@ -57,7 +57,7 @@ def versions() -> dict[str, str]:
     """Of all that has a say in what an iteration does."""
     import chainer
 
-    import chainer_ooc
+    from chainer_ooc import version as chainer_ooc
 
     return {'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version(),
             'chainer_ooc': chainer_ooc.__version__}
