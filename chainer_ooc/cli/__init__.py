@@ -7,17 +7,22 @@ this package is imported when it runs, so that ``--help`` and a broken environme
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, simulate, tables
+from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, simulate
 from chainer_ooc.cli.answer import Answer, message
 from chainer_ooc.errors import OocError
 
 COMMANDS = {'doctor': doctor, 'profile': profile, 'simulate': simulate, 'plan': plan, 'compare': compare,
-            'explain': explain, 'tables': tables, 'policies': policies}
+            'explain': explain}
+if importlib.util.find_spec('chainer_ooc.papers') is not None:  # a copy without that room has all other commands
+    from chainer_ooc.cli import tables
+    COMMANDS['tables'] = tables
+COMMANDS['policies'] = policies
 
 __all__ = ['main']
 

@@ -16,9 +16,8 @@ from chainer_ooc.cli.answer import Answer, message
 from chainer_ooc.cli.model import example_module
 from chainer_ooc.cli.profile import trace_of
 from chainer_ooc.errors import OocError
-from chainer_ooc.papers import TABLES, Entry, PaperTable
+from chainer_ooc.papers import TABLES, Entry, PaperTable, plot, presentation
 from chainer_ooc.papers.laboratory import Laboratory, Size
-from chainer_ooc.report import paper_plot, paper_tables
 from chainer_ooc.trace import Trace
 
 HELP = "the papers' tables, ours beside theirs"
@@ -45,9 +44,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     for each in made if arguments.out is not None else ():
         _write(arguments.out, each)
     rows = [row for each in made for row in each.rows]
-    facts = {'tables': [paper_tables.values(each) for each in made],
-             **paper_tables.score_values(paper_tables.score(rows))}
-    return Answer(facts, [paper_tables.present(each) for each in made], _closing(made, arguments.out))
+    facts = {'tables': [presentation.values(each) for each in made],
+             **presentation.score_values(presentation.score(rows))}
+    return Answer(facts, [presentation.present(each) for each in made], _closing(made, arguments.out))
 
 
 def _chosen(paper: str | None, figure: str | None) -> list[Entry]:
@@ -73,7 +72,7 @@ def _make(entries: Sequence[Entry], laboratory: Laboratory) -> list[PaperTable]:
     made = []
     with Bar(entries, desc='tables', disable=None, leave=False, unit='table') as bar:
         for each in bar:
-            bar.set_description(paper_tables.heading(each.paper, each.figure))
+            bar.set_description(presentation.heading(each.paper, each.figure))
             made.append(each.make(laboratory))
     return made
 
@@ -115,14 +114,14 @@ def _prepare(folder: Path) -> None:
 
 
 def _write(folder: Path, table: PaperTable) -> None:
-    stem = paper_tables.file_stem(table.paper, table.figure)
-    shown = paper_tables.present(table)
-    texts = {'md': shown.to_markdown(), 'json': json.dumps(paper_tables.values(table), indent=2)}
+    stem = presentation.file_stem(table.paper, table.figure)
+    shown = presentation.present(table)
+    texts = {'md': shown.to_markdown(), 'json': json.dumps(presentation.values(table), indent=2)}
     try:
         for suffix, content in texts.items():
             (folder / f'{stem}.{suffix}').write_text(content + '\n', encoding='utf-8')
-        if paper_plot.drawable(table):
-            paper_plot.draw_paper_table(table, folder / f'{stem}.png')
+        if plot.drawable(table):
+            plot.draw_paper_table(table, folder / f'{stem}.png')
     except OSError as error:
         raise OocError(f'cannot write {stem} to {folder}: {message(error)}; name another folder with --out') from None
 
@@ -130,8 +129,8 @@ def _write(folder: Path, table: PaperTable) -> None:
 def _closing(made: Sequence[PaperTable], folder: Path | None) -> list[str]:
     """A line for each paper, one for all, and where the files are."""
     papers = dict.fromkeys(each.paper for each in made)
-    lines = [paper_tables.summary(paper_tables.score(row for each in made if each.paper == paper for row in each.rows),
+    lines = [presentation.summary(presentation.score(row for each in made if each.paper == paper for row in each.rows),
                                   paper) for paper in papers]
     if len(papers) > 1:
-        lines.append(paper_tables.summary(paper_tables.score(row for each in made for row in each.rows), 'all'))
+        lines.append(presentation.summary(presentation.score(row for each in made for row in each.rows), 'all'))
     return [*lines, *([f'written to {folder}'] if folder is not None else [])]

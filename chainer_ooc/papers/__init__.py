@@ -1,7 +1,20 @@
 """The papers' tables, ours beside theirs, in one explicit registry.
 
-`stated` is what the papers say, the modules named after papers run a `Laboratory` and put its figures beside that, and
-`comparison` says how far the two are apart. Nothing here measures a machine, and nothing is fitted to what is stated.
+Nothing here measures a machine, and nothing is fitted to what is stated. All that only these tables need is in this
+room, and training needs nothing of it. The files, in the order of the data:
+
+    stated                                      what the papers say
+    comparison                                  a row: what is stated, ours, and how far the two are apart
+    extrapolation                               the iteration at any size, from recordings at two small ones
+    pooch_chainer, published                    PoocH's Chainer and policies, by the program of its authors
+    laboratory                                  a network, a size, a machine and a policy give a time, or a refusal
+    sweeps, optimizations                       what several tables ask: over sizes and policies; of each optimization
+    pooch, pooch_2018, pooch_speeds, window_va  the tables of PoocH's two papers and of Window+VA
+    layers, layer_networks, layer_memory        SuperNeurons' own way to count memory, layer by layer
+    superneurons                                its tables
+    littles_law, paleo_formulas, paleo_cases    OOC-Paleo's equations, and what they and the simulator say to a case
+    ooc_paleo                                   its tables
+    presentation, plot                          a table as text, Markdown and JSON; as bars
 """
 
 from __future__ import annotations

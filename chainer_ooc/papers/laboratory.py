@@ -29,6 +29,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine, read_machine
 from chainer_ooc.cost.on_cuda import on_cuda
+from chainer_ooc.papers.extrapolation import extrapolate
 from chainer_ooc.papers.pooch_chainer import as_pooch_has_it, without_scales
 from chainer_ooc.papers.published import PUBLISHED
 from chainer_ooc.problem import Problem, Standing, Verdict, can_leave
@@ -42,7 +43,6 @@ from chainer_ooc.simulate.allocators.virtual import VirtualAllocator
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Timeline
 from chainer_ooc.trace import Trace
-from chainer_ooc.trace.extrapolation import extrapolate
 
 Size = int | tuple[int, ...]
 

@@ -16,7 +16,8 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.search import evaluate
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine
-from chainer_ooc.cost.ooc_paleo import (
+from chainer_ooc.papers.laboratory import Laboratory
+from chainer_ooc.papers.paleo_formulas import (
     Iteration,
     Pass,
     capacity_iteration,
@@ -25,7 +26,6 @@ from chainer_ooc.cost.ooc_paleo import (
     passes_of,
     vdnn_iteration,
 )
-from chainer_ooc.papers.laboratory import Laboratory
 from chainer_ooc.problem import Decision, Problem, Standing, Starts, Verdict
 
 #: How the time of an iteration is found.

@@ -7,7 +7,7 @@ import chainer_ooc  # noqa: F401, before chainer
 import pytest
 
 from chainer_ooc.cli import tables
-from chainer_ooc.trace.extrapolation import extrapolate, structure
+from chainer_ooc.papers.extrapolation import extrapolate, structure
 from models.densenet import DenseNet
 from models.googlenet import GoogLeNet
 from models.papers import PAPER_NETWORKS, PaperNetwork

@@ -11,7 +11,7 @@ So a network that no memory here could hold is known to the byte. What a recordi
 says nothing about another size or machine; it is left out, and `cost.analytic` puts other figures in its place. Of
 several sizes, such as the height and the length of a video, one is extrapolated after the other.
 
-`scaling.scale` differs: it has one recording, keeps what was measured, and errs on the safe side.
+`trace.scaling.scale` differs: it has one recording, keeps what was measured, and errs on the safe side.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from chainer_ooc.papers.comparison import PaperTable, Row
+from chainer_ooc.papers.presentation import heading
 from chainer_ooc.report.figure import BLUE, GREY, ORANGE, new_figure, save, tidy
-from chainer_ooc.report.paper_tables import heading
 
 #: Okabe and Ito's colours with hatches that tell them apart in grey.
 _LOOKS = ((GREY, ''), (ORANGE, '//'), (BLUE, '..'), ('#009E73', 'xx'), ('#CC79A7', '\\\\'), ('#E69F00', '++'))

@@ -3,8 +3,8 @@ import dataclasses
 
 import pytest
 
+from chainer_ooc.papers.extrapolation import ExtrapolationError, extrapolate, structure
 from chainer_ooc.trace import Call, FeatureMap, MemoryEvent, Step, Trace
-from chainer_ooc.trace.extrapolation import ExtrapolationError, extrapolate, structure
 
 
 def recorded(batch, side=8, label='ReLU', seconds=0.5):

@@ -10,7 +10,7 @@ So a map leaves when its layer ends, and its layer's step is the only one that w
 """
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.cost.ooc_paleo import passes_of
+from chainer_ooc.papers.paleo_formulas import passes_of
 from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.schedule.course import lay_out
 from chainer_ooc.simulate.simulator import simulate

@@ -4,7 +4,7 @@ The paper's symbols and ours::
 
     T_proc(l), T_swap(l)       Pass.seconds[l], Pass.swap_seconds[l]
     NMCa, Calayers, Tcatch     capacity, kept_layers, catch_seconds
-    ProcTh, ProcL, SwapinTh    as in `cost.littles_law`
+    ProcTh, ProcL, SwapinTh    as in `littles_law`
 
 Backward is divided into *sections*. One begins when a layer begins, and ends when the layer after it may begin::
 
@@ -15,7 +15,7 @@ Backward is divided into *sections*. One begins when a layer begins, and ends wh
 The layers of a backward pass are counted here in the order in which it meets them, so that what the paper calls layer
 l-1 is the next one.
 
-The simulator is the judge of these formulas (tests/cost): they are exact where their assumptions hold, and bounds
+The simulator is the judge of these formulas (tests/papers): they are exact where their assumptions hold, and bounds
 where not. What they leave out: computations run again, branches (a layer needs no data but its own), scratch memory,
 and that copies slow a computation down.
 
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.cost.littles_law import concurrency
+from chainer_ooc.papers.littles_law import concurrency
 from chainer_ooc.trace import Trace
 
 

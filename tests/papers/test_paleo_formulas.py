@@ -4,7 +4,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from paleo_chains import AMPLE, chain, everything, passes, simulated, streamed_seconds
 
-from chainer_ooc.cost.ooc_paleo import (
+from chainer_ooc.papers.paleo_formulas import (
     Pass,
     Sections,
     capacity_backward,

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from chainer_ooc.papers import plot
 from chainer_ooc.papers.comparison import PaperTable, Row, claim
-from chainer_ooc.report import paper_plot
-from chainer_ooc.report.paper_tables import file_stem, heading, present, quantity, score, score_values, summary, values
+from chainer_ooc.papers.presentation import file_stem, heading, present, quantity, score, score_values, summary, values
 
 ROWS = (
     Row('in-core', (316, 316), 316.0, 'images/s', is_input=True),
@@ -84,15 +84,15 @@ def test_a_table_is_called_by_its_paper_and_place(given, shown):
 
 
 def test_bars_are_drawn_for_rows_with_a_series_and_a_group(matplotlib, tmp_path):
-    paper_plot.draw_paper_table(TABLE, tmp_path / 'table.png')
+    plot.draw_paper_table(TABLE, tmp_path / 'table.png')
     assert (tmp_path / 'table.png').read_bytes()[:8] == b'\x89PNG\r\n\x1a\n'
-    assert [row.what for row in paper_plot.drawable(TABLE)] == ['batch 512, PoocH', 'batch 640, PoocH', 'below', 'lost']
+    assert [row.what for row in plot.drawable(TABLE)] == ['batch 512, PoocH', 'batch 640, PoocH', 'below', 'lost']
 
 
 def test_each_row_has_a_bar_of_ours_and_one_of_what_is_stated(matplotlib, monkeypatch, tmp_path):
     drawn = []
-    monkeypatch.setattr(paper_plot, 'save', lambda made, path: drawn.append(made))
-    paper_plot.draw_paper_table(TABLE, tmp_path / 'table.png')
+    monkeypatch.setattr(plot, 'save', lambda made, path: drawn.append(made))
+    plot.draw_paper_table(TABLE, tmp_path / 'table.png')
     panels = drawn[0].axes
     assert [axes.get_ylabel() for axes in panels] == ['images/s', 'share [%]', 'ratio']
     heights = [[round(patch.get_height(), 2) for patch in axes.patches] for axes in panels]
@@ -101,4 +101,4 @@ def test_each_row_has_a_bar_of_ours_and_one_of_what_is_stated(matplotlib, monkey
 
 def test_a_table_without_a_place_for_bars_is_refused(tmp_path):
     with pytest.raises(ValueError, match='nothing to draw in pooch text'):
-        paper_plot.draw_paper_table(PaperTable('pooch', 'text', '', (claim('it holds', True),)), tmp_path / 'table.png')
+        plot.draw_paper_table(PaperTable('pooch', 'text', '', (claim('it holds', True),)), tmp_path / 'table.png')

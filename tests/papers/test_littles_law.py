@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paleo_chains import chain, simulated
 
-from chainer_ooc.cost.littles_law import available_after, balance, concurrency, swap_in_per_second, utilisation
+from chainer_ooc.papers.littles_law import available_after, balance, concurrency, swap_in_per_second, utilisation
 
 
 def passed(available, work, swap_in, steps, capacity=float('inf')):

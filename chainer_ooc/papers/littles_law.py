@@ -12,7 +12,7 @@ Time goes in steps. What the unit may work on in one is what lay in near memory 
     Procutil      1     1    1      1    1      1    1     0.5
 
 Source: OOC-Paleo 3.3 (equations 1 to 6). What differs is said where it does. Layers that are not alike, and whole
-iterations: `cost.ooc_paleo`.
+iterations: `paleo_formulas`.
 """
 
 from __future__ import annotations
