@@ -38,7 +38,7 @@ class FakeLaboratory:
             FeatureMap(each, size * 1_000_000 if isinstance(size, int) else 10**7, each - 1 if each else None, False,
                        each != 2, False, min(each, 6), (13 - min(each, 6),), (1,), 'float32')
             for each in range(len(labels)))
-        calls = tuple(Call(each, label, (each,), (each + 1 if each + 1 < len(maps) else -1,), (), label, 1.0, 0)
+        calls = tuple(Call(each, label, (each,), (each + 1 if each + 1 < len(maps) else -1,), (), 1.0, 0)
                       for each, label in enumerate(labels))
         return Trace('cuda', calls, (), maps, (), 1.0, 1.0, 1.0)
 

@@ -17,7 +17,7 @@ def make_trace(calls, steps, maps, others=None, forward_others=None):
     others, forward_others = others or [0] * len(steps), forward_others or [0] * len(calls)
     return Trace(
         device='host',
-        calls=tuple(Call(index, f'Layer{index}', (), (), (), f'Layer{index}', 1.0, peak, other_bytes=other)
+        calls=tuple(Call(index, f'Layer{index}', (), (), (), 1.0, peak, other_bytes=other)
                     for index, (peak, other) in enumerate(zip(calls, forward_others, strict=True))),
         steps=tuple(Step(len(calls) + number, len(calls) - 1 - number, (), 2.0, peak, other)
                     for number, (peak, other) in enumerate(zip(steps, others, strict=True))),

@@ -24,7 +24,7 @@ from command_line import run, run_json
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments
 from chainer_ooc.plans.file import read_plans
-from chainer_ooc.trace import Call, FeatureMap, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 from chainer_ooc.trace.model import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,8 +44,8 @@ def a_map(map_id, megabytes, producer, last_forward_use, use, **attributes):
 
 TRACE = Trace(
     device='host',
-    calls=tuple(Call(index, f'Layer{index}', (index,), (index + 1 if index < 2 else -1,), (), f'Layer{index}', 1.0,
-                     peak * MB, '', True) for index, peak in enumerate([4, 2, 5])),
+    calls=tuple(Call(index, f'Layer{index}', (index,), (index + 1 if index < 2 else -1,), (), 1.0,
+                     peak * MB, repeatable=True) for index, peak in enumerate([4, 2, 5])),
     steps=tuple(Step(position, 5 - position, (5 - position,), 2.0, peak * MB, 0)
                 for position, peak in [(3, 5), (4, 0), (5, 0)]),
     maps=(a_map(0, 1, None, 0, 5, foreign=True), a_map(1, 4, 0, 1, 4), a_map(2, 2, 1, 2, 3)),
@@ -97,11 +97,9 @@ def test_what_stands_beside_the_maps_comes_from_the_trace(capsys, tmp_path):
 
 def test_simulate_for_another_machine_takes_its_roofline(capsys, tmp_path):
     # 8 images of 5 numbers through ReLUs; the batch is 640 of them in the end: bytes and times grow with it
-    shape = '<f4(8, 500000)'
+    forms = (ArrayForm('<f4', (8, 500000)),)
     maps = tuple(dataclasses.replace(each, nbytes=16 * MB, shape=(8, 500000), dtype='float32') for each in TRACE.maps)
-    signature = f'ReLU [0] [1] [] {shape} -> {shape}'
-    calls = tuple(dataclasses.replace(each, label='ReLU', arguments=shape, signature=signature)
-                  for each in TRACE.calls)
+    calls = tuple(dataclasses.replace(each, label='ReLU', arguments=forms, results=forms) for each in TRACE.calls)
     (tmp_path / 'trace.json').write_text(dataclasses.replace(TRACE, calls=calls, maps=maps).to_json())
     file = str(tmp_path / 'trace.json')
     found = simulate(capsys, file, 'keep', '1GB', '--machine', 'v100-pcie3')

@@ -27,7 +27,6 @@ from chainer_ooc.cost.gradients import (
     follow_gradients,
     needs_gradient,
     parameter_bytes,
-    results_of,
 )
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.trace import Call, Trace
@@ -110,7 +109,7 @@ def _products(call: Call) -> int:
     if not weighted:
         return 0
     x, weights, *_ = arguments_of(call)
-    many = x if 'deconvolution' in call.label.lower() else results_of(call)[0]
+    many = x if 'deconvolution' in call.label.lower() else call.results[0]
     return 2 * math.prod(many.shape) * math.prod(weights.shape[1:])
 
 
@@ -122,7 +121,7 @@ def _forward(trace: Trace, call: Call) -> Work:
     if call.label == 'Reshape':
         return Work(0, 0)
     hidden_bytes = sum(trace.maps[each].nbytes for each in call.hidden)
-    nbytes = sum(each.nbytes for each in (*arguments_of(call), *results_of(call))) + hidden_bytes + _again_bytes(call)
+    nbytes = sum(each.nbytes for each in (*arguments_of(call), *call.results)) + hidden_bytes + _again_bytes(call)
     return Work(_products(call), nbytes)
 
 
@@ -135,7 +134,7 @@ def _backward(trace: Trace, number: int, gradients: Gradients) -> Work:
     nbytes += sum(trace.maps[each].nbytes for each in step.maps) + parameter_bytes(call) + 2 * _again_bytes(call)
     products = 1 + any(needs_gradient(trace, each) for each in call.inputs)
     if products == 2 and _products(call):  # each of the two reads the gradient of the output
-        nbytes += sum(each.nbytes for each in results_of(call))
+        nbytes += sum(each.nbytes for each in call.results)
     return Work(products * _products(call), nbytes)
 
 

@@ -14,25 +14,14 @@ two functions share gets two gradients here, of which Chainer keeps the sum.
 
 from __future__ import annotations
 
-import math
-import re
 from collections import Counter
 from dataclasses import dataclass
 
 from chainer_ooc.errors import OocError
-from chainer_ooc.trace import Call, Trace
+from chainer_ooc.trace import ArrayForm, Call, Trace
 
 #: Functions whose gradient is the one that they get, or a view of it.
 PASSING = frozenset({'Add', 'MultiAdd', 'Reshape', 'Concat', 'Transpose', 'Squeeze', 'ExpandDims', 'Flatten'})
-_ARRAY = re.compile(r'[<>=|]?[a-z]+(\d+)\(([\d, ]*)\)')
-
-
-@dataclass(frozen=True)
-class Array:
-    """An argument or a result of a call: its size, and the extents."""
-
-    nbytes: int
-    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -50,30 +39,16 @@ class Gradients:
     moved_bytes: tuple[int, ...]
 
 
-def arguments_of(call: Call) -> tuple[Array, ...]:
+def arguments_of(call: Call) -> tuple[ArrayForm, ...]:
     """The arrays that a call reads, parameters among them, in order.
 
     Raises:
         OocError: the trace does not have them.
     """
-    found = _arrays(call.arguments)
-    if len(found) != len(call.inputs):
-        raise OocError(f'the trace has {len(found)} shapes for the {len(call.inputs)} arrays that call {call.index} '
-                       f'({call.label}) reads, so that nothing can be worked out from them; record it again')
-    return found
-
-
-def results_of(call: Call) -> tuple[Array, ...]:
-    """The arrays that a call returns, in order."""
-    return _arrays(call.signature.rpartition(' -> ')[2])
-
-
-def _arrays(text: str) -> tuple[Array, ...]:
-    found = []
-    for itemsize, extents in _ARRAY.findall(text):
-        shape = tuple(int(each) for each in extents.split(',') if each.strip())
-        found.append(Array(int(itemsize) * math.prod(shape), shape))
-    return tuple(found)
+    if len(call.arguments) != len(call.inputs):
+        raise OocError(f'the trace has {len(call.arguments)} shapes for the {len(call.inputs)} arrays that call '
+                       f'{call.index} ({call.label}) reads, so that nothing can be worked out; record it again')
+    return call.arguments
 
 
 def parameter_bytes(call: Call) -> int:

@@ -17,7 +17,6 @@ several sizes, such as the height and the length of a video, one is extrapolated
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -25,10 +24,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from chainer_ooc.errors import OocError
-from chainer_ooc.trace.model import FeatureMap, Trace
+from chainer_ooc.trace.model import ArrayForm, FeatureMap, Trace
 
 _Row = TypeVar('_Row')
-_SIZED = frozenset({'nbytes', 'shape', 'arguments', 'signature', 'standing_forward_bytes', 'standing_backward_bytes'})
+_SIZED = frozenset({'nbytes', 'shape', 'arguments', 'results', 'standing_forward_bytes', 'standing_backward_bytes'})
 _TABLES = ('calls', 'steps', 'maps', 'events')
 
 
@@ -98,27 +97,16 @@ class _Line:
         if name not in _SIZED:
             raise ExtrapolationError(f'the recordings differ in {name} of {where}: {first!r} and {second!r}; record '
                                      'the same program twice, with inputs of two sizes')
-        if isinstance(first, str):
-            return self._text(first, second, where)
         if isinstance(first, tuple):
-            return tuple(self._number(*pair, where) for pair in _pairs(first, second, where))
+            return tuple(self._entry(*pair, f'{name} of {where}') for pair in _pairs(first, second, where))
         return self._number(first, second, where)
+
+    def _entry(self, first: Any, second: Any, where: str) -> Any:
+        return self.row(first, second, where) if isinstance(first, ArrayForm) else self._number(first, second, where)
 
     def table(self, name: str, first: Sequence[Any], second: Sequence[Any]) -> tuple[Any, ...]:
         """Joins two tables, row by row."""
         return tuple(self.row(*pair, f'{name}[{number}]') for number, pair in enumerate(_pairs(first, second, name)))
-
-    def _text(self, first: str, second: str, where: str) -> str:
-        """Numbers in a text lie on the line as others do; what is between them is the same."""
-        pairs = _pairs(re.split(r'(\d+)', first), re.split(r'(\d+)', second), where)
-        return ''.join(mine if mine == other else str(self._number(int(mine), int(other), where))
-                       if mine.isdecimal() and other.isdecimal() else self._mismatch(mine, other, where)
-                       for mine, other in pairs)
-
-    @staticmethod
-    def _mismatch(first: str, second: str, where: str) -> str:
-        raise ExtrapolationError(f'the recordings differ in {where}: {first!r} and {second!r}; record the same program '
-                                 'twice, with inputs of two sizes')
 
     def _number(self, first: int, second: int, where: str) -> int:
         rise = (second - first) * self.way

@@ -16,14 +16,17 @@ Source: PoocH sections 4.1 and 4.2 (profiling); SuperNeurons 3.2 (liveness).
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from chainer_ooc.errors import TraceFormatError
 from chainer_ooc.trace.tables import Form, dump_table, load_table, typed
 
-VERSION = 6
+VERSION = 7
 FORM = Form('trace', VERSION, TraceFormatError, 'write one with "chainer-ooc profile MODEL --save FILE"',
             'record it again')
 
@@ -77,19 +80,36 @@ class FeatureMap:
         return max(self.last_forward_use, self.last_held)
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayForm:
+    """What an array is, its bytes aside.
+
+    Attributes:
+        dtype: as NumPy writes it, byte order first: ``'<f4'``.
+        shape: its extents.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its elements."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
 @dataclass(frozen=True)
 class Call:
     """One forward call of the model.
 
     Attributes:
         index: its position.
-        label: the function's label.
+        label: the name of the function's class.
         inputs, outputs, hidden: ids of feature maps, -1 for what has no movable storage (parameters, scalars of
             Python). An id may appear twice, or among inputs and outputs, where views share storage.
-        signature: what tells this call from another: label, ids, shapes and dtypes.
         seconds: duration of the forward computation.
         peak_bytes: what the call allocates at its highest, its outputs included, above what was there before.
-        arguments: dtypes and shapes of the inputs, by which a call can be recognised before it runs.
+        arguments, results: forms of the inputs and of the outputs, in order.
         repeatable: it can run again, with the same result and without a side effect (P7).
         other_bytes: what else lives when it starts and was not there before the iteration, beside feature maps: what
             the program, or a function out of Chainer's sight, has allocated in forward.
@@ -100,12 +120,17 @@ class Call:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     hidden: tuple[int, ...]
-    signature: str
     seconds: float
     peak_bytes: int
-    arguments: str = ''
+    arguments: tuple[ArrayForm, ...] = ()
+    results: tuple[ArrayForm, ...] = ()
     repeatable: bool = False
     other_bytes: int = 0
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What tells this call from another."""
+        return self.label, self.inputs, self.outputs, self.hidden, self.arguments, self.results
 
 
 @dataclass(frozen=True)
@@ -189,7 +214,7 @@ class Trace:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 over the signatures: equal for equal graphs, whatever the times."""
-        return hashlib.sha256('\n'.join(call.signature for call in self.calls).encode()).hexdigest()
+        return hashlib.sha256('\n'.join(repr(call.signature) for call in self.calls).encode()).hexdigest()
 
     @cached_property
     def positions(self) -> int:
@@ -243,5 +268,16 @@ class Trace:
 
 def _trace(values: dict[str, Any]) -> Trace:
     with FORM.reading():
-        values.update({name: load_table(kind, values[name]) for name, kind in _TABLES.items()})
+        values.update({name: load_table(kind, values[name], _FORMS) for name, kind in _TABLES.items()})
         return typed(Trace(**values))
+
+
+def _forms(rows: list[Any]) -> tuple[ArrayForm, ...]:
+    found = tuple(typed(ArrayForm(dtype, tuple(shape))) for dtype, shape in rows)
+    if any(each.nbytes < 0 for each in found):
+        raise ValueError('an array has a negative size')
+    return found
+
+
+#: How the columns are read that are more than numbers.
+_FORMS = {'arguments': _forms, 'results': _forms}

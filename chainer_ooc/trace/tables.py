@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import astuple, dataclass, fields
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from chainer_ooc.errors import OocError
@@ -85,18 +86,26 @@ class Form:
 def dump_table(kind: type[Any], rows: Iterable[Any]) -> str:
     """Writes dataclass instances, one a line, below the names of their fields."""
     columns = [item.name for item in fields(kind)]
-    lines = [json.dumps(columns)] + [json.dumps([getattr(row, column) for column in columns]) for row in rows]
+    lines = [json.dumps(columns)] + [json.dumps([getattr(row, column) for column in columns], default=astuple)
+                                     for row in rows]
     return '[\n  ' + ',\n  '.join(lines) + ']'
 
 
-def load_table(kind: type[_Row], table: list[list[Any]]) -> tuple[_Row, ...]:
+def load_table(kind: type[_Row], table: list[list[Any]],
+               readers: Mapping[str, Callable[[list[Any]], Any]] = MappingProxyType({})) -> tuple[_Row, ...]:
     """Reads what `dump_table` wrote; the columns may come in any order.
+
+    Args:
+        kind: of the rows.
+        table: names of the columns, then the rows.
+        readers: by column, what makes its value of lists.
 
     Raises:
         TypeError, ValueError: it is no such table.
     """
     columns, *rows = table
-    frozen = ([tuple(value) if isinstance(value, list) else value for value in row] for row in rows)
+    frozen = ([readers.get(column, tuple)(value) if isinstance(value, list) else value
+               for column, value in zip(columns, row, strict=True)] for row in rows)
     return tuple(typed(kind(**dict(zip(columns, row, strict=True)))) for row in frozen)
 
 

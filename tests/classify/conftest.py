@@ -61,7 +61,7 @@ class Network:
                 uses[each].add(position)
             for each in inputs:
                 last[each] = index
-            calls.append(Call(index, label, tuple(inputs), (index + 1,), (), f'{label} {index}', 1.0,
+            calls.append(Call(index, label, tuple(inputs), (index + 1,), (), 1.0,
                               self.sizes[index + 1], repeatable=self.repeatable))
             steps.append(Step(position, index, tuple(sorted(set(kept))), 2.0, sum(self.sizes[each] for each in inputs),
                               self.sizes[index + 1]))

@@ -42,7 +42,7 @@ class Growing:
         scratch = draw(st.integers(0, 40)) if kind == 'convolution' else 0
         nbytes = out_bytes + sum(self.maps[each]['nbytes'] for each in hidden) + scratch
         seconds = draw(st.integers(1, 10)) * SLOW.get(kind, 1) / 10
-        self.calls.append(Call(index, kind, tuple(inputs), (out,), hidden, f'{kind} {inputs} {out}', seconds, nbytes,
+        self.calls.append(Call(index, kind, tuple(inputs), (out,), hidden, seconds, nbytes,
                                repeatable=draw(st.sampled_from([True, True, True, False]))))
         keeps = {'convolution': inputs, 'normalisation': inputs, 'activation': (out,), 'pooling': (*inputs, out),
                  'dropout': hidden}

@@ -28,7 +28,7 @@ def literal_problem(calls, steps, maps, budget_bytes, limit_seconds=60.0):
     trace = Trace(
         'host',
         tuple(Call(index, f'Layer{index}', tuple(each for each, row in enumerate(maps) if index in row[2]),
-                   tuple(each for each, row in enumerate(maps) if index == row[1]), (), f'Layer{index}', seconds, peak,
+                   tuple(each for each, row in enumerate(maps) if index == row[1]), (), seconds, peak,
                    repeatable=True) for index, (seconds, peak) in enumerate(calls)),
         tuple(Step(len(calls) + number, last - number,
                    tuple(each for each, row in enumerate(maps) if last - number in row[3]), seconds, peak, 0)

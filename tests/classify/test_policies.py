@@ -34,7 +34,7 @@ CAN_LEAVE = {
     'retained', 'retained and hidden, as a dropout mask', 'of min_bytes exactly', 'from outside and given away',
     'retained but never read backward'}
 TRACE = Trace(
-    device='host', calls=tuple(Call(index, 'ReLU', (), (), (), f'ReLU {index}', 1.0, 0) for index in range(2)),
+    device='host', calls=tuple(Call(index, 'ReLU', (), (), (), 1.0, 0) for index in range(2)),
     steps=tuple(Step(position, 3 - position, (), 1.0, 0, 0) for position in (2, 3)), maps=tuple(MAPS.values()),
     events=(), seconds=4.0, write_bytes_per_second=1e9, read_bytes_per_second=1e9)
 

@@ -35,7 +35,7 @@ def problem(calls, steps, maps, budget_bytes=10**9, min_bytes=1, standing=(0, 0)
     rows = [(seconds, peak, *(rest or ('Layer', ()))) for seconds, peak, *rest in calls]
     trace = Trace(
         device='host',
-        calls=tuple(Call(index, label, tuple(inputs), (), (), f'{label} {index}', seconds, peak)
+        calls=tuple(Call(index, label, tuple(inputs), (), (), seconds, peak)
                     for index, (seconds, peak, label, inputs) in enumerate(rows)),
         steps=tuple(Step(len(calls) + number, len(calls) - 1 - number, (), seconds, peak, 0)
                     for number, (seconds, peak) in enumerate(steps)),

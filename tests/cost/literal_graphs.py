@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from chainer_ooc.trace import Call, FeatureMap, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 
 
 def graph(*rows):
@@ -19,26 +19,26 @@ def graph(*rows):
                             'float32') for each in range(count))
     calls = tuple(Call(
         index, label, tuple(-1 if isinstance(each, str) else each for each in inputs), tuple(outputs), (),
-        f"{label} [] [] [] {texts(inputs)} -> {texts(outputs)}", 0.0, 0, texts(inputs))
+        0.0, 0, forms(inputs), forms(outputs))
         for index, (label, inputs, outputs) in enumerate(rows))
     steps = tuple(Step(len(rows) + number, len(rows) - 1 - number, (), 0.0, 0, 0) for number in range(len(rows)))
     return Trace('host', calls, steps, maps, (), 0.0, 0.0, 0.0)
 
 
-def texts(arrays):
-    return ' '.join(f'<f4({each[1:]},)' if isinstance(each, str) else f'<f4({each + 1}, 4)' for each in arrays)
+def forms(arrays):
+    return tuple(ArrayForm('<f4', (int(each[1:]),) if isinstance(each, str) else (each + 1, 4)) for each in arrays)
 
 
 def layer(label, x, parameters, y, hidden=(), kept=(), dtype='float32'):
     """One call and its step, by shapes: map 0 is x, 1 is y, then what it hides; the step reads those of `kept`."""
     itemsize = np.dtype(dtype).itemsize
 
-    def text(shapes):
-        return ' '.join(f"<f{itemsize}({', '.join(map(str, shape))},)" for shape in shapes)
+    def all_of(*shapes):
+        return tuple(ArrayForm(f'<f{itemsize}', shape) for shape in shapes)
 
     maps = tuple(FeatureMap(
         number, itemsize * math.prod(shape), None if number == 0 else 0, False, number in kept, False, 0,
         (1,) if number in kept else (), shape, dtype) for number, shape in enumerate([x, y, *hidden]))
     call = Call(0, label, (0, *(-1 for _ in parameters)), (1,), tuple(range(2, 2 + len(hidden))),
-                f'{label} [] [] [] {text([x, *parameters])} -> {text([y])}', 0.0, 0, text([x, *parameters]))
+                0.0, 0, all_of(x, *parameters), all_of(y))
     return Trace('host', (call,), (Step(1, 0, tuple(kept), 0.0, 0, 0),), maps, (), 0.0, 0.0, 0.0)

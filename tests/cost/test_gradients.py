@@ -4,22 +4,22 @@ import dataclasses
 import pytest
 from literal_graphs import graph
 
-from chainer_ooc.cost.gradients import arguments_of, follow_gradients, parameter_bytes, results_of
-from chainer_ooc.trace import Call
+from chainer_ooc.cost.gradients import arguments_of, follow_gradients, parameter_bytes
+from chainer_ooc.trace import ArrayForm, Call
 
 
 def test_arguments_and_results_are_read_from_a_call():
     call = graph(('Convolution2DFunction', (0, 'p7'), (1,))).calls[0]
     assert [(each.nbytes, each.shape) for each in arguments_of(call)] == [(16, (1, 4)), (28, (7,))]
-    assert [(each.nbytes, each.shape) for each in results_of(call)] == [(32, (2, 4))]
+    assert [(each.nbytes, each.shape) for each in call.results] == [(32, (2, 4))]
     assert parameter_bytes(call) == 28
 
 
 def test_scalars_and_other_dtypes_are_read_too():
-    call = Call(0, 'SoftmaxCrossEntropy', (0, 1), (2,), (), 'S [0, 1] [2] [] <f2(2, 10) <i4(2,) -> <f8()', 0.0, 0,
-                '<f2(2, 10) <i4(2,)')
+    call = Call(0, 'SoftmaxCrossEntropy', (0, 1), (2,), (), 0.0, 0,
+                (ArrayForm('<f2', (2, 10)), ArrayForm('<i4', (2,))), (ArrayForm('<f8', ()),))
     assert [(each.nbytes, each.shape) for each in arguments_of(call)] == [(40, (2, 10)), (8, (2,))]
-    assert [(each.nbytes, each.shape) for each in results_of(call)] == [(8, ())]
+    assert [(each.nbytes, each.shape) for each in call.results] == [(8, ())]
 
 
 def test_a_chain_has_the_gradient_of_one_map_at_a_time():

@@ -130,7 +130,7 @@ class Floors:
                     raise AssertionError('another budget was refused, or a number was drawn before') from error
                 graphs = manager.current()._graphs
                 refused = graphs.beginning_with(name_of(function), forms([array_of(each) for each in inputs]))
-                if refused and refused[0].signatures in self.known:
+                if refused and refused[0].trace.fingerprint in self.known:
                     self.broken.append((self.nbytes, error.floor_bytes, error.where))
                 self.known = set(graphs._graphs)
                 self.nbytes = int(error.floor_bytes * 1.02) + NOISE_BYTES

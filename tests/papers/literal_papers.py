@@ -16,7 +16,7 @@ def chain_problem(nbytes, budget_bytes, bytes_per_second=1.0, limit_seconds=60.0
     count = len(nbytes)
     maps = tuple(FeatureMap(each, size, each - 1 if each else None, False, True, False, each, (2 * count - 1 - each,),
                             (size,), 'uint8') for each, size in enumerate(nbytes))
-    calls = tuple(Call(each, f'Layer{each}', (each,), (each + 1,) if each + 1 < count else (), (), f'Layer{each}', 0.0,
+    calls = tuple(Call(each, f'Layer{each}', (each,), (each + 1,) if each + 1 < count else (), (), 0.0,
                        nbytes[each + 1] if each + 1 < count else 0, repeatable=True) for each in range(count))
     steps = tuple(Step(count + each, count - 1 - each, (count - 1 - each,), 0.0, 0, 0) for each in range(count))
     trace = Trace('cuda', calls, steps, maps, (), 0.0, 0.0, 0.0)

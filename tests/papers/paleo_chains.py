@@ -35,7 +35,7 @@ def chain(forward, backward, sizes, budget=AMPLE, out=0.0, back=1.0, latency=0.0
     """
     count = len(sizes)
     allocated = [*sizes[:-1], sizes[-1] + loss_bytes]
-    calls = tuple(Call(each, '', (), (each,), (), f'{each}', 0.0, allocated[each]) for each in range(count))
+    calls = tuple(Call(each, '', (), (each,), (), 0.0, allocated[each]) for each in range(count))
     steps = tuple(Step(count + each, count - 1 - each, (count - 1 - each,), 0.0, 0, 0) for each in range(count))
     maps = tuple(FeatureMap(each, nbytes, each, False, True, False, each, (2 * count - 1 - each,), (nbytes,), 'uint8')
                  for each, nbytes in enumerate(sizes))

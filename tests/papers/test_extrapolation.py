@@ -4,16 +4,16 @@ import dataclasses
 import pytest
 
 from chainer_ooc.papers.extrapolation import ExtrapolationError, extrapolate, structure
-from chainer_ooc.trace import Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
 
 
 def recorded(batch, side=8, label='ReLU', seconds=0.5):
     """A call on images of so many pixels, and its step; times and scratch memory are what a recording has."""
-    text = f'<f4({batch}, 3, {side}, {side})'
+    form = ArrayForm('<f4', (batch, 3, side, side))
     nbytes = 4 * batch * 3 * side * side
     kept = FeatureMap(0, nbytes, None, False, True, True, 0, (1,), (batch, 3, side, side), 'float32')
     made = FeatureMap(1, nbytes, 0, False, False, False, 0, (), (batch, 3, side, side), 'float32')
-    call = Call(0, label, (0,), (1,), (), f'{label} [0] [1] [] {text} -> {text}', seconds, nbytes + 77, text, True)
+    call = Call(0, label, (0,), (1,), (), seconds, nbytes + 77, (form,), (form,), True)
     step = Step(1, 0, (0,), seconds, nbytes + 99, 123)
     event = MemoryEvent('malloc', 1, nbytes, 0)
     return Trace('host', (call,), (step,), (kept, made), (event,), seconds, 1e9, 1e9, 0.5, {'numpy': '2'}, 'here', None,
@@ -29,9 +29,9 @@ def test_sizes_need_not_be_neighbours_or_in_order():
     assert extrapolate(recorded(7), recorded(3), 7, 3, 4) == structure(recorded(4))
 
 
-def test_texts_follow_so_that_the_graph_is_the_same():
+def test_forms_follow_so_that_the_graph_is_the_same():
     found = extrapolate(recorded(2), recorded(3), 2, 3, 640)
-    assert found.calls[0].signature == 'ReLU [0] [1] [] <f4(640, 3, 8, 8) -> <f4(640, 3, 8, 8)'
+    assert found.calls[0].arguments == found.calls[0].results == (ArrayForm('<f4', (640, 3, 8, 8)),)
     assert found.fingerprint == recorded(640).fingerprint
 
 

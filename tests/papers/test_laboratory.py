@@ -6,7 +6,7 @@ import pytest
 
 from chainer_ooc.papers.laboratory import Laboratory, units_of
 from chainer_ooc.papers.published import POOCH, PUBLISHED, SWAP_ALL, SWAP_ALL_NAIVE, SWAP_OPT
-from chainer_ooc.trace import Call, FeatureMap, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 
 LAYERS = 8
 IMAGE_BYTES = 4 * 256 * 1024  # of each map: 256 channels of 32x32
@@ -15,13 +15,12 @@ IMAGE_BYTES = 4 * 256 * 1024  # of each map: 256 channels of 32x32
 def recorded(network, batch):
     """Layers in a row: convolutions that keep the size of an image, with a ReLU behind each."""
     shape, weights = (batch, 256, 32, 32), (256, 256, 3, 3)
-    x, w = (f'<f4({", ".join(map(str, each))})' for each in (shape, weights))
+    x, w = (ArrayForm('<f4', each) for each in (shape, weights))
     calls, count = [], 2 * LAYERS
     for index in range(count):
         label, parameters = ('ReLU', ()) if index % 2 else ('Convolution2DFunction', (-1,))
-        arguments = x if index % 2 else f'{x} {w}'
-        calls.append(Call(index, label, (index, *parameters), (index + 1,), (),
-                          f'{label} [{index}] [{index + 1}] [] {arguments} -> {x}', 0.1, 10**6, arguments, True))
+        arguments = (x,) if index % 2 else (x, w)
+        calls.append(Call(index, label, (index, *parameters), (index + 1,), (), 0.1, 10**6, arguments, (x,), True))
     maps = []
     for each in range(count + 1):
         # a convolution's input is kept: the batch, or what a ReLU made, which its own step reads too

@@ -17,7 +17,7 @@ class Equal:
 
     def trace(self, network, size):
         nbytes = BYTES * size
-        calls = tuple(Call(each, '', (), (each,), (), f'{each}', SECONDS * size, nbytes) for each in range(LAYERS))
+        calls = tuple(Call(each, '', (), (each,), (), SECONDS * size, nbytes) for each in range(LAYERS))
         steps = tuple(Step(LAYERS + each, LAYERS - 1 - each, (LAYERS - 1 - each,), SECONDS * size, 0, 0)
                       for each in range(LAYERS))
         maps = tuple(FeatureMap(each, nbytes, each, False, True, False, each, (2 * LAYERS - 1 - each,), (nbytes,),

@@ -23,7 +23,7 @@ def layers():
     maps = (feature_map(0, None, True, 0, (7,)), feature_map(1, 0, True, 1, (6,)), feature_map(2, 1, False, 2, ()),
             feature_map(3, 2, True, 3, (4, 5)), feature_map(4, 3, False, 3, ()))
     labels = ('Convolution2DFunction', 'BatchNormalization', 'ReLU', 'Convolution2DFunction')
-    calls = tuple(Call(each, label, (each,), (each + 1,), (), label, 0.0, 4, repeatable=True)
+    calls = tuple(Call(each, label, (each,), (each + 1,), (), 0.0, 4, repeatable=True)
                   for each, label in enumerate(labels))
     reads = {4: (3,), 5: (3,), 6: (1,), 7: (0,)}
     steps = tuple(Step(position, 7 - position, reads[position], 0.0, 0, 0) for position in range(4, 8))

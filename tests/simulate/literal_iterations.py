@@ -45,7 +45,7 @@ def make_problem(forward, backward, maps, budget=AMPLE, allocates=None, reads=No
     assert made == list(LETTERS[:len(made)])
     calls = tuple(
         Call(index, f'L{index}', tuple(map(LETTERS.index, reads.get(index, ''))),
-             tuple(made.index(each) for each in made if maps[each][1] == index), (), f'L{index}', 0.0,
+             tuple(made.index(each) for each in made if maps[each][1] == index), (), 0.0,
              allocates.get(index, 0), repeatable=True)
         for index in range(len(forward)))
     steps = tuple(

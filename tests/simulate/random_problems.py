@@ -29,7 +29,7 @@ def traces(draw):
     return Trace(
         device='host', calls=tuple(Call(
             call, f'L{call}', tuple(map_id for map_id, found in enumerate(readers) if call in found),
-            tuple(map_id for map_id, producer in enumerate(producers) if producer == call), (), '', 0.0,
+            tuple(map_id for map_id, producer in enumerate(producers) if producer == call), (), 0.0,
             draw(WORKSPACE), repeatable=draw(st.booleans()), other_bytes=draw(WORKSPACE)) for call in range(calls)),
         steps=tuple(Step(position, -1, tuple(each.id for each in maps if position in each.backward_uses), 0.0,
                          draw(WORKSPACE), draw(WORKSPACE)) for position in range(calls, calls + steps)),
@@ -91,7 +91,7 @@ def problems_of_one_map(draw):
     use = draw(st.integers(calls, calls + steps - 1))
     left = draw(st.integers(0, calls - 1))
     trace = Trace(
-        'host', tuple(Call(each, '', (), (), (), '', 0.0, draw(BYTES)) for each in range(calls)),
+        'host', tuple(Call(each, '', (), (), (), 0.0, draw(BYTES)) for each in range(calls)),
         tuple(Step(calls + each, -1, (), 0.0, draw(BYTES), 0) for each in range(steps)),
         (FeatureMap(0, draw(st.integers(MIN_BYTES, 60)), None, False, True, False, left, (use,), (), ''),),
         (), 0.0, 0.0, 0.0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.errors import TraceFormatError
-from chainer_ooc.trace import Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
 from chainer_ooc.trace.model import VERSION
 
 NUMBERS = st.integers(-1, 2**62)
@@ -19,7 +19,9 @@ MAPS = st.builds(
     FeatureMap, id=NUMBERS, nbytes=NUMBERS, producer=st.none() | NUMBERS, hidden=st.booleans(), retained=st.booleans(),
     foreign=st.booleans(), last_forward_use=NUMBERS, backward_uses=IDS, shape=IDS, dtype=TEXTS, last_alive=NUMBERS,
     shown=st.booleans(), written=st.booleans())
-CALLS = st.builds(Call, NUMBERS, TEXTS, IDS, IDS, IDS, TEXTS, TIMES, NUMBERS, TEXTS, st.booleans())
+FORMS = st.lists(st.builds(ArrayForm, st.sampled_from(['<f4', '>i8', '|b1', '<f2']),
+                           st.lists(st.integers(0, 1000), max_size=4).map(tuple)), max_size=3).map(tuple)
+CALLS = st.builds(Call, NUMBERS, TEXTS, IDS, IDS, IDS, TIMES, NUMBERS, FORMS, FORMS, st.booleans())
 STEPS = st.builds(Step, NUMBERS, NUMBERS, IDS, TIMES, NUMBERS, NUMBERS)
 EVENTS = st.builds(MemoryEvent, st.sampled_from(['malloc', 'free']), NUMBERS, NUMBERS, NUMBERS)
 
@@ -35,7 +37,7 @@ TRACES = st.builds(
 
 SMALL = Trace(
     device='host',
-    calls=(Call(0, 'ReLU', (0, -1), (1,), (), 'ReLU [0] [1]', 0.25, 64),),
+    calls=(Call(0, 'ReLU', (0, -1), (1,), (), 0.25, 64),),
     steps=(Step(1, 0, (1,), 0.5, 32, 0),),
     maps=(FeatureMap(0, 64, None, False, False, True, 0, (), (16,), 'float32'),
           FeatureMap(1, 64, 0, False, True, False, 0, (1,), (16,), 'float32')),

@@ -11,7 +11,7 @@ from typing import Any
 
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
-from chainer_ooc.execute.graphs.graphs import Graph, Graphs
+from chainer_ooc.execute.graphs.graphs import Forms, Graph, Graphs
 from chainer_ooc.execute.graphs.orders import NO_ORDERS
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import forms
@@ -54,7 +54,7 @@ class Following:
         self._next_swap_in = 0
         self._mode = _mode()
 
-    def batch_bytes(self, label: str, arguments: str, first_bytes: int) -> int:
+    def batch_bytes(self, label: str, arguments: Forms, first_bytes: int) -> int:
         """Of the graph that begins with this call, the bytes of maps from outside, as far as they are known.
 
         The arguments are those of `begin`.
@@ -62,7 +62,7 @@ class Following:
         known = self._graphs.beginning_with(label, arguments)
         return sum(each.nbytes for each in known[0].trace.maps if each.producer is None) if known else first_bytes
 
-    def begin(self, label: str, arguments: str, first_bytes: int, standing_of: Callable[[Models], Standing],
+    def begin(self, label: str, arguments: Forms, first_bytes: int, standing_of: Callable[[Models], Standing],
               doubt_of: Callable[[Sequence[Models]], str], budget_bytes: int, unaccounted_bytes: int = 0) -> None:
         """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
 
@@ -122,7 +122,7 @@ class Following:
         label, arguments = name_of(function), forms([array_of(each) for each in inputs])
         known = self.graph or next(iter(self._graphs.beginning_with(label, arguments)), None)
         return known is not None and known.begins_with(label, arguments) and not (
-            self.graph is not None and self._graphs.go_on(self.graph.signatures, label, arguments))
+            self.graph is not None and self._graphs.go_on(self.graph, label, arguments))
 
     def coming_calls(self, position: int, function: Any, inputs: Sequence[Any]) -> list[Call]:
         """The calls of known graphs that the one which is about to run may be, that of the followed graph first.

@@ -1,8 +1,8 @@
 """The graphs that were recorded, and a plan for each (P8).
 
-A graph is known by the signatures of its calls. While an iteration grows, the graph that it seems to be is followed
-until a call differs; then another known graph with the same beginning takes over, if there is one. A graph of a size
-that was never seen is estimated from another size of it.
+A graph is known by the fingerprint of its recording. While an iteration grows, the graph that it seems to be is
+followed until a call differs; then another known graph with the same beginning takes over, if there is one. A graph of
+a size that was never seen is estimated from another size of it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend
@@ -28,8 +27,11 @@ from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.plans.making import plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, Standing, Verdict
-from chainer_ooc.trace import Call, Trace
+from chainer_ooc.trace import ArrayForm, Call, Trace
 from chainer_ooc.trace.scaling import scale
+
+#: What a call is given.
+Forms = tuple[ArrayForm, ...]
 
 GRAPHS = 64
 
@@ -57,7 +59,6 @@ class Graph:
 
     Attributes:
         trace: its last recording.
-        signatures: of its calls.
         recordings: how many iterations of it were recorded.
         preparing: how many of these say nothing about later ones, as the device prepared kernels for them.
         orders: by policy, budget, threshold, and what is unaccounted for.
@@ -77,7 +78,6 @@ class Graph:
     """
 
     trace: Trace
-    signatures: tuple[str, ...]
     times: Times
     recordings: int = 1
     preparing: int = 0
@@ -237,25 +237,27 @@ class Graph:
         if doublings not in self._estimates:
             trace = scale(self.trace, 2 ** (doublings / ESTIMATES_PER_DOUBLING))
             self._estimates[doublings] = Graph(
-                trace, self.signatures, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True,
+                trace, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True,
                 used=self.used)
         return self._estimates[doublings]
 
-    def begins_with(self, label: str, arguments: str) -> bool:
+    def begins_with(self, label: str, arguments: Forms) -> bool:
         """Whether its first call is of this function, with inputs of these forms."""
         first = self.trace.calls[0]
         return (first.label, first.arguments) == (label, arguments)
 
-    def may_go_on(self, position: int, label: str, arguments: str) -> bool:
+    def may_go_on(self, position: int, label: str, arguments: Forms) -> bool:
         """Whether its call at a position is of this function, with inputs of these forms, which an estimate lacks."""
         if position >= len(self.trace.calls):
             return False
         call = self.trace.calls[position]
         return call.label == label and (self.is_estimate or call.arguments == arguments)
 
-    def starts_like(self, signatures: Sequence[str]) -> bool:
-        """Whether the graph begins with these calls."""
-        return self.signatures[:len(signatures)] == tuple(signatures)
+    def starts_like(self, other: Graph) -> bool:
+        """Whether it begins with all calls of another graph."""
+        mine, others = self.trace.calls, other.trace.calls
+        return len(mine) >= len(others) and all(
+            each.signature == call.signature for each, call in zip(mine, others, strict=False))
 
 
 class Graphs:
@@ -267,7 +269,7 @@ class Graphs:
 
     def __init__(self) -> None:
         self.saved: SavedPlans | None = None
-        self._graphs: OrderedDict[tuple[str, ...], Graph] = OrderedDict()
+        self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._numbers = itertools.count(1)
         self._has_missed = False
 
@@ -275,7 +277,7 @@ class Graphs:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
 
-    def beginning_with(self, label: str, arguments: str) -> list[Graph]:
+    def beginning_with(self, label: str, arguments: Forms) -> list[Graph]:
         """The graphs whose first call is of this function, with inputs of these forms, the latest first."""
         return [each for each in reversed(self._graphs.values()) if each.begins_with(label, arguments)]
 
@@ -284,7 +286,7 @@ class Graphs:
         first = graph.trace.calls[0]
         return all(each is graph for each in self.beginning_with(first.label, first.arguments))
 
-    def resembling(self, label: str, arguments: str, first_bytes: int) -> Graph | None:
+    def resembling(self, label: str, arguments: Forms, first_bytes: int) -> Graph | None:
         """An estimate from the nearest size of a graph: only its first input's extents differ in the first call."""
         alike = [each for each in self._graphs.values() if each.first_bytes() and each.trace.calls[0].label == label
                  and _extents_aside(each.trace.calls[0].arguments) == _extents_aside(arguments)]
@@ -294,18 +296,17 @@ class Graphs:
         nearest = (min if larger else max)(larger or alike, key=Graph.first_bytes)
         return nearest.estimate(first_bytes)
 
-    def go_on(self, signatures: Sequence[str], label: str, arguments: str) -> bool:
-        """Whether a graph begins with these calls and goes on with one of this function and inputs of these forms."""
-        return any(each.starts_like(signatures) and each.may_go_on(len(signatures), label, arguments)
+    def go_on(self, graph: Graph, label: str, arguments: Forms) -> bool:
+        """Whether another begins like all of this graph and goes on with this function and inputs of these forms."""
+        return any(each.may_go_on(len(graph.trace.calls), label, arguments) and each.starts_like(graph)
                    for each in self._graphs.values())
 
     def add(self, trace: Trace, metered: bool = True) -> Graph:
         """Remembers a recording; one of a known graph replaces the older, and its plans are made anew."""
-        signatures = tuple(call.signature for call in trace.calls)
-        graph = self._graphs.get(signatures)
+        graph = self._graphs.get(trace.fingerprint)
         if graph is None:
-            graph = self._graphs[signatures] = Graph(
-                trace, signatures, Times(measured(trace)), is_metered=metered, number=next(self._numbers))
+            graph = self._graphs[trace.fingerprint] = Graph(
+                trace, Times(measured(trace)), is_metered=metered, number=next(self._numbers))
             self._has_missed = False
         else:
             graph.record_again(trace, metered)
@@ -383,10 +384,10 @@ class Graphs:
     def use(self, graph: Graph) -> None:
         """Makes a graph, which was met again, the latest."""
         graph.has_returned = True
-        self._graphs.move_to_end(graph.signatures)
+        self._graphs.move_to_end(graph.trace.fingerprint)
 
 
-def _extents_aside(arguments: str) -> tuple[str, str]:
+def _extents_aside(arguments: Forms) -> tuple[object, ...]:
     """The forms of a call's inputs with the first one's extents left out."""
-    first, _, others = arguments.partition(') ')
-    return re.sub(r'\d+(?=[,)]|$)', 'n', first.rstrip(')')), others
+    first, others = arguments[:1], arguments[1:]
+    return tuple((each.dtype, len(each.shape)) for each in first), others

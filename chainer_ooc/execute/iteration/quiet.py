@@ -103,7 +103,7 @@ class Quiet:
         self._functions.append(weakref.ref(function))
         self._number_of[id(function)] = position
         call = self._calls[position]
-        return (len(outputs) == len(call.outputs) and call.signature.endswith(f' -> {forms(outputs)}')
+        return (len(outputs) == len(call.outputs) and call.results == forms(outputs)
                 and (position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes)))
 
     def _is_known(self, given: Any, map_id: int) -> bool:

@@ -20,7 +20,7 @@ from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.graphs.graphs import Graph
+from chainer_ooc.execute.graphs.graphs import Forms, Graph
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models, Used
 from chainer_ooc.execute.recording.parameters import Beside, Parameters
@@ -163,7 +163,7 @@ class Room:
             lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '',
             budget_bytes, self.unaccounted_bytes)
 
-    def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: str, first_bytes: int) -> int:
+    def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: Forms, first_bytes: int) -> int:
         """What the device counts and nobody here knows, but for the batch; in steps, as each has plans of its own."""
         counted_bytes = self._memory.backend.counted_bytes()
         if not counted_bytes:

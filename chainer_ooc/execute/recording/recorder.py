@@ -1,7 +1,7 @@
 """What an iteration did, row by row, while it runs; `trace` freezes it.
 
 A feature map gets its id when its storage is first seen, in the order of inputs, outputs, hidden arrays, so that equal
-graphs give equal ids. A call's signature has the ids, shapes and dtypes: two graphs are equal if their signatures are.
+graphs give equal ids. Two graphs are equal if their calls have the same names, ids, dtypes and shapes.
 
 Source: PoocH 4.1 and 4.2.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import Backend, Bandwidth
-from chainer_ooc.trace import Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
 
 #: Two moments of a device, see `Backend.moment`.
 Span = tuple[Any, Any]
@@ -43,14 +43,14 @@ class MapRow:
     backward_uses: list[int] = field(default_factory=list)
 
 
-def forms(given: Sequence[Any]) -> str:
-    """Dtypes and shapes of some arrays or nodes, for signatures."""
-    return ' '.join([_form(each.dtype, each.shape) for each in given if each is not None])
+def forms(given: Sequence[Any]) -> tuple[ArrayForm, ...]:
+    """Of some arrays or nodes."""
+    return tuple([_form(each.dtype, each.shape) for each in given if each is not None])
 
 
 @functools.lru_cache(maxsize=1024)
-def _form(dtype: Any, shape: tuple[int, ...]) -> str:
-    return f'{dtype.str}{shape}'
+def _form(dtype: Any, shape: tuple[int, ...]) -> ArrayForm:
+    return ArrayForm(dtype.str, shape)
 
 
 def versions() -> dict[str, str]:
@@ -113,11 +113,9 @@ class Recorder:
             repeatable: it can run again.
             other_bytes: what lived before it, see `Call`.
         """
-        arguments = forms(given[:len(ids[0])])
-        signature = f'{label} {ids[0]} {ids[1]} {ids[2]} {arguments} -> {forms(given[len(ids[0]):])}'
-        seen = [tuple(each) for each in ids]
-        row = Call(len(self.calls), label, seen[0], seen[1], seen[2], signature, 0.0, peak_bytes, arguments,
-                   repeatable, other_bytes)
+        inputs, outputs, hidden = map(tuple, ids)
+        row = Call(len(self.calls), label, inputs, outputs, hidden, 0.0, peak_bytes, forms(given[:len(inputs)]),
+                   forms(given[len(inputs):]), repeatable, other_bytes)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)

@@ -95,7 +95,7 @@ def traces(draw):
         device='host',
         calls=tuple(Call(
             call, f'L{call}', tuple(draw(st.lists(st.sampled_from(known[call]), max_size=2)) if known[call] else ()),
-            tuple(each.id for each in made[call]), (), '', draw(SECONDS),
+            tuple(each.id for each in made[call]), (), draw(SECONDS),
             sum(each.nbytes for each in made[call]) + draw(BYTES), repeatable=True, other_bytes=draw(BYTES))
             for call in range(calls)),
         steps=tuple(Step(
