@@ -679,3 +679,21 @@ def test_what_stands_in_forward_beside_maps_is_recorded_where_no_parameter_is_ne
         F.softmax_cross_entropy(model(x), t).backward()
         calls = chainer_ooc.trace().calls
     assert max(call.other_bytes for call in calls) < 4 * 64 * 4096
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'unified'])
+def test_what_a_step_writes_to_what_its_function_hides_is_what_the_next_backward_reads(policy, prompt_swap_outs):
+    """F.hinge changes an array that it hides, in backward: a second pass read the far copy from before."""
+    def passes():
+        x, t = batch()
+        weights = chainer.Parameter(np.random.RandomState(0).randn(32, 10).astype(np.float32))
+        loss = F.hinge(F.matmul(x, weights), t)
+        for _ in range(4):
+            weights.cleargrad()
+            loss.backward()
+            yield weights.grad.tobytes()
+
+    plain = list(passes())
+    assert len({*plain}) == 2
+    with ooc(policy, budget=None):
+        assert [list(passes()) for _ in range(3)] == [plain] * 3
