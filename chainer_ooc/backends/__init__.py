@@ -1,4 +1,7 @@
-"""The devices: the only place that knows which device it is; `base` is the contract that each folder fills in."""
+"""The memory devices: where arrays are and how they move. `base` is the contract that each folder fills in.
+
+What computes on a device is in `kernels`, which imports this room; nothing here imports that one.
+"""
 
 from __future__ import annotations
 
