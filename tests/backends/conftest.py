@@ -1,18 +1,11 @@
 """What the tests of the host backend share."""
 import os
-import pathlib
-import sys
 import threading
 import warnings
 
 import pytest
 
 from chainer_ooc.backends.host import HostBackend
-
-CUDA = str(pathlib.Path(__file__).parents[1] / 'cuda')  # where the fake of a GPU is
-
-if CUDA not in sys.path:
-    sys.path.insert(0, CUDA)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from interrupting import interrupted_at
+from support.interrupting import interrupted_at
 
 from chainer_ooc.backends.host import filesystem
 from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile, SpillWarning

@@ -1,8 +1,8 @@
 """What all allocators promise, and what each does by itself."""
 import itertools
 
-import fake_device_memory as fake
 import pytest
+from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError

@@ -5,7 +5,7 @@ import os
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver
+from support.fake_driver import FakeDriver
 
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.backends.cuda import CudaBackend, measure

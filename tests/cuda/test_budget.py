@@ -2,8 +2,8 @@
 import gc
 import threading
 
-import fake_device_memory as fake
 import pytest
+from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.budget import Budget

@@ -9,7 +9,7 @@ from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.budget import Block
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
-cupy_over_host = pytest.importorskip('cupy_over_host')
+cupy_over_host = pytest.importorskip('support.cupy_over_host')
 
 
 @pytest.fixture

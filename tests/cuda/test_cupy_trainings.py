@@ -21,7 +21,7 @@ from chainer_ooc.execute.room import UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
-cupy_over_host = pytest.importorskip('cupy_over_host')
+cupy_over_host = pytest.importorskip('support.cupy_over_host')
 
 SHAPE = (32, 64)
 MAP_BYTES = 4 * 32 * 64

@@ -61,7 +61,7 @@ def test_what_libraries_took_meanwhile_is_not_held_against_the_budget():
 def on_a_fake_card():
     """Has rows of the host run on the CUDA backend over a fake; gives the device and the backends that were made."""
     import training_row
-    from fake_driver import FakeDriver
+    from support.fake_driver import FakeDriver
 
     import chainer_ooc
     from chainer_ooc import backends

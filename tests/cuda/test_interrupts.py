@@ -4,8 +4,8 @@ import pathlib
 import sys
 
 import pytest
-from fake_driver import FakeDriver
-from interrupting import interrupted_at
+from support.fake_driver import FakeDriver
+from support.interrupting import interrupted_at
 
 from chainer_ooc.backends import cuda
 from chainer_ooc.backends.cuda import CudaBackend, disk

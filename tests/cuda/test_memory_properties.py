@@ -2,7 +2,6 @@
 import gc
 import itertools
 
-import fake_device_memory as fake
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.mapping import Mapping

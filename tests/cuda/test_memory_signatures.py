@@ -5,8 +5,8 @@ What is recorded here is what `CupyCalls` and `Mapping` rely on; the fakes are h
 import inspect
 import re
 
-import fake_device_memory as fake
 import pytest
+from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls

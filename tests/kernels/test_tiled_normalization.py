@@ -10,9 +10,9 @@ import chainer.functions as F
 import numpy as np
 import pytest
 from chainer.functions.normalization import batch_normalization as chainers
-from combinations import spread
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.combinations import spread
 
 from chainer_ooc.kernels import tiled
 from chainer_ooc.kernels.tiled import batch_norm, channels, lrn

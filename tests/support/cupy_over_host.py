@@ -8,14 +8,14 @@ import ctypes
 import weakref
 
 import numpy as np
-from fake_driver import FakeDriver, Range
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.chaos.memory import POISON
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
 from chainer_ooc.backends.cuda.budget import Budget
 from chainer_ooc.backends.cuda.owner import Guest, Owner
+from support.chaos.memory import POISON
+from support.fake_driver import FakeDriver, Range
 
 
 class HostMemory:

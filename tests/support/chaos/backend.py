@@ -31,19 +31,11 @@ import weakref
 from typing import Any
 
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
-from chainer_ooc.backends.chaos.far import FarMemory
-from chainer_ooc.backends.chaos.memory import POISON, Borrowed, poisoned
-from chainer_ooc.backends.chaos.streams import Streams
-from chainer_ooc.backends.chaos.transfer import (
-    BYTES_PER_SECOND,
-    LATENCY_SECONDS,
-    ChaosCopy,
-    ChaosTransfer,
-    Direction,
-    forked,
-)
 from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.errors import SpillError
+from support.chaos.far import ChaosCopy, FarMemory
+from support.chaos.memory import POISON, Borrowed, poisoned
+from support.chaos.streams import BYTES_PER_SECOND, LATENCY_SECONDS, ChaosTransfer, Direction, Streams, forked
 
 _BANDWIDTH = Bandwidth(BYTES_PER_SECOND, BYTES_PER_SECOND, LATENCY_SECONDS)
 

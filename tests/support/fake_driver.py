@@ -31,9 +31,9 @@ import weakref
 
 import numpy as np
 
-from chainer_ooc.backends.chaos.memory import POISON, poisoned
 from chainer_ooc.backends.cuda.driver import DeviceFacts
 from chainer_ooc.backends.host.block import Block
+from support.chaos.memory import POISON, poisoned
 
 STRAYING = (0.0, 0.3, 0.9)
 ON_A_POLL = (0, 0, 0, 1, 3)

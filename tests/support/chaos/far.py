@@ -1,4 +1,4 @@
-"""Far memory: a table of byte arrays that has a size.
+"""Far memory, a table of byte arrays that has a size, and the handles of what it holds.
 
 A GPU's is pinned host memory, set aside once and used again. So what is given back here is poisoned first: a swap-in
 that still read it would show. Each copy is a mapping of its own, which tracemalloc does not see: execution takes what
@@ -15,11 +15,39 @@ from typing import Any
 
 import numpy as np
 
-from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.chaos.memory import POISON, Borrowed
+from chainer_ooc.backends.base import ByteArray, FarCopy
 from chainer_ooc.backends.host.block import Block
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
+from support.chaos.memory import POISON, Borrowed
+from support.chaos.streams import ChaosTransfer
+
+
+class ChaosCopy(FarCopy):
+    """A far copy; its bytes are the backend's.
+
+    Args:
+        swap_out: the transfer that fills it.
+        unwanted: the backend's numbers of copies to give back; appending to it is atomic.
+    """
+
+    __slots__ = ('released', 'swap_out', 'unwanted')
+
+    def __init__(self, swap_out: ChaosTransfer, unwanted: collections.deque[int]) -> None:
+        super().__init__(swap_out.nbytes)
+        self.swap_out = swap_out
+        self.released = False
+        self.unwanted = unwanted  # the last, see __del__
+
+    def release(self) -> None:
+        """Only notes it: the garbage collector may call this in the middle of a copy (C7)."""
+        if not self.released:
+            self.unwanted.append(self.swap_out.number)
+            self.released = True
+
+    def __del__(self) -> None:
+        if hasattr(self, 'unwanted'):  # else an interrupt came while it was made
+            self.release()
 
 
 class FarMemory:

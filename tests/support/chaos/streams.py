@@ -1,4 +1,4 @@
-"""Two queues of copies, and the seed that decides which of the allowed orders comes true.
+"""Copies that nobody has made yet, in two queues, and the seed that decides which of the allowed orders comes true.
 
 What CUDA promises is kept: first in, first out within a direction (C3), a swap-in after its own swap-out (C4). What it
 leaves open is drawn: how far the other direction gets meanwhile, and how many polls find nothing::
@@ -19,10 +19,18 @@ Left out: copies that are in part carried out.
 from __future__ import annotations
 
 import collections
+import enum
+import os
 import random
 from collections.abc import Callable
 
-from chainer_ooc.backends.chaos.transfer import ChaosTransfer, Direction
+from chainer_ooc.backends.base import Transfer
+from chainer_ooc.errors import SpillError
+from support.chaos.memory import Borrowed
+
+#: A copy takes as long as it would at these figures, so that times, too, are those of the seed alone.
+BYTES_PER_SECOND = 1e9
+LATENCY_SECONDS = 1e-6
 
 #: How likely the other direction gets on before a copy that is waited for; drawn for each wait.
 STRAYING = (0.0, 0.3, 0.9)
@@ -32,6 +40,81 @@ ON_A_POLL = (0, 0, 0, 1, 3)
 
 #: A copy is done after fewer polls than this.
 MOST_PATIENCE = 8
+
+
+class Direction(enum.Enum):
+    """The two streams."""
+
+    OUT = 'swap-out'
+    IN = 'swap-in'
+
+
+class ChaosTransfer(Transfer):
+    """A copy that is asked for, and carried out when somebody waits for it or the seed has it so.
+
+    Args:
+        direction: the stream that it belongs to.
+        number: of the far copy, counted from 0.
+        near: the near side, until it is done.
+        after: the copy that must have ended well before, or None.
+        doomed: it is to fail.
+        streams: what carries it out.
+    """
+
+    __slots__ = (
+        '_done', '_failure', '_owner', '_streams', 'after', 'direction', 'doomed', 'nbytes', 'near', 'number',
+        'patience')
+
+    def __init__(self, direction: Direction, number: int, near: Borrowed, after: ChaosTransfer | None, doomed: bool,
+                 streams: Streams) -> None:
+        self.direction = direction
+        self.number = number
+        self.near: Borrowed | None = near
+        self.nbytes = near.nbytes
+        self.after = after
+        self.doomed = doomed
+        self.patience = streams.patience()
+        self._streams = streams
+        self._owner = os.getpid()
+        self._failure: SpillError | None = None
+        self._done = False
+
+    def __str__(self) -> str:
+        return f'{self.direction.value} of copy {self.number} ({self.nbytes} bytes)'
+
+    @property
+    def done(self) -> bool:
+        if not self._done and os.getpid() == self._owner:
+            self._streams.poll(self)
+        return self._done
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is done, for those who only look and change nothing by it."""
+        return self._done
+
+    @property
+    def failure(self) -> SpillError | None:
+        """How it failed."""
+        return self._failure
+
+    @property
+    def seconds(self) -> float:
+        return LATENCY_SECONDS + self.nbytes / BYTES_PER_SECOND if self._done else 0.0
+
+    def wait(self) -> None:
+        if not self._done:
+            if os.getpid() != self._owner:
+                raise forked('wait for a copy')
+            self._streams.wait_for(self)
+        if self._failure is not None:
+            raise SpillError(*self._failure.args)  # a new one: a traceback would grow, and keep frames alive
+
+    def end(self, failure: SpillError | None) -> None:
+        """Marks the copy as ended."""
+        self.near = None
+        self._failure = failure
+        self._done = True
 
 
 class Streams:
@@ -99,3 +182,10 @@ class Streams:
             return
         self._carry_out(first)
         queue.popleft()
+
+
+def forked(act: str) -> SpillError:
+    """The error of a child process that uses its parent's backend."""
+    return SpillError(f'cannot {act} in process {os.getpid()}: the copies are those of the process that it was forked '
+                      'from, and what was away then can be read there alone; read it before the fork, or run '
+                      'forward again here')
