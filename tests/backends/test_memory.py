@@ -1,5 +1,6 @@
 """Near memory on the host: what is free, what is resident, and that freed arrays leave the process."""
 import os
+import pathlib
 import platform
 import resource
 import subprocess
@@ -9,16 +10,18 @@ import warnings
 
 import numpy as np
 import pytest
+from support import resident
 
-from chainer_ooc.backends.host import HostBackend, block, groups, heap, limits, machine, resident
+from chainer_ooc.backends.host import HostBackend, block, groups, heap, limits, machine
 
 MB = 1 << 20
+TESTS = str(pathlib.Path(__file__).resolve().parents[1])  # where `support` is
 
 
 def run(script):
     """Runs a script in a process of its own, as what it sets stays set; returns its output lines."""
     done = subprocess.run([sys.executable, '-W', 'ignore', '-c', textwrap.dedent(script)], capture_output=True,
-                          text=True, check=False, timeout=120)
+                          text=True, check=False, timeout=120, env={**os.environ, 'PYTHONPATH': TESTS})
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -29,7 +32,8 @@ def test_swapping_out_lowers_resident_memory_by_nine_tenths_of_the_bytes(megabyt
     trims = mapped_megabytes > megabytes  # smaller arrays may stay in the heap until it is trimmed
     left = run(f'''
         import numpy as np
-        from chainer_ooc.backends.host import HostBackend, resident
+        from chainer_ooc.backends.host import HostBackend
+        from support import resident
         backend = HostBackend(mapped_bytes={mapped_megabytes} << 20)
         before = resident.private_bytes()
         arrays, pins = [], []

@@ -168,17 +168,6 @@ def test_the_hook_of_cupy_is_told_what_is_recorded(cupy, name):
         assert argument in told.__doc__
 
 
-def test_the_hook_writes_down_what_succeeds(cupy):
-    from chainer_ooc.backends.cuda.allocators.pool_order import PoolOrder
-
-    order = PoolOrder()
-    about = {'device_id': 0, 'pmem_id': 5}
-    order.malloc_postprocess(**about, size=3, mem_size=512, mem_ptr=8)
-    order.malloc_postprocess(**about, size=3, mem_size=512, mem_ptr=0)
-    order.free_postprocess(**about, mem_size=512, mem_ptr=8)
-    assert order.events == [('malloc', 512), ('free', 512)]
-
-
 def test_only_a_refusal_of_memory_becomes_an_error_of_memory(cupy):
     calls = CupyCalls.__new__(CupyCalls)  # what __init__ asks the driver is not needed here
     calls._runtime = cupy.cuda.runtime

@@ -1,4 +1,4 @@
-"""What this process holds in real memory, for reports and benchmarks.
+"""What this process holds in real memory.
 
 Linux says it in ``/proc/self``; the peak can be set back, so that one process can measure several runs. The pages of
 the spill file are in the page cache, not in the process: they do not count here.
