@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from support import resident
 
-from chainer_ooc.backends.host import HostBackend, block, groups, heap, limits, machine
+from chainer_ooc.backends.host import HostBackend, block, groups, heap, limits
 
 MB = 1 << 20
 TESTS = str(pathlib.Path(__file__).resolve().parents[1])  # where `support` is
@@ -177,9 +177,9 @@ def test_a_refused_setting_is_shown(monkeypatch):
 @pytest.fixture
 def undescribed():
     """Forgets what the machine is called, before and after."""
-    machine.describe.cache_clear()
+    limits.describe_machine.cache_clear()
     yield
-    machine.describe.cache_clear()
+    limits.describe_machine.cache_clear()
 
 
 def test_a_machine_is_its_processor_its_cores_and_its_memory(undescribed, monkeypatch):
@@ -187,14 +187,14 @@ def test_a_machine_is_its_processor_its_cores_and_its_memory(undescribed, monkey
              '/proc/meminfo': ['MemTotal:       16294912 kB', 'MemFree:  1 kB']}
     monkeypatch.setattr(limits, 'lines', files.get)
     monkeypatch.setattr(os, 'cpu_count', lambda: 8)
-    assert machine.describe() == 'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'
+    assert limits.describe_machine() == 'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'
 
 
 def test_a_machine_that_tells_nothing_has_a_name_all_the_same(undescribed, monkeypatch):
     monkeypatch.setattr(limits, 'lines', lambda path: [])
     monkeypatch.setattr(platform, 'machine', lambda: 'aarch64')
     monkeypatch.setattr(os, 'cpu_count', lambda: None)
-    assert machine.describe() == 'aarch64, 1 cores, memory unknown'
+    assert limits.describe_machine() == 'aarch64, 1 cores, memory unknown'
 
 
 def test_without_proc_there_is_no_limit_to_know(monkeypatch):

@@ -7,9 +7,8 @@ from support import fake_device_memory as fake
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
-from chainer_ooc.backends.cuda.allocators.managed import ManagedAllocator
 from chainer_ooc.backends.cuda.allocators.mapping import Mapping
-from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator, paged
+from chainer_ooc.backends.cuda.allocators.pool import ManagedAllocator, PoolAllocator, paged
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 
 MIB = fake.MIB

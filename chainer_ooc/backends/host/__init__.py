@@ -6,7 +6,7 @@
     copies            swap_thread.py, transfer.py; measure.py times them
     limits            limits.py (all of them), groups.py (containers), headroom.py (budgets, and room for the next
                       computation), guard.py (an error in place of a kill)
-    the machine       machine.py; arrays.py
+    the machine       arrays.py, over its memory
 """
 
 from chainer_ooc.backends.host.backend import HostBackend

@@ -25,7 +25,7 @@ import numpy as np
 
 from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
 from chainer_ooc.backends.forks import close_in_children
-from chainer_ooc.backends.host import block, filesystem, headroom, heap, limits, machine, measure
+from chainer_ooc.backends.host import block, filesystem, headroom, heap, limits, measure
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.guard import Guard
 from chainer_ooc.backends.host.headroom import Headroom
@@ -175,7 +175,7 @@ class HostBackend(Backend):
         return self._bandwidth
 
     def machine(self) -> str:
-        return machine.describe()
+        return limits.describe_machine()
 
     def describe(self) -> dict[str, Any]:
         self._check_usable('describe')
