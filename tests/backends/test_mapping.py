@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_mapped_is_told_and_its_copy_can_still_be_read(bac
         with pytest.raises(SpillError, match=r'mapping the spill file in .* failed: No such device') as caught:
             backend.map(copy)
     assert caught.value.errno == errno.ENODEV
-    assert not copy.space.mapped
+    assert not copy.place.mapped
     into = backend.allocate(MB)
     backend.swap_in(copy, into).wait()
     assert (into == 1).all()
@@ -169,4 +169,4 @@ def test_a_mapping_in_a_cycle_is_unmapped_by_the_collector(backend):
     del owner
     gc.collect()
     assert mapped_files() == 0
-    assert not copy.space.mapped
+    assert not copy.place.mapped

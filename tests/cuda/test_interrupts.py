@@ -7,10 +7,10 @@ import pytest
 from support.fake_driver import FakeDriver
 from support.interrupting import interrupted_at
 
-from chainer_ooc.backends import cuda
+from chainer_ooc.backends import cuda, owned
 from chainer_ooc.backends.cuda import CudaBackend, disk
 
-ROOM = str(pathlib.Path(cuda.__file__).parent)
+ROOM = (str(pathlib.Path(cuda.__file__).parent), owned.__file__)
 SIZES_BYTES = (4000, 9000)
 
 

@@ -16,15 +16,13 @@ Left out: the order and the time of swaps (``schedule``); a second tier behind t
 from __future__ import annotations
 
 import collections
-import os
 import time
 import weakref
 from typing import Any
 
 import numpy as np
 
-from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
-from chainer_ooc.backends.forks import close_in_children
+from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
 from chainer_ooc.backends.host import block, filesystem, headroom, heap, limits, measure
 from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.host.guard import Guard
@@ -34,11 +32,20 @@ from chainer_ooc.backends.host.mapping import Mapping
 from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.backends.host.spill_file import SpillFile, no_room
 from chainer_ooc.backends.host.swap_thread import SwapThread, Task
-from chainer_ooc.backends.host.transfer import HostCopy, HostTransfer, Space, forked, store
+from chainer_ooc.backends.host.transfer import ELSEWHERE, HostTransfer, Space, store
+from chainer_ooc.backends.owned import OwnedBackend, OwnedCopy, close_in_children
 from chainer_ooc.errors import SpillError
 
 
-class HostBackend(Backend):
+class HostCopy(OwnedCopy):
+    """A far copy in the spill file."""
+
+    __slots__ = ()
+
+    place: Space
+
+
+class HostBackend(OwnedBackend):
     """Near memory is this process's private memory, far memory an unnamed file in a folder.
 
     Args:
@@ -53,13 +60,13 @@ class HostBackend(Backend):
     """
 
     name = 'host'
+    elsewhere = ELSEWHERE
 
     def __init__(self, spill_dir: str | None = None, *, mapped_bytes: int = heap.MAPPED_BYTES) -> None:
+        super().__init__()
         self._headroom = Headroom()
         self._guard = Guard(self._headroom)
         self._file = SpillFile(spill_dir, self._headroom.dirty_bytes)
-        self._owner = os.getpid()
-        self._closed = False
         self._blocks = KeptBlocks()
         self._extents = Extents()
         self._unwanted: collections.deque[Space] = collections.deque()
@@ -122,11 +129,12 @@ class HostBackend(Backend):
     def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:
         self._check_usable('swap out')
         check_array(source, 'source')
-        copy = HostCopy(Space(source.nbytes), self._unwanted)
+        space = Space(source.nbytes)
+        copy = HostCopy(space.nbytes, space, self._unwanted)
         asked_bytes = max(self._asked_bytes, self._answered_bytes)  # asked is behind if an interrupt followed submit
-        self._swap_out.submit(Task(copy.space, source, copy.space.swap_out, None))
+        self._swap_out.submit(Task(space, source, space.swap_out, None))
         self._asked_bytes = asked_bytes + source.nbytes
-        return copy, copy.space.swap_out
+        return copy, space.swap_out
 
     def swap_in(self, copy: FarCopy, into: ByteArray) -> Transfer:
         space = self._space_of(copy, 'swap in')
@@ -153,16 +161,12 @@ class HostBackend(Backend):
         return np.asarray(mapping)
 
     def peek(self, copy: FarCopy) -> ByteArray | None:
-        space = copy.space if isinstance(copy, HostCopy) else None
-        if self._closed or os.getpid() != self._owner or space is None or space.unwanted or space.start is None:
+        space = copy.place if isinstance(copy, HostCopy) else None
+        if self._closed or not self._is_here() or space is None or space.unwanted or space.start is None:
             return None
         found = np.empty(space.nbytes, np.uint8)
         self._file.read(found.data, space.start)
         return found
-
-    def release(self, copy: FarCopy) -> None:
-        if isinstance(copy, HostCopy):
-            copy.release()
 
     def bandwidth(self) -> Bandwidth:
         if self._bandwidth is None:
@@ -198,7 +202,7 @@ class HostBackend(Backend):
     def close(self) -> None:
         self._closed = True
         self._guard.lift()
-        if os.getpid() == self._owner:
+        if self._is_here():
             self._swap_out.stop()
             self._swap_in.stop()
         else:
@@ -206,17 +210,11 @@ class HostBackend(Backend):
         self._file.close()
         self._blocks.close()
 
-    def _check_usable(self, act: str) -> None:
-        if os.getpid() != self._owner:
-            raise forked(act)
-        if self._closed:
-            raise SpillError(f'cannot {act}: the host backend is closed; chainer_ooc.reset() makes a new one')
-
     def _space_of(self, copy: FarCopy, act: str) -> Space:
         self._check_usable(act)
-        if not isinstance(copy, HostCopy) or copy.space.unwanted:
+        if not isinstance(copy, HostCopy) or copy.place.unwanted or copy.unwanted is not self._unwanted:
             raise ValueError(f'cannot {act} a copy that is released or of another backend')
-        return copy.space
+        return copy.place
 
     def _gives(self, nbytes: int) -> bool:
         """Whether the system gives so much more now: as addresses, and as pages beside those of swap-ins under way."""

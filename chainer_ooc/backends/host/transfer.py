@@ -1,4 +1,4 @@
-"""Copies in flight and the far copies that they make.
+"""Copies in flight, and their places in the spill file.
 
 Three threads meet here without a lock. Each field has one writer, and the order of two assignments carries the meaning,
 which the interpreter keeps:
@@ -18,33 +18,35 @@ same thread holds that very lock.
 from __future__ import annotations
 
 import collections
-import os
 import threading
 from collections.abc import Callable
 
-from chainer_ooc.backends.base import FarCopy, Transfer
 from chainer_ooc.backends.host.extents import Extents
+from chainer_ooc.backends.owned import OwnedTransfer, Place
 from chainer_ooc.errors import SpillError
+
+#: Why a forked child cannot use the threads.
+ELSEWHERE = ('the swap threads are those of the process that it was forked from, and what was away then can be read '
+             'there alone; read it before the fork, or run forward again here')
 
 #: A waiting caller looks again this often, in case that a waiter before it was interrupted with the gate in its hand.
 _LOOK_AGAIN_SECONDS = 0.5
 
 
-class HostTransfer(Transfer):
+class HostTransfer(OwnedTransfer):
     """A copy that a swap thread makes; the thread calls ``end`` once.
 
     ``threading.Event`` would do, were it not for KeyboardInterrupt: raised within its Python code, it can leave the
     event's lock taken, and the swap thread would stand still for ever in ``set``. Here the thread only ever releases.
     """
 
-    __slots__ = ('_done', '_failure', '_gate', '_owner', '_seconds', 'nbytes')
+    __slots__ = ('_gate', '_seconds')
+
+    elsewhere = ELSEWHERE
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-        self._owner = os.getpid()
+        super().__init__(nbytes)
         self._seconds = 0.0
-        self._failure: SpillError | None = None
-        self._done = False
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -56,15 +58,6 @@ class HostTransfer(Transfer):
     def seconds(self) -> float:
         return self._seconds
 
-    def wait(self) -> None:
-        while not self._done:
-            if os.getpid() != self._owner:
-                raise forked('wait for a copy')
-            if self._gate.acquire(timeout=_LOOK_AGAIN_SECONDS):
-                self._gate.release()
-        if self._failure is not None:
-            raise SpillError(*self._failure.args)  # a new one: a traceback would grow, and keep frames alive
-
     def end(self, seconds: float, failure: SpillError | None) -> None:
         """Marks the copy as ended. ``failure`` must carry no traceback: its frames hold the array (C5)."""
         self._seconds = seconds
@@ -72,27 +65,30 @@ class HostTransfer(Transfer):
         self._done = True
         self._gate.release()
 
+    def _wait(self) -> None:
+        if self._gate.acquire(timeout=_LOOK_AGAIN_SECONDS):
+            self._gate.release()
 
-class Space:
+
+class Space(Place):
     """One copy's place in the spill file, and what decides when the place may be used again.
 
     Attributes:
         nbytes: Size of the copy.
         start: Offset in the spill file, or None before it is written, after it failed and after it was given back.
         swap_out: The transfer that fills it.
-        unwanted: Whether the copy is released.
         reads_started: Number of swap-ins asked for.
         reads_ended: Number of those that have ended.
         mapped: Tokens of the mappings that are alive.
     """
 
-    __slots__ = ('mapped', 'nbytes', 'reads_ended', 'reads_started', 'start', 'swap_out', 'unwanted')
+    __slots__ = ('mapped', 'nbytes', 'reads_ended', 'reads_started', 'start', 'swap_out')
 
     def __init__(self, nbytes: int) -> None:
+        super().__init__()
         self.nbytes = nbytes
         self.start: int | None = None
         self.swap_out = HostTransfer(nbytes)
-        self.unwanted = False
         self.reads_started = 0
         self.reads_ended = 0
         self.mapped: set[object] = set()
@@ -139,39 +135,3 @@ def store(space: Space, unwanted: collections.deque[Space], extents: Extents, gr
         extents.give(start, space.nbytes)
         raise
     space.start = start
-
-
-class HostCopy(FarCopy):
-    """A far copy in the spill file.
-
-    Args:
-        space: Its place.
-        unwanted: The backend's list of spaces to give back; appending to it is atomic.
-    """
-
-    __slots__ = ('_unwanted', 'space')
-
-    def __init__(self, space: Space, unwanted: collections.deque[Space]) -> None:
-        super().__init__(space.nbytes)
-        self.space = space
-        self._unwanted = unwanted  # the last, see __del__
-
-    def release(self) -> None:
-        """Hands the space to the swap-out thread, which owns the extents, and marks it.
-
-        In this order: interrupted in between, the space is handed over once more later, which does no harm.
-        """
-        if not self.space.unwanted:
-            self._unwanted.append(self.space)
-            self.space.unwanted = True
-
-    def __del__(self) -> None:
-        if hasattr(self, '_unwanted'):  # else an interrupt came while it was made
-            self.release()
-
-
-def forked(act: str) -> SpillError:
-    """The error of a child process that uses its parent's backend."""
-    return SpillError(f'cannot {act} in process {os.getpid()}: the swap threads are those of the process that it was '
-                      'forked from, and what was away then can be read there alone; read it before the fork, or run '
-                      'forward again here')

@@ -26,21 +26,21 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import weakref
 from typing import Any
 
-from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
+from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
 from chainer_ooc.backends.host.meter import HostMeter
+from chainer_ooc.backends.owned import OwnedBackend
 from chainer_ooc.errors import SpillError
 from support.chaos.far import ChaosCopy, FarMemory
 from support.chaos.memory import POISON, Borrowed, poisoned
-from support.chaos.streams import BYTES_PER_SECOND, LATENCY_SECONDS, ChaosTransfer, Direction, Streams, forked
+from support.chaos.streams import BYTES_PER_SECOND, ELSEWHERE, LATENCY_SECONDS, ChaosTransfer, Direction, Streams
 
 _BANDWIDTH = Bandwidth(BYTES_PER_SECOND, BYTES_PER_SECOND, LATENCY_SECONDS)
 
 
-class ChaosBackend(Backend):
+class ChaosBackend(OwnedBackend):
     """A device of which nothing can be relied on but the contract.
 
     Args:
@@ -54,14 +54,14 @@ class ChaosBackend(Backend):
     """
 
     name = 'chaos'
+    elsewhere = ELSEWHERE
 
     def __init__(self, seed: int = 0, *, near_bytes: int = 1 << 36, far_bytes: int = 1 << 40) -> None:
+        super().__init__()
         self.seed = seed
         self.events: list[str] = []
         self.misuses: list[str] = []
         self._near_bytes = near_bytes
-        self._owner = os.getpid()
-        self._closed = False
         self._near: list[tuple[weakref.ref[Any], int]] = []
         self._far = FarMemory(far_bytes)
         self._numbers = itertools.count()
@@ -118,10 +118,6 @@ class ChaosBackend(Backend):
         copy.swap_out.wait()
         return self._far.map(copy.swap_out.number)
 
-    def release(self, copy: FarCopy) -> None:
-        if isinstance(copy, ChaosCopy):
-            copy.release()
-
     def bandwidth(self) -> Bandwidth:
         """A constant: what is measured would differ from run to run, and plans with it."""
         self._check_usable('measure the bandwidth')
@@ -143,20 +139,14 @@ class ChaosBackend(Backend):
 
     def close(self) -> None:
         self._closed = True
-        if os.getpid() == self._owner:
+        if self._is_here():
             self._streams.drain()
         self._far.clear()
         self._near.clear()
 
-    def _check_usable(self, act: str) -> None:
-        if os.getpid() != self._owner:
-            raise forked(act)
-        if self._closed:
-            raise SpillError(f'cannot {act}: the chaos backend is closed; chainer_ooc.reset() makes a new one')
-
     def _own(self, copy: FarCopy, act: str) -> ChaosCopy:
         self._check_usable(act)
-        if not isinstance(copy, ChaosCopy) or copy.released or copy.unwanted is not self._far.unwanted:
+        if not isinstance(copy, ChaosCopy) or copy.place.unwanted or copy.unwanted is not self._far.unwanted:
             raise ValueError(f'cannot {act} a copy that is released or of another backend')
         return copy
 

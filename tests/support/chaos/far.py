@@ -15,39 +15,38 @@ from typing import Any
 
 import numpy as np
 
-from chainer_ooc.backends.base import ByteArray, FarCopy
+from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host.block import Block
+from chainer_ooc.backends.owned import OwnedCopy, Place
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 from support.chaos.memory import POISON, Borrowed
 from support.chaos.streams import ChaosTransfer
 
 
-class ChaosCopy(FarCopy):
-    """A far copy; its bytes are the backend's.
+class ChaosPlace(Place):
+    """Names a copy; its bytes are the backend's."""
+
+    __slots__ = ('number',)
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class ChaosCopy(OwnedCopy):
+    """A far copy.
 
     Args:
         swap_out: the transfer that fills it.
-        unwanted: the backend's numbers of copies to give back; appending to it is atomic.
+        unwanted: the backend's places of copies to give back.
     """
 
-    __slots__ = ('released', 'swap_out', 'unwanted')
+    __slots__ = ('swap_out',)
 
-    def __init__(self, swap_out: ChaosTransfer, unwanted: collections.deque[int]) -> None:
-        super().__init__(swap_out.nbytes)
+    def __init__(self, swap_out: ChaosTransfer, unwanted: collections.deque[ChaosPlace]) -> None:
         self.swap_out = swap_out
-        self.released = False
-        self.unwanted = unwanted  # the last, see __del__
-
-    def release(self) -> None:
-        """Only notes it: the garbage collector may call this in the middle of a copy (C7)."""
-        if not self.released:
-            self.unwanted.append(self.swap_out.number)
-            self.released = True
-
-    def __del__(self) -> None:
-        if hasattr(self, 'unwanted'):  # else an interrupt came while it was made
-            self.release()
+        super().__init__(swap_out.nbytes, ChaosPlace(swap_out.number), unwanted)
 
 
 class FarMemory:
@@ -57,11 +56,11 @@ class FarMemory:
         nbytes: what it can hold.
 
     Attributes:
-        unwanted: numbers of released copies, appended from any thread, in the order of release.
+        unwanted: places of released copies, appended from any thread, in the order of release.
     """
 
     def __init__(self, nbytes: int) -> None:
-        self.unwanted: collections.deque[int] = collections.deque()
+        self.unwanted: collections.deque[ChaosPlace] = collections.deque()
         self._nbytes = nbytes
         self._contents: dict[int, ByteArray] = {}
         self._mapped: dict[int, list[weakref.ref[Any]]] = {}
@@ -105,13 +104,13 @@ class FarMemory:
 
     def is_unwanted(self, number: int) -> bool:
         """Whether a copy was released and its bytes are not taken back yet."""
-        return number in self.unwanted
+        return any(place.number == number for place in self.unwanted.copy())
 
     def take_back(self, in_use: Callable[[int], bool]) -> list[int]:
         """Frees what was released and neither a transfer nor a mapping needs; returns the numbers of what was freed."""
         taken = []
         for _ in range(len(self.unwanted)):
-            number = self.unwanted[0]
+            number = self.unwanted[0].number
             if in_use(number) or self._is_mapped(number):
                 self.unwanted.rotate(-1)
                 continue

@@ -20,17 +20,20 @@ from __future__ import annotations
 
 import collections
 import enum
-import os
 import random
 from collections.abc import Callable
 
-from chainer_ooc.backends.base import Transfer
+from chainer_ooc.backends.owned import OwnedTransfer
 from chainer_ooc.errors import SpillError
 from support.chaos.memory import Borrowed
 
 #: A copy takes as long as it would at these figures, so that times, too, are those of the seed alone.
 BYTES_PER_SECOND = 1e9
 LATENCY_SECONDS = 1e-6
+
+#: Why a forked child cannot use the copies.
+ELSEWHERE = ('the copies are those of the process that it was forked from, and what was away then can be read there '
+             'alone; read it before the fork, or run forward again here')
 
 #: How likely the other direction gets on before a copy that is waited for; drawn for each wait.
 STRAYING = (0.0, 0.3, 0.9)
@@ -49,7 +52,7 @@ class Direction(enum.Enum):
     IN = 'swap-in'
 
 
-class ChaosTransfer(Transfer):
+class ChaosTransfer(OwnedTransfer):
     """A copy that is asked for, and carried out when somebody waits for it or the seed has it so.
 
     Args:
@@ -61,60 +64,42 @@ class ChaosTransfer(Transfer):
         streams: what carries it out.
     """
 
-    __slots__ = (
-        '_done', '_failure', '_owner', '_streams', 'after', 'direction', 'doomed', 'nbytes', 'near', 'number',
-        'patience')
+    __slots__ = ('_streams', 'after', 'direction', 'doomed', 'near', 'number', 'patience')
+
+    elsewhere = ELSEWHERE
 
     def __init__(self, direction: Direction, number: int, near: Borrowed, after: ChaosTransfer | None, doomed: bool,
                  streams: Streams) -> None:
+        super().__init__(near.nbytes)
         self.direction = direction
         self.number = number
         self.near: Borrowed | None = near
-        self.nbytes = near.nbytes
         self.after = after
         self.doomed = doomed
         self.patience = streams.patience()
         self._streams = streams
-        self._owner = os.getpid()
-        self._failure: SpillError | None = None
-        self._done = False
 
     def __str__(self) -> str:
         return f'{self.direction.value} of copy {self.number} ({self.nbytes} bytes)'
 
     @property
     def done(self) -> bool:
-        if not self._done and os.getpid() == self._owner:
+        if not self._done and self._is_here():
             self._streams.poll(self)
         return self._done
 
     @property
-    def ended(self) -> bool:
-        """Whether it is done, for those who only look and change nothing by it."""
-        return self._done
-
-    @property
-    def failure(self) -> SpillError | None:
-        """How it failed."""
-        return self._failure
-
-    @property
     def seconds(self) -> float:
         return LATENCY_SECONDS + self.nbytes / BYTES_PER_SECOND if self._done else 0.0
-
-    def wait(self) -> None:
-        if not self._done:
-            if os.getpid() != self._owner:
-                raise forked('wait for a copy')
-            self._streams.wait_for(self)
-        if self._failure is not None:
-            raise SpillError(*self._failure.args)  # a new one: a traceback would grow, and keep frames alive
 
     def end(self, failure: SpillError | None) -> None:
         """Marks the copy as ended."""
         self.near = None
         self._failure = failure
         self._done = True
+
+    def _wait(self) -> None:
+        self._streams.wait_for(self)
 
 
 class Streams:
@@ -182,10 +167,3 @@ class Streams:
             return
         self._carry_out(first)
         queue.popleft()
-
-
-def forked(act: str) -> SpillError:
-    """The error of a child process that uses its parent's backend."""
-    return SpillError(f'cannot {act} in process {os.getpid()}: the copies are those of the process that it was forked '
-                      'from, and what was away then can be read there alone; read it before the fork, or run '
-                      'forward again here')
