@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends.host import HostBackend
-from chainer_ooc.backends.host.transfer import HostTransfer
+from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.errors import SpillError
 
 MB = 1 << 20
@@ -191,7 +191,7 @@ def test_a_file_cut_short_fails_the_swap_in(backend):
 
 
 def test_a_fault_of_ours_reaches_the_caller(backend, monkeypatch):
-    monkeypatch.setattr(backend._extents, 'place', lambda nbytes: 1 / 0)
+    monkeypatch.setattr(backend._store._extents, 'place', lambda nbytes: 1 / 0)
     copy, transfer = backend.swap_out(numbers(MB))
     with pytest.raises(SpillError, match=r'(?s)a fault in the thread.*ZeroDivisionError'):
         transfer.wait()

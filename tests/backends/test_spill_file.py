@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support.interrupting import interrupted_at
 
-from chainer_ooc.backends.host import filesystem
-from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile, SpillWarning
+from chainer_ooc.backends.spill import filesystem
+from chainer_ooc.backends.spill.spill_file import PIECE_BYTES, SpillFile, SpillWarning
 from chainer_ooc.errors import SpillError
 
 MB = 1 << 20

@@ -15,7 +15,7 @@ import chainer_ooc  # noqa: E402  before the helpers, which import chainer
 from chainer_ooc import backends  # noqa: E402
 from chainer_ooc.backends.base import Bandwidth  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
-from chainer_ooc.backends.host.transfer import HostTransfer  # noqa: E402
+from chainer_ooc.backends.spill.transfer import HostTransfer  # noqa: E402
 from chainer_ooc.classify import policies  # noqa: E402
 from chainer_ooc.execute import quiet  # noqa: E402
 

@@ -24,8 +24,8 @@ from chainer_ooc.backends.cuda import measure
 from chainer_ooc.backends.cuda.driver import DeviceFacts, Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
 from chainer_ooc.backends.cuda.transfer import ELSEWHERE
-from chainer_ooc.backends.host import filesystem
 from chainer_ooc.backends.owned import OwnedBackend, close_in_children
+from chainer_ooc.backends.spill import filesystem
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 

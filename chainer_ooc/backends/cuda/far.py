@@ -20,8 +20,8 @@ from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.pinned import PinnedBlock, PinnedMemory
 from chainer_ooc.backends.cuda.tiers import Tiers
 from chainer_ooc.backends.cuda.transfer import CudaTransfer, Line, copy_failed
-from chainer_ooc.backends.host.transfer import Space
 from chainer_ooc.backends.owned import OwnedCopy, Place
+from chainer_ooc.backends.spill.transfer import Space
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 

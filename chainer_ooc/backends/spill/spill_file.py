@@ -1,4 +1,4 @@
-"""The file that is far memory on the host: nameless, private, written and read at offsets.
+"""The file that is far memory: nameless, private, written and read at offsets.
 
 The file has no name from the start (``O_TMPFILE``) or from the moment after (``unlink``), so nothing is left of it
 however the process ends, and it is readable for its owner alone.
@@ -36,9 +36,9 @@ import secrets
 import warnings
 from collections.abc import Callable, Iterable
 
-from chainer_ooc.backends.host import filesystem, write_back
-from chainer_ooc.backends.host.mapping import Mapping
-from chainer_ooc.backends.host.write_back import WriteBack
+from chainer_ooc.backends.spill import filesystem, write_back
+from chainer_ooc.backends.spill.mapping import Mapping
+from chainer_ooc.backends.spill.write_back import WriteBack
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 
@@ -74,7 +74,7 @@ class SpillFile:
         if filesystem.is_ram_disk(self.folder):
             warnings.warn(
                 f'the spill folder {self.folder!r} is a RAM disk: what is swapped out stays in memory; set '
-                'chainer.config.ooc_spill_dir to a folder on a disk', SpillWarning, stacklevel=3)
+                'chainer.config.ooc_spill_dir to a folder on a disk', SpillWarning, stacklevel=4)
 
     def free_bytes(self, end_bytes: int) -> int:
         """Returns by how much a file of ``end_bytes`` can grow: what the file system and RLIMIT_FSIZE leave."""

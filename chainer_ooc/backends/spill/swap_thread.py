@@ -17,17 +17,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from typing import Any
 
-from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.host.transfer import HostTransfer, Space
+from chainer_ooc.backends.spill.transfer import HostTransfer, Space
 from chainer_ooc.errors import SpillError
 
 STACK_BYTES = 256 << 10
 #: For threads that call a device's driver, which knows nothing of small stacks.
 DRIVER_STACK_BYTES = 8 << 20
 
-#: Makes one copy: the space in the spill file and the array in near memory.
-Copy = Callable[[Space, ByteArray], None]
+#: Makes one copy: the space in the spill file, and the near side, an array or what holds one.
+Copy = Callable[[Space, Any], None]
 
 
 class Task:
@@ -35,21 +35,21 @@ class Task:
 
     Args:
         space: The far side.
-        array: The near side; held until the thread takes it.
+        near: The near side; held until the thread takes it.
         transfer: What to report to.
         after: A transfer that must have ended well before.
     """
 
     __slots__ = ('_handed_over', 'after', 'space', 'transfer')
 
-    def __init__(self, space: Space, array: ByteArray, transfer: HostTransfer, after: HostTransfer | None) -> None:
+    def __init__(self, space: Space, near: Any, transfer: HostTransfer, after: HostTransfer | None) -> None:
         self.space = space
-        self._handed_over = [array]
+        self._handed_over = [near]
         self.transfer = transfer
         self.after = after
 
-    def take(self) -> ByteArray:
-        """Returns the array and forgets it."""
+    def take(self) -> Any:
+        """Returns the near side and forgets it."""
         return self._handed_over.pop()
 
 

@@ -17,11 +17,8 @@ same thread holds that very lock.
 
 from __future__ import annotations
 
-import collections
 import threading
-from collections.abc import Callable
 
-from chainer_ooc.backends.host.extents import Extents
 from chainer_ooc.backends.owned import OwnedTransfer, Place
 from chainer_ooc.errors import SpillError
 
@@ -96,42 +93,3 @@ class Space(Place):
     def useless(self) -> bool:
         """Whether nobody will read the bytes any more."""
         return self.unwanted and self.reads_started == self.reads_ended and not self.mapped
-
-
-def take_back(unwanted: collections.deque[Space], extents: Extents) -> None:
-    """Makes the extents of released spaces free, but for those that a swap-in still reads; for the extents' thread."""
-    for _ in range(len(unwanted)):
-        space = unwanted.popleft()
-        if not space.useless():
-            unwanted.append(space)
-        elif space.start is not None:
-            extents.give(space.start, space.nbytes)
-            space.start = None
-
-
-def store(space: Space, unwanted: collections.deque[Space], extents: Extents, grow: Callable[[int, int], None],
-          write: Callable[[int], None]) -> None:
-    """Finds a copy's place in the spill file and has it written there, unless nobody wants it; for the extents' thread.
-
-    Args:
-        space: of the copy.
-        unwanted: what was released; its extents are used first.
-        extents: of the file.
-        grow: makes the file longer: its end then, and by how much.
-        write: writes the copy from an offset on.
-
-    If this fails: the place is free again, and what `grow` or `write` raised passes through.
-    """
-    take_back(unwanted, extents)
-    if space.useless():
-        return
-    start, growth_bytes = extents.place(space.nbytes)
-    if growth_bytes:
-        grow(extents.end_bytes, growth_bytes)
-    extents.take(start, space.nbytes)
-    try:
-        write(start)
-    except BaseException:
-        extents.give(start, space.nbytes)
-        raise
-    space.start = start
