@@ -38,8 +38,8 @@ from chainer_ooc.execute.functions import recipe
 from chainer_ooc.report.table import Column, Table, plain
 from models.resnet import ResNet
 
-sys.path.append(str(ROOT / 'tests' / 'cuda'))
-from fake_driver import FakeDriver
+sys.path.append(str(ROOT / 'tests'))
+from support.fake_driver import FakeDriver
 
 ITERATIONS = 6
 MARGIN = 1.02  # above a floor that a refusal names

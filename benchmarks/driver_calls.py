@@ -37,7 +37,7 @@ from chainer_ooc.simulate.simulator import simulate
 from options import amount
 
 sys.path.append(str(ROOT / 'tests'))
-import fake_device_memory as fake
+from support import fake_device_memory as fake
 
 ITERATIONS = 6
 COLUMNS = (

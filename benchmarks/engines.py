@@ -31,9 +31,9 @@ import numpy as np
 from chainer.utils.conv import get_conv_outsize
 from layers import Layer, layers_of
 
-from chainer_ooc.backends.cuda.cudnn import library, plan
-from chainer_ooc.backends.cuda.cudnn.operations import SMALL_WORKSPACE_BYTES, Convolution, Port
-from chainer_ooc.backends.cuda.cudnn.terms import Terms
+from chainer_ooc.kernels.cudnn import library, plan
+from chainer_ooc.kernels.cudnn.operations import SMALL_WORKSPACE_BYTES, Convolution, Port
+from chainer_ooc.kernels.cudnn.terms import Terms
 from chainer_ooc.report.table import Column, Table, megabytes, plain
 
 #: An H200: of its architecture (compute capability 9.0, CUDA's programming guide) and of its data sheet.

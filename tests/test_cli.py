@@ -13,7 +13,7 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from command_line import run, run_json
+from support.command_line import run, run_json
 
 from chainer_ooc.cli import model as cli_model
 from chainer_ooc.cli.totals import totals

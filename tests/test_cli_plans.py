@@ -19,7 +19,7 @@ import chainer_ooc  # noqa: F401  before chainer
 # isort: split
 import chainer
 import pytest
-from command_line import run, run_json
+from support.command_line import run, run_json
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments

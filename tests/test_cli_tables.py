@@ -11,8 +11,8 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from command_line import run, run_json
-from fake_laboratory import FakeLaboratory
+from support.command_line import run, run_json
+from support.fake_laboratory import FakeLaboratory
 
 from chainer_ooc.cli import model as cli_model
 from chainer_ooc.cli import tables

@@ -155,7 +155,7 @@ def host_memory() -> dict[str, int]:
 
 def cudnn() -> dict[str, Any]:
     """Versions of cuDNN, and what it was asked for in this process; empty where nobody asked."""
-    session = sys.modules.get('chainer_ooc.backends.cuda.cudnn.session')
+    session = sys.modules.get('chainer_ooc.kernels.cudnn.session')
     library = sys.modules.get('cudnn')
     if session is None or library is None:
         return {}

@@ -246,7 +246,7 @@ def highest(device: Host | Cuda) -> Iterator[list[int]]:
 
 def _cudnn_version() -> str:
     """Of the library that is found here, or why none is."""
-    from chainer_ooc.backends.cuda.cudnn import library
+    from chainer_ooc.kernels.cudnn import library
 
     try:
         return str(library.find().backend_version())

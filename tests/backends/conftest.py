@@ -1,19 +1,11 @@
 """What the tests of the host backend share."""
 import os
-import pathlib
-import sys
 import threading
-import tracemalloc
 import warnings
 
 import pytest
 
 from chainer_ooc.backends.host import HostBackend
-
-CUDA = str(pathlib.Path(__file__).parents[1] / 'cuda')  # where the fake of a GPU is
-
-if CUDA not in sys.path:
-    sys.path.insert(0, CUDA)
 
 
 @pytest.fixture
@@ -23,21 +15,6 @@ def backend(tmp_path):
         made = HostBackend(str(tmp_path))
     yield made
     made.close()
-
-
-@pytest.fixture
-def peak_scratch_bytes():
-    """A function that gives the bytes that a call takes beside what is there after it."""
-    def measure(call):
-        tracemalloc.start()
-        try:
-            result = call()
-            left_bytes, peak_bytes = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        del result
-        return peak_bytes - left_bytes
-    return measure
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from support.chaos import ChaosBackend
+from support.chaos.streams import MOST_PATIENCE
 
 from chainer_ooc import backends
-from chainer_ooc.backends.chaos import ChaosBackend
-from chainer_ooc.backends.chaos.streams import MOST_PATIENCE
 from chainer_ooc.errors import SpillError
 
 SEEDS = range(20)

@@ -4,7 +4,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainer_ooc.backends.host.extents import ALIGNMENT_BYTES, Extents, aligned
+from chainer_ooc.backends.spill.extents import ALIGNMENT_BYTES, Extents, aligned
 
 PAGE = ALIGNMENT_BYTES
 

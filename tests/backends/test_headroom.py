@@ -111,9 +111,9 @@ def test_swap_ins_under_way_take_room_that_their_blocks_do_not_have_yet(containe
     source = np.ones(64 * MB, np.uint8)
     copy, out = contained.swap_out(source)
     out.wait()
-    held = contained._swap_in
+    held = contained._store._swap_in
     submitted = []
-    monkeypatch.setattr(contained, '_swap_in', type('Held', (), {
+    monkeypatch.setattr(contained._store, '_swap_in', type('Held', (), {
         'submit': staticmethod(submitted.append), 'stop': held.stop})())
     container.holds(LIMIT - UNASKED - 100 * MB)
     assert contained.has_room(100 * MB)

@@ -3,12 +3,14 @@ import errno
 import os
 import threading
 import time
+import warnings
 import weakref
 
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host.transfer import HostTransfer
+from chainer_ooc.backends.host import HostBackend
+from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.errors import SpillError
 
 MB = 1 << 20
@@ -42,6 +44,17 @@ def failing(error_number, calls=1):
             return real[kind](descriptor, views, offset)
         return move
     return call
+
+
+def test_a_copy_of_another_host_backend_is_refused(backend, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # the folder for temporary files may be a RAM disk
+        other = HostBackend(str(tmp_path))
+    copy = out(other, numbers(8))
+    for call in (lambda: back(backend, copy), lambda: backend.map(copy)):
+        with pytest.raises(ValueError, match='another backend'):
+            call()
+    other.close()
 
 
 # Space
@@ -178,7 +191,7 @@ def test_a_file_cut_short_fails_the_swap_in(backend):
 
 
 def test_a_fault_of_ours_reaches_the_caller(backend, monkeypatch):
-    monkeypatch.setattr(backend._extents, 'place', lambda nbytes: 1 / 0)
+    monkeypatch.setattr(backend._store._extents, 'place', lambda nbytes: 1 / 0)
     copy, transfer = backend.swap_out(numbers(MB))
     with pytest.raises(SpillError, match=r'(?s)a fault in the thread.*ZeroDivisionError'):
         transfer.wait()

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import swap_thread
+from chainer_ooc.backends.spill import swap_thread
 from chainer_ooc.errors import SpillError
 
 MB = 1 << 20
@@ -211,7 +211,7 @@ def test_interrupts_at_any_moment_lose_nothing(backend):
     assert interrupts
     assert all((back(backend, copy) == value).all() for copy, value in held)
     assert backend.describe()['spill_file_bytes'] <= 40 * MB  # 10 copies of up to 1 MB and gaps; a leak: hundreds
-    assert backend._asked_bytes <= backend._answered_bytes
+    assert backend._store._asked_bytes <= backend._store._answered_bytes
 
 
 def _swap_and_check(backend, held, random_numbers):

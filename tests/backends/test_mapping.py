@@ -11,8 +11,9 @@ import textwrap
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import HostBackend, mapping
+from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.backends.host.limits import kilobyte_fields
+from chainer_ooc.backends.spill import mapping
 from chainer_ooc.errors import SpillError
 
 MB = 1 << 20
@@ -84,9 +85,9 @@ def test_space_is_given_back_when_released_and_unmapped(backend):
 def test_what_is_mapped_does_not_count_as_free(backend):
     copy, array = mapped(backend)
     backend.release(copy)
-    before = backend._far_free_bytes()
+    before = backend._store.free_bytes()
     del array
-    assert backend._far_free_bytes() - before >= 7 * MB  # others write to the file system, too
+    assert backend._store.free_bytes() - before >= 7 * MB  # others write to the file system, too
 
 
 def test_the_system_is_told_to_read_ahead(backend, monkeypatch):
@@ -131,7 +132,7 @@ def test_a_file_that_cannot_be_mapped_is_told_and_its_copy_can_still_be_read(bac
         with pytest.raises(SpillError, match=r'mapping the spill file in .* failed: No such device') as caught:
             backend.map(copy)
     assert caught.value.errno == errno.ENODEV
-    assert not copy.space.mapped
+    assert not copy.place.mapped
     into = backend.allocate(MB)
     backend.swap_in(copy, into).wait()
     assert (into == 1).all()
@@ -169,4 +170,4 @@ def test_a_mapping_in_a_cycle_is_unmapped_by_the_collector(backend):
     del owner
     gc.collect()
     assert mapped_files() == 0
-    assert not copy.space.mapped
+    assert not copy.place.mapped

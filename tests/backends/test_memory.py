@@ -1,5 +1,6 @@
 """Near memory on the host: what is free, what is resident, and that freed arrays leave the process."""
 import os
+import pathlib
 import platform
 import resource
 import subprocess
@@ -9,16 +10,18 @@ import warnings
 
 import numpy as np
 import pytest
+from support import resident
 
-from chainer_ooc.backends.host import HostBackend, block, groups, heap, limits, machine, resident
+from chainer_ooc.backends.host import HostBackend, block, groups, heap, limits
 
 MB = 1 << 20
+TESTS = str(pathlib.Path(__file__).resolve().parents[1])  # where `support` is
 
 
 def run(script):
     """Runs a script in a process of its own, as what it sets stays set; returns its output lines."""
     done = subprocess.run([sys.executable, '-W', 'ignore', '-c', textwrap.dedent(script)], capture_output=True,
-                          text=True, check=False, timeout=120)
+                          text=True, check=False, timeout=120, env={**os.environ, 'PYTHONPATH': TESTS})
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
@@ -29,7 +32,8 @@ def test_swapping_out_lowers_resident_memory_by_nine_tenths_of_the_bytes(megabyt
     trims = mapped_megabytes > megabytes  # smaller arrays may stay in the heap until it is trimmed
     left = run(f'''
         import numpy as np
-        from chainer_ooc.backends.host import HostBackend, resident
+        from chainer_ooc.backends.host import HostBackend
+        from support import resident
         backend = HostBackend(mapped_bytes={mapped_megabytes} << 20)
         before = resident.private_bytes()
         arrays, pins = [], []
@@ -173,9 +177,9 @@ def test_a_refused_setting_is_shown(monkeypatch):
 @pytest.fixture
 def undescribed():
     """Forgets what the machine is called, before and after."""
-    machine.describe.cache_clear()
+    limits.describe_machine.cache_clear()
     yield
-    machine.describe.cache_clear()
+    limits.describe_machine.cache_clear()
 
 
 def test_a_machine_is_its_processor_its_cores_and_its_memory(undescribed, monkeypatch):
@@ -183,14 +187,14 @@ def test_a_machine_is_its_processor_its_cores_and_its_memory(undescribed, monkey
              '/proc/meminfo': ['MemTotal:       16294912 kB', 'MemFree:  1 kB']}
     monkeypatch.setattr(limits, 'lines', files.get)
     monkeypatch.setattr(os, 'cpu_count', lambda: 8)
-    assert machine.describe() == 'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'
+    assert limits.describe_machine() == 'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'
 
 
 def test_a_machine_that_tells_nothing_has_a_name_all_the_same(undescribed, monkeypatch):
     monkeypatch.setattr(limits, 'lines', lambda path: [])
     monkeypatch.setattr(platform, 'machine', lambda: 'aarch64')
     monkeypatch.setattr(os, 'cpu_count', lambda: None)
-    assert machine.describe() == 'aarch64, 1 cores, memory unknown'
+    assert limits.describe_machine() == 'aarch64, 1 cores, memory unknown'
 
 
 def test_without_proc_there_is_no_limit_to_know(monkeypatch):

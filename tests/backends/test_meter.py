@@ -5,7 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from interrupting import interrupted_at
+from support.interrupting import interrupted_at
 
 from chainer_ooc.backends.host import meter as module
 from chainer_ooc.backends.host.meter import HostMeter

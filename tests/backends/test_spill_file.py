@@ -9,10 +9,10 @@ import subprocess
 
 import numpy as np
 import pytest
-from interrupting import interrupted_at
+from support.interrupting import interrupted_at
 
-from chainer_ooc.backends.host import filesystem
-from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile, SpillWarning
+from chainer_ooc.backends.spill import filesystem
+from chainer_ooc.backends.spill.spill_file import PIECE_BYTES, SpillFile, SpillWarning
 from chainer_ooc.errors import SpillError
 
 MB = 1 << 20

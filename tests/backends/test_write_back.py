@@ -5,9 +5,9 @@ import os
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import write_back
-from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile
-from chainer_ooc.backends.host.write_back import WriteBack
+from chainer_ooc.backends.spill import write_back
+from chainer_ooc.backends.spill.spill_file import PIECE_BYTES, SpillFile
+from chainer_ooc.backends.spill.write_back import WriteBack
 from chainer_ooc.errors import SpillError
 
 MB = 1 << 20

@@ -3,8 +3,6 @@
     pytest tests/conformance --conformance-seeds 20 --conformance-heavy
 """
 import contextlib
-import importlib
-import importlib.util
 import itertools
 import pathlib
 import sys
@@ -17,15 +15,14 @@ HERE = pathlib.Path(__file__).parent
 for folder in (HERE, HERE.parent / 'execute'):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
+from support.chaos import ChaosBackend  # noqa: E402
+
 import chainer_ooc  # noqa: E402  before the helpers, which import chainer
 from chainer_ooc import backends  # noqa: E402
 from chainer_ooc.backends.base import Bandwidth  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
 from chainer_ooc.classify.policies import POLICIES  # noqa: E402
 from chainer_ooc.problem import Verdict  # noqa: E402
-
-chaos = importlib.import_module('chainer_ooc.backends.chaos') if importlib.util.find_spec(
-    'chainer_ooc.backends.chaos') else None
 
 SEEDS, HEAVY = '--conformance-seeds', '--conformance-heavy'
 PLAIN, TRANSPOSED = LAYOUTS = 'plain', 'transposed'
@@ -49,13 +46,12 @@ def chosen(config):
     """
     from conformance_mixes import RANDOM_MIX, RECOMPUTE_ALL, SWAP_ALL
     seeds = config.getoption(SEEDS, None)
-    random_device = HOST if chaos is None else CHAOS
-    runs = [(HOST, SWAP_ALL, TRANSPOSED), (HOST, RECOMPUTE_ALL, PLAIN), (random_device, f'{RANDOM_MIX}0', TRANSPOSED)]
+    runs = [(HOST, SWAP_ALL, TRANSPOSED), (HOST, RECOMPUTE_ALL, PLAIN), (CHAOS, f'{RANDOM_MIX}0', TRANSPOSED)]
     if seeds is not None:
         mixes = [SWAP_ALL, RECOMPUTE_ALL, *[f'{RANDOM_MIX}{seed}' for seed in range(seeds)]]
         runs = list(itertools.product((HOST, CHAOS), mixes, LAYOUTS))
     return [(device, mix, layout) for device, mix, layout in runs
-            if (device == HOST or chaos is not None) and (mix == SWAP_ALL or hasattr(Verdict, 'RECOMPUTE'))]
+            if mix == SWAP_ALL or hasattr(Verdict, 'RECOMPUTE')]
 
 
 @pytest.fixture
@@ -107,7 +103,7 @@ def on_host(request, monkeypatch):
 def on_chaos(request):
     """Whatever a GPU would not forgive fails the test; the order of copies differs from case to case."""
     seed = zlib.crc32(request.node.name.encode())
-    with backends.chosen(lambda spill_dir: chaos.ChaosBackend(seed)) as made:
+    with backends.chosen(lambda spill_dir: ChaosBackend(seed)) as made:
         yield
     misuses = [misuse for backend in made for misuse in backend.misuses]
     assert not misuses, 'copies in flight lost their memory: ' + '; '.join(misuses)

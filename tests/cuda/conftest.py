@@ -26,7 +26,7 @@ def verdict_mixes(monkeypatch):
 @pytest.fixture
 def fake(request):
     """Makes backends on fakes; each must be used by the rules, and leave nothing once it is closed."""
-    from fake_driver import FakeDriver
+    from support.fake_driver import FakeDriver
 
     made = []
 

@@ -1,5 +1,5 @@
 """Devices that do not keep what CUDA promises: each leaves one wait out."""
-from fake_driver import FakeDriver
+from support.fake_driver import FakeDriver
 
 
 class NeverWaits(FakeDriver):

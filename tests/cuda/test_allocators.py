@@ -1,15 +1,14 @@
 """What all allocators promise, and what each does by itself."""
 import itertools
 
-import fake_device_memory as fake
 import pytest
+from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
-from chainer_ooc.backends.cuda.allocators.managed import ManagedAllocator
 from chainer_ooc.backends.cuda.allocators.mapping import Mapping
-from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator, paged
+from chainer_ooc.backends.cuda.allocators.pool import ManagedAllocator, PoolAllocator, paged
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 
 MIB = fake.MIB

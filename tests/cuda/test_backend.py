@@ -5,11 +5,11 @@ import os
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver
+from support.fake_driver import FakeDriver
 
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.backends.cuda import CudaBackend, measure
-from chainer_ooc.backends.host.spill_file import PIECE_BYTES
+from chainer_ooc.backends.spill.spill_file import PIECE_BYTES
 from chainer_ooc.errors import SpillError
 
 MB = 1 << 20
@@ -274,7 +274,7 @@ def test_bytes_are_counted_by_the_tier_that_they_went_to(fake, tmp_path, caplog)
 
 def test_plans_count_on_the_speed_of_the_tiers_that_are_used(fake, tmp_path, monkeypatch):
     """Half of the bytes go by way of the file, which is a hundred times slower."""
-    from chainer_ooc.backends.host.transfer import HostTransfer
+    from chainer_ooc.backends.spill.transfer import HostTransfer
     backend = fake(spill_dir=str(tmp_path), host_limit_bytes=1 << 30)
     pinned = backend.bandwidth()
     assert backend.bandwidth() is pinned, 'samples are none of the copies'

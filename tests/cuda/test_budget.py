@@ -2,8 +2,9 @@
 import gc
 import threading
 
-import fake_device_memory as fake
 import pytest
+from support import fake_device_memory as fake
+from support.told_ledger import listen
 
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.budget import Budget
@@ -377,12 +378,13 @@ def test_listeners_are_told_in_order_until_they_leave(budget):
     def listener(kind, nbytes):
         events.append((kind, nbytes))
 
-    budget.add_listener(listener)
+    told = listen(budget, listener)
     first, second = budget(512), budget(1024)
     del first
     third = budget(2048)
     del second, third
-    budget.remove_listener(listener)
+    budget.ledgers.stop_counting(told)
+    assert told.total() == 0
     budget(512)
     assert events == [('malloc', 512), ('malloc', 1024), ('free', 512), ('malloc', 2048), ('free', 1024),
                       ('free', 2048)]

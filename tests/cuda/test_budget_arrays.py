@@ -3,13 +3,14 @@ import threading
 
 import numpy as np
 import pytest
+from support.told_ledger import listen
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.budget import Block
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
-cupy_over_host = pytest.importorskip('cupy_over_host')
+cupy_over_host = pytest.importorskip('support.cupy_over_host')
 
 
 @pytest.fixture
@@ -49,13 +50,13 @@ def test_the_last_view_frees(installed):
 
 def test_the_budget_is_told_in_order_of_arrays(installed):
     events = []
-    installed.add_listener(lambda kind, nbytes: events.append((kind, nbytes)))
+    told = listen(installed, lambda kind, nbytes: events.append((kind, nbytes)))
     first = cupy.empty(128, np.float32)
     second = cupy.empty(256, np.float32)
     del first
     third = cupy.empty(384, np.float32)
     del second, third
-    installed.used_bytes()
+    assert told.total() == 0
     assert events == [('malloc', 512), ('malloc', 1024), ('free', 512), ('malloc', 1536), ('free', 1024),
                       ('free', 1536)]
 

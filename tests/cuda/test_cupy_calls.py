@@ -5,8 +5,8 @@ That the installed CuPy has the same is checked in `test_memory_signatures`.
 import sys
 from types import SimpleNamespace
 
-import fake_device_memory as fake
 import pytest
+from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda import budget as budget_module
 from chainer_ooc.backends.cuda.allocators.allocator import NoPoolError, NoRoomError

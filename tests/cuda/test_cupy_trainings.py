@@ -9,6 +9,7 @@ import chainer
 import numpy as np
 import pytest
 from ooc_training import ooc
+from support.told_ledger import listen
 
 import chainer_ooc
 from chainer_ooc import backends
@@ -21,7 +22,7 @@ from chainer_ooc.execute.iteration.room import UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
-cupy_over_host = pytest.importorskip('cupy_over_host')
+cupy_over_host = pytest.importorskip('support.cupy_over_host')
 
 SHAPE = (32, 64)
 MAP_BYTES = 4 * 32 * 64
@@ -170,7 +171,7 @@ def test_the_limit_of_the_allocator_holds_and_the_bits_stay(on_device, seed):
         with ooc('pooch', budget=peak_bytes - 2 * MAP_BYTES):
             budget = manager.current()._memory.backend._budget
             highest = []
-            budget.add_listener(lambda kind, nbytes: highest.append(budget.held_bytes()))
+            listen(budget, lambda kind, nbytes: highest.append(budget.held_bytes()))
             assert gradients(cupy, 6) == expected(6)
             assert chainer_ooc.stats().swapped_out_bytes > 0
         chainer_ooc.reset()

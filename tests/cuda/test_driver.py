@@ -3,7 +3,7 @@ import inspect
 
 import numpy as np
 import pytest
-from fake_driver import FakeBudget, FakeDriver
+from support.fake_driver import FakeBudget, FakeDriver
 
 from chainer_ooc.backends.cuda.driver import Driver, MemoryBudget
 from chainer_ooc.backends.cuda.owner import Owner

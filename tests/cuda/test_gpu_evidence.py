@@ -61,7 +61,7 @@ def test_what_libraries_took_meanwhile_is_not_held_against_the_budget():
 def on_a_fake_card():
     """Has rows of the host run on the CUDA backend over a fake; gives the device and the backends that were made."""
     import training_row
-    from fake_driver import FakeDriver
+    from support.fake_driver import FakeDriver
 
     import chainer_ooc
     from chainer_ooc import backends
@@ -188,11 +188,11 @@ def test_pinning_is_timed_where_the_host_has_the_memory_or_is_said_to(card, monk
 
 def test_a_row_says_what_cudnn_planned_and_what_it_refused(monkeypatch):
     import evidence
-    from fake_cudnn import Engine, HostDevice, Library
+    from support.fake_cudnn import Engine, HostDevice, Library
 
-    from chainer_ooc.backends.cuda.cudnn import session
-    from chainer_ooc.backends.cuda.cudnn.operations import Convolution, Port
-    from chainer_ooc.backends.cuda.cudnn.terms import Terms
+    from chainer_ooc.kernels.cudnn import session
+    from chainer_ooc.kernels.cudnn.operations import Convolution, Port
+    from chainer_ooc.kernels.cudnn.terms import Terms
     device = HostDevice()
     library = Library(device, [Engine(workspace_bytes=1000)])
     ours = session.Session(library, device)

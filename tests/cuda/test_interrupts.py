@@ -4,13 +4,13 @@ import pathlib
 import sys
 
 import pytest
-from fake_driver import FakeDriver
-from interrupting import interrupted_at
+from support.fake_driver import FakeDriver
+from support.interrupting import interrupted_at
 
-from chainer_ooc.backends import cuda
+from chainer_ooc.backends import cuda, owned, spill
 from chainer_ooc.backends.cuda import CudaBackend, disk
 
-ROOM = str(pathlib.Path(cuda.__file__).parent)
+ROOMS = (*(str(pathlib.Path(each.__file__).parent) for each in (cuda, spill)), owned.__file__)
 SIZES_BYTES = (4000, 9000)
 
 
@@ -47,7 +47,7 @@ def small_pieces(monkeypatch):
 def interrupted(number, call):
     """Whether a line of the backend in this thread had that number, before which `call` was interrupted."""
     return interrupted_at(
-        number, call, 'line', lambda code: code.co_filename.startswith(ROOM) and code.co_name != '__del__')
+        number, call, 'line', lambda code: code.co_filename.startswith(ROOMS) and code.co_name != '__del__')
 
 
 def go_on(backend, kept):

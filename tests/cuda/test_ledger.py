@@ -2,6 +2,8 @@
 import gc
 import threading
 
+from support.told_ledger import ToldLedger
+
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 
 
@@ -23,8 +25,8 @@ def test_a_limit_refuses_and_changes_nothing():
 
 
 def test_frees_are_told_before_the_malloc_that_follows_them():
-    ledger, events = Ledger(), []
-    ledger.listeners = (lambda kind, nbytes: events.append((kind, nbytes)),)
+    events = []
+    ledger = ToldLedger(lambda kind, nbytes: events.append((kind, nbytes)))
     ledger.add(4)
     ledger.lower(4)
     assert events == [('malloc', 4)]
@@ -65,12 +67,7 @@ def test_a_finalizer_may_run_while_the_ledger_is_asked():
             self.ledger.lower(1)
             self.ledger.total()
 
-    ledger = Ledger()
-
-    def collect(kind, nbytes):
-        gc.collect()
-
-    ledger.listeners = (collect,)
+    ledger = ToldLedger(lambda kind, nbytes: gc.collect())
     for _ in range(3):
         Dying(ledger)
         ledger.add(1)

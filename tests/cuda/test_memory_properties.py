@@ -2,7 +2,6 @@
 import gc
 import itertools
 
-import fake_device_memory as fake
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -14,6 +13,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support import fake_device_memory as fake
+from support.told_ledger import listen
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.mapping import Mapping
@@ -46,7 +47,7 @@ class Allocations(RuleBasedStateMachine):
 
     @initialize()
     def listen(self):
-        self.budget.add_listener(lambda kind, nbytes: self.events.append((kind, nbytes)))
+        self.ledger = listen(self.budget, lambda kind, nbytes: self.events.append((kind, nbytes)))
 
     @rule(nbytes=SIZES)
     def malloc(self, nbytes):
@@ -97,6 +98,7 @@ class Allocations(RuleBasedStateMachine):
     @invariant()
     def live_bytes_are_right(self):
         assert self.budget.used_bytes() >= sum(nbytes for _, nbytes in self.live.values())
+        assert self.ledger.total() == self.budget.used_bytes()
         told = sum(nbytes if kind == 'malloc' else -nbytes for kind, nbytes in self.events)
         assert told == self.budget.used_bytes() <= self.budget.held_bytes()
         if not any(nbytes for _, nbytes in self.live.values()):

@@ -5,8 +5,8 @@ What is recorded here is what `CupyCalls` and `Mapping` rely on; the fakes are h
 import inspect
 import re
 
-import fake_device_memory as fake
 import pytest
+from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
@@ -166,17 +166,6 @@ def test_the_hook_of_cupy_is_told_what_is_recorded(cupy, name):
     assert [*inspect.signature(told).parameters][1:] in (HOOK[name], ['kwargs'])
     for argument in HOOK[name]:
         assert argument in told.__doc__
-
-
-def test_the_hook_writes_down_what_succeeds(cupy):
-    from chainer_ooc.backends.cuda.allocators.pool_order import PoolOrder
-
-    order = PoolOrder()
-    about = {'device_id': 0, 'pmem_id': 5}
-    order.malloc_postprocess(**about, size=3, mem_size=512, mem_ptr=8)
-    order.malloc_postprocess(**about, size=3, mem_size=512, mem_ptr=0)
-    order.free_postprocess(**about, mem_size=512, mem_ptr=8)
-    assert order.events == [('malloc', 512), ('free', 512)]
 
 
 def test_only_a_refusal_of_memory_becomes_an_error_of_memory(cupy):

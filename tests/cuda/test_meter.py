@@ -1,6 +1,6 @@
 """The meter of the device: peaks of stretches, and what was allocated since it began."""
-import fake_device_memory as fake
 import pytest
+from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.budget import Budget

@@ -7,7 +7,6 @@ import random
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver
 from mutant_devices import (
     AlwaysPassed,
     BlocksUsedEarly,
@@ -20,6 +19,7 @@ from mutant_devices import (
     NeverWaits,
     OutBeforeKernels,
 )
+from support.fake_driver import FakeDriver
 
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.backends.cuda.pinned import PinnedMemory

@@ -2,7 +2,7 @@
 import itertools
 
 import pytest
-from fake_driver import FakeDriver
+from support.fake_driver import FakeDriver
 
 from chainer_ooc.backends.cuda.pinned import (
     FIRST_PAUSE_SECONDS,

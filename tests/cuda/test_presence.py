@@ -4,7 +4,7 @@ import sys
 import types
 
 import pytest
-from command_line import run, run_json
+from support.command_line import run, run_json
 
 from chainer_ooc.backends.cuda import presence
 

@@ -9,11 +9,11 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from combinations import spread
-from fake_driver import FakeDriver
 from mutant_devices import AlwaysPassed, ComputeGoesOn, CopiesBeforeKernels
 from ooc_networks import NETWORKS
 from ooc_training import Training, assert_same_bits, ooc, plain, train_at_the_floor
+from support.combinations import spread
+from support.fake_driver import FakeDriver
 
 import chainer_ooc
 from chainer_ooc import backends

@@ -2,8 +2,8 @@
 import contextlib
 import threading
 
-import fake_device_memory as fake
 import pytest
+from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators import virtual
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError

@@ -8,13 +8,14 @@ HERE = str(pathlib.Path(__file__).parent)
 
 if HERE not in sys.path:
     sys.path.insert(0, HERE)
+from support.chaos import ChaosBackend  # noqa: E402
+from support.chaos.streams import ChaosTransfer  # noqa: E402
+
 import chainer_ooc  # noqa: E402  before the helpers, which import chainer
 from chainer_ooc import backends  # noqa: E402
 from chainer_ooc.backends.base import Bandwidth  # noqa: E402
-from chainer_ooc.backends.chaos import ChaosBackend  # noqa: E402
-from chainer_ooc.backends.chaos.transfer import ChaosTransfer  # noqa: E402
 from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
-from chainer_ooc.backends.host.transfer import HostTransfer  # noqa: E402
+from chainer_ooc.backends.spill.transfer import HostTransfer  # noqa: E402
 from chainer_ooc.classify import policies  # noqa: E402
 from chainer_ooc.execute.iteration import quiet  # noqa: E402
 

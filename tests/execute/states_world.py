@@ -23,9 +23,9 @@ import chainer
 import numpy as np
 from chainer import _ooc
 from states_functions import FUNCTIONS
+from support.chaos import ChaosBackend
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.functions import prototype, recipe

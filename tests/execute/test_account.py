@@ -1,8 +1,8 @@
 """What near memory holds, counted; also when an interrupt comes between two steps of the count."""
 import numpy as np
 import pytest
-from interrupting import interrupted_at
 from states_world import interrupted
+from support.interrupting import interrupted_at
 
 from chainer_ooc.execute.storage.account import Account, find
 from chainer_ooc.execute.storage.storage import Storage

@@ -487,7 +487,7 @@ def test_a_session_that_cannot_be_closed_for_other_settings_is_closed_when_it_ca
 
     def fails(backend):
         monkeypatch.setattr(HostBackend, 'close', close)
-        backend._swap_out.stop()
+        backend._store.stop()
         raise SpillError(errno.EIO, 'planted')
     monkeypatch.setattr(HostBackend, 'close', fails)
     saved = Saved(training)

@@ -14,8 +14,8 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from interrupting import handled_before
 from ooc_training import bits_of, ooc
+from support.interrupting import handled_before
 from test_random_accounts import differences
 
 import chainer_ooc

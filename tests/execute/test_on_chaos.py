@@ -12,13 +12,13 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from combinations import spread
 from ooc_networks import NETWORKS
 from ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train_at_the_floor
+from support.chaos import ChaosBackend
+from support.combinations import spread
 
 import chainer_ooc
 from chainer_ooc import backends
-from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage

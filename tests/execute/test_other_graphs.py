@@ -11,9 +11,10 @@ import chainer.links as L
 import numpy as np
 import pytest
 from ooc_training import POLICIES, Training, assert_same_bits, live_storages, ooc, spill_bytes
+from support import resident
 
 import chainer_ooc
-from chainer_ooc.backends.host import meter, resident
+from chainer_ooc.backends.host import meter
 from chainer_ooc.backends.host.measure import SAMPLE_BYTES
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs

@@ -6,9 +6,9 @@ import contextlib
 import functools
 
 import pytest
-from combinations import spread
 from ooc_networks import NETWORKS
 from ooc_training import Training, assert_same_bits, ooc, plain, train
+from support.combinations import spread
 from verdict_mixes import recompute_all
 
 import chainer_ooc

@@ -7,9 +7,9 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from interrupting import interrupted_at
 from ooc_networks import NETWORKS
 from ooc_training import Training, assert_same_bits, ooc, plain
+from support.interrupting import interrupted_at
 
 import chainer_ooc
 import chainer_ooc.errors

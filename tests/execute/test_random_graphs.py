@@ -27,9 +27,9 @@ from random_graphs import Budget, GraphTraining, policies, programs, verdict_row
 
 import chainer_ooc
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.host import transfer
 from chainer_ooc.backends.host.backend import HostBackend
-from chainer_ooc.backends.host.transfer import HostTransfer
+from chainer_ooc.backends.spill import store
+from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.memory.residency import Residency
@@ -164,7 +164,7 @@ def test_far_copy_that_is_freed_twice_is_found(plant):
             if space.start not in extents._sizes:
                 extents.give(space.start, space.nbytes)
 
-    plant(transfer, 'take_back', take_back)
+    plant(store, 'take_back', take_back)
     assert finding()
 
 

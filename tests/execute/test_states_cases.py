@@ -11,9 +11,9 @@ from chainer.functions.array.reshape import Reshape
 from chainer.functions.math.basic_math import Mul
 from states_functions import Pair
 from states_world import World, interrupted
+from support.chaos import ChaosBackend
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.chaos import ChaosBackend
 from chainer_ooc.errors import LostMapError, SpillError
 from chainer_ooc.execute.functions import recipe as recipes
 from chainer_ooc.execute.functions.prototype import prepare

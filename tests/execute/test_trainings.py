@@ -11,9 +11,9 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from combinations import spread
 from ooc_training import POLICIES, SWAPPING, Training, ooc, plain
 from random_graphs import policies, recompute_row, verdict_row
+from support.combinations import spread
 from training_programs import PROGRAMS, classifier, images, labels, momentum, state_of
 
 import chainer_ooc

@@ -2,9 +2,9 @@
 import contextlib
 
 import pytest
-from combinations import spread
 from ooc_networks import NETWORKS
 from ooc_training import Training, assert_same_bits, in_core_peak, ooc, plain, train
+from support.combinations import spread
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError

@@ -10,10 +10,10 @@ import time
 import chainer.functions as F
 import numpy as np
 import pytest
-from combinations import spread
 from ooc_networks import NETWORKS
 from ooc_training import Training, assert_same_bits, floor_of, live_storages, ooc, plain, spill_bytes, train
 from ooc_training import train_at_the_floor as at_the_floor
+from support.combinations import spread
 from test_faults import Patched, interrupt, interrupted_after, train_with_a_fault
 from test_user_references import batch, make, steps
 from verdict_mixes import MAPPED

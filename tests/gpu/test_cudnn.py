@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from chainer.backends import cuda
 
-from chainer_ooc.backends.cuda.cudnn import library, session, terms
+from chainer_ooc.kernels.cudnn import library, session, terms
 
 cupy = pytest.importorskip('cupy', reason='needs CuPy')
 

@@ -2,7 +2,7 @@
 import collections
 
 import pytest
-from fake_laboratory import FakeLaboratory
+from support.fake_laboratory import FakeLaboratory
 
 from chainer_ooc.papers import TABLES, pooch, stated
 from chainer_ooc.papers.comparison import PaperTable

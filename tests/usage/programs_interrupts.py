@@ -8,7 +8,7 @@ import time
 import chainer
 import chainer.functions as F
 import numpy as np
-from interrupting import interrupted_at
+from support.interrupting import interrupted_at
 from usage_programs import Convolutions, Perceptron, images, learn, program, setup, train, train_on, vectors
 
 

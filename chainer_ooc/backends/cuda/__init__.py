@@ -1,6 +1,18 @@
 """The CUDA device: GPU memory through CuPy, pinned host memory behind it, and a spill file behind that.
 
 Nothing here imports CuPy: `CudaBackend` does so when it is made without a driver of its own.
+
+    backend.py                 what execution asks for; hands it to the others
+    presence.py                what of CUDA is there, for `doctor`
+    arrays.py, owner.py        CuPy's arrays, and what owns the memory under them
+    budget.py, meter.py        the limit of near memory, and what computations allocate
+    allocators/                who gives that memory
+    far.py, transfer.py        copies on two streams, and what orders them
+    pinned.py, disk.py         the two tiers of far memory: pinned, and the spill file through staging blocks
+    tiers.py                   what went to which tier
+    measure.py                 how fast copies are
+    preparations.py            kernels and plans that were made, whose first calls tell no times
+    driver.py, cupy_driver.py  what is asked of CUDA, and how CuPy is asked
 """
 
 from chainer_ooc.backends.cuda.backend import CudaBackend

@@ -14,33 +14,23 @@ Left out: the order and the time of swaps (``schedule``); mappings of the spill 
 from __future__ import annotations
 
 import errno
-import os
 import weakref
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from chainer_ooc.backends.base import (
-    Backend,
-    Bandwidth,
-    ByteArray,
-    FarCopy,
-    Meter,
-    Transfer,
-    check_array,
-    check_target,
-)
+from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Meter, Transfer, check_array, check_target
 from chainer_ooc.backends.cuda import measure
 from chainer_ooc.backends.cuda.driver import DeviceFacts, Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
-from chainer_ooc.backends.cuda.transfer import forked
-from chainer_ooc.backends.forks import close_in_children
-from chainer_ooc.backends.host import filesystem
+from chainer_ooc.backends.cuda.transfer import ELSEWHERE
+from chainer_ooc.backends.owned import OwnedBackend, close_in_children
+from chainer_ooc.backends.spill import filesystem
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 
 
-class CudaBackend(Backend):
+class CudaBackend(OwnedBackend):
     """Near memory is the GPU's, far memory pinned memory of the host, then an unnamed file in a folder.
 
     Args:
@@ -57,6 +47,7 @@ class CudaBackend(Backend):
     """
 
     name = 'cuda'
+    elsewhere = ELSEWHERE
 
     #: The state of a cuRAND generator can neither be read nor set.
     repeats_random = False
@@ -65,9 +56,8 @@ class CudaBackend(Backend):
 
     def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'async',
                  driver: Driver | None = None) -> None:
+        super().__init__()
         self._driver = _cupy_driver() if driver is None else driver
-        self._owner = os.getpid()
-        self._closed = False
         self._allocator = allocator
         self._bandwidth: Bandwidth | None = None
         self._facts = self._driver.facts()
@@ -160,10 +150,6 @@ class CudaBackend(Backend):
         """Shows pinned memory, which computations read and write over the link; nothing is fetched before."""
         return self._far.map(self._own(copy, 'map'))
 
-    def release(self, copy: FarCopy) -> None:
-        if isinstance(copy, CudaCopy):
-            copy.release()
-
     def bandwidth(self) -> Bandwidth:
         """See `Backend.bandwidth`; where copies have gone by way of the spill file since, as fast as all together."""
         if self._bandwidth is None:
@@ -206,7 +192,7 @@ class CudaBackend(Backend):
             SpillError: the device failed; all is given back that could be.
         """
         self._closed = True
-        if os.getpid() != self._owner:
+        if not self._is_here():
             self._far.disk.part()
             return
         try:
@@ -247,12 +233,6 @@ class CudaBackend(Backend):
         if filesystem.is_ram_disk(self._far.disk.folder):
             warnings.append('the spill folder is a RAM disk: what is swapped out stays in memory')
         return warnings
-
-    def _check_usable(self, act: str) -> None:
-        if os.getpid() != self._owner:
-            raise forked(act)
-        if self._closed:
-            raise SpillError(f'cannot {act}: the cuda backend is closed; chainer_ooc.reset() makes a new one')
 
 
 #: Of each budget, what the backends that are open let the device hold; None for one that has no limit yet.

@@ -32,7 +32,7 @@ from typing import Any
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory, NoPoolError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Listener
+from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
 from chainer_ooc.backends.cuda.meter import DeviceMeter
 from chainer_ooc.backends.cuda.owner import Owner
@@ -75,15 +75,15 @@ class Budget:
 
     Attributes:
         closed: nothing is allocated here any more.
+        ledgers: what counts the memory that is given here, in sizes as the allocator rounds them.
     """
 
     def __init__(self, allocator: Allocator, calls: Calls, others: Callable[[], list[Budget]] = list) -> None:
         self.closed = False
+        self.ledgers = Ledgers()
         self._allocator, self._calls, self._others = allocator, calls, others
         self._limit_bytes: int | None = None
         self._relieve: dict[int, Relieve] = {}  # by thread
-        self._live = Ledger()
-        self._ledgers: tuple[Ledger, ...] = (self._live,)
         self._thread = _Thread()
         self._before: CupyAllocator | None = None
         self._giving_back = threading.Lock()  # a finalizer must not give back in the midst of giving back
@@ -106,9 +106,7 @@ class Budget:
         if not nbytes:
             return self._calls.pointer(0, 0, None)
         memory = self._take(nbytes)
-        ledgers = self._ledgers
-        for ledger in ledgers:
-            ledger.add(memory.size)
+        ledgers = self.ledgers.add(memory.size)
         return self._calls.pointer(
             memory.ptr, nbytes, Block(memory, nbytes, self._calls.device_id, ledgers, self))
 
@@ -154,7 +152,7 @@ class Budget:
 
     def used_bytes(self) -> int:
         """What lives of the memory that was given here, rounded as the allocator rounds."""
-        return self._live.total()
+        return self.ledgers.live.total()
 
     def held_bytes(self) -> int:
         """What the allocator has taken from the driver."""
@@ -186,43 +184,9 @@ class Budget:
         return (self._limit_bytes is None
                 or self.outside_bytes() + self.used_bytes() + nbytes <= self._limit_bytes)
 
-    def add_listener(self, listener: Listener) -> None:
-        """Has `listener` told of each malloc and free from now on: 'malloc' or 'free', and the rounded bytes.
-
-        A free is told before the next malloc, or when somebody asks for a figure; the order is the true one. It may be
-        called on any thread that allocates, and must not allocate.
-        """
-        self._live.listeners = (*self._live.listeners, listener)
-
-    def remove_listener(self, listener: Listener) -> None:
-        """Ends that, after telling of what was freed so far; nothing if it is no listener."""
-        self._live.total()
-        self._live.listeners = tuple(each for each in self._live.listeners if each != listener)
-
     def meter(self) -> DeviceMeter:
         """A new meter of what is given here."""
-        return DeviceMeter(self)
-
-    def count_in(self, ledger: Ledger) -> int:
-        """Has `ledger` count, beside all others, what is given from now on, for as long as that lives.
-
-        Returns:
-            What lives now, in bytes: the beginning of the stretch whose peak `peak_bytes` gives.
-        """
-        self._ledgers = (*self._ledgers, ledger)
-        return self.mark()
-
-    def stop_counting(self, ledger: Ledger) -> None:
-        """Ends that; what `ledger` has counted is still subtracted when it is freed."""
-        self._ledgers = tuple(each for each in self._ledgers if each is not ledger)
-
-    def mark(self) -> int:
-        """Begins a stretch whose peak `peak_bytes` gives; returns what lives now."""
-        return self._live.mark()
-
-    def peak_bytes(self) -> int:
-        """The most that lived at once since `mark`."""
-        return self._live.peak_bytes
+        return DeviceMeter(self.ledgers)
 
     def install(self) -> None:
         """Has CuPy ask here for memory; nothing if it does already.
@@ -264,15 +228,14 @@ class Budget:
             self.uninstall()
 
     def close(self) -> None:
-        """Uninstalls it, forgets limit, relief and listeners, and gives back what is cached.
+        """Uninstalls it, forgets limit, relief and meters, and gives back what is cached.
 
         Live memory stays its owners'; when the last of it is freed, it goes back too. `install` takes all this back.
         """
         self.uninstall()
         self._limit_bytes = self._allocator.limit_bytes = None
         self._relieve.clear()
-        self._live.listeners = ()
-        self._ledgers = (self._live,)
+        self.ledgers.stop_all()
         self.closed = True
         with self._giving_back:
             self._allocator.close()
@@ -283,7 +246,7 @@ class Budget:
             try:
                 # At the end of the process the driver may be gone already.
                 with contextlib.suppress(Exception):
-                    if not self._live.total():
+                    if not self.ledgers.live.total():
                         self._allocator.close()
             finally:
                 self._giving_back.release()

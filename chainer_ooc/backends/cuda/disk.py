@@ -11,8 +11,6 @@ work at the same time::
 A thread ends a transfer when all pieces have been copied, by the device too, so that it has no event to wait for.
 Copies that fit pinned memory run on the same streams meanwhile.
 
-The swap-out thread alone owns the extents, as on the host; releases reach it by a deque, from any thread.
-
 Where not even the staging blocks can be pinned, ordinary memory stands in for them: CUDA copies from there as well, but
 makes the thread wait.
 
@@ -23,6 +21,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 from collections.abc import Iterator
 
 import numpy as np
@@ -31,12 +30,11 @@ from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.driver import Driver, Event, Stream
 from chainer_ooc.backends.cuda.pinned import host_view
 from chainer_ooc.backends.cuda.transfer import CudaTransfer, copy_failed
-from chainer_ooc.backends.host import filesystem
-from chainer_ooc.backends.host.extents import Extents
-from chainer_ooc.backends.host.spill_file import PIECE_BYTES, SpillFile
-from chainer_ooc.backends.host.swap_thread import DRIVER_STACK_BYTES, SwapThread, Task
-from chainer_ooc.backends.host.transfer import HostTransfer, Space, store
-from chainer_ooc.errors import SpillError
+from chainer_ooc.backends.spill import filesystem
+from chainer_ooc.backends.spill.spill_file import PIECE_BYTES, SpillFile
+from chainer_ooc.backends.spill.store import SpillStore
+from chainer_ooc.backends.spill.swap_thread import DRIVER_STACK_BYTES
+from chainer_ooc.backends.spill.transfer import HostTransfer, Space
 
 _STAGING_BLOCKS = 2
 
@@ -96,33 +94,29 @@ class DiskTier:
     """
 
     def __init__(self, driver: Driver, folder: str | None, out: Stream, into: Stream) -> None:
-        self.unwanted: collections.deque[Space] = collections.deque()
         self._driver = driver
         self._out, self._in = out, into
-        self._file: SpillFile | None = None if folder is None else SpillFile(folder)
-        self._extents = Extents()
-        self._asked_bytes = 0  # ever given to swap_out
-        self._answered_bytes = 0  # of those: placed, failed or no longer wanted
         self._staging_out, self._staging_in = Staging(driver), Staging(driver)
-        self._writer = SwapThread('chainer_ooc-cuda-out', self._write, self._write_ended, DRIVER_STACK_BYTES)
-        self._reader = SwapThread('chainer_ooc-cuda-in', self._read, self._read_ended, DRIVER_STACK_BYTES)
+        self._store = SpillStore(functools.partial(SpillFile, folder), 'chainer_ooc-cuda', self._write, self._read,
+                                 DRIVER_STACK_BYTES)
+        self.unwanted = self._store.unwanted
+        if folder is not None:
+            self._store.open()
 
     @property
     def folder(self) -> str:
         """Where the spill file is, or will be."""
-        return filesystem.default_folder() if self._file is None else self._file.folder
+        return self._store.open().folder if self._store.is_open else filesystem.default_folder()
 
     def held_bytes(self) -> int:
         """Size of the spill file."""
-        return self._extents.end_bytes
+        return self._store.end_bytes
 
     def free_bytes(self) -> int:
         """What the file can still take beside what is there and what is queued."""
-        if self._file is None:
+        if not self._store.is_open:
             return filesystem.free_space(self.folder)
-        waiting = sum(space.nbytes for space in self.unwanted.copy() if space.start is not None)
-        queued = max(0, self._asked_bytes - self._answered_bytes)
-        return self._file.free_bytes(self._extents.end_bytes) + self._extents.free_bytes + waiting - queued
+        return self._store.free_bytes() - self._store.queued_bytes()
 
     def swap_out(self, source: ByteArray, transfer: CudaTransfer) -> Space:
         """Has the thread write an array.
@@ -131,12 +125,8 @@ class DiskTier:
             SpillError: no file or no thread can be made. Nothing has started.
             RuntimeError: CUDA refuses. Nothing has started.
         """
-        if self._file is None:
-            self._file = SpillFile(None)
         space = Space(source.nbytes)
-        asked_bytes = max(self._asked_bytes, self._answered_bytes)  # behind if an interrupt followed submit
-        self._submit(self._writer, space, source, space.swap_out, None)
-        self._asked_bytes = asked_bytes + source.nbytes
+        self._store.swap_out(space, Job(self._driver, source))
         transfer.by_disk = space.swap_out
         return space
 
@@ -147,20 +137,13 @@ class DiskTier:
             SpillError: no thread can be made. Nothing has started.
             RuntimeError: CUDA refuses. Nothing has started.
         """
-        read = HostTransfer(space.nbytes)
-        space.reads_started += 1  # before the thread can end it
-        try:
-            self._submit(self._reader, space, into, read, space.swap_out)
-        except (SpillError, RuntimeError):
-            space.reads_started -= 1
-            raise
+        read = self._store.swap_in(space, Job(self._driver, into))
         transfer.by_disk = read
         return read
 
     def stop(self) -> None:
         """Waits until the threads have made all copies, and ends them. Idempotent."""
-        self._writer.stop()
-        self._reader.stop()
+        self._store.stop()
 
     def close(self) -> None:
         """Gives back the file and the staging blocks; the threads have stopped. Idempotent."""
@@ -170,23 +153,12 @@ class DiskTier:
 
     def part(self) -> None:
         """In a forked child: closes its copy of the descriptor, which would hold the file's space."""
-        if self._file is not None:
-            self._file.close()
-
-    def _submit(self, thread: SwapThread, space: Space, array: ByteArray, transfer: HostTransfer,
-                after: HostTransfer | None) -> None:
-        job = Job(self._driver, array)
-        thread.submit(Task(space, job, transfer, after))  # type: ignore[arg-type]  # what a task hands over is ours
+        self._store.close()
 
     # What follows runs in the threads.
 
-    def _write(self, space: Space, near: object) -> None:
-        assert isinstance(near, Job) and self._file is not None
-        file = self._file
-        store(space, self.unwanted, self._extents, file.grow,
-              lambda start: self._write_pieces(file, space, near, start))
-
-    def _write_pieces(self, file: SpillFile, space: Space, near: Job, start: int) -> None:
+    def _write(self, space: Space, near: Job, start: int) -> None:
+        file = self._store.open()
         on_the_way: collections.deque[tuple[Event, memoryview, int]] = collections.deque()
         with self._on_stream(self._out, near):
             staging = self._staging_out.addresses()
@@ -206,19 +178,15 @@ class DiskTier:
         self._driver.synchronize(event)
         file.write(piece, start, space.useless)
 
-    def _write_ended(self, space: Space) -> None:
-        self._answered_bytes += space.nbytes
-
-    def _read(self, space: Space, near: object) -> None:
-        assert isinstance(near, Job) and self._file is not None
-        assert space.start is not None, 'a copy that was written has no place'
+    def _read(self, space: Space, near: Job, start: int) -> None:
+        file = self._store.open()
         last: list[Event] = [None] * _STAGING_BLOCKS
         with self._on_stream(self._in, near):
             staging = self._staging_in.addresses()
             for number, (offset, nbytes) in enumerate(_pieces(space.nbytes)):
                 turn = number % _STAGING_BLOCKS
                 self._synchronize(last[turn])
-                self._file.read(host_view(staging[turn], nbytes), space.start + offset)
+                file.read(host_view(staging[turn], nbytes), start + offset)
                 self._driver.copy_in(near.address + offset, staging[turn], nbytes, self._in)
                 last[turn] = self._driver.record(self._in)
             for event in last:
@@ -227,9 +195,6 @@ class DiskTier:
     def _synchronize(self, event: Event) -> None:
         if event is not None:
             self._driver.synchronize(event)
-
-    def _read_ended(self, space: Space) -> None:
-        space.reads_ended += 1
 
     @contextlib.contextmanager
     def _on_stream(self, stream: Stream, near: Job) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """What the CUDA backend asks of CUDA, and nothing more.
 
 A GPU is rarely at hand. Everything above this line of calls is proven with a stand-in for it, whose copies are as late
-and in as unlucky an order as CUDA allows (``tests/cuda/fake_driver.py``); what is below it (`cupy_driver`) is a line or
-two for each call, and held to the wheels' signatures.
+and in as unlucky an order as CUDA allows (``tests/support/fake_driver.py``); what is below it (`cupy_driver`) is a line
+or two for each call, and held to the wheels' signatures.
 
 Streams and events are opaque here. An event is always made and recorded in one step: CUDA says of one that was never
 recorded that it has passed.

@@ -14,33 +14,33 @@ from __future__ import annotations
 import collections
 import errno
 
-from chainer_ooc.backends.base import ByteArray, FarCopy
+from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.disk import DiskTier
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.pinned import PinnedBlock, PinnedMemory
 from chainer_ooc.backends.cuda.tiers import Tiers
 from chainer_ooc.backends.cuda.transfer import CudaTransfer, Line, copy_failed
-from chainer_ooc.backends.host.transfer import Space
+from chainer_ooc.backends.owned import OwnedCopy, Place
+from chainer_ooc.backends.spill.transfer import Space
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 
 
-class PinnedPlace:
+class PinnedPlace(Place):
     """A copy's place in pinned memory.
 
     Attributes:
         block: its bytes; None before they are there and once they were given back.
-        unwanted: the copy is released.
     """
 
-    __slots__ = ('block', 'unwanted')
+    __slots__ = ('block',)
 
     def __init__(self, block: PinnedBlock | None) -> None:
+        super().__init__()
         self.block = block
-        self.unwanted = False
 
 
-class CudaCopy(FarCopy):
+class CudaCopy(OwnedCopy):
     """A far copy of a GPU's memory.
 
     Args:
@@ -49,24 +49,14 @@ class CudaCopy(FarCopy):
         unwanted: the list of places to give back; appending to it is atomic.
     """
 
-    __slots__ = ('place', 'swap_out', 'unwanted')
+    __slots__ = ('swap_out',)
+
+    place: PinnedPlace | Space
 
     def __init__(self, place: PinnedPlace | Space | None, swap_out: CudaTransfer,
                  unwanted: collections.deque[PinnedPlace] | collections.deque[Space]) -> None:
-        super().__init__(swap_out.nbytes)
-        self.place = PinnedPlace(None) if place is None else place
         self.swap_out = swap_out
-        self.unwanted = unwanted  # the last, see __del__
-
-    def release(self) -> None:
-        """Only notes it: the garbage collector may call this at any instruction (C7)."""
-        if not self.place.unwanted:
-            self.unwanted.append(self.place)  # type: ignore[arg-type]  # each tier makes its own pairs
-            self.place.unwanted = True
-
-    def __del__(self) -> None:
-        if hasattr(self, 'unwanted'):  # else an interrupt came while it was made
-            self.release()
+        super().__init__(swap_out.nbytes, PinnedPlace(None) if place is None else place, unwanted)
 
 
 class FarMemory:
@@ -215,7 +205,7 @@ class FarMemory:
     def _take_back(self) -> None:
         """Has released blocks lent again, once no mapping shows them; their next copies wait for their last ones.
 
-        A place may be in the list twice (see `HostCopy.release`), hence the block is taken from it.
+        A place may be in the list twice (see `OwnedCopy.release`), hence the block is taken from it.
         """
         for _ in range(len(self._unwanted)):
             place = self._unwanted.popleft()

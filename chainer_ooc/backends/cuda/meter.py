@@ -11,21 +11,22 @@ allocation. Blocks that were given before `start` are none of its own, even if t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from chainer_ooc.backends.base import Meter
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger
-
-if TYPE_CHECKING:
-    from chainer_ooc.backends.cuda.budget import Budget
+from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
 
 
 class DeviceMeter(Meter):
-    """See the module, and `Meter`. One meter of a budget may mark at a time: there is one peak."""
+    """See the module, and `Meter`. One meter of a budget may mark at a time: there is one peak.
 
-    def __init__(self, budget: Budget) -> None:
+    Args:
+        ledgers: of the budget.
+    """
+
+    def __init__(self, ledgers: Ledgers) -> None:
         self.running = False
-        self._budget = budget
+        self._ledgers = ledgers
         self._ours = Ledger()
         self._mark_bytes = 0
 
@@ -33,12 +34,12 @@ class DeviceMeter(Meter):
         """See `Meter.start`; it always can."""
         if not self.running:
             self._ours = Ledger()
-            self._mark_bytes = self._budget.count_in(self._ours)
+            self._mark_bytes = self._ledgers.count_in(self._ours)
             self.running = True
         return True
 
     def stop(self) -> None:
-        self._budget.stop_counting(self._ours)
+        self._ledgers.stop_counting(self._ours)
         self.running = False
 
     def current_bytes(self) -> int:
@@ -49,7 +50,7 @@ class DeviceMeter(Meter):
 
     def mark(self) -> None:
         if self.running:
-            self._mark_bytes = self._budget.mark()
+            self._mark_bytes = self._ledgers.live.mark()
 
     def above_mark_bytes(self) -> int:
-        return self._budget.peak_bytes() - self._mark_bytes if self.running else 0
+        return self._ledgers.live.peak_bytes - self._mark_bytes if self.running else 0

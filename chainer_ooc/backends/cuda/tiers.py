@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from chainer_ooc.backends.base import Bandwidth
-from chainer_ooc.backends.host.transfer import HostTransfer
+from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.quantities import format_bytes
 
 PINNED, FILE = 'pinned', 'file'

@@ -39,16 +39,20 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
-import os
 
-from chainer_ooc.backends.base import ByteArray, Transfer
+from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.driver import Driver, Event, Stream
 from chainer_ooc.backends.cuda.pinned import PinnedBlock
-from chainer_ooc.backends.host.transfer import HostTransfer
+from chainer_ooc.backends.owned import OwnedTransfer
+from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.errors import SpillError
 
+#: Why a forked child cannot use the device.
+ELSEWHERE = ("a GPU is of no use to a process that was forked from the one that uses it; train in that process, or "
+             "start the other with multiprocessing's 'spawn' or before chainer.config.ooc is set")
 
-class CudaTransfer(Transfer):
+
+class CudaTransfer(OwnedTransfer):
     """One copy; made by `Line.begin`.
 
     Attributes:
@@ -60,11 +64,12 @@ class CudaTransfer(Transfer):
         after: the copy's own swap-out, of a swap-in that began before that was over: it ends later (C3, C4).
     """
 
-    __slots__ = ('_array', '_done', '_failure', '_line', '_owner', '_seconds', 'after', 'block', 'by_disk', 'end',
-                 'nbytes', 'refusal', 'start')
+    __slots__ = ('_array', '_line', '_seconds', 'after', 'block', 'by_disk', 'end', 'refusal', 'start')
+
+    elsewhere = ELSEWHERE
 
     def __init__(self, line: Line, array: ByteArray) -> None:
-        self.nbytes = array.nbytes
+        super().__init__(array.nbytes)
         self.start: Event = None
         self.end: Event = None
         self.by_disk: HostTransfer | None = None
@@ -73,26 +78,13 @@ class CudaTransfer(Transfer):
         self.after: CudaTransfer | None = None
         self._line = line
         self._array: ByteArray | None = array
-        self._owner = os.getpid()
         self._seconds = 0.0
-        self._failure: SpillError | None = None
-        self._done = False
 
     @property
     def done(self) -> bool:
-        if not self._done and os.getpid() == self._owner:
+        if not self._done and self._is_here():
             self._line.advance()
         return self._done
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is known to be done; looks at nothing."""
-        return self._done
-
-    @property
-    def failure(self) -> SpillError | None:
-        """How it failed, once it has ended."""
-        return self._failure
 
     @property
     def seconds(self) -> float:
@@ -100,23 +92,18 @@ class CudaTransfer(Transfer):
             return 0.0
         if self.by_disk is not None:
             return self.by_disk.seconds
-        if not self._seconds and os.getpid() == self._owner:
+        if not self._seconds and self._is_here():
             self._seconds = self._line.seconds_of(self)
         return self._seconds
-
-    def wait(self) -> None:
-        if not self._done:
-            if os.getpid() != self._owner:
-                raise forked('wait for a copy')
-            self._line.wait_for(self)
-        if self._failure is not None:
-            raise SpillError(*self._failure.args)  # a new one: a traceback would grow, and keep frames alive
 
     def finish(self, failure: SpillError | None) -> None:
         """Ends it, and lets go of the array first (C5)."""
         self._array = self.after = None
         self._failure = failure
         self._done = True
+
+    def _wait(self) -> None:
+        self._line.wait_for(self)
 
 
 class Line:
@@ -252,10 +239,3 @@ def copy_failed(error: Exception) -> SpillError:
     """The error of a copy that CUDA refused or gave up."""
     return SpillError(errno.EIO, f'a copy between the GPU and pinned memory failed: {error}; the array is still whole '
                       'in the other tier; if it happens again, see what the GPU reports (nvidia-smi, dmesg)')
-
-
-def forked(act: str) -> SpillError:
-    """The error of a child process that uses its parent's backend."""
-    return SpillError(f'cannot {act} in process {os.getpid()}: a GPU is of no use to a process that was forked from '
-                      'the one that uses it; train in that process, or start the other with multiprocessing\'s '
-                      "'spawn' or before chainer.config.ooc is set")

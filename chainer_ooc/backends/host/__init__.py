@@ -1,12 +1,13 @@
-"""The host device: near memory is the process's private memory, far memory a spill file.
+"""The host device: near memory is the process's private memory, far memory a spill file (`backends.spill`).
 
-    backend.py        what execution asks for; hands it to the others
-    near memory       block.py, kept_blocks.py, heap.py; meter.py and resident.py count it
-    far memory        spill_file.py, extents.py, mapping.py, write_back.py; filesystem.py knows the folder
-    copies            swap_thread.py, transfer.py; measure.py times them
-    limits            limits.py (all of them), groups.py (containers), headroom.py (budgets, and room for the next
-                      computation), guard.py (an error in place of a kill)
-    the machine       machine.py; arrays.py; chunks/ is what computes in parts
+    backend.py                what execution asks for; hands it to the others
+    arrays.py                 NumPy's arrays, and the memory under them
+    block.py, kept_blocks.py  near memory of swap-ins, kept for the next ones of the same size
+    heap.py                   how glibc keeps what is freed
+    meter.py                  what computations allocate
+    limits.py, groups.py      what the process can still get: of the system, of a container
+    headroom.py, guard.py     budgets, room for the next computation, and an error in place of a kill
+    measure.py                how fast copies are, and what they cost computations
 """
 
 from chainer_ooc.backends.host.backend import HostBackend

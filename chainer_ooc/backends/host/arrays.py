@@ -15,8 +15,8 @@ import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host.block import Block
-from chainer_ooc.backends.host.mapping import Mapping
 from chainer_ooc.backends.layout import Layout
+from chainer_ooc.backends.spill.mapping import Mapping
 
 Array = np.ndarray[Any, Any]
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import functools
 import os
+import platform
 import resource
 import sys
 
 from chainer_ooc.backends.host import groups
+from chainer_ooc.quantities import format_bytes
 
 _STRICT = '2'  # of vm.overcommit_memory: the system promises no more than it has
 
@@ -80,3 +82,20 @@ def lines(path: str) -> list[str]:
             return file.read().splitlines()
     except OSError:
         return []
+
+
+@functools.cache
+def describe_machine() -> str:
+    """The machine in one line: ``'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'``, whatever a container or ulimit leaves."""
+    memory_bytes = kilobyte_fields('/proc/meminfo').get('MemTotal')
+    memory = 'memory unknown' if memory_bytes is None else format_bytes(memory_bytes)
+    return f'{_processor()}, {os.cpu_count() or 1} cores, {memory}'
+
+
+def _processor(path: str = '/proc/cpuinfo') -> str:
+    """The model's name; where the system does not tell, as on some ARM boards, the architecture."""
+    for line in lines(path):
+        name, _, value = line.partition(':')
+        if name.strip() == 'model name' and value.strip():
+            return ' '.join(value.split())
+    return platform.machine() or 'unknown processor'

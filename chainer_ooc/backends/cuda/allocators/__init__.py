@@ -1,6 +1,12 @@
 """The device's allocators: `pool`, `virtual`, `async` and `unified`, each behind `allocator.Allocator`.
 
-`calls` and `mapping` are the only ways to the device; `ledger` counts what may be freed at any moment.
+    allocator.py              what an allocator is, and how it refuses
+    pool.py                   'pool', CuPy's best fit, and 'unified' behind it
+    virtual.py, moments.py    'virtual': chunks behind addresses, and when their last use is over
+    async_pool.py             'async', the driver's own pool
+    ledger.py                 counts what may be freed at any moment
+    calls.py, cupy_calls.py   what is asked of CuPy, and how CuPy is asked
+    mapping.py                what is asked of the driver for 'virtual'
 """
 
 from __future__ import annotations
@@ -10,9 +16,8 @@ from collections.abc import Callable
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator
 from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
 from chainer_ooc.backends.cuda.allocators.calls import Calls
-from chainer_ooc.backends.cuda.allocators.managed import ManagedAllocator
 from chainer_ooc.backends.cuda.allocators.mapping import Mapping
-from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
+from chainer_ooc.backends.cuda.allocators.pool import ManagedAllocator, PoolAllocator
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 
 

@@ -1,7 +1,7 @@
 """The few calls of CuPy that the allocators and the budget need, so that all their logic runs without a GPU.
 
-`CupyCalls` in `cupy_calls` makes them; `tests/cuda/fake_memory.py` stands in where there is no device, and a test holds
-the names and arguments of both against the installed CuPy.
+`CupyCalls` in `cupy_calls` makes them; `tests/support/fake_device_memory.py` stands in where there is no device, and a
+test holds the names and arguments of both against the installed CuPy.
 """
 
 from __future__ import annotations

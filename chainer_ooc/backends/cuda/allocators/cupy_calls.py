@@ -1,4 +1,4 @@
-"""The allocators' calls through CuPy 13 and 14; nothing else in the folder knows CuPy, but for `pool_order`."""
+"""The allocators' calls through CuPy 13 and 14; nothing else in the folder knows CuPy."""
 
 from __future__ import annotations
 

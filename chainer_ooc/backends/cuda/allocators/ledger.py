@@ -17,22 +17,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-
-#: Told 'malloc' or 'free' and the bytes, in order, by the thread that books.
-Listener = Callable[[str, int], None]
 
 
 class Ledger:
     """Bytes that live.
 
     Attributes:
-        listeners: who is told of each change; replaced, never changed in place.
         peak_bytes: the highest sum since `mark`.
     """
 
     def __init__(self) -> None:
-        self.listeners: tuple[Listener, ...] = ()
         self.peak_bytes = 0
         self._sum_bytes = 0
         self._lowered: deque[int] = deque()
@@ -47,8 +41,6 @@ class Ledger:
                 return False
             self._sum_bytes += nbytes
             self.peak_bytes = max(self.peak_bytes, self._sum_bytes)
-            for listener in self.listeners:
-                listener('malloc', nbytes)
             return True
 
     def lower(self, nbytes: int) -> None:
@@ -70,7 +62,40 @@ class Ledger:
 
     def _settle(self) -> None:
         while self._lowered:
-            nbytes = self._lowered.popleft()
-            self._sum_bytes -= nbytes
-            for listener in self.listeners:
-                listener('free', nbytes)
+            self._sum_bytes -= self._lowered.popleft()
+
+
+class Ledgers:
+    """The ledger of all that lives, and others that count beside it for a while.
+
+    Attributes:
+        live: all that was added and not subtracted.
+    """
+
+    def __init__(self) -> None:
+        self.live = Ledger()
+        self._all: tuple[Ledger, ...] = (self.live,)
+
+    def add(self, nbytes: int) -> tuple[Ledger, ...]:
+        """Adds to each that counts now; returns them, for whoever lowers them when the memory goes."""
+        ledgers = self._all
+        for ledger in ledgers:
+            ledger.add(nbytes)
+        return ledgers
+
+    def count_in(self, ledger: Ledger) -> int:
+        """Has `ledger` count, beside all others, what is given from now on, for as long as that lives.
+
+        Returns:
+            What lives now, in bytes: the beginning of the stretch whose peak `live` has.
+        """
+        self._all = (*self._all, ledger)
+        return self.live.mark()
+
+    def stop_counting(self, ledger: Ledger) -> None:
+        """Ends that; what `ledger` has counted is still subtracted when it is freed."""
+        self._all = tuple(each for each in self._all if each is not ledger)
+
+    def stop_all(self) -> None:
+        """Ends it for all but `live`."""
+        self._all = (self.live,)

@@ -42,7 +42,6 @@ from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
-from chainer_ooc.backends.cuda.allocators.chunks import Chunks
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.allocators.mapping import Mapping
 from chainer_ooc.backends.cuda.allocators.moments import Moment, Moments
@@ -51,6 +50,37 @@ from chainer_ooc.quantities import format_bytes
 #: A chunk is so much of what the allocator may hold, and at most so large.
 CHUNK_SHARE = 512
 MOST_CHUNK_BYTES = 38 << 20
+
+
+class Chunks:
+    """Physical memory in chunks of one size, created once and kept.
+
+    Attributes:
+        free: handles of those that are mapped nowhere; the last is taken first.
+        held_bytes: of all.
+    """
+
+    def __init__(self, mapping: Mapping, chunk_bytes: int) -> None:
+        self.free: list[Any] = []
+        self.held_bytes = 0
+        self._mapping, self._chunk_bytes = mapping, chunk_bytes
+
+    def create(self, limit_bytes: int | None) -> bool:
+        """Takes one more from the driver; False if the limit or the device refuses."""
+        if limit_bytes is not None and self.held_bytes + self._chunk_bytes > limit_bytes:
+            return False
+        try:
+            self.free.append(self._mapping.create(self._chunk_bytes))
+        except NoRoomError:
+            return False
+        self.held_bytes += self._chunk_bytes
+        return True
+
+    def release(self) -> None:
+        """Gives the last of the free chunks back to the driver."""
+        self._mapping.release(self.free[-1], self._chunk_bytes)
+        self.free.pop()
+        self.held_bytes -= self._chunk_bytes
 
 
 @dataclass(eq=False)

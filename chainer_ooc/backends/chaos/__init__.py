@@ -1,5 +1,0 @@
-"""The chaos device, for tests: CUDA's rules about memory and copies in flight, without a GPU."""
-
-from chainer_ooc.backends.chaos.backend import ChaosBackend
-
-__all__ = ['ChaosBackend']

@@ -1,0 +1,161 @@
+"""What all devices do alike: a backend, its transfers and its far copies belong to the process that made them.
+
+A forked child has them too, and can do nothing with them: the threads that copy, the streams and the file's contents
+are its parent's. So it is refused (C9), and its copies of the backends are closed as it begins, or its copy of a spill
+file's descriptor would hold the file's space for as long as it runs. Releasing is for everybody, at any instruction
+(C7): the garbage collector may do it, in any thread.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import threading
+import weakref
+from typing import Any
+
+from chainer_ooc.backends.base import Backend, FarCopy, Transfer
+from chainer_ooc.errors import SpillError
+
+
+class Place:
+    """Where a far copy lies.
+
+    Attributes:
+        unwanted: the copy is released; whoever releases it sets it, and nobody takes it back.
+    """
+
+    __slots__ = ('unwanted',)
+
+    def __init__(self) -> None:
+        self.unwanted = False
+
+
+class OwnedCopy(FarCopy):
+    """A far copy that goes back to its backend when it is released, or when nothing refers to it any more.
+
+    Args:
+        nbytes: size of the copy in bytes.
+        place: where it lies.
+        unwanted: the backend's places to give back; appending to it is atomic.
+    """
+
+    __slots__ = ('place', 'unwanted')
+
+    def __init__(self, nbytes: int, place: Place, unwanted: collections.deque[Any]) -> None:
+        super().__init__(nbytes)
+        self.place = place
+        self.unwanted = unwanted  # the last, see __del__
+
+    def release(self) -> None:
+        """Hands the place over to whoever takes places back, and marks it.
+
+        In this order: interrupted in between, the place is handed over once more later, which does no harm.
+        """
+        if not self.place.unwanted:
+            self.unwanted.append(self.place)
+            self.place.unwanted = True
+
+    def __del__(self) -> None:
+        if hasattr(self, 'unwanted'):  # else an interrupt came while it was made
+            self.release()
+
+
+class OwnedTransfer(Transfer):
+    """A transfer that the process that began it can wait for, and no other.
+
+    Subclasses end it: they set `_failure` first, and `_done` as the last field of all.
+
+    Args:
+        nbytes: size of the copy in bytes.
+    """
+
+    __slots__ = ('_done', '_failure', '_owner', 'nbytes')
+
+    #: Why no other process can wait for it, and what to do.
+    elsewhere: str
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._owner = os.getpid()
+        self._failure: SpillError | None = None
+        self._done = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is known to be done; looks at nothing."""
+        return self._done
+
+    @property
+    def failure(self) -> SpillError | None:
+        """How it failed, once it has ended."""
+        return self._failure
+
+    def wait(self) -> None:
+        while not self._done:
+            check_process(self._owner, 'wait for a copy', self.elsewhere)
+            self._wait()
+        if self._failure is not None:
+            raise SpillError(*self._failure.args)  # a new one: a traceback would grow, and keep frames alive
+
+    def _wait(self) -> None:
+        """Blocks until the copy has ended, or for a while."""
+        raise NotImplementedError
+
+    def _is_here(self) -> bool:
+        """Whether this is the process that began it."""
+        return os.getpid() == self._owner
+
+
+class OwnedBackend(Backend):
+    """A backend that the process that made it can use until it is closed."""
+
+    #: Why no other process can use it, and what to do.
+    elsewhere: str
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._closed = False
+
+    def release(self, copy: FarCopy) -> None:
+        if isinstance(copy, OwnedCopy):
+            copy.release()
+
+    def _is_here(self) -> bool:
+        """Whether this is the process that made it."""
+        return os.getpid() == self._owner
+
+    def _check_usable(self, act: str) -> None:
+        """Raises SpillError if it is another process's, or closed."""
+        check_process(self._owner, act, self.elsewhere)
+        if self._closed:
+            raise SpillError(f'cannot {act}: the {self.name} backend is closed; chainer_ooc.reset() makes a new one')
+
+
+def check_process(owner: int, act: str, elsewhere: str) -> None:
+    """Raises SpillError in any process but the owner.
+
+    Args:
+        owner: its number.
+        act: what is asked for.
+        elsewhere: why it cannot be done here, and what to do.
+    """
+    if os.getpid() != owner:
+        raise SpillError(f'cannot {act} in process {os.getpid()}: {elsewhere}')
+
+
+_backends: weakref.WeakSet[Backend] = weakref.WeakSet()
+_watching = threading.Event()
+
+
+def close_in_children(backend: Backend) -> None:
+    """Has every process that is forked from now on close its copy of `backend`."""
+    _backends.add(backend)
+    if not _watching.is_set() and hasattr(os, 'register_at_fork'):
+        _watching.set()
+        os.register_at_fork(after_in_child=_close_all)
+
+
+def _close_all() -> None:
+    for backend in list(_backends):
+        backend.close()

@@ -1,0 +1,11 @@
+"""Far memory in a file, which the host has behind its memory and CUDA behind pinned memory.
+
+    store.py          the file with its two threads: what a backend asks for
+    transfer.py       copies in flight, and their places in the file
+    swap_thread.py    a thread that makes one direction's copies
+    extents.py        which parts of the file are free
+    spill_file.py     the file: written, read and mapped at offsets
+    mapping.py        a part of the file as an array
+    write_back.py     what is dirty in the page cache is kept small, where that counts
+    filesystem.py     folders: which one by default, what lies under it, what is free
+"""

@@ -1,0 +1,162 @@
+"""Convolution and batch normalization by cuDNN, under the names and with the meaning of CuPy's former cudnn module.
+
+Each function says whether it did it, by True or its results. It does not where cuDNN has no kernel under the terms:
+nothing is written then, and the caller takes Chainer's own kernels. Which it is depends on shapes and settings alone
+(promise P2).
+
+Arrays are of one dtype (float16 or float32), not empty, and their order is said by ``channels_last`` and
+``filter_last``, as in `operations`. Sums are in float32 throughout.
+
+Left out, as Chainer's own kernels are as good or cuDNN's graphs have no kernel: batch normalization with fixed
+statistics, activations, softmax, dropout, and pooling (whose graph nodes are inference only, or keep other indexes than
+Chainer needs for double backprop).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from chainer_ooc.kernels.cudnn.operations import BatchNormalization, Convolution, Port, Shape
+from chainer_ooc.kernels.cudnn.session import Session
+from chainer_ooc.kernels.cudnn.terms import Terms
+
+#: What cuDNN's kernels expect of an address, in bytes.
+ALIGNMENT_BYTES = 16
+
+
+def convolution_forward(session: Session, terms: Terms, x: Any, w: Any, b: Any, y: Any, pad: Shape, stride: Shape,
+                        dilation: Shape, *, channels_last: bool = False, filter_last: bool = False) -> bool:
+    """Writes the convolution of `x` with `w` to `y`, plus `b` (one number per channel, or None).
+
+    The number of groups is that of x's channels to those of w.
+    """
+    return _convolve(session, terms, Port.Y, x, w, y, (pad, stride, dilation), (channels_last, filter_last)) and _add(
+        b, y, channels_last)
+
+
+def convolution_backward_filter(session: Session, terms: Terms, x: Any, gy: Any, gw: Any, pad: Shape, stride: Shape,
+                                dilation: Shape, *, channels_last: bool = False, filter_last: bool = False) -> bool:
+    """Writes the gradient of the filter to `gw`."""
+    return _convolve(session, terms, Port.W, x, gw, gy, (pad, stride, dilation), (channels_last, filter_last))
+
+
+def convolution_backward_data(session: Session, terms: Terms, w: Any, x: Any, b: Any, y: Any, pad: Shape, stride: Shape,
+                              dilation: Shape, *, channels_last: bool = False, filter_last: bool = False) -> bool:
+    """Writes the gradient of a convolution's input, which is the deconvolution of `x` with `w`, to `y`, plus `b`.
+
+    `x` is the gradient of the output, and `y` that of the input: extents that the stride skips are y's to say.
+    """
+    return _convolve(session, terms, Port.X, y, w, x, (pad, stride, dilation), (channels_last, filter_last)) and _add(
+        b, y, channels_last)
+
+
+def batch_normalization_forward_training(
+        session: Session, terms: Terms, x: Any, gamma: Any, beta: Any, eps: float, *,
+        channels_last: bool = False) -> tuple[Any, Any, Any] | None:
+    """Returns the normalized `x`, and its statistics ``mean`` and ``inv_std``; None where cuDNN does not do it.
+
+    `gamma`, `beta` and the statistics are float32 and 1-D; what they are is said in `BatchNormalization`. Nothing is
+    allocated before there is a plan: where there is none, the caller has no more memory in use.
+    """
+    shape = _extents(x.shape, channels_last)
+    plan = session.find(BatchNormalization(True, shape, x.dtype.name, channels_last, float(eps)), terms)
+    if plan is None:
+        return None
+    y, (mean, inv_std, *unused) = session.empty(x.shape, x.dtype), [session.empty_like(gamma) for _ in range(4)]
+    gamma = _ready(gamma)
+    session.run(plan, {
+        Port.X: _ready(x), Port.GAMMA: gamma, Port.BETA: _ready(beta), Port.Y: y, Port.MEAN: mean,
+        Port.INV_STD: inv_std, Port.RUNNING_MEAN: gamma, Port.RUNNING_VAR: gamma, Port.NEXT_RUNNING_MEAN: unused[0],
+        Port.NEXT_RUNNING_VAR: unused[1]})
+    return y, mean, inv_std
+
+
+def update_running_statistics(mean: Any, inv_std: Any, running_mean: Any, running_var: Any, eps: float, decay: float,
+                              elements: int) -> None:
+    """Moves the running statistics towards the batch's, in place, as Chainer's own kernels do.
+
+    The variance is had back from `inv_std`: it is 1 / inv_std^2 - eps, exact to about 1e-7 of variance + eps.
+
+    Args:
+        mean: of the batch, float32.
+        inv_std: of the batch, float32.
+        running_mean: Chainer's, of any float dtype.
+        running_var: likewise.
+        eps: what inv_std has in it.
+        decay: weight of what they were.
+        elements: how many of a channel were normalized; the running variance is that of their population.
+    """
+    population = elements / max(elements - 1.0, 1.0)
+    var = (inv_std ** -2 - eps).clip(0)
+    running_mean *= decay
+    running_mean += ((1 - decay) * mean).astype(running_mean.dtype, copy=False)
+    running_var *= decay
+    running_var += ((1 - decay) * population * var).astype(running_var.dtype, copy=False)
+
+
+def batch_normalization_backward(
+        session: Session, terms: Terms, x: Any, gamma: Any, gy: Any, mean: Any, inv_std: Any, *,
+        channels_last: bool = False) -> tuple[Any, Any, Any] | None:
+    """Returns the gradients of the input, the scale and the shift; None where cuDNN does not do it.
+
+    All but `x`, `gy` and the input's gradient are float32 and 1-D. As forward, nothing is allocated without a plan.
+    """
+    operation = BatchNormalization(False, _extents(x.shape, channels_last), x.dtype.name, channels_last)
+    plan = session.find(operation, terms)
+    if plan is None:
+        return None
+    gx, ggamma, gbeta = session.empty(x.shape, x.dtype), session.empty_like(gamma), session.empty_like(gamma)
+    session.run(plan, {Port.X: _ready(x), Port.Y: _ready(gy), Port.GAMMA: _ready(gamma), Port.MEAN: _ready(mean),
+                       Port.INV_STD: _ready(inv_std), Port.GX: gx, Port.GGAMMA: ggamma, Port.GBETA: gbeta})
+    return gx, ggamma, gbeta
+
+
+def _convolve(session: Session, terms: Terms, result: Port, x: Any, w: Any, y: Any, windows: tuple[Shape, ...],
+              last: tuple[bool, bool]) -> bool:
+    channels_last, filter_last = last
+    shapes = (_extents(x.shape, channels_last), _extents(w.shape, filter_last), _extents(y.shape, channels_last))
+    pad, stride, dilation = windows
+    if len(pad) == 1:  # cuDNN has two axes at least; one more of a single element changes nothing
+        shapes = (_with_row(shapes[0]), _with_row(shapes[1]), _with_row(shapes[2]))
+        pad, stride, dilation = (0, *pad), (1, *stride), (1, *dilation)
+    operation = Convolution(result, *shapes, tuple(pad), tuple(stride), tuple(dilation), x.dtype.name, channels_last,
+                            filter_last)
+    plan = session.find(operation, terms)
+    if plan is None:
+        return False
+    arrays = {Port.X: x, Port.W: w, Port.Y: y}
+    session.run(plan, {port: array if port == result else _ready(array) for port, array in arrays.items()})
+    return True
+
+
+def _extents(shape: Shape, channels_last: bool) -> Shape:
+    """The extents in the order N, C, spatial of an array in either order."""
+    return (shape[0], shape[-1], *shape[1:-1]) if channels_last else tuple(shape)
+
+
+def _with_row(shape: Shape) -> Shape:
+    return (*shape[:2], 1, *shape[2:])
+
+
+def _ready(array: Any) -> Any:
+    """The array, or a copy of it that is contiguous and begins where cuDNN can read it."""
+    if array.flags.c_contiguous and _address(array) % ALIGNMENT_BYTES == 0:
+        return array
+    return array.copy(order='C')
+
+
+def _address(array: Any) -> int:
+    pointer = getattr(array.data, 'ptr', None)  # CuPy's; tests have arrays of NumPy
+    return int(array.ctypes.data if pointer is None else pointer)
+
+
+def _add(b: Any, y: Any, channels_last: bool) -> bool:
+    if b is not None:
+        y += b if channels_last else b.reshape(-1, *(1 for _ in y.shape[2:]))
+    return True
+
+
+def elements_per_channel(shape: Shape, channels_last: bool) -> int:
+    """Returns how many elements of an array share a channel."""
+    return math.prod(shape) // (shape[-1] if channels_last else shape[1])

@@ -1,0 +1,183 @@
+"""What Chainer's functions call on a GPU (patch 0070): their arguments to `facade`, or None for Chainer's own kernels.
+
+Chainer's switch ``cuda.cudnn_enabled`` stays False: it promises all of CuPy's cudnn module (recurrent networks, dropout
+states, spatial transformers), to users' code as well. So the functions that are served here ask before they look at it,
+and all others take their CuPy kernels. Where CuPy does have its cuDNN (CuPy 13 with cuDNN 8), Chainer uses that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chainer_ooc.kernels.cudnn import facade, normalization, session, terms
+
+Arrays = tuple[Any, ...]
+
+
+def convolution_2d(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
+    """Convolution2DFunction on a GPU."""
+    x_layout, w_layout = function.input_layouts[:2]
+    return _convolution(function, x, w, b, _windows_2d(function), (x_layout, w_layout))
+
+
+def convolution_nd(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
+    """ConvolutionND on a GPU."""
+    return _convolution(function, x, w, b, _windows_nd(function), (None, None))
+
+
+def convolution_2d_grad_w(function: Any, x: Any, gy: Any) -> Arrays | None:
+    """Convolution2DGradW on a GPU."""
+    x_layout, gy_layout = function.input_layouts
+    if x_layout != gy_layout:
+        return None
+    return _grad_w(function, x, gy, function.W_shape, _windows_2d(function), (x_layout, function.w_layout))
+
+
+def convolution_nd_grad_w(function: Any, x: Any, gy: Any) -> Arrays | None:
+    """ConvolutionNDGradW on a GPU."""
+    w_shape = (gy.shape[1], x.shape[1] // function.groups, *function.ksize)
+    return _grad_w(function, x, gy, w_shape, _windows_nd(function), (None, None))
+
+
+def deconvolution_2d(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
+    """Deconvolution2DFunction on a GPU, when its output size is known."""
+    x_layout, w_layout = function.input_layouts[:2]
+    outs = (function.outh, function.outw)
+    return _deconvolution(function, x, w, b, outs, _windows_2d(function), (x_layout, w_layout))
+
+
+def deconvolution_nd(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
+    """DeconvolutionND on a GPU, when its output size is known."""
+    return _deconvolution(function, x, w, b, function.outs, _windows_nd(function), (None, None))
+
+
+def _convolution(function: Any, x: Any, w: Any, b: Any, windows: Any, layouts: Any) -> Arrays | None:
+    from chainer.utils import conv
+
+    if function.cover_all or not _serves(x, w):
+        return None
+    x_shape, w_shape = _semantic(x.shape, layouts[0]), _semantic(w.shape, layouts[1])
+    outs = tuple(conv.get_conv_outsize(extent, k, s, p, d=d) for extent, k, p, s, d in zip(
+        x_shape[2:], w_shape[2:], *windows, strict=True))
+    if min(outs) < 1:
+        return None  # Chainer's own way says what is wrong
+    y = _empty((x_shape[0], w_shape[0], *outs), layouts[0], x)
+    return _done(facade.convolution_forward, function, layouts, (x, w, b, y, *windows), y, declares=True)
+
+
+def _grad_w(function: Any, x: Any, gy: Any, w_shape: Any, windows: Any, layouts: Any) -> Arrays | None:
+    if function.cover_all or x.dtype != function.W_dtype or not _serves(x, gy):
+        return None
+    gw = _empty(w_shape, layouts[1], x)
+    return _done(facade.convolution_backward_filter, function, layouts, (x, gy, gw, *windows), gw)
+
+
+def _deconvolution(function: Any, x: Any, w: Any, b: Any, outs: Any, windows: Any, layouts: Any) -> Arrays | None:
+    if function.cover_all or not _serves(x, w):
+        return None
+    channels = _semantic(w.shape, layouts[1])[1] * function.groups
+    y = _empty((x.shape[0], channels, *outs), layouts[0], x)
+    return _done(facade.convolution_backward_data, function, layouts, (w, x, b, y, *windows), y, declares=True)
+
+
+def _done(call: Any, function: Any, layouts: Any, arguments: Any, result: Any, declares: bool = False) -> Arrays | None:
+    current = session.current()
+    if current is None or result.size == 0:
+        return None
+    served = call(current, terms.current(result.dtype), *arguments, channels_last=layouts[0] is not None,
+                  filter_last=layouts[1] is not None)
+    if not served:
+        return None
+    if declares and layouts[0] is not None:
+        function.output_layouts = (layouts[0],)
+    return result,
+
+
+def _windows_2d(function: Any) -> tuple[tuple[int, int], ...]:
+    return (function.ph, function.pw), (function.sy, function.sx), (function.dy, function.dx)
+
+
+def _windows_nd(function: Any) -> Any:
+    return function.pad, function.stride, function.dilate
+
+
+def _semantic(shape: Any, layout: Any) -> Any:
+    from chainer import memory_layouts
+
+    return memory_layouts._transpose_shape(shape, layout, None)
+
+
+def _empty(shape: Any, layout: Any, like: Any) -> Any:
+    from chainer import backend, memory_layouts
+
+    xp = backend.get_array_module(like)
+    return xp.empty(memory_layouts._transpose_shape(tuple(shape), None, layout), like.dtype)
+
+
+def _serves(*arrays: Any) -> bool:
+    """Whether arrays are such as cuDNN is asked about, the user lets it be asked, and it is there."""
+    from chainer.backends import cuda
+
+    dtype = arrays[0].dtype
+    return (dtype.name in ('float32', 'float16') and all(array.dtype == dtype and array.size for array in arrays)
+            and not cuda.cudnn_enabled and not getattr(cuda, '_cudnn_disabled_by_user', False) and terms.wanted()
+            and session.current() is not None)
+
+
+def _is_for_our_kernels(axis: Any, *arrays: Any) -> bool:
+    """Whether the user lets Chainer's own kernels be replaced, and ours normalize such arrays."""
+    return terms.wanted() and normalization.serves(axis, *arrays)
+
+
+class BatchNormalization:
+    """Batch normalization in training, in the form that Chainer's function picks one in.
+
+    By cuDNN where it needs no more scratch than it may have, else by kernels of our own.
+
+    Args:
+        own: Chainer's general implementation, for what neither does.
+    """
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def forward(self, axis: Any, gamma: Any, x: Any, x_layout: Any, xp: Any, expander: Any, beta: Any, eps: float,
+                decay: float, running_mean: Any, running_var: Any) -> Arrays:
+        """Normalizes; see Chainer's ``GeneralBatchNormalizationImpl``."""
+        last = x_layout is not None
+        current = self._session(x, gamma)
+        found = None if current is None else facade.batch_normalization_forward_training(
+            current, terms.current(x.dtype), x, gamma, beta, eps, channels_last=last)
+        if found is not None:
+            y, mean, inv_std = found
+            if running_mean is not None:
+                facade.update_running_statistics(mean, inv_std, running_mean, running_var, eps, decay,
+                                                 facade.elements_per_channel(x.shape, last))
+            return y, x_layout, running_mean, running_var, mean, None, inv_std, None
+        if not last and _is_for_our_kernels(axis, x, gamma):
+            y, mean, var, inv_std = normalization.forward(x, gamma, beta, eps, decay, running_mean, running_var)
+            return y, x_layout, running_mean, running_var, mean, var, inv_std, None
+        return tuple(self._own.forward(
+            axis=axis, gamma=gamma, x=x, x_layout=x_layout, xp=xp, expander=expander, beta=beta, eps=eps, decay=decay,
+            running_mean=running_mean, running_var=running_var))
+
+    def backward(self, axis: Any, gamma: Any, gy: Any, x: Any, x_layout: Any, xp: Any, expander: Any, mean: Any,
+                 inv_std: Any, eps: float, var: Any, forward_data: Any) -> Arrays:
+        """Computes the gradients; the statistics may be from either way forward."""
+        current = self._session(x, gamma, gy)
+        found = None if current is None else facade.batch_normalization_backward(
+            current, terms.current(x.dtype), x, gamma, gy, mean, inv_std, channels_last=x_layout is not None)
+        if found is not None:
+            gx, ggamma, gbeta = found
+            return gx, x_layout, ggamma, gbeta
+        if x_layout is None and _is_for_our_kernels(axis, x, gamma, gy):
+            gx, ggamma, gbeta = normalization.backward(x, gamma, gy, mean, inv_std)
+            return gx, x_layout, ggamma, gbeta
+        return tuple(self._own.backward(axis, gamma, gy, x, x_layout, xp, expander, mean, inv_std, eps, var,
+                                        forward_data))
+
+    def _session(self, x: Any, gamma: Any, *gradients: Any) -> session.Session | None:
+        """None also for a gamma of float16: Chainer expects statistics in float16 then, and cuDNN's are float32."""
+        if x.ndim != 4 or gamma.dtype.name != 'float32' or not _serves(x, *gradients):
+            return None
+        return session.current()

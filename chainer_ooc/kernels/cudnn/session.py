@@ -1,0 +1,155 @@
+"""One thread's cuDNN on one device: its handle, and the plans that it has made.
+
+cuDNN allows one thread at a time on a handle, so each thread has its own, and the plans with it: nothing here is
+shared, and nothing needs a lock. A thread's sessions go with the thread, or with `forget`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from chainer_ooc.backends.cuda import preparations
+from chainer_ooc.kernels.cudnn import library, plan
+from chainer_ooc.kernels.cudnn.operations import Operation, Port, Shape
+from chainer_ooc.kernels.cudnn.terms import Terms
+
+#: Plans of one session; ResNet-152 takes some 100. A plan that is used again after it went is made again.
+MOST_PLANS = 1024
+
+_LOG = logging.getLogger('chainer_ooc')
+_of_thread = threading.local()
+
+
+class CupyDevice:
+    """The current GPU of the calling thread, in the few CuPy calls that running a plan takes; tests put a host here."""
+
+    def number(self) -> int:
+        """Returns the number of the current device."""
+        import cupy
+
+        return int(cupy.cuda.runtime.getDevice())
+
+    def stream(self) -> int:
+        """Returns the address of the stream that the calling thread computes on."""
+        import cupy
+
+        return int(cupy.cuda.get_current_stream().ptr)
+
+    def address(self, array: Any) -> int:
+        """Returns where the first element of `array` is on the device."""
+        return int(array.data.ptr)
+
+    def scratch(self, nbytes: int) -> Any:
+        """Returns `nbytes` of device memory from CuPy's allocator, so that it counts in the budget.
+
+        The memory may go back as soon as the kernel is queued: what CuPy hands out next is used on the same stream.
+        """
+        return self.empty((nbytes,), 'uint8')
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Returns a new array from CuPy's allocator; its content is undefined."""
+        import cupy
+
+        return cupy.empty(shape, dtype)
+
+
+class Session:
+    """A handle, and the least recently used plans of it.
+
+    Args:
+        cudnn: the module of NVIDIA's Python package.
+        device: where arrays are; see `CupyDevice`.
+    """
+
+    def __init__(self, cudnn: Any, device: Any) -> None:
+        self._cudnn = cudnn
+        self._device = device
+        self._handle = cudnn.create_handle()
+        self._plans: OrderedDict[tuple[Operation, Terms], plan.Plan | None] = OrderedDict()
+
+    def find(self, operation: Operation, terms: Terms) -> plan.Plan | None:
+        """Returns the plan for `operation` under `terms`, made at the first call; None where cuDNN has none."""
+        key = (operation, terms)
+        if key not in self._plans:
+            self._plans[key] = self._make(operation, terms)
+            if len(self._plans) > MOST_PLANS:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(key)
+        return self._plans[key]
+
+    def run(self, found: plan.Plan, arrays: Mapping[Port, Any]) -> None:
+        """Queues a plan on the stream that the thread computes on now."""
+        self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
+        found.run(self._device, self._handle, arrays)
+
+    def empty(self, shape: Shape, dtype: Any) -> Any:
+        """Returns a new array on the device; its content is undefined."""
+        return self._device.empty(shape, dtype)
+
+    def empty_like(self, array: Any) -> Any:
+        """Returns a new array of the shape and dtype of `array`."""
+        return self._device.empty(array.shape, array.dtype)
+
+    def asked(self) -> list[tuple[Operation, Terms, int | None]]:
+        """Returns what plans were asked for, and the bytes of scratch of each; None where cuDNN has none."""
+        return [(*key, None if found is None else found.workspace_bytes) for key, found in self._plans.items()]
+
+    def close(self) -> None:
+        """Drops the plans and the handle."""
+        self._plans.clear()
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._cudnn.destroy_handle(handle)
+
+    def _make(self, operation: Operation, terms: Terms) -> plan.Plan | None:
+        preparations.note()
+        self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
+        try:
+            made = plan.make(self._cudnn, self._handle, operation, terms)
+        except (RuntimeError, ValueError) as error:
+            warnings.warn(f'cuDNN failed to plan {operation} ({type(error).__name__}: {error}); it runs on Chainer\'s '
+                          'own kernels, which may need several times the memory of its arrays', RuntimeWarning,
+                          stacklevel=2)
+            return None
+        chosen = 'none' if made is None else f'{made.workspace_bytes} bytes of scratch'
+        _LOG.debug('cuDNN plan for %s under %s: %s', operation, terms, chosen)
+        return made
+
+
+def current() -> Session | None:
+    """Returns the calling thread's session on its current device, or None where cuDNN cannot be used."""
+    cudnn = library.load()
+    if cudnn is None:
+        return None
+    device = CupyDevice()
+    sessions: dict[int, Session | None] = _of_thread.__dict__.setdefault('sessions', {})
+    number = device.number()
+    if number not in sessions:
+        sessions[number] = _opened(cudnn, device)
+    return sessions[number]
+
+
+def _opened(cudnn: Any, device: CupyDevice) -> Session | None:
+    try:
+        return Session(cudnn, device)
+    except RuntimeError as error:  # such as a library that is too new for the driver
+        library.warn_unusable(error)
+        return None
+
+
+def asked() -> list[tuple[Operation, Terms, int | None]]:
+    """Returns `Session.asked` of the calling thread's sessions; it opens none."""
+    sessions = _of_thread.__dict__.get('sessions', {}).values()
+    return [each for session in sessions if session is not None for each in session.asked()]
+
+
+def forget() -> None:
+    """Drops the calling thread's handles and plans."""
+    for session in _of_thread.__dict__.pop('sessions', {}).values():
+        if session is not None:
+            session.close()
