@@ -82,8 +82,7 @@ class Iteration(Quietly):
         self.recorded = recording
         self.graph: Graph | None = None
         self._memory = memory
-        self._parameters = parameters
-        self._meter = meter
+        self._parameters, self._meter = parameters, meter
         self._prototype: Prototype | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
         self.register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
