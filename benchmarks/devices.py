@@ -26,7 +26,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.report.table import Column, Table, megabytes, plain
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.allocators.events import events_of
 from chainer_ooc.simulate.allocators.pool import BestFitPool
 from chainer_ooc.simulate.allocators.replay import smallest_capacity
@@ -95,10 +95,10 @@ def smallest_device(trace: Trace, batchsize: int, policy: str, largest_bytes: in
 
 def device_of(problem: Problem, policy: str) -> int | None:
     """What two iterations under a policy's plan need in the pool, or None if the policy does not work here."""
-    course = lay_out(problem, POLICIES[policy].decide(problem))
-    if not course.fits(problem.budget_bytes):
+    schedule = lay_out(problem, POLICIES[policy].decide(problem))
+    if not schedule.fits(problem.budget_bytes):
         return None
-    events = events_of(problem, course, simulate(problem, course))
+    events = events_of(problem, schedule, simulate(problem, schedule))
     return smallest_capacity(events, BestFitPool, 2)
 
 

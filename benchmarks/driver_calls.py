@@ -26,12 +26,12 @@ from surroundings import ROOT, make_parser, positive, publish
 # isort: split
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
-from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.report.table import Column, Table, megabytes, plain
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.allocators.events import Event, events_of
 from chainer_ooc.simulate.simulator import simulate
 from options import amount
@@ -91,7 +91,7 @@ class Counted:
 def allocators() -> dict[str, Callable[[Counted], Allocator]]:
     """By their names in `chainer.config.ooc_allocator`."""
     return {'pool': lambda device: PoolAllocator(device.calls), 'async': lambda device: AsyncAllocator(device.calls),
-            'virtual': lambda device: VirtualAllocator(device.calls, Mapping(0, device.driver))}
+            'virtual': lambda device: VirtualAllocator(device.calls, MappingCalls(0, device.driver))}
 
 
 def run(events: Sequence[Event], make: Callable[[Counted], Allocator], limit_bytes: int) -> dict[str, Any]:
@@ -144,9 +144,9 @@ def main() -> None:
     problem = problem_of(recorded(), arguments.batchsize, arguments.budget)
     rows = []
     for policy in arguments.policies:
-        course = lay_out(problem, POLICIES[policy].decide(problem))
-        timeline = simulate(problem, course)
-        events = events_of(problem, course, timeline)
+        schedule = lay_out(problem, POLICIES[policy].decide(problem))
+        timeline = simulate(problem, schedule)
+        events = events_of(problem, schedule, timeline)
         for name, make in allocators().items():
             rows.append({'policy': policy, 'allocator': name, 'peak_bytes': timeline.peak_bytes,
                          **run(events, make, arguments.budget)})

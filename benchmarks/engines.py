@@ -5,7 +5,7 @@
 
 cuDNN's heuristics order its engines by how fast they should be on a GPU that is told to them by its properties; here
 those of an H200. Each convolution of a network, forward and for both gradients, is asked about as training asks
-(`plan.make`): the first engine that keeps to the terms is taken. *First* counts the convolutions that get the engine
+(`plan.make`): the first engine that keeps to the settings is taken. *First* counts the convolutions that get the engine
 which they would get without a limit, *tensor cores* those whose engine uses them. What an engine takes in time is not
 told by this.
 
@@ -33,7 +33,7 @@ from layers import Layer, layers_of
 
 from chainer_ooc.kernels.cudnn import library, plan
 from chainer_ooc.kernels.cudnn.operations import SMALL_WORKSPACE_BYTES, Convolution, Port
-from chainer_ooc.kernels.cudnn.terms import Terms
+from chainer_ooc.kernels.cudnn.settings import PlanSettings
 from chainer_ooc.report.table import Column, Table, megabytes, plain
 
 #: An H200: of its architecture (compute capability 9.0, CUDA's programming guide) and of its data sheet.
@@ -89,7 +89,7 @@ def main() -> None:
 def asked(cudnn: Any, device: Any, network: str, dtype: str, arguments: argparse.Namespace
           ) -> Iterator[dict[str, Any]]:
     """The rows of a network's convolutions: for each way a row without a limit, with the usual one, and with 8 MiB."""
-    terms = Terms(None, not arguments.not_deterministic, dtype != 'float32')
+    settings = PlanSettings(None, not arguments.not_deterministic, dtype != 'float32')
     convolutions = {layer: count for layer, count in layers_of(network, arguments.crop).items() if layer.weights}
     for result, way in WAYS.items():
         found = []
@@ -97,8 +97,8 @@ def asked(cudnn: Any, device: Any, network: str, dtype: str, arguments: argparse
             operation = operation_of(layer, arguments.batchsize, 'float16' if dtype == 'float16' else 'float32', result)
             if result == Port.X and layer.first:
                 continue
-            without = engines(cudnn, device, operation, replace(terms, tensor_cores=False))
-            found.append((operation, count, engines(cudnn, device, operation, terms), {name for name, _ in without}))
+            without = engines(cudnn, device, operation, replace(settings, tensor_cores=False))
+            found.append((operation, count, engines(cudnn, device, operation, settings), {name for name, _ in without}))
         limits = {'none': lambda operation: float('inf'), 'usual': Convolution.usual_workspace_bytes,
                   '8 MiB': lambda operation: SMALL_WORKSPACE_BYTES}
         for limit, bytes_of in limits.items():
@@ -114,15 +114,15 @@ def asked(cudnn: Any, device: Any, network: str, dtype: str, arguments: argparse
             yield row
 
 
-def engines(cudnn: Any, device: Any, operation: Convolution, terms: Terms) -> list[Engine]:
-    """What cuDNN suggests under the terms, the first that it would take first."""
+def engines(cudnn: Any, device: Any, operation: Convolution, settings: PlanSettings) -> list[Engine]:
+    """What cuDNN suggests under the settings, the first that it would take first."""
     graph = plan.suggested(
-        cudnn, operation, terms, [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK], device_property=device)
+        cudnn, operation, settings, [cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK], device_property=device)
     found = []
     for number in range(graph.get_execution_plan_count()):
         try:
             graph.build_plan_at_index(number)
-        except cudnn.cudnnGraphNotSupportedError:  # ruled out by the terms
+        except cudnn.cudnnGraphNotSupportedError:  # ruled out by the settings
             continue
         found.append((graph.get_plan_name_at_index(number), int(graph.get_workspace_size_plan_at_index(number))))
     return found

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chainer_ooc.report.values import Iteration, MemorySample, Outcome, TrainingRun
+from chainer_ooc.report.values import IterationRow, MemorySample, Outcome, TrainingRun
 from options import Options
 
 SCRIPT = pathlib.Path(__file__).with_name('train_imagenet.py')
@@ -107,9 +107,9 @@ def make_run(name: str, options: Options, status: int, said: str, events: list[d
                       for at, memory in samples if 'RssAnon' in memory))
 
 
-def make_iteration(event: dict[str, Any], begin: float) -> Iteration:
+def make_iteration(event: dict[str, Any], begin: float) -> IterationRow:
     """Turns a journal's line into an iteration, with times from the beginning of the training."""
-    return Iteration(
+    return IterationRow(
         start_seconds=event['start'] - begin, end_seconds=event['end'] - begin, loss=float.fromhex(event['loss']),
         swapped_out_bytes=event['swapped_out_bytes'], swapped_in_bytes=event['swapped_in_bytes'],
         faults=event['faults'])

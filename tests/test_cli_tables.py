@@ -1,4 +1,4 @@
-"""``tables``: what is chosen, printed and written. The figures come from a laboratory of formulas."""
+"""``tables``: what is chosen, printed and written. The figures come from a experiments of formulas."""
 import dataclasses
 import json
 import types
@@ -12,7 +12,7 @@ import chainer.links as L
 import numpy as np
 import pytest
 from support.command_line import run, run_json
-from support.fake_laboratory import FakeLaboratory
+from support.fake_experiments import FakeExperiments
 
 from chainer_ooc.cli import model as cli_model
 from chainer_ooc.cli import tables
@@ -20,8 +20,8 @@ from chainer_ooc.errors import OocError
 
 
 @pytest.fixture(autouse=True)
-def laboratory(monkeypatch):
-    monkeypatch.setattr(tables, 'Laboratory', FakeLaboratory)
+def experiments(monkeypatch):
+    monkeypatch.setattr(tables, 'Experiments', FakeExperiments)
     few = tuple(each for each in tables.TABLES if each.paper in ('pooch', 'window-va'))
     monkeypatch.setattr(tables, 'TABLES', few)
 

@@ -155,7 +155,7 @@ def host_memory() -> dict[str, int]:
 
 def cudnn() -> dict[str, Any]:
     """Versions of cuDNN, and what it was asked for in this process; empty where nobody asked."""
-    session = sys.modules.get('chainer_ooc.kernels.cudnn.session')
+    session = sys.modules.get('chainer_ooc.kernels.cudnn.handles')
     library = sys.modules.get('cudnn')
     if session is None or library is None:
         return {}
@@ -164,9 +164,9 @@ def cudnn() -> dict[str, Any]:
         found['version'] = library.backend_version()
     planned: collections.Counter[str] = collections.Counter()
     refused, most_bytes = [], 0
-    for operation, terms, scratch_bytes in session.asked():
+    for operation, settings, scratch_bytes in session.asked():
         if scratch_bytes is None:
-            refused.append(f'{operation} under {terms}')
+            refused.append(f'{operation} under {settings}')
         else:
             planned[_what(operation)] += 1
             most_bytes = max(most_bytes, scratch_bytes)

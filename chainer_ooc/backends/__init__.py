@@ -28,7 +28,7 @@ _makers: list[Maker] = []
 
 
 @dataclass(frozen=True)
-class Demand:
+class BackendOptions:
     """What a backend is made for; a session goes on with the one it has while this stays the same.
 
     Attributes:
@@ -47,7 +47,7 @@ def device_of(array: Any) -> str:
     return 'cuda' if arrays.is_on_device(array) else 'host'
 
 
-def choose(device: str, demand: Demand) -> Backend:
+def choose(device: str, demand: BackendOptions) -> Backend:
     """Returns a backend for a device, as `device_of` names it.
 
     Raises:

@@ -66,13 +66,13 @@ class Bandwidth:
         write_bytes_per_second: Near to far (swap-out).
         read_bytes_per_second: Far to near (swap-in).
         latency_seconds: What a copy of nearly nothing takes, from the call to ``done``.
-        drag: A computation takes 1 + drag times as long while copies run; 0 where they leave it alone.
+        slowdown: A computation takes 1 + slowdown times as long while copies run; 0 where they leave it alone.
     """
 
     write_bytes_per_second: float
     read_bytes_per_second: float
     latency_seconds: float
-    drag: float = 0.0
+    slowdown: float = 0.0
 
 
 class FarCopy:
@@ -205,7 +205,7 @@ class Backend(abc.ABC):
     def meter(self) -> Meter:
         """Returns what counts allocations of near memory."""
 
-    def moment(self) -> Any:
+    def timestamp(self) -> Any:
         """Returns a moment in the order of computations, for `seconds_between`; it does not wait for them."""
         return time.perf_counter()
 
@@ -225,13 +225,14 @@ class Backend(abc.ABC):
         """Returns how many kernels and the like were prepared so far; times of computations meanwhile say nothing."""
         return 0
 
-    def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:  # noqa: B027 - a host has accounts
+    def limit(  # noqa: B027 - a host has accounts
+            self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         """Has near memory hold so many bytes at most from now on, where the device can enforce that.
 
         Args:
             nbytes: for all arrays; None lifts the limit.
-            relieve: called when an allocation does not fit, with the bytes that are missing; returns whether it has
-                freed any, and when it has not the allocation fails. It may raise InfeasibleBudgetError.
+            on_out_of_memory: called when an allocation does not fit, with the bytes that are missing; returns whether
+                it has freed any, and when it has not the allocation fails. It may raise InfeasibleBudgetError.
         """
 
     def counted_bytes(self) -> int:

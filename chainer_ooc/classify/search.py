@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from chainer_ooc.problem import Decision, Problem, Verdict, changed, from_the_output
-from chainer_ooc.schedule.course import Course, lay_out
+from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
 
 Verdicts = tuple[Verdict, ...]
@@ -47,16 +47,16 @@ class Evaluation:
 
     Attributes:
         problem: what was decided about.
-        course: the decision laid out over the positions.
+        schedule: the decision laid out over the positions.
     """
 
     problem: Problem
-    course: Course
+    schedule: Schedule
 
     @cached_property
     def fits(self) -> bool:
         """Whether `make_plan` would take it."""
-        return self.course.fits(self.problem.budget_bytes)
+        return self.schedule.fits(self.problem.budget_bytes)
 
     @property
     def seconds(self) -> float:
@@ -70,7 +70,7 @@ class Evaluation:
 
     @cached_property
     def _result(self) -> tuple[float, int]:
-        return run(self.problem, self.course)
+        return run(self.problem, self.schedule)
 
 
 def evaluate(problem: Problem, decision: Decision) -> Evaluation:

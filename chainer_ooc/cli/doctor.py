@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from chainer_ooc import fork
-from chainer_ooc.backends import Demand, choose
+from chainer_ooc.backends import BackendOptions, choose
 from chainer_ooc.backends.cuda import presence
 from chainer_ooc.cli.answer import Answer, listing, message
 from chainer_ooc.cli.trial import try_training
@@ -110,7 +110,7 @@ def device(spill_dir: str | None) -> dict[str, Any]:
     Raises:
         SpillError: the folder cannot be used, or a trial copy failed.
     """
-    backend = choose('host', Demand(spill_dir))
+    backend = choose('host', BackendOptions(spill_dir))
     try:
         facts = backend.describe()
         limits = facts['near_limits_bytes']
@@ -131,7 +131,7 @@ def gpu_device(spill_dir: str | None) -> dict[str, Any]:
     import chainer
 
     chainer.get_device(GPU).use()
-    backend = choose('cuda', Demand(spill_dir))
+    backend = choose('cuda', BackendOptions(spill_dir))
     try:
         return {**backend.describe(), **asdict(backend.bandwidth())}
     finally:
@@ -173,7 +173,7 @@ def _show_device(facts: Mapping[str, Any]) -> dict[str, object]:
         'budget by default': f'{format_bytes(facts["budget_bytes"])}, set by {facts["budget_limit"]}',
         'spill folder': f'{facts["spill_folder"]} ({facts["spill_filesystem"]}), '
                         f'{format_bytes(facts["spill_free_bytes"])} free',
-        'spill speed': f'{_speeds(facts)}; computations beside it take {1 + facts["drag"]:.2f} times as long',
+        'spill speed': f'{_speeds(facts)}; computations beside it take {1 + facts["slowdown"]:.2f} times as long',
     }
 
 

@@ -19,7 +19,7 @@ from chainer_ooc.problem import Decision, Problem, Verdict, can_leave, can_recom
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.schedule.chains import find_chains
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import run as run_on_paper
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.trace import FeatureMap
@@ -115,9 +115,10 @@ class _Explainer:
         return changed(self.decision.verdicts, [map_id], verdict)
 
     def _alternative(self, map_id: int, verdict: Verdict) -> Alternative:
-        course = lay_out(self.problem, replace(self.decision, verdicts=self._with(map_id, verdict)))
-        fits = course.fits(self.problem.budget_bytes)
-        return Alternative(verdict.value, run_on_paper(self.problem, course)[0] if fits else None, course.needed_bytes)
+        schedule = lay_out(self.problem, replace(self.decision, verdicts=self._with(map_id, verdict)))
+        fits = schedule.fits(self.problem.budget_bytes)
+        seconds = run_on_paper(self.problem, schedule)[0] if fits else None
+        return Alternative(verdict.value, seconds, schedule.needed_bytes)
 
     def _recompute_seconds(self, map_id: int) -> float:
         """What runs again because this map is recomputed and not swapped, the other verdicts being as they are."""

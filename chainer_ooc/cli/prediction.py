@@ -76,7 +76,7 @@ def on_machine(recorded: Trace, machine: Machine, factor: float) -> Trace:
         there, calls=tuple(replace(each, seconds=next(seconds)) for each in there.calls),
         steps=tuple(replace(each, seconds=next(seconds)) for each in there.steps), seconds=sum(costs.seconds) * factor,
         write_bytes_per_second=costs.write_bytes_per_second, read_bytes_per_second=costs.read_bytes_per_second,
-        copy_drag=0.0, machine=machine.title)
+        copy_slowdown=0.0, machine=machine.title)
 
 
 def problem_of(trace: Trace, budget_bytes: int, min_bytes: int) -> Problem:

@@ -17,7 +17,7 @@ from chainer_ooc.cli.model import example_module
 from chainer_ooc.cli.profile import trace_of
 from chainer_ooc.errors import OocError
 from chainer_ooc.papers import TABLES, Entry, PaperTable, plot, presentation
-from chainer_ooc.papers.laboratory import Laboratory, Size
+from chainer_ooc.papers.experiments import Experiments, Size
 from chainer_ooc.trace import Trace
 
 HELP = "the papers' tables, ours beside theirs"
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     entries = _chosen(arguments.paper, arguments.figure)
     if arguments.out is not None:
         _prepare(arguments.out)
-    made = _make(entries, Laboratory(record))
+    made = _make(entries, Experiments(record))
     for each in made if arguments.out is not None else ():
         _write(arguments.out, each)
     rows = [row for each in made for row in each.rows]
@@ -65,7 +65,7 @@ def _distinct(entries: Iterable[Entry]) -> list[str]:
     return list(dict.fromkeys(each.paper for each in entries))
 
 
-def _make(entries: Sequence[Entry], laboratory: Laboratory) -> list[PaperTable]:
+def _make(entries: Sequence[Entry], experiments: Experiments) -> list[PaperTable]:
     """Makes one after the other, with a progress bar on a terminal."""
     from chainer_ooc.classify.progress import Bar  # here, as `doctor` has to run where nothing is installed
 
@@ -73,7 +73,7 @@ def _make(entries: Sequence[Entry], laboratory: Laboratory) -> list[PaperTable]:
     with Bar(entries, desc='tables', disable=None, leave=False, unit='table') as bar:
         for each in bar:
             bar.set_description(presentation.heading(each.paper, each.figure))
-            made.append(each.make(laboratory))
+            made.append(each.make(experiments))
     return made
 
 

@@ -19,8 +19,8 @@ class Costs:
         write_bytes_per_second: near to far; 0 if a transfer takes no time, or if nobody knows.
         read_bytes_per_second: far to near; likewise.
         latency_seconds: what each transfer takes beside its bytes.
-        drag: a computation takes 1 + drag times as long while copies run. On a GPU copy engines do them; on a host the
-            cores do, that would compute.
+        slowdown: a computation takes 1 + slowdown times as long while copies run. On a GPU copy engines do them; on a
+            host the cores do, that would compute.
         source: where the times come from, such as 'measured'.
     """
 
@@ -28,7 +28,7 @@ class Costs:
     write_bytes_per_second: float
     read_bytes_per_second: float
     latency_seconds: float = 0.0
-    drag: float = 0.0
+    slowdown: float = 0.0
     source: str = 'measured'
 
     def write_seconds(self, nbytes: int) -> float:
@@ -43,4 +43,4 @@ class Costs:
 def measured(trace: Trace) -> Costs:
     """The times that were recorded with a trace."""
     return Costs((*(call.seconds for call in trace.calls), *(step.seconds for step in trace.steps)),
-                 trace.write_bytes_per_second, trace.read_bytes_per_second, drag=trace.copy_drag)
+                 trace.write_bytes_per_second, trace.read_bytes_per_second, slowdown=trace.copy_slowdown)

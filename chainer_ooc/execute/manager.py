@@ -15,7 +15,7 @@ from typing import Any
 from chainer_ooc import config
 from chainer_ooc.backends import choose, device_of
 from chainer_ooc.execute.functions.prototype import may_write
-from chainer_ooc.execute.session import Session, apply_within, demand_of
+from chainer_ooc.execute.session import Session, apply_within, backend_options_of
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, is_computing, only_reads
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
@@ -139,7 +139,7 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
         if not each.is_alive() and session.is_idle():  # its graphs may live on in other threads
             _close(each, its_device)
     session = _sessions[thread, device] = Session(
-        settings, choose(device, demand_of(settings)), functools.partial(_has_company, thread))
+        settings, choose(device, backend_options_of(settings)), functools.partial(_has_company, thread))
     return session
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from chainer_ooc import config
-from chainer_ooc.backends import Demand
+from chainer_ooc.backends import BackendOptions
 from chainer_ooc.backends.arrays import is_array
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
@@ -100,11 +100,11 @@ class Session:
             is_quiet = iteration.is_quiet(function, inputs)
             if not is_quiet:
                 iteration.before_call(function, inputs)
-        started = None if is_quiet else self._memory.backend.moment()
+        started = None if is_quiet else self._memory.backend.timestamp()
         with self._memory.backend.computing():
             outputs: tuple[Any, ...] = (
                 function._apply(inputs) if is_quiet else run_as(iteration.is_foreign, function._apply, inputs))
-        span = None if is_quiet else (started, self._memory.backend.moment())
+        span = None if is_quiet else (started, self._memory.backend.timestamp())
         if function.inputs is not None:
             with LOCK:
                 if iteration is not self._iteration:
@@ -143,7 +143,7 @@ class Session:
                     is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
                     if not is_quiet:
                         needed = iteration.before_step(function)
-                started = None if is_quiet else self._memory.backend.moment()
+                started = None if is_quiet else self._memory.backend.timestamp()
                 with self._memory.backend.computing():
                     run_as(iteration.is_foreign, run, *arguments)
                 with LOCK:
@@ -152,7 +152,7 @@ class Session:
                     elif is_quiet:
                         iteration.after_quiet_step(function)
                     else:
-                        iteration.after_step(function, needed, (started, self._memory.backend.moment()))
+                        iteration.after_step(function, needed, (started, self._memory.backend.timestamp()))
         except BaseException as error:
             self._fail(error, function, 'backward')
             raise
@@ -192,7 +192,7 @@ class Session:
         if self._closing:
             return False
         if settings is not self.settings:
-            if demand_of(settings) != demand_of(self.settings):
+            if backend_options_of(settings) != backend_options_of(self.settings):
                 return False
             self.settings = settings
             log.set_level(settings.log_level)
@@ -386,9 +386,9 @@ def _storages(given: Sequence[Any]) -> Iterator[Storage]:
             yield storage
 
 
-def demand_of(settings: config.Settings) -> Demand:
+def backend_options_of(settings: config.Settings) -> BackendOptions:
     """What the settings ask of a backend."""
-    return Demand(settings.spill_dir, settings.host_limit_bytes, settings.allocator)
+    return BackendOptions(settings.spill_dir, settings.host_limit_bytes, settings.allocator)
 
 
 def _is_managed(inputs: Sequence[Any]) -> bool:

@@ -20,11 +20,11 @@ class Stretch:
     def __init__(self, device: Backend) -> None:
         self._device = device
         self._inner: list[Stretch] = []
-        self._start = self._end = device.moment()
+        self._start = self._end = device.timestamp()
 
     def end(self) -> None:
         """It ends now."""
-        self._end = self._device.moment()
+        self._end = self._device.timestamp()
 
     def take_in(self, inner: Stretch) -> None:
         """Another one was within it."""

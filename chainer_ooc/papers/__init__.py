@@ -7,7 +7,7 @@ room, and training needs nothing of it. The files, in the order of the data:
     comparison                                  a row: what is stated, ours, and how far the two are apart
     extrapolation                               the iteration at any size, from recordings at two small ones
     pooch_chainer, published                    PoocH's Chainer and policies, by the program of its authors
-    laboratory                                  a network, a size, a machine and a policy give a time, or a refusal
+    experiments                                  a network, a size, a machine and a policy give a time, or a refusal
     sweeps, optimizations                       what several tables ask: over sizes and policies; of each optimization
     pooch, pooch_2018, pooch_speeds, window_va  the tables of PoocH's two papers and of Window+VA
     layers, layer_networks, layer_memory        SuperNeurons' own way to count memory, layer by layer
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from chainer_ooc.papers import ooc_paleo, pooch, pooch_2018, pooch_speeds, superneurons, window_va
 from chainer_ooc.papers.comparison import PaperTable
-from chainer_ooc.papers.laboratory import Laboratory
+from chainer_ooc.papers.experiments import Experiments
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Entry:
     paper: str
     figure: str
     title: str
-    make: Callable[[Laboratory], PaperTable]
+    make: Callable[[Experiments], PaperTable]
 
 
 TABLES: tuple[Entry, ...] = (

@@ -87,7 +87,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Stated:
+class Reported:
     """A figure as a paper states it.
 
     Attributes:

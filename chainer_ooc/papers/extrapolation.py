@@ -40,7 +40,7 @@ def structure(trace: Trace) -> Trace:
     return replace(
         trace, calls=tuple(replace(each, seconds=0.0, peak_bytes=0, other_bytes=0) for each in trace.calls),
         steps=tuple(replace(each, seconds=0.0, peak_bytes=0, other_bytes=0) for each in trace.steps),
-        seconds=0.0, write_bytes_per_second=0.0, read_bytes_per_second=0.0, copy_drag=0.0)
+        seconds=0.0, write_bytes_per_second=0.0, read_bytes_per_second=0.0, copy_slowdown=0.0)
 
 
 def extrapolate(first: Trace, second: Trace, first_size: int, second_size: int, size: int) -> Trace:

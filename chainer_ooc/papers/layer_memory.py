@@ -45,7 +45,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Course:
+class MemoryHistory:
     """An iteration.
 
     Attributes:
@@ -62,27 +62,27 @@ class Course:
         return max(self.moments, key=lambda each: each.numbers)
 
 
-def liveness(network: Network) -> Course:
+def liveness(network: Network) -> MemoryHistory:
     """Frees what no later step needs (3.2)."""
     return _Walk(network, frozenset()).course()
 
 
-def offloading(network: Network) -> Course:
+def offloading(network: Network) -> MemoryHistory:
     """Lets the outputs of convolutions leave besides (3.3.1)."""
     return _Walk(network, frozenset({'conv'})).course()
 
 
-def speed_centric(network: Network) -> Course:
+def speed_centric(network: Network) -> MemoryHistory:
     """Makes the outputs of cheap layers again, once each (3.4)."""
     return _Walk(network, CHECKPOINTS, network.segments).course()
 
 
-def memory_centric(network: Network) -> Course:
+def memory_centric(network: Network) -> MemoryHistory:
     """Makes them again for each step that needs them (3.4)."""
     return _Walk(network, CHECKPOINTS, ()).course()
 
 
-def cost_aware(network: Network) -> Course:
+def cost_aware(network: Network) -> MemoryHistory:
     """Is speed-centric in the segments that need no more than the largest layer, memory-centric in the others (3.4)."""
     bound = network.layer_numbers(network.largest_layer)
     kept = [end for end in network.segments if segment_numbers(network, end) <= bound]
@@ -121,13 +121,13 @@ class _Walk:
         self._recomputations = 0
         self._last_read, self._last_use = _last_steps(network)
 
-    def course(self) -> Course:
+    def course(self) -> MemoryHistory:
         """Runs all steps."""
         for position in range(1, len(self._network.layers)):
             self._forward(position)
         for position in range(len(self._network.layers) - 1, 0, -1):
             self._backward(position)
-        return Course(tuple(self._moments), self._recomputations)
+        return MemoryHistory(tuple(self._moments), self._recomputations)
 
     def _forward(self, position: int) -> None:
         self._near.update(self._network.outputs(position))

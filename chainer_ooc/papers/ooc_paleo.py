@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from chainer_ooc.cost.machine import read_machine
 from chainer_ooc.papers.comparison import PaperTable, Row
-from chainer_ooc.papers.laboratory import Laboratory
+from chainer_ooc.papers.experiments import Experiments
 from chainer_ooc.papers.paleo_cases import (
     CAPACITY,
     ON_DEMAND,
@@ -23,7 +23,7 @@ from chainer_ooc.papers.paleo_cases import (
     Strategy,
     problem_of,
 )
-from chainer_ooc.papers.stated import PALEO_PREFETCHING
+from chainer_ooc.papers.reported import PALEO_PREFETCHING
 
 MACHINE = 'v100-pcie3'
 #: Of ResNet50. The paper's appendix begins at 2; which others its figures have was lost with them.
@@ -62,10 +62,10 @@ _SWEEP_NOTES = (
 )
 
 
-def utilisation(laboratory: Laboratory) -> PaperTable:
+def utilisation(experiments: Experiments) -> PaperTable:
     """Sections 4.2 and 4.3: ResNet50 over batch sizes, with out-of-core on and off, and with Unified Memory."""
     machine = read_machine(MACHINE)
-    problems = {batch: problem_of(laboratory, 'resnet50', batch, machine) for batch in BATCHES}
+    problems = {batch: problem_of(experiments, 'resnet50', batch, machine) for batch in BATCHES}
 
     def on_all(strategy: Strategy) -> dict[int, Case]:
         return {batch: Case(strategy, problem) for batch, problem in problems.items()}
@@ -80,9 +80,9 @@ def utilisation(laboratory: Laboratory) -> PaperTable:
         (*rows, *_vdnn_claims(vdnn), *_capacity_claims(capacity), *_prefetching(capacity, on_all(ON_DEMAND))), _NOTES)
 
 
-def vgg16_sweep(laboratory: Laboratory) -> PaperTable:
+def vgg16_sweep(experiments: Experiments) -> PaperTable:
     """Section 4.4: the time of an iteration of VGG16 over the throughput of the link."""
-    problem = problem_of(laboratory, 'vgg16', SWEEP_BATCH, read_machine(MACHINE))
+    problem = problem_of(experiments, 'vgg16', SWEEP_BATCH, read_machine(MACHINE))
     cases = [Case(strategy, problem) for strategy in (VDNN, CAPACITY)]
     rows = [_figure('in-core', cases[0].in_core_seconds, 's')]
     for case in cases:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from chainer_ooc.papers.comparison import Row, claim
-from chainer_ooc.papers.laboratory import Laboratory, Outcome, Size
+from chainer_ooc.papers.experiments import Experiments, Outcome, Size
 from chainer_ooc.papers.published import POOCH, SWAP_ALL, SWAP_ALL_NAIVE, SWAP_OPT
 from chainer_ooc.papers.sweeps import OURS, Setting, gain, is_no_slower
 
@@ -20,16 +20,16 @@ Networks = Mapping[str, tuple[Setting, Size]]
 Found = Mapping[str, dict[str, Outcome]]
 
 
-def runs_of(laboratory: Laboratory, networks: Networks, last: str) -> dict[str, dict[str, Outcome]]:
+def runs_of(experiments: Experiments, networks: Networks, last: str) -> dict[str, dict[str, Outcome]]:
     """Runs each network under the four policies of the paper, to the letter, and under policy pooch.
 
     Args:
-        laboratory: where they run.
+        experiments: where they run.
         networks: what runs.
         last: what the paper calls its own way.
     """
     policies = {BASE: SWAP_ALL_NAIVE, 'swap-all': SWAP_ALL, 'swap-opt': SWAP_OPT, last: POOCH, OURS: 'pooch'}
-    return {network: {name: setting.run(laboratory, size, policy) for name, policy in policies.items()}
+    return {network: {name: setting.run(experiments, size, policy) for name, policy in policies.items()}
             for network, (setting, size) in networks.items()}
 
 

@@ -16,9 +16,9 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.search import evaluate
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine
-from chainer_ooc.papers.laboratory import Laboratory
+from chainer_ooc.papers.experiments import Experiments
 from chainer_ooc.papers.paleo_formulas import (
-    Iteration,
+    PaleoIteration,
     Pass,
     capacity_iteration,
     catching_layer,
@@ -46,7 +46,7 @@ class Strategy:
 
     title: str
     decide: Callable[[Problem], Decision]
-    formula: Callable[[Pass, Pass], Iteration]
+    formula: Callable[[Pass, Pass], PaleoIteration]
 
 
 def _on_demand(problem: Problem) -> Decision:
@@ -79,7 +79,7 @@ class Case:
         return passes_of(self.problem.trace, self.problem.costs, swapped)
 
     @cached_property
-    def formula(self) -> Iteration:
+    def formula(self) -> PaleoIteration:
         """The iteration by the paper's formulas."""
         return self.strategy.formula(*self.passes)
 
@@ -127,10 +127,10 @@ class Case:
         return Case(replace(self.strategy, decide=lambda _: decision), replace(self.problem, costs=costs))
 
 
-def problem_of(laboratory: Laboratory, network: str, size: int, machine: Machine) -> Problem:
+def problem_of(experiments: Experiments, network: str, size: int, machine: Machine) -> Problem:
     """The problem that a network poses on a machine, with all of its near memory less the reserve."""
-    trace = laboratory.trace(network, size)
-    in_core_seconds = laboratory.in_core(network, size, machine.name).in_core_seconds
+    trace = experiments.trace(network, size)
+    in_core_seconds = experiments.in_core(network, size, machine.name).in_core_seconds
     return Problem(trace, analytic(trace, machine, in_core_seconds),
                    Standing(trace.standing_forward_bytes, trace.standing_backward_bytes),
                    machine.near_bytes - machine.reserve_bytes, _LEAST_BYTES)

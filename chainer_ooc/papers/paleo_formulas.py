@@ -210,7 +210,7 @@ def capacity_forward_seconds(forward: Pass) -> float:
 
 
 @dataclass(frozen=True)
-class Iteration:
+class PaleoIteration:
     """What a strategy makes of an iteration (3.6).
 
     Attributes:
@@ -233,17 +233,17 @@ class Iteration:
         return self.in_core_seconds / self.seconds
 
 
-def vdnn_iteration(forward: Pass, backward: Pass) -> Iteration:
+def vdnn_iteration(forward: Pass, backward: Pass) -> PaleoIteration:
     """An iteration of the vDNN-like strategy: everything leaves and comes back, in step with the layers."""
     return _iteration(vdnn_forward(forward).total_seconds, vdnn_backward(backward), forward)
 
 
-def capacity_iteration(forward: Pass, backward: Pass) -> Iteration:
+def capacity_iteration(forward: Pass, backward: Pass) -> PaleoIteration:
     """An iteration of the capacity-based strategy: what near memory holds stays, and swap-in does not pause."""
     return _iteration(capacity_forward_seconds(forward), capacity_backward(backward), forward)
 
 
-def on_demand_iteration(forward: Pass, backward: Pass) -> Iteration:
+def on_demand_iteration(forward: Pass, backward: Pass) -> PaleoIteration:
     """As capacity-based, without prefetching (4.3): a section is T_swap(l) + T_proc(l).
 
     A swap-in begins when its layer would, with nothing beside it. The paper measures this and has no formula for it.
@@ -252,5 +252,5 @@ def on_demand_iteration(forward: Pass, backward: Pass) -> Iteration:
     return _iteration(capacity_forward_seconds(forward), Sections(0.0, seconds, backward.seconds), forward)
 
 
-def _iteration(forward_seconds: float, backward: Sections, forward: Pass) -> Iteration:
-    return Iteration(forward_seconds, backward.total_seconds, forward.in_core_seconds + sum(backward.work_seconds))
+def _iteration(forward_seconds: float, backward: Sections, forward: Pass) -> PaleoIteration:
+    return PaleoIteration(forward_seconds, backward.total_seconds, forward.in_core_seconds + sum(backward.work_seconds))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from chainer_ooc.papers import stated
-from chainer_ooc.papers.comparison import PaperTable, Row, Stated, claim
-from chainer_ooc.papers.laboratory import Laboratory, Outcome, Size
+from chainer_ooc.papers import reported
+from chainer_ooc.papers.comparison import PaperTable, Reported, Row, claim
+from chainer_ooc.papers.experiments import Experiments, Outcome, Size
 from chainer_ooc.papers.pooch import (
     ALEXNET,
     ALEXNET_BATCHES,
@@ -64,13 +64,13 @@ def voxels(outcome: Outcome) -> float | None:
     return height * width * frames / (outcome.seconds * 1e3)
 
 
-def three_ways(laboratory: Laboratory, setting: Setting, sizes: Sequence[Size], proposed: str = 'PoocH') -> Runs:
+def three_ways(experiments: Experiments, setting: Setting, sizes: Sequence[Size], proposed: str = 'PoocH') -> Runs:
     """In-core, superneurons, PoocH to the letter and policy pooch over sizes."""
     return {
-        'in-core': [setting.in_core(laboratory, size) for size in sizes],
-        'superneurons': [setting.run(laboratory, size, SUPERNEURONS) for size in sizes],
-        proposed: [setting.run(laboratory, size, POOCH) for size in sizes],
-        OURS: [setting.run(laboratory, size, 'pooch') for size in sizes],
+        'in-core': [setting.in_core(experiments, size) for size in sizes],
+        'superneurons': [setting.run(experiments, size, SUPERNEURONS) for size in sizes],
+        proposed: [setting.run(experiments, size, POOCH) for size in sizes],
+        OURS: [setting.run(experiments, size, 'pooch') for size in sizes],
     }
 
 
@@ -82,25 +82,25 @@ def speed_rows(runs: Runs, unit: str = 'images/s', name: Callable[[Size], str] =
             for group in [name(each.size).removeprefix('batch ')]]
 
 
-def held_to_a_bound(bound: Stated, runs: Runs, proposed: str = 'PoocH') -> tuple[Row, Row]:
+def held_to_a_bound(bound: Reported, runs: Runs, proposed: str = 'PoocH') -> tuple[Row, Row]:
     """What is lost at worst beside a bound on it, and that superneurons is no faster."""
     return (worst(bound, runs[proposed]),
             claim(f'{proposed} no slower than superneurons', are_no_slower(runs[proposed], runs['superneurons'])))
 
 
-def figure_17(laboratory: Laboratory) -> PaperTable:
+def figure_17(experiments: Experiments) -> PaperTable:
     """ResNet50 on x86, with the plan that was made for POWER9."""
     setting, moved_to = RESNET50['x86'], 'PoocH, planned for POWER9'
-    runs = three_ways(laboratory, setting, RESNET50_BATCHES)
-    runs[moved_to] = [setting.run(laboratory, batch, POOCH, MACHINES['POWER9']) for batch in RESNET50_BATCHES]
+    runs = three_ways(experiments, setting, RESNET50_BATCHES)
+    runs[moved_to] = [setting.run(experiments, batch, POOCH, MACHINES['POWER9']) for batch in RESNET50_BATCHES]
     pooch, superneurons, moved = runs['PoocH'], runs['superneurons'], runs[moved_to]
     in_core = runs['in-core'][0].in_core_images_per_second
     rows = [
-        stated.POOCH_IN_CORE.beside(in_core, is_input=True),
+        reported.POOCH_IN_CORE.beside(in_core, is_input=True),
         *speed_rows(runs),
-        *speeds_from(stated.POOCH_SPEED, pooch, 'PoocH'),
-        *stated.POOCH_X86_BELOW.ends_beside([below(each) for each in pooch[_EXCEEDING]]),
-        *stated.POOCH_OVER_SUPERNEURONS.ends_beside(list(map(gain, pooch[_SHARED], superneurons[_SHARED]))),
+        *speeds_from(reported.POOCH_SPEED, pooch, 'PoocH'),
+        *reported.POOCH_X86_BELOW.ends_beside([below(each) for each in pooch[_EXCEEDING]]),
+        *reported.POOCH_OVER_SUPERNEURONS.ends_beside(list(map(gain, pooch[_SHARED], superneurons[_SHARED]))),
         *_faster('PoocH faster than superneurons', pooch, superneurons),
         *_faster('PoocH faster than with the plan made for POWER9', pooch, moved),
         fits('batch 640, PoocH runs', pooch[-1]),
@@ -117,12 +117,12 @@ def _faster(what: str, pooch: Sequence[Outcome], others: Sequence[Outcome]) -> l
             for mine, theirs in zip(pooch[_SHARED], others[_SHARED], strict=True)]
 
 
-def figure_18(laboratory: Laboratory) -> PaperTable:
+def figure_18(experiments: Experiments) -> PaperTable:
     """ResNet50 on POWER9."""
-    runs = three_ways(laboratory, RESNET50['POWER9'], RESNET50_BATCHES)
+    runs = three_ways(experiments, RESNET50['POWER9'], RESNET50_BATCHES)
     rows = [
         *speed_rows(runs),
-        *stated.POOCH_POWER9_BELOW.ends_beside([below(each) for each in runs['PoocH'][_EXCEEDING]]),
+        *reported.POOCH_POWER9_BELOW.ends_beside([below(each) for each in runs['PoocH'][_EXCEEDING]]),
         claim('PoocH no slower than superneurons', are_no_slower(runs['PoocH'], runs['superneurons'])),
     ]
     return PaperTable('pooch', '18', 'ResNet50 on POWER9', tuple(rows), (
@@ -130,19 +130,19 @@ def figure_18(laboratory: Laboratory) -> PaperTable:
         'The in-core throughput of figure 17 is used on POWER9 too: it is the same GPU.'))
 
 
-def table_3(laboratory: Laboratory) -> PaperTable:
+def table_3(experiments: Experiments) -> PaperTable:
     """Verdicts of two policies on two machines."""
     verdicts = ('keep', 'swap', 'recompute')
     policies = {'PoocH': POOCH, 'superneurons': SUPERNEURONS}
-    found = {(policy, machine): RESNET50[machine].run(laboratory, 512, policies[policy])
-             for policy, machine in stated.POOCH_VERDICTS}
+    found = {(policy, machine): RESNET50[machine].run(experiments, 512, policies[policy])
+             for policy, machine in reported.POOCH_VERDICTS}
     rows = [
         figure.beside(getattr(found[key], verdict) if found[key].feasible else None, series=', '.join(key),
                       group=verdict, out_of_memory=not found[key].feasible)
-        for key, figures in stated.POOCH_VERDICTS.items() for figure, verdict in zip(figures, verdicts, strict=True)]
+        for key, figures in reported.POOCH_VERDICTS.items() for figure, verdict in zip(figures, verdicts, strict=True)]
     rows += [Row(f'{machine}, {OURS}, {verdict}', None, getattr(ours, verdict), 'maps', series=f'{OURS}, {machine}',
                  group=verdict)
-             for machine, setting in RESNET50.items() for ours in [setting.run(laboratory, 512, 'pooch')]
+             for machine, setting in RESNET50.items() for ours in [setting.run(experiments, 512, 'pooch')]
              for verdict in verdicts]
     theirs = [tuple(getattr(found['superneurons', machine], verdict) for verdict in verdicts) for machine in MACHINES]
     rows += [
@@ -154,42 +154,42 @@ def table_3(laboratory: Laboratory) -> PaperTable:
                       (RESNET50_NOTE, TO_THE_LETTER))
 
 
-def figure_19(laboratory: Laboratory) -> PaperTable:
+def figure_19(experiments: Experiments) -> PaperTable:
     """AlexNet on x86."""
-    return _alexnet(laboratory, 'x86', '19')
+    return _alexnet(experiments, 'x86', '19')
 
 
-def figure_20(laboratory: Laboratory) -> PaperTable:
+def figure_20(experiments: Experiments) -> PaperTable:
     """AlexNet on POWER9."""
-    return _alexnet(laboratory, 'POWER9', '20')
+    return _alexnet(experiments, 'POWER9', '20')
 
 
-def _alexnet(laboratory: Laboratory, machine: str, figure: str) -> PaperTable:
-    runs = three_ways(laboratory, ALEXNET[machine], ALEXNET_BATCHES)
+def _alexnet(experiments: Experiments, machine: str, figure: str) -> PaperTable:
+    runs = three_ways(experiments, ALEXNET[machine], ALEXNET_BATCHES)
     rows = (
         *speed_rows(runs),
-        *held_to_a_bound(stated.POOCH_ALEXNET_BELOW[machine], runs),
+        *held_to_a_bound(reported.POOCH_ALEXNET_BELOW[machine], runs),
         claim('recomputation rarely chosen', all(map(recomputes_rarely, runs['PoocH']))),
     )
     return PaperTable('pooch', figure, f'AlexNet on {machine}', rows, (
         UNCALIBRATED, RARELY_NOTE, _AXIS.format('1600 images/s')))
 
 
-def figure_21(laboratory: Laboratory) -> PaperTable:
+def figure_21(experiments: Experiments) -> PaperTable:
     """The 3D network on x86."""
-    return _videos(laboratory, 'x86', '21')
+    return _videos(experiments, 'x86', '21')
 
 
-def figure_22(laboratory: Laboratory) -> PaperTable:
+def figure_22(experiments: Experiments) -> PaperTable:
     """The 3D network on POWER9."""
-    return _videos(laboratory, 'POWER9', '22')
+    return _videos(experiments, 'POWER9', '22')
 
 
-def _videos(laboratory: Laboratory, machine: str, figure: str) -> PaperTable:
-    runs = three_ways(laboratory, VIDEO[machine], VIDEOS)
+def _videos(experiments: Experiments, machine: str, figure: str) -> PaperTable:
+    runs = three_ways(experiments, VIDEO[machine], VIDEOS)
     rows = (
         *speed_rows(runs, 'voxels/ms', lambda size: str(size) if isinstance(size, int) else video_name(size), voxels),
-        *held_to_a_bound(stated.POOCH_VIDEO_BELOW[machine], runs),
+        *held_to_a_bound(reported.POOCH_VIDEO_BELOW[machine], runs),
     )
     return PaperTable('pooch', figure, f'ResNeXt101 (3D) on {machine}, batch 1', rows, (
         UNCALIBRATED, _AXIS.format('2000 voxels/ms')))

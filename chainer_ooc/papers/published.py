@@ -30,7 +30,7 @@ from chainer_ooc.classify.search import Evaluation, Search, evaluate
 from chainer_ooc.cost.analytic import is_convolution
 from chainer_ooc.papers.pooch_chainer import blocks_of
 from chainer_ooc.problem import EARLY, Decision, Problem, Starts, Verdict, changed, everything, from_the_output
-from chainer_ooc.schedule.course import Course, lay_out
+from chainer_ooc.schedule.schedule import Schedule, lay_out
 
 
 def swap_all_at_once(problem: Problem) -> Decision:
@@ -102,10 +102,10 @@ def overhead_ratio(problem: Problem, decision: Decision, found: Evaluation, map_
         map_id: X.
     """
     again = evaluate(problem, _recomputing(decision, map_id))
-    copied_seconds = found.seconds - Evaluation(_without_copies(problem, map_id), found.course).seconds
+    copied_seconds = found.seconds - Evaluation(_without_copies(problem, map_id), found.schedule).seconds
     if not again.fits or copied_seconds <= 0:
         return float('inf')
-    return (_again_seconds(problem, again.course) - _again_seconds(problem, found.course)) / copied_seconds
+    return (_again_seconds(problem, again.schedule) - _again_seconds(problem, found.schedule)) / copied_seconds
 
 
 def put_off(problem: Problem, decision: Decision) -> Decision:
@@ -113,13 +113,13 @@ def put_off(problem: Problem, decision: Decision) -> Decision:
 
     One that cannot be in time starts as early as memory allows, as before.
     """
-    course = lay_out(problem, decision)
+    schedule = lay_out(problem, decision)
     seconds = list(problem.costs.seconds)
-    for position, calls in course.chains.calls_at.items():
+    for position, calls in schedule.chains.calls_at.items():
         seconds[position] += sum(problem.costs.seconds[each] for each in calls)
     begin = list(itertools.accumulate(seconds, initial=0.0))
     positions, next_one = {}, float('inf')
-    for each in reversed(course.swap_ins):
+    for each in reversed(schedule.swap_ins):
         latest = min(next_one, begin[each.use]) - problem.costs.read_seconds(problem.trace.maps[each.map].nbytes)
         positions[each.map] = min(each.use, max(each.start, bisect.bisect_right(begin, latest) - 1))
         next_one = max(latest, begin[each.start])
@@ -142,14 +142,14 @@ def _recomputing(decision: Decision, map_id: int) -> Decision:
 
 
 def _without_copies(problem: Problem, map_id: int) -> Problem:
-    """The same iteration, in which the copies of one map take no time; a course still counts its bytes."""
+    """The same iteration, in which the copies of one map take no time; a schedule still counts its bytes."""
     maps = list(problem.trace.maps)
     maps[map_id] = replace(maps[map_id], nbytes=0)
     return replace(problem, trace=replace(problem.trace, maps=tuple(maps)))
 
 
-def _again_seconds(problem: Problem, course: Course) -> float:
-    return sum(problem.costs.seconds[call] for calls in course.chains.calls_at.values() for call in calls)
+def _again_seconds(problem: Problem, schedule: Schedule) -> float:
+    return sum(problem.costs.seconds[call] for calls in schedule.chains.calls_at.values() for call in calls)
 
 
 def _policy(name: str, summary: str, decide: Callable[[Problem], Decision]) -> Policy:

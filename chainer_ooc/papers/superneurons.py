@@ -4,7 +4,7 @@ Memory peaks and counts of recomputations follow exactly. The largest batches an
 leaves room for beside the parameters, with nothing else in memory. Speeds need the authors' GPU and are shown as they
 are stated.
 
-No figure here needs a trace, so that the laboratory that every table is given goes unused.
+No figure here needs a trace, so that the experiments that every table is given goes unused.
 
 Source: SuperNeurons, section 4, for a K40c with 12 GB.
 """
@@ -14,9 +14,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from chainer_ooc.papers import stated
+from chainer_ooc.papers import reported
 from chainer_ooc.papers.comparison import PaperTable, Row, claim
-from chainer_ooc.papers.layer_memory import Course, cost_aware, liveness, memory_centric, offloading, speed_centric
+from chainer_ooc.papers.layer_memory import (
+    MemoryHistory,
+    cost_aware,
+    liveness,
+    memory_centric,
+    offloading,
+    speed_centric,
+)
 from chainer_ooc.papers.layer_networks import RESIDUAL_UNITS, alexnet, inception_v4, resnet, vgg16
 from chainer_ooc.papers.layers import CHECKPOINTS, MEGABYTE, NUMBER_BYTES, Network, Tensor, nbytes
 
@@ -31,24 +38,24 @@ PARAMETER_COPIES = 3
 #: Units of the stages of a deep ResNet, whose third has the rest, as in the public release's deep examples.
 _DEEP = (6, 32, 6)
 
-_STRATEGIES: dict[str, Callable[[Network], Course]] = {
+_STRATEGIES: dict[str, Callable[[Network], MemoryHistory]] = {
     'speed-centric': speed_centric, 'memory-centric': memory_centric, 'cost-aware': cost_aware}
 _NETWORKS: dict[str, Callable[[], Network]] = {
     'AlexNet': alexnet, 'VGG16': vgg16, 'InceptionV4': inception_v4,
     **{f'ResNet{depth}': partial(resnet, *units) for depth, units in RESIDUAL_UNITS.items()}}
 
 
-def peaks(laboratory: object) -> PaperTable:
+def peaks(experiments: object) -> PaperTable:
     """Section 4.1.1 and figure 10: AlexNet's peak, one technique after the other."""
     network = alexnet()
-    courses = {'liveness analysis': liveness(network), 'offloading': offloading(network),
+    schedules = {'liveness analysis': liveness(network), 'offloading': offloading(network),
                'recomputation': cost_aware(network)}
     found = {'one allocation each': (sum(each.numbers for each in network.tensors), len(network.tensors)),
-             **{way: (course.peak.numbers, course.peak.tensors) for way, course in courses.items()}}
-    rows = [stated.SUPERNEURONS_PEAKS[way].beside(_megabytes(numbers, ALEXNET_BATCH), series='peak', group=way)
+             **{way: (schedule.peak.numbers, schedule.peak.tensors) for way, schedule in schedules.items()}}
+    rows = [reported.SUPERNEURONS_PEAKS[way].beside(_megabytes(numbers, ALEXNET_BATCH), series='peak', group=way)
             for way, (numbers, _) in found.items()]
-    rows += [stated.SUPERNEURONS_TENSORS[way].beside(found[way][1]) for way in stated.SUPERNEURONS_TENSORS]
-    rows += [claim(f'AlexNet, peak, {way}: at the {place}', courses[way].peak.name == place)
+    rows += [reported.SUPERNEURONS_TENSORS[way].beside(found[way][1]) for way in reported.SUPERNEURONS_TENSORS]
+    rows += [claim(f'AlexNet, peak, {way}: at the {place}', schedules[way].peak.name == place)
              for way, place in (('liveness analysis', 'backward of pool5'), ('offloading', 'backward of pool2'),
                                 ('recomputation', 'backward of lrn1'))]
     largest = network.layers[network.largest_layer].name
@@ -61,16 +68,16 @@ def peaks(laboratory: object) -> PaperTable:
         'Offloading: the paper\'s figure is the one before less 357.2 MB, which is rounded.'))
 
 
-def recomputations(laboratory: object) -> PaperTable:
+def recomputations(experiments: object) -> PaperTable:
     """Table 1: layers that run forward again, and the peak with them."""
     rows: list[Row] = []
     for name, batch in (('AlexNet', ALEXNET_BATCH), ('ResNet50', RESNET_BATCH), ('ResNet101', RESNET_BATCH)):
         network = _NETWORKS[name]()
         for strategy, walk in _STRATEGIES.items():
-            course = walk(network)
-            count, peak = stated.SUPERNEURONS_RECOMPUTATIONS[name, strategy]
-            rows += [count.beside(course.recomputations, series=strategy, group=name),
-                     peak.beside(_megabytes(course.peak.numbers, batch))]
+            schedule = walk(network)
+            count, peak = reported.SUPERNEURONS_RECOMPUTATIONS[name, strategy]
+            rows += [count.beside(schedule.recomputations, series=strategy, group=name),
+                     peak.beside(_megabytes(schedule.peak.numbers, batch))]
     return PaperTable('superneurons', 'table 1', 'Recomputations and the peak with them', tuple(rows), (
         (f'AlexNet: batch {ALEXNET_BATCH}. ResNet: the paper states no batch; {RESNET_BATCH} is that of its figure 2. '
          'With it, and images of 227 x 227 as in the public release, 455.125 MB are exactly the outputs of conv1, bn1, '
@@ -83,27 +90,27 @@ def recomputations(laboratory: object) -> PaperTable:
          'no sum of outputs and gradients for this batch: it was rounded or means something else.')))
 
 
-def pool(laboratory: object) -> PaperTable:
+def pool(experiments: object) -> PaperTable:
     """Table 2: what a pool saves over the driver's allocations."""
     note = 'needs a GPU: the time of cudaMalloc and cudaFree'
-    rows = tuple(each.beside(None, note=note, group=name) for name, each in stated.SUPERNEURONS_POOL.items())
+    rows = tuple(each.beside(None, note=note, group=name) for name, each in reported.SUPERNEURONS_POOL.items())
     return PaperTable('superneurons', 'table 2', 'A pool instead of cudaMalloc', rows, (
         'Not reproduced: how long the driver takes to allocate is no data-sheet number.',))
 
 
-def traffic(laboratory: object) -> PaperTable:
+def traffic(experiments: object) -> PaperTable:
     """Table 3: bytes over the link, without the tensor cache and with it."""
     network = alexnet()
     left = sum(each.numbers for each in _outputs_of(network, frozenset({'conv'})))
     live = liveness(network).peak.numbers
     rows: list[Row] = []
-    for batch, (without, cached) in stated.SUPERNEURONS_TRAFFIC.items():
+    for batch, (without, cached) in reported.SUPERNEURONS_TRAFFIC.items():
         missing = max(0, live * batch * NUMBER_BYTES + _parameter_bytes(network) - NEAR_BYTES)
         group = str(batch)
         rows += [without.beside(2 * left * batch * NUMBER_BYTES / 1e9, group=group, series='without tensor cache'),
                  cached.beside(2 * missing / 1e9, group=group, series='tensor cache')]
     return PaperTable('superneurons', 'table 3', 'AlexNet, traffic of an iteration', tuple(rows), _traffic_notes(
-        network, left, live, max(stated.SUPERNEURONS_TRAFFIC)))
+        network, left, live, max(reported.SUPERNEURONS_TRAFFIC)))
 
 
 def _traffic_notes(network: Network, left: int, live: int, batch: int) -> tuple[str, ...]:
@@ -122,11 +129,11 @@ def _traffic_notes(network: Network, left: int, live: int, batch: int) -> tuple[
          '0.88 GB must be due to what is not counted here, such as the workspaces of convolutions and the images.'))
 
 
-def peak_batches(laboratory: object) -> PaperTable:
+def peak_batches(experiments: object) -> PaperTable:
     """Table 5: the largest batch on a K40c."""
     rows: list[Row] = []
     far: list[str] = []
-    for name, each in stated.SUPERNEURONS_PEAK_BATCHES.items():
+    for name, each in reported.SUPERNEURONS_PEAK_BATCHES.items():
         network = _NETWORKS[name]()
         rows.append(each.beside(largest_batch(network), group=name, note='as far as the layers go, see below'))
         left = nbytes(_outputs_of(network, CHECKPOINTS), int(each.low or 0))
@@ -146,13 +153,13 @@ def peak_batches(laboratory: object) -> PaperTable:
          'it and to fetch it once more, which ours does not, gives room for more than the paper\'s batch.')))
 
 
-def depths(laboratory: object) -> PaperTable:
+def depths(experiments: object) -> PaperTable:
     """Table 4 and section 4.2: the deepest residual networks on a K40c."""
     at_16, at_1 = deepest(16), deepest(1)
-    units = (int(stated.SUPERNEURONS_DEPTH.low or 0) - 2) // 3 - sum(_DEEP)
+    units = (int(reported.SUPERNEURONS_DEPTH.low or 0) - 2) // 3 - sum(_DEEP)
     far = nbytes(_outputs_of(resnet(*_deep(units)), CHECKPOINTS), 16) / 2 ** 30
-    rows = (stated.SUPERNEURONS_DEPTH.beside(_depth(at_16), group='16', note='as far as the layers go, see below'),
-            stated.SUPERNEURONS_UNITS.beside(sum(_deep(at_1)), group='1', note='layers are meant, see below'),
+    rows = (reported.SUPERNEURONS_DEPTH.beside(_depth(at_16), group='16', note='as far as the layers go, see below'),
+            reported.SUPERNEURONS_UNITS.beside(sum(_deep(at_1)), group='1', note='layers are meant, see below'),
             Row('ResNet at batch 1, layers', None, _depth(at_1), 'layers', group='1'))
     return PaperTable('superneurons', 'table 4', 'Deepest residual network on 12 GB', rows, (
         ('Depth is 3 (n1 + n2 + n3 + n4) + 2 with n1 = 6, n2 = 32, n4 = 6, as in the deep examples of the public '
@@ -207,7 +214,7 @@ def _parts(network: Network) -> list[Row]:
 
     pool5 = network.needed(at['pool5'])
     before = [each for position in range(at['relu5']) for each in network.outputs(position)]
-    return [stated.SUPERNEURONS_TO_POOL5.beside(megabytes(*before), note='those up to conv5'),
-            stated.SUPERNEURONS_AT_POOL5.beside(megabytes(*pool5)),
+    return [reported.SUPERNEURONS_TO_POOL5.beside(megabytes(*before), note='those up to conv5'),
+            reported.SUPERNEURONS_AT_POOL5.beside(megabytes(*pool5)),
             *(each.beside(megabytes(*network.outputs(at[f'conv{number}'])))
-              for number, each in stated.SUPERNEURONS_CONVOLUTIONS.items())]
+              for number, each in reported.SUPERNEURONS_CONVOLUTIONS.items())]

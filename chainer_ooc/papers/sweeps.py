@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from chainer_ooc.papers.comparison import Bounds, Row, Stated, claim
-from chainer_ooc.papers.laboratory import CHAINER, Laboratory, Outcome, Size
+from chainer_ooc.papers.comparison import Bounds, Reported, Row, claim
+from chainer_ooc.papers.experiments import CHAINER, Experiments, Outcome, Size
 
 #: The machines by the names that the papers give them.
 MACHINES = {'x86': 'v100-pcie3', 'POWER9': 'v100-nvlink2'}
@@ -37,7 +37,7 @@ class Setting:
     """A network on a machine.
 
     Attributes:
-        network: its name, as the laboratory knows it.
+        network: its name, as the experiments knows it.
         machine: likewise.
         images_per_second: the stated in-core throughput by which times are calibrated, or None.
         allocator: 'exact', 'pool' (best fit) or 'virtual' (chunks of 40 MiB).
@@ -50,14 +50,14 @@ class Setting:
     allocator: str = 'exact'
     framework: str = CHAINER
 
-    def run(self, laboratory: Laboratory, size: Size, policy: str, planned_for: str | None = None) -> Outcome:
+    def run(self, experiments: Experiments, size: Size, policy: str, planned_for: str | None = None) -> Outcome:
         """Trains under a policy."""
-        return laboratory.run(self.network, size, self.machine, policy, planned_for, allocator=self.allocator,
+        return experiments.run(self.network, size, self.machine, policy, planned_for, allocator=self.allocator,
                               images_per_second=self.images_per_second, framework=self.framework)
 
-    def in_core(self, laboratory: Laboratory, size: Size) -> Outcome:
+    def in_core(self, experiments: Experiments, size: Size) -> Outcome:
         """Trains in unlimited memory."""
-        return laboratory.in_core(self.network, size, self.machine, allocator=self.allocator,
+        return experiments.in_core(self.network, size, self.machine, allocator=self.allocator,
                                   images_per_second=self.images_per_second, framework=self.framework)
 
 
@@ -106,14 +106,14 @@ def falls(outcomes: Sequence[Outcome]) -> bool | None:
 
 
 def measured(what: str, outcome: Outcome, unit: str, series: str, group: str, measure: Measure = speed,
-             stated: Stated | Bounds | None = None, note: str = '') -> Row:
+             stated: Reported | Bounds | None = None, note: str = '') -> Row:
     """A row with what was measured of a run, which says where it does not fit."""
-    bounds = stated.bounds if isinstance(stated, Stated) else stated
+    bounds = stated.bounds if isinstance(stated, Reported) else stated
     ours = measure(outcome)
     return Row(what, bounds, ours, unit, note, series, group, out_of_memory=ours is None)
 
 
-def worst(stated: Stated, outcomes: Sequence[Outcome], measure: Measure = below) -> Row:
+def worst(stated: Reported, outcomes: Sequence[Outcome], measure: Measure = below) -> Row:
     """The largest of what was measured beside a bound that is stated for all; missed where one of them does not run."""
     found = [measure(each) for each in outcomes]
     told = [each for each in found if each is not None]
@@ -123,7 +123,7 @@ def worst(stated: Stated, outcomes: Sequence[Outcome], measure: Measure = below)
                          note='one of the sizes does not fit here' if does_not_run else '')
 
 
-def speeds_from(stated: Stated, outcomes: Sequence[Outcome], series: str) -> tuple[Row, Row]:
+def speeds_from(stated: Reported, outcomes: Sequence[Outcome], series: str) -> tuple[Row, Row]:
     """The ends of a range of speeds whose upper end is in-core's: that one was put in, and proves nothing."""
     low, high = stated.ends_beside([speed(each) for each in outcomes], series=series)
     return low, replace(high, is_input=True, note='where all fits it is the speed of in-core, which was put in')

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chainer_ooc.papers import stated
-from chainer_ooc.papers.comparison import PaperTable, Row, Stated, claim
-from chainer_ooc.papers.laboratory import NNABLA, SMALL_BYTES, Laboratory, Outcome
+from chainer_ooc.papers import reported
+from chainer_ooc.papers.comparison import PaperTable, Reported, Row, claim
+from chainer_ooc.papers.experiments import NNABLA, SMALL_BYTES, Experiments, Outcome
 from chainer_ooc.papers.sweeps import Setting, fails, is_faster, measured
 from chainer_ooc.simulate.allocators.virtual import CHUNK_BYTES, SMALLEST_CHUNK_BYTES
 
@@ -39,34 +39,34 @@ _MAPPING = ('VA up to batch 256: by the paper it is a quarter slower than schedu
 
 def setting(batch: int, allocator: str = 'pool') -> Setting:
     """The V100 for a batch size, with the throughput that is stated for it or for the largest that fits."""
-    return Setting('resnet50', V100, _in_core_of(stated.WINDOW_IN_CORE, batch), allocator, NNABLA)
+    return Setting('resnet50', V100, _in_core_of(reported.WINDOW_IN_CORE, batch), allocator, NNABLA)
 
 
-def _in_core_of(figures: Mapping[int, Stated], batch: int) -> float | None:
+def _in_core_of(figures: Mapping[int, Reported], batch: int) -> float | None:
     return figures[min(batch, _LAST_IN_CORE)].low
 
 
 def _lms(batch: int) -> Setting:
-    return Setting('resnet50', P100, _in_core_of(stated.WINDOW_P100_IN_CORE, batch), 'pool', NNABLA)
+    return Setting('resnet50', P100, _in_core_of(reported.WINDOW_P100_IN_CORE, batch), 'pool', NNABLA)
 
 
-def table_1(laboratory: Laboratory) -> PaperTable:
+def table_1(experiments: Experiments) -> PaperTable:
     """Speed over the batch size."""
-    batches = stated.WINDOW_BATCHES
-    in_core = {batch: setting(batch).in_core(laboratory, batch) for batch in batches}
-    scheduled = _scheduled(laboratory, 'pool')
-    virtual = _scheduled(laboratory, 'virtual')
-    lms = {batch: _lms(batch).run(laboratory, batch, 'lms') for batch in batches}
+    batches = reported.WINDOW_BATCHES
+    in_core = {batch: setting(batch).in_core(experiments, batch) for batch in batches}
+    scheduled = _scheduled(experiments, 'pool')
+    virtual = _scheduled(experiments, 'virtual')
+    lms = {batch: _lms(batch).run(experiments, batch, 'lms') for batch in batches}
     rows = [
-        *_in_core_rows('in-core (V100)', stated.WINDOW_IN_CORE, in_core),
-        *_speeds(SCHEDULING, stated.WINDOW_SCHEDULING, scheduled),
-        *_speeds(VIRTUAL, stated.WINDOW_VIRTUAL, virtual),
-        *_in_core_rows('in-core (P100)', stated.WINDOW_P100_IN_CORE,
-                       {batch: _lms(batch).in_core(laboratory, batch) for batch in batches}),
-        *_speeds(LMS, stated.WINDOW_LMS, lms),
+        *_in_core_rows('in-core (V100)', reported.WINDOW_IN_CORE, in_core),
+        *_speeds(SCHEDULING, reported.WINDOW_SCHEDULING, scheduled),
+        *_speeds(VIRTUAL, reported.WINDOW_VIRTUAL, virtual),
+        *_in_core_rows('in-core (P100)', reported.WINDOW_P100_IN_CORE,
+                       {batch: _lms(batch).in_core(experiments, batch) for batch in batches}),
+        *_speeds(LMS, reported.WINDOW_LMS, lms),
         *_kept({SCHEDULING: scheduled, VIRTUAL: virtual, LMS: lms}),
-        _quotient(stated.WINDOW_LARGER, _largest(virtual), _largest(lms)),
-        _quotient(stated.WINDOW_BEYOND, _largest(virtual), _largest(in_core)),
+        _quotient(reported.WINDOW_LARGER, _largest(virtual), _largest(lms)),
+        _quotient(reported.WINDOW_BEYOND, _largest(virtual), _largest(in_core)),
         claim('batch 928, scheduling faster than LMS', _is_more(scheduled[928], lms[928])),
         claim('batch 928, scheduling + VA faster than scheduling alone', is_faster(virtual[928], scheduled[928])),
     ]
@@ -74,11 +74,11 @@ def table_1(laboratory: Laboratory) -> PaperTable:
                       (*_NOTES, _MAPPING))
 
 
-def _scheduled(laboratory: Laboratory, allocator: str) -> dict[int, Outcome]:
-    return {batch: setting(batch, allocator).run(laboratory, batch, 'window') for batch in stated.WINDOW_BATCHES}
+def _scheduled(experiments: Experiments, allocator: str) -> dict[int, Outcome]:
+    return {batch: setting(batch, allocator).run(experiments, batch, 'window') for batch in reported.WINDOW_BATCHES}
 
 
-def _in_core_rows(series: str, figures: Mapping[int, Stated], outcomes: Mapping[int, Outcome]) -> list[Row]:
+def _in_core_rows(series: str, figures: Mapping[int, Reported], outcomes: Mapping[int, Outcome]) -> list[Row]:
     """What was put in, whether it fits where the paper's did, and that it fails where the paper's failed."""
     rows = []
     for batch, outcome in outcomes.items():
@@ -91,7 +91,7 @@ def _in_core_rows(series: str, figures: Mapping[int, Stated], outcomes: Mapping[
     return rows
 
 
-def _speeds(series: str, figures: Mapping[int, Stated], outcomes: Mapping[int, Outcome]) -> list[Row]:
+def _speeds(series: str, figures: Mapping[int, Reported], outcomes: Mapping[int, Outcome]) -> list[Row]:
     """Speeds beside those stated; where the paper ran out of memory, that we do too."""
     return [measured(figures[batch].what, outcome, 'images/s', series, str(batch), stated=figures[batch])
             if batch in figures else fails(f'batch {batch}, {series} out of memory', outcome)
@@ -100,7 +100,7 @@ def _speeds(series: str, figures: Mapping[int, Stated], outcomes: Mapping[int, O
 
 def _kept(outcomes: Mapping[str, Mapping[int, Outcome]]) -> list[Row]:
     rows = []
-    for (series, batch), figure in stated.WINDOW_KEPT.items():
+    for (series, batch), figure in reported.WINDOW_KEPT.items():
         outcome = outcomes[series][batch]
         lost = outcome.below if outcome.feasible else None
         rows.append(figure.beside(None if lost is None else 1 - lost, out_of_memory=lost is None))
@@ -112,7 +112,7 @@ def _largest(outcomes: Mapping[int, Outcome]) -> int | None:
     return max((batch for batch, each in outcomes.items() if each.feasible), default=None)
 
 
-def _quotient(figure: Stated, larger: int | None, smaller: int | None) -> Row:
+def _quotient(figure: Reported, larger: int | None, smaller: int | None) -> Row:
     ours = None if larger is None or smaller is None else larger / smaller
     return figure.beside(ours, out_of_memory=ours is None)
 
@@ -124,15 +124,15 @@ def _is_more(first: Outcome, second: Outcome) -> bool | None:
     return (first.images_per_second or 0.0) > (second.images_per_second or 0.0)
 
 
-def figure_3(laboratory: Laboratory) -> PaperTable:
+def figure_3(experiments: Experiments) -> PaperTable:
     """The budget that could be given, and what it took from the device."""
     rows = []
     wasted: dict[tuple[str, int], float | None] = {}
     for name, allocator in ((SCHEDULING, 'pool'), (VIRTUAL, 'virtual')):
-        for batch, outcome in _scheduled(laboratory, allocator).items():
+        for batch, outcome in _scheduled(experiments, allocator).items():
             is_stated = (name, batch) == (SCHEDULING, 928)
-            for what, figure, nbytes in (('budget', stated.WINDOW_BUDGET, outcome.budget_bytes),
-                                         ('memory taken', stated.WINDOW_CAPACITY, outcome.device_bytes)):
+            for what, figure, nbytes in (('budget', reported.WINDOW_BUDGET, outcome.budget_bytes),
+                                         ('memory taken', reported.WINDOW_CAPACITY, outcome.device_bytes)):
                 gigabytes = nbytes / _GIGA if outcome.feasible and nbytes is not None else None
                 rows.append(Row(f'batch {batch}, {name}, {what}', figure.bounds if is_stated else None, gigabytes, 'GB',
                                 series=f'{name}, {what}', group=str(batch), out_of_memory=not outcome.feasible))
@@ -140,9 +140,9 @@ def figure_3(laboratory: Laboratory) -> PaperTable:
     rows += [
         claim(f'batch {batch}, VA loses less to fragmentation',
               _is_less(wasted[VIRTUAL, batch], wasted[SCHEDULING, batch]))
-        for batch in stated.WINDOW_SCHEDULING if batch > _LAST_IN_CORE]
-    rows += [stated.WINDOW_CHUNK.beside(CHUNK_BYTES / 2**20, is_input=True),
-             stated.WINDOW_SMALLEST_CHUNK.beside(SMALLEST_CHUNK_BYTES / 2**20, is_input=True)]
+        for batch in reported.WINDOW_SCHEDULING if batch > _LAST_IN_CORE]
+    rows += [reported.WINDOW_CHUNK.beside(CHUNK_BYTES / 2**20, is_input=True),
+             reported.WINDOW_SMALLEST_CHUNK.beside(SMALLEST_CHUNK_BYTES / 2**20, is_input=True)]
     return PaperTable('window-va', '3', 'Budget that scheduling can be given, and memory that it takes', tuple(rows), (
         *_NOTES, ('The budget is the largest in steps of 5 % whose plan fits the device through its allocator. How the '
                   "paper's was found it does not say.")))

@@ -10,7 +10,7 @@ from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
-from chainer_ooc.schedule.course import Course, lay_out
+from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
 
 #: What users are told to add to a named floor, and how far apart the budgets are that `plan_within` tries.
@@ -24,10 +24,10 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
         InfeasibleBudgetError: some position needs more than the budget under the policy's verdicts, or its swap-ins
             come when there is no memory for them; the error has a budget that works and what sets it.
     """
-    course = lay_out(problem, policy.decide(problem))
-    if not course.fits(problem.budget_bytes):
-        raise _refusal(policy, problem, course)
-    return plan_of(policy.name, problem, course)
+    schedule = lay_out(problem, policy.decide(problem))
+    if not schedule.fits(problem.budget_bytes):
+        raise _refusal(policy, problem, schedule)
+    return plan_of(policy.name, problem, schedule)
 
 
 def plan_within(policy: Policy, problem: Problem) -> Plan:
@@ -43,18 +43,18 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     try:
         return make_plan(policy, problem)
     except InfeasibleBudgetError:
-        course = _course_of_less(policy, problem)
-        if course is None:
+        schedule = _course_of_less(policy, problem)
+        if schedule is None:
             raise
-        return plan_of(policy.name, problem, course)
+        return plan_of(policy.name, problem, schedule)
 
 
-def _course_of_less(policy: Policy, problem: Problem) -> Course | None:
+def _course_of_less(policy: Policy, problem: Problem) -> Schedule | None:
     """What is decided for the largest of some smaller budgets that fits, down to half the budget, or for the floor."""
     if policy.decide(problem).starts.checks_memory and not policy.may_need_more:
         return None
-    courses = (lay_out(each, policy.decide(each)) for each in _smaller(policy, problem))
-    return next((course for course in courses if course.fits(problem.budget_bytes)), None)
+    schedules = (lay_out(each, policy.decide(each)) for each in _smaller(policy, problem))
+    return next((schedule for schedule in schedules if schedule.fits(problem.budget_bytes)), None)
 
 
 def _smaller(policy: Policy, problem: Problem) -> Iterator[Problem]:
@@ -65,22 +65,22 @@ def _smaller(policy: Policy, problem: Problem) -> Iterator[Problem]:
     yield replace(problem, budget_bytes=_refusal(policy, least, lay_out(least, policy.decide(least))).floor_bytes)
 
 
-def _refusal(policy: Policy, problem: Problem, course: Course) -> InfeasibleBudgetError:
+def _refusal(policy: Policy, problem: Problem, schedule: Schedule) -> InfeasibleBudgetError:
     """Names what the decision needs. A policy may decide otherwise when it has that: then what the new decision needs.
 
     This ends: each decision needs more than the one before, and there are not more of them than classifications.
     """
     while True:
-        floor_bytes = course.needed_bytes
-        where = problem.trace.name_of(course.floor_at)
+        floor_bytes = schedule.needed_bytes
+        where = problem.trace.name_of(schedule.floor_at)
         larger = replace(problem, budget_bytes=floor_bytes)
-        course = lay_out(larger, policy.decide(larger))
-        if course.fits(floor_bytes):
+        schedule = lay_out(larger, policy.decide(larger))
+        if schedule.fits(floor_bytes):
             return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor_bytes, where)
 
 
-def plan_of(policy: str, problem: Problem, course: Course) -> Plan:
-    """Simulates a course that fits, and makes it a plan."""
-    seconds, peak_bytes = run(problem, course)
-    return Plan(policy, problem.budget_bytes, course.verdicts, course.leaves, course.swap_ins, course.chains,
-                course.synchronous, course.mapped, peak_bytes, seconds)
+def plan_of(policy: str, problem: Problem, schedule: Schedule) -> Plan:
+    """Simulates a schedule that fits, and makes it a plan."""
+    seconds, peak_bytes = run(problem, schedule)
+    return Plan(policy, problem.budget_bytes, schedule.verdicts, schedule.leaves, schedule.swap_ins, schedule.chains,
+                schedule.synchronous, schedule.mapped, peak_bytes, seconds)

@@ -20,7 +20,7 @@ _HEAD = ('policy', 'budget_bytes', 'synchronous', 'mapped', 'peak_bytes', 'secon
 
 
 @dataclass(frozen=True)
-class MapRow:
+class PlanRow:
     """What a plan says about one feature map; see `Plan` and `Chains`."""
 
     verdict: str
@@ -72,11 +72,11 @@ class Plan:
     def to_json(self) -> str:
         """Returns the plan as JSON text, one row of a table per line; `from_json` gives an equal value."""
         chains = self.chains
-        maps = [MapRow(verdict.value, leave, uses, restored) for verdict, leave, uses, restored in zip(
+        maps = [PlanRow(verdict.value, leave, uses, restored) for verdict, leave, uses, restored in zip(
             self.verdicts, self.leaves, chains.uses, chains.restored, strict=True)]
         calls = [ChainRow(position, row) for position, row in sorted(chains.calls_at.items())]
         return FORM.dump({**{name: getattr(self, name) for name in _HEAD}, 'shares_chains': _listed(chains.shared)},
-                         {'maps': dump_table(MapRow, maps), 'swap_ins': dump_table(SwapIn, self.swap_ins),
+                         {'maps': dump_table(PlanRow, maps), 'swap_ins': dump_table(SwapIn, self.swap_ins),
                           'chains': dump_table(ChainRow, calls)})
 
     @staticmethod
@@ -112,7 +112,7 @@ def _shared(read: object) -> Shared:
 
 def _plan(values: dict[str, Any]) -> Plan:
     with FORM.reading():
-        maps = load_table(MapRow, values.pop('maps'))
+        maps = load_table(PlanRow, values.pop('maps'))
         calls = load_table(ChainRow, values.pop('chains'))
         chains = typed(Chains({row.position: row.calls for row in calls}, tuple(row.uses for row in maps),
                               tuple(row.restored for row in maps), _shared(values.pop('shares_chains'))))

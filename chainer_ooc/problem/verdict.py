@@ -51,8 +51,8 @@ def can_recompute(trace: Trace, min_bytes: int) -> tuple[bool, ...]:
 
     A map can be made again if its producer is repeatable and each of the producer's inputs is at hand: as it is
     retained (then every verdict brings it back), as it can be made again itself, or as it is no feature map. Nobody may
-    have written to it after it was made. One that a Variable of the user's shows is left out, since he may read it when
-    the parameters have changed, and so is one that a later iteration's backward pass reads.
+    have written to it after it was made. One that a Variable of the program's shows is left out, since the program may
+    read it when the parameters have changed, and so is one that a later iteration's backward pass reads.
     """
     producible: list[bool] = []
     for each in trace.maps:  # a producer's inputs were seen before its outputs

@@ -22,7 +22,7 @@ class Outcome(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Iteration:
+class IterationRow:
     """One iteration of a training.
 
     Attributes:
@@ -87,7 +87,7 @@ class TrainingRun:
     peak_bytes: int = 0
     ended_seconds: float = 0.0
     parameters: str = ''
-    iterations: tuple[Iteration, ...] = ()
+    iterations: tuple[IterationRow, ...] = ()
     samples: tuple[MemorySample, ...] = ()
 
     @property
@@ -116,6 +116,6 @@ class TrainingRun:
         return cls(**{
             **value,
             'outcome': Outcome(value['outcome']),
-            'iterations': tuple(Iteration(**row) for row in value['iterations']),
+            'iterations': tuple(IterationRow(**row) for row in value['iterations']),
             'samples': tuple(MemorySample(**row) for row in value['samples']),
         })

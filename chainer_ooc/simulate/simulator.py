@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections import deque
 
 from chainer_ooc.problem import Problem, Verdict
-from chainer_ooc.schedule.course import Course
+from chainer_ooc.schedule.schedule import Schedule
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
 
@@ -46,32 +46,32 @@ class Log:
         self.near_bytes: list[int] = []
 
 
-def simulate(problem: Problem, course: Course) -> Timeline:
-    """Works out the timeline of a course."""
+def simulate(problem: Problem, schedule: Schedule) -> Timeline:
+    """Works out the timeline of a schedule."""
     log = Log()
-    seconds, peak_bytes = run(problem, course, log)
+    seconds, peak_bytes = run(problem, schedule, log)
     return Timeline(seconds, peak_bytes, tuple(log.tasks), tuple(log.stalls), tuple(log.near_bytes),
                     peak_bytes <= problem.budget_bytes)
 
 
-def run(problem: Problem, course: Course, log: Log | None = None) -> tuple[float, int]:
-    """Works out the seconds and the peak bytes of a course, and notes the rest if a log is given."""
-    return _Run(problem, course, log).through(course.synchronous)
+def run(problem: Problem, schedule: Schedule, log: Log | None = None) -> tuple[float, int]:
+    """Works out the seconds and the peak bytes of a schedule, and notes the rest if a log is given."""
+    return _Run(problem, schedule, log).through(schedule.synchronous)
 
 
 class _Run:
-    def __init__(self, problem: Problem, course: Course, log: Log | None):
-        trace, chains = problem.trace, course.chains
+    def __init__(self, problem: Problem, schedule: Schedule, log: Log | None):
+        trace, chains = problem.trace, schedule.chains
         self.trace, self.costs, self.budget_bytes = trace, problem.costs, problem.budget_bytes
-        self.need: list[int] = course.need.tolist()
-        self.swap_ins, self.mapped, self.log = course.swap_ins, course.mapped, log
+        self.need: list[int] = schedule.need.tolist()
+        self.swap_ins, self.mapped, self.log = schedule.swap_ins, schedule.mapped, log
         self.recalls = problem.recalls
         self.leave_after: dict[int, list[int]] = {}
         self.first_use: dict[int, list[int]] = {}
         self.last_use: dict[int, list[int]] = {}
-        for map_id, verdict in enumerate(course.verdicts):
+        for map_id, verdict in enumerate(schedule.verdicts):
             if verdict is Verdict.SWAP:
-                self.leave_after.setdefault(course.leaves[map_id], []).append(map_id)
+                self.leave_after.setdefault(schedule.leaves[map_id], []).append(map_id)
                 if chains.uses[map_id]:
                     self.first_use.setdefault(chains.uses[map_id][0], []).append(map_id)
                     if not trace.maps[map_id].held:
@@ -165,10 +165,10 @@ class _Run:
 
     def _beside_copies(self, seconds: float) -> float:
         """What a computation of so many seconds takes if it begins now."""
-        copying_seconds, drag = max(self.out_free, self.in_free) - self.now, self.costs.drag
-        if copying_seconds <= 0 or not drag:
+        copying_seconds, slowdown = max(self.out_free, self.in_free) - self.now, self.costs.slowdown
+        if copying_seconds <= 0 or not slowdown:
             return seconds
-        return min(seconds * (1 + drag), seconds + copying_seconds * (drag / (1 + drag)))
+        return min(seconds * (1 + slowdown), seconds + copying_seconds * (slowdown / (1 + slowdown)))
 
     def _swap_out(self, map_id: int) -> None:
         nbytes = self.trace.maps[map_id].nbytes

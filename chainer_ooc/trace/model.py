@@ -186,7 +186,7 @@ class Trace:
         events: in the order in which they happened while recording.
         seconds: from the first call to the end of backward, as recorded.
         write_bytes_per_second, read_bytes_per_second: measured bandwidth of far memory; 0 if it could not be measured.
-        copy_drag: a computation takes 1 + copy_drag times as long while copies run; measured too.
+        copy_slowdown: a computation takes 1 + copy_slowdown times as long while copies run; measured too.
         versions: of Chainer, NumPy, Python and chainer_ooc.
         machine: what it was recorded on, in the device's words; '' if nobody said.
         workspace_bytes: scratch that one call had (``ooc_workspace``), or None.
@@ -203,7 +203,7 @@ class Trace:
     seconds: float
     write_bytes_per_second: float
     read_bytes_per_second: float
-    copy_drag: float = 0.0
+    copy_slowdown: float = 0.0
     versions: dict[str, str] = field(default_factory=dict)
     machine: str = ''
     workspace_bytes: int | None = None

@@ -299,9 +299,9 @@ def test_near_memory_has_a_size():
 
 def test_a_device_is_chosen_for_a_while(tmp_path):
     with backends.chosen(lambda spill_dir: ChaosBackend(3)) as made_ones:
-        chosen = backends.choose('host', backends.Demand(str(tmp_path)))
+        chosen = backends.choose('host', backends.BackendOptions(str(tmp_path)))
     assert made_ones == [chosen]
     assert (chosen.name, chosen.seed) == ('chaos', 3)
-    host = backends.choose('host', backends.Demand(str(tmp_path)))
+    host = backends.choose('host', backends.BackendOptions(str(tmp_path)))
     assert host.name == 'host'
     host.close()

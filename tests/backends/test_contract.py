@@ -360,7 +360,7 @@ def test_bandwidth_is_measured_once(backend):
     first = backend.bandwidth()
     assert isinstance(first, Bandwidth)
     assert min(first.write_bytes_per_second, first.read_bytes_per_second, first.latency_seconds) > 0
-    assert first.drag >= 0
+    assert first.slowdown >= 0
     assert backend.bandwidth() is first
 
 

@@ -39,15 +39,15 @@ class Copies:
         self.released += 1
 
 
-@pytest.mark.parametrize(('with_copies', 'copy_seconds', 'drag'), [
+@pytest.mark.parametrize(('with_copies', 'copy_seconds', 'slowdown'), [
     (3.0, 0.75, 2.0),  # copies all the time: 4 of them end meanwhile
     (2.0, 0.25, 2.0),  # copies for half of the time
     (1.0, 0.25, 0.0),
     (3.0, 0.0, 20.0),  # copies in next to no time: no division by zero
 ])
-def test_drag_is_what_a_computation_loses_while_copies_run(with_copies, copy_seconds, drag):
+def test_drag_is_what_a_computation_loses_while_copies_run(with_copies, copy_seconds, slowdown):
     copies = Copies(copy_seconds)
-    assert measure._drag_once(Computation(with_copies), copies, np.zeros(1, np.uint8)) == pytest.approx(drag)
+    assert measure._slowdown_once(Computation(with_copies), copies, np.zeros(1, np.uint8)) == pytest.approx(slowdown)
     assert copies.begun == copies.released == 6
 
 
@@ -59,10 +59,10 @@ def test_a_copy_that_fails_leaves_nothing():
 
     copies = Failing(1.0)
     with pytest.raises(OSError, match='full'):
-        measure._drag_once(Computation(1.0), copies, np.zeros(1, np.uint8))
+        measure._slowdown_once(Computation(1.0), copies, np.zeros(1, np.uint8))
     assert copies.begun == copies.released
 
 
 def test_a_computation_that_is_faster_beside_copies_has_no_drag(monkeypatch):
     monkeypatch.setattr(measure, '_Computation', lambda has_products: Computation(0.9, 0.8, 0.9, 0.9))
-    assert measure._drag(Copies(0.25), np.zeros(1, np.uint8)) == 0.0
+    assert measure._slowdown(Copies(0.25), np.zeros(1, np.uint8)) == 0.0

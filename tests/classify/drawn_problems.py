@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.problem import Problem, Standing
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 KINDS = ('convolution', 'normalisation', 'activation', 'dropout', 'pooling', 'branch')
@@ -105,7 +105,8 @@ def problems(draw, most_calls=24):
     """Problems with a budget between what swap-all needs and what keep needs."""
     trace = draw(traces(most_calls))
     costs = dataclasses.replace(
-        measured(trace), latency_seconds=draw(st.sampled_from([0.0, 0.5])), drag=draw(st.sampled_from([0.0, 0.0, 0.7])))
+        measured(trace), latency_seconds=draw(st.sampled_from([0.0, 0.5])),
+        slowdown=draw(st.sampled_from([0.0, 0.0, 0.7])))
     problem = Problem(trace, costs, Standing(draw(st.integers(0, 20)), draw(st.integers(0, 20))), AMPLE, 1)
     least, most = (lay_out(problem, POLICIES[name].decide(problem)).floor_bytes
                    for name in ('swap-all', 'keep'))

@@ -8,7 +8,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan, plan_within
 from chainer_ooc.problem import Verdict
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.schedule.swap_ins import SwapIn
 
 KEEP, SWAP, RECOMPUTE = Verdict

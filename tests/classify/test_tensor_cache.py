@@ -10,7 +10,7 @@ from chainer_ooc.classify.policies.tensor_cache import MEMORY_CENTRIC, RECOMPUTA
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Verdict
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.schedule.swap_ins import SwapIn
 
 KEEP, SWAP, RECOMPUTE = Verdict
@@ -199,9 +199,9 @@ def test_speed_centric_runs_least_and_memory_centric_needs_least(network_of):
     assert Counter(decision.verdicts)[RECOMPUTE] >= 4
     runs, needs = {}, {}
     for shared in (True, False):
-        course = lay_out(network.problem(AMPLE), dataclasses.replace(decision, shares_chains=shared))
-        runs[shared] = sum(len(calls) for calls in course.chains.calls_at.values())
-        needs[shared] = course.floor_bytes
+        schedule = lay_out(network.problem(AMPLE), dataclasses.replace(decision, shares_chains=shared))
+        runs[shared] = sum(len(calls) for calls in schedule.chains.calls_at.values())
+        needs[shared] = schedule.floor_bytes
     assert runs[True] < runs[False]
     assert needs[True] >= needs[False]
 

@@ -89,7 +89,7 @@ def test_a_stated_time_draws_all_computations_out_alike():
 
 def test_the_link_is_the_machines():
     costs = analytic(layer('ReLU', (3, 10), [], (3, 10)), MACHINE)
-    assert (costs.write_seconds(100), costs.read_seconds(100), costs.drag) == (10.5, 5.5, 0.0)
+    assert (costs.write_seconds(100), costs.read_seconds(100), costs.slowdown) == (10.5, 5.5, 0.0)
     assert costs.source == 'roofline of toy'
 
 

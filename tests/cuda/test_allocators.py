@@ -7,7 +7,7 @@ from support import fake_device_memory as fake
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
-from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import ManagedAllocator, PoolAllocator, paged
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 
@@ -22,7 +22,7 @@ def calls():
 @pytest.fixture(params=[*ALLOCATORS])
 def allocator(request, calls):
     if request.param == 'virtual':
-        return VirtualAllocator(calls, Mapping(0, fake.FakeDriver(calls.device)))
+        return VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device)))
     return ALLOCATORS[request.param](calls)
 
 

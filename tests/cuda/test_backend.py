@@ -148,12 +148,12 @@ def test_others_who_allocate_are_given_relief(fake):
     backend = fake()
     kept, asked = [backend.allocate(800)], []
 
-    def relieve(missing_bytes):
+    def on_out_of_memory(missing_bytes):
         asked.append(missing_bytes)
         kept.clear()
         return len(asked) == 1
 
-    backend.limit(1000, relieve)
+    backend.limit(1000, on_out_of_memory)
     assert fake.driver_of(backend).empty(700).nbytes == 700
     assert asked == [500]
 
@@ -216,7 +216,7 @@ def test_what_is_kept_is_given_back_only_where_no_limit_counts_it(fake):
 
 def test_a_moment_is_an_event_with_its_time(fake):
     backend = fake()
-    start, end = backend.moment(), backend.moment()
+    start, end = backend.timestamp(), backend.timestamp()
     assert 0 <= backend.seconds_between(start, end) < 60
 
 
@@ -255,7 +255,7 @@ def test_bandwidth_is_that_of_the_streams(fake):
     assert isinstance(found, Bandwidth)
     assert found.write_bytes_per_second == pytest.approx(1e9, rel=0.01)
     assert found.read_bytes_per_second == pytest.approx(1e9, rel=0.01)
-    assert found.drag == 0.0
+    assert found.slowdown == 0.0
 
 
 def test_bytes_are_counted_by_the_tier_that_they_went_to(fake, tmp_path, caplog):

@@ -7,7 +7,7 @@ from support import fake_device_memory as fake
 from support.told_ledger import listen
 
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
-from chainer_ooc.backends.cuda.budget import Budget
+from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 
 MIB = fake.MIB
@@ -20,7 +20,7 @@ def calls():
 
 @pytest.fixture
 def budget(calls):
-    return Budget(PoolAllocator(calls), calls)
+    return AllocatorBudget(PoolAllocator(calls), calls)
 
 
 def test_a_block_lives_as_long_as_its_memory(budget):
@@ -46,7 +46,7 @@ def test_nothing_needs_no_room(budget):
 
 def test_what_is_cached_serves_before_anybody_is_asked(budget):
     budget.limit_bytes = 4 * MIB
-    budget.relieve = pytest.fail
+    budget.on_out_of_memory = pytest.fail
     del_me = budget(4 * MIB)
     del del_me
     kept = budget(4 * MIB)
@@ -55,7 +55,7 @@ def test_what_is_cached_serves_before_anybody_is_asked(budget):
 
 def test_the_cache_goes_back_before_anybody_is_asked(budget):
     budget.limit_bytes = 4 * MIB
-    budget.relieve = pytest.fail
+    budget.on_out_of_memory = pytest.fail
     budget(2 * MIB)
     kept = budget(4 * MIB)
     assert budget.held_bytes() == kept.mem.size
@@ -65,12 +65,12 @@ def test_relief_is_asked_as_long_as_it_helps(budget):
     budget.limit_bytes = 8 * MIB
     arrays, asked = [budget(2 * MIB) for _ in range(4)], []
 
-    def relieve(missing_bytes):
+    def on_out_of_memory(missing_bytes):
         asked.append(missing_bytes)
         arrays.pop()
         return True
 
-    budget.relieve = relieve
+    budget.on_out_of_memory = on_out_of_memory
     kept = budget(4 * MIB)
     assert asked == [4 * MIB, 2 * MIB]
     assert len(arrays) == 2
@@ -82,7 +82,7 @@ def test_relief_that_finds_nothing_ends_in_an_error_with_the_figures(budget):
     budget.limit_bytes = 8 * MIB
     kept = budget(6 * MIB)
     asked = []
-    budget.relieve = lambda missing_bytes: bool(asked.append(missing_bytes))
+    budget.on_out_of_memory = lambda missing_bytes: bool(asked.append(missing_bytes))
     with pytest.raises(MemoryError) as raised:
         budget(4 * MIB)
     assert str(raised.value) == (
@@ -119,11 +119,11 @@ def test_the_device_itself_may_refuse(calls, budget):
     arrays = [budget(40 * MIB), budget(40 * MIB)]
     asked = []
 
-    def relieve(missing_bytes):
+    def on_out_of_memory(missing_bytes):
         asked.append(missing_bytes)
         return bool(arrays and arrays.pop())
 
-    budget.relieve = relieve
+    budget.on_out_of_memory = on_out_of_memory
     kept = budget(50 * MIB)
     assert asked == [50 * MIB]
     assert calls.device.taken_bytes == 90 * MIB
@@ -135,13 +135,13 @@ def test_an_allocation_within_relief_asks_nobody(budget):
     array = budget(4 * MIB)
     depth = []
 
-    def relieve(missing_bytes):
+    def on_out_of_memory(missing_bytes):
         depth.append(missing_bytes)
         with pytest.raises(MemoryError):
             budget(MIB)
         return False
 
-    budget.relieve = relieve
+    budget.on_out_of_memory = on_out_of_memory
     with pytest.raises(MemoryError):
         budget(MIB)
     assert depth == [MIB]
@@ -153,7 +153,7 @@ def test_an_allocation_within_relief_asks_nobody(budget):
 
 def test_without_relief_nobody_is_asked(budget):
     budget.limit_bytes = 4 * MIB
-    budget.relieve = pytest.fail
+    budget.on_out_of_memory = pytest.fail
     array = budget(4 * MIB)
     with budget.no_relief(), budget.no_relief(), pytest.raises(MemoryError):
         budget(MIB)
@@ -165,13 +165,13 @@ def test_no_relief_ends_with_an_exception(budget):
         raise KeyboardInterrupt
     budget.limit_bytes = 4 * MIB
     array = [budget(4 * MIB)]
-    budget.relieve = lambda missing_bytes: bool(array and array.pop())
+    budget.on_out_of_memory = lambda missing_bytes: bool(array and array.pop())
     assert budget(MIB)
 
 
 def test_other_threads_ask_nobody(budget):
     budget.limit_bytes = 4 * MIB
-    budget.relieve = pytest.fail
+    budget.on_out_of_memory = pytest.fail
     array, raised = budget(4 * MIB), []
 
     def work():
@@ -194,11 +194,11 @@ def test_what_relief_raises_passes_through_and_leaves_it_in_force(budget):
     def refuse(missing_bytes):
         raise InfeasibleBudgetError('keep', 4 * MIB, 8 * MIB, 'call 3')
 
-    budget.relieve = refuse
+    budget.on_out_of_memory = refuse
     for _ in range(2):
         with pytest.raises(InfeasibleBudgetError):
             budget(MIB)
-    budget.relieve = lambda missing_bytes: bool(array and array.pop())
+    budget.on_out_of_memory = lambda missing_bytes: bool(array and array.pop())
     assert budget(MIB)
 
 
@@ -253,7 +253,7 @@ def test_what_the_default_pool_holds_counts(calls, budget):
 
 def test_what_other_budgets_hold_counts(calls):
     budgets = []
-    first, second = (Budget(PoolAllocator(calls), calls, lambda: budgets) for _ in range(2))
+    first, second = (AllocatorBudget(PoolAllocator(calls), calls, lambda: budgets) for _ in range(2))
     budgets += [first, second]
     kept = first(6 * MIB)
     second.limit_bytes = 8 * MIB
@@ -360,7 +360,7 @@ def test_a_block_that_dies_while_memory_is_given_back_does_not_give_back_too(cal
         def __init__(self, pointer):
             self.pointer, self.itself = pointer, self
 
-    budget = Budget(Trimming(calls), calls)
+    budget = AllocatorBudget(Trimming(calls), calls)
     budget.close()
     gc.collect()
     gc.disable()

@@ -7,7 +7,7 @@ from support.told_ledger import listen
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
-from chainer_ooc.backends.cuda.budget import Block
+from chainer_ooc.backends.cuda.budget import LimitedBlock
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 cupy_over_host = pytest.importorskip('support.cupy_over_host')
@@ -77,11 +77,11 @@ def test_relief_frees_arrays(installed):
     held = [cupy.empty(64, np.float32)]
     installed.limit_bytes = 1024
 
-    def relieve(missing_bytes):
+    def on_out_of_memory(missing_bytes):
         installed.limit_bytes = None
         return bool(held and (held.pop() is not None))
 
-    installed.relieve = relieve
+    installed.on_out_of_memory = on_out_of_memory
     assert cupy.empty(1024, np.float32).size == 1024
     assert not held
 
@@ -123,6 +123,6 @@ def test_counting_is_exact_for_views_of_a_meter(installed):
 def test_execution_knows_an_array_of_the_budget_by_its_block(installed):
     array = cupy.empty((100, 3), np.float32)
     root = arrays.root_of(array)
-    assert (type(root), root.pointer, root.nbytes) == (Block, array.data.ptr, array.nbytes)
+    assert (type(root), root.pointer, root.nbytes) == (LimitedBlock, array.data.ptr, array.nbytes)
     assert arrays.root_of(array[3:].T) is root
     assert arrays.flat_bytes(root).data.ptr == array.data.ptr

@@ -178,7 +178,7 @@ def test_the_limit_of_the_allocator_holds_and_the_bits_stay(on_device, seed):
     assert max(highest) <= peak_bytes - 2 * MAP_BYTES
 
 
-class Course:
+class Schedule:
     """What is noted at the end of each iteration: bytes that the device lacked, evictions, trims of the allocator."""
 
     def __init__(self, monkeypatch):
@@ -197,7 +197,7 @@ class Course:
 
 
 def train_beside(policy, share, older_maps=0, own_maps=0):
-    """Trains with a share of the in-core peak, and with what others take added to the budget; gives its course."""
+    """Trains with a share of the in-core peak, and with what others take added to the budget; gives its schedule."""
     with ooc('keep', budget=100 * MAP_BYTES):
         gradients(cupy, 4)
         peak_bytes = chainer_ooc.stats().peak_bytes
@@ -209,14 +209,14 @@ def train_beside(policy, share, older_maps=0, own_maps=0):
         patch.setattr(cupy_over_host.HostCalls, 'older_bytes', older_maps * MAP_BYTES)
         gradients(cupy, 1)
         held = [cupy.empty(SHAPE, 'f4') for _ in range(own_maps)]
-        course = Course(patch)
+        schedule = Schedule(patch)
         assert gradients(cupy, 8) == expected(8)
         stats = chainer_ooc.stats()
         assert stats.phase == 'run'
         assert stats.peak_bytes <= stats.budget_bytes
         del held
         chainer_ooc.reset()
-    return course
+    return schedule
 
 
 @pytest.mark.parametrize('policy', ['pooch', 'swap-all', 'vdnn++'])
@@ -228,10 +228,10 @@ def test_plans_leave_room_for_memory_that_nobody_accounts_for(on_device, older_m
     """
     with on_device(0):
         alone = train_beside(policy, 0.8)
-        course = train_beside(policy, 0.8, older_maps, own_maps)
-    assert course.lacks[-4:] == alone.lacks[-4:] == [0] * 4
-    assert course.evictions[-4:] == alone.evictions[-4:]
-    assert course.trims[-1] == course.trims[0]
+        schedule = train_beside(policy, 0.8, older_maps, own_maps)
+    assert schedule.lacks[-4:] == alone.lacks[-4:] == [0] * 4
+    assert schedule.evictions[-4:] == alone.evictions[-4:]
+    assert schedule.trims[-1] == schedule.trims[0]
 
 
 def test_a_budget_that_nothing_fits_in_is_refused_and_the_next_iteration_works(on_device):

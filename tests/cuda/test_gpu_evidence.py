@@ -190,18 +190,18 @@ def test_a_row_says_what_cudnn_planned_and_what_it_refused(monkeypatch):
     import evidence
     from support.fake_cudnn import Engine, HostDevice, Library
 
-    from chainer_ooc.kernels.cudnn import session
+    from chainer_ooc.kernels.cudnn import handles
     from chainer_ooc.kernels.cudnn.operations import Convolution, Port
-    from chainer_ooc.kernels.cudnn.terms import Terms
+    from chainer_ooc.kernels.cudnn.settings import PlanSettings
     device = HostDevice()
     library = Library(device, [Engine(workspace_bytes=1000)])
-    ours = session.Session(library, device)
-    terms = Terms(1 << 20, True, False)
+    ours = handles.Handle(library, device)
+    settings = PlanSettings(1 << 20, True, False)
     shapes = (2, 3, 7, 7), (4, 3, 3, 3), (2, 4, 5, 5)
-    ours.find(Convolution(Port.Y, *shapes, (0, 0), (1, 1), (1, 1), 'float32'), terms)
+    ours.find(Convolution(Port.Y, *shapes, (0, 0), (1, 1), (1, 1), 'float32'), settings)
     library.engines.clear()
-    ours.find(Convolution(Port.W, *shapes, (0, 0), (1, 1), (1, 1), 'float32'), terms)
-    monkeypatch.setitem(session._of_thread.__dict__, 'sessions', {0: ours, 1: None})
+    ours.find(Convolution(Port.W, *shapes, (0, 0), (1, 1), (1, 1), 'float32'), settings)
+    monkeypatch.setitem(handles._of_thread.__dict__, 'sessions', {0: ours, 1: None})
     monkeypatch.setitem(sys.modules, 'cudnn', library)
     found = evidence.cudnn()
     assert found['planned'] == {'Convolution Y': 1}

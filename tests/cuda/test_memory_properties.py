@@ -17,9 +17,9 @@ from support import fake_device_memory as fake
 from support.told_ledger import listen
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
-from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
-from chainer_ooc.backends.cuda.budget import Budget
+from chainer_ooc.backends.cuda.budget import AllocatorBudget
 
 MIB = fake.MIB
 SIZES = st.one_of(st.integers(0, 4096), st.integers(1, 12 * MIB), st.sampled_from([2 * MIB, 4 * MIB, 6 * MIB]))
@@ -35,10 +35,10 @@ class Allocations(RuleBasedStateMachine):
         self.calls = fake.FakeCalls(fake.FakeDevice(64 * MIB))
         self.driver = fake.FakeDriver(self.calls.device)
         if self.NAME == 'virtual':
-            allocator = VirtualAllocator(self.calls, Mapping(0, self.driver))
+            allocator = VirtualAllocator(self.calls, MappingCalls(0, self.driver))
         else:
             allocator = ALLOCATORS[self.NAME](self.calls)
-        self.budget = Budget(allocator, self.calls)
+        self.budget = AllocatorBudget(allocator, self.calls)
         self.budget.install()
         self.streams = [fake.FakeStream(0), fake.FakeStream(7)]
         self.live = {}
@@ -55,7 +55,7 @@ class Allocations(RuleBasedStateMachine):
         try:
             pointer = self.calls.allocator(nbytes)
         except MemoryError:
-            assert before == self.live or self.budget.relieve
+            assert before == self.live or self.budget.on_out_of_memory
             return
         self.live[next(self.numbers)] = pointer, nbytes
 
@@ -69,7 +69,7 @@ class Allocations(RuleBasedStateMachine):
         self.budget.limit_bytes = nbytes
 
     @rule(evicts=st.booleans())
-    def relieve(self, evicts):
+    def on_out_of_memory(self, evicts):
         def evict(missing_bytes):
             assert missing_bytes > 0
             if not self.live:
@@ -77,7 +77,7 @@ class Allocations(RuleBasedStateMachine):
             del self.live[min(self.live)]
             return True
 
-        self.budget.relieve = evict if evicts else None
+        self.budget.on_out_of_memory = evict if evicts else None
 
     @rule(keep_bytes=st.integers(0, 64 * MIB))
     def trim(self, keep_bytes):

@@ -1,6 +1,6 @@
 """The calls that fakes stand in for, as the installed wheels have them.
 
-What is recorded here is what `CupyCalls` and `Mapping` rely on; the fakes are held to the same.
+What is recorded here is what `CupyCalls` and `MappingCalls` rely on; the fakes are held to the same.
 """
 import inspect
 import re
@@ -10,7 +10,7 @@ from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
-from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 
 #: Arguments of each call, in order.
 DRIVER = {
@@ -101,7 +101,7 @@ def test_the_bindings_have_the_names_of_the_fake(driver):
 
 
 def test_the_structures_take_what_is_written_to_them(driver):
-    mapping = Mapping(3, driver)
+    mapping = MappingCalls(3, driver)
     properties, access = mapping._properties, mapping._access
     assert properties.type == driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     assert properties.location.type == access.location.type == driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -110,7 +110,7 @@ def test_the_structures_take_what_is_written_to_them(driver):
 
 
 def test_a_refusal_of_the_real_bindings_is_named(driver, monkeypatch):
-    mapping = Mapping(0, driver)
+    mapping = MappingCalls(0, driver)
 
     def cuMemUnmap(ptr, size):  # noqa: N802 - the driver's name
         return (driver.CUresult.CUDA_ERROR_INVALID_VALUE,)

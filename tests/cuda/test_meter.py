@@ -3,13 +3,13 @@ import pytest
 from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
-from chainer_ooc.backends.cuda.budget import Budget
+from chainer_ooc.backends.cuda.budget import AllocatorBudget
 
 
 @pytest.fixture
 def budget():
     calls = fake.FakeCalls(fake.FakeDevice(100 * fake.MIB))
-    return Budget(PoolAllocator(calls), calls)
+    return AllocatorBudget(PoolAllocator(calls), calls)
 
 
 def test_it_counts_what_was_allocated_since_it_began(budget):

@@ -7,7 +7,7 @@ from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators import virtual
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
-from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 
 MIB = fake.MIB
@@ -26,7 +26,7 @@ def driver(calls):
 
 @pytest.fixture
 def allocator(calls, driver):
-    allocator = VirtualAllocator(calls, Mapping(0, driver))
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
     driver.calls.clear()
     yield allocator
     allocator.close()
@@ -173,7 +173,7 @@ def test_trim_keeps_as_much_as_it_may(allocator):
 
 
 def test_larger_chunks_are_rounded_to_what_the_device_can_map(calls, driver):
-    allocator = VirtualAllocator(calls, Mapping(0, driver), 3 * MIB)
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver), 3 * MIB)
     assert allocator.chunk_bytes == 4 * MIB
     assert allocator.malloc(9 * MIB).size == 12 * MIB
     allocator.close()
@@ -202,7 +202,7 @@ def trained(chunk_bytes, limit_bytes=16 * GB, iterations=2):
     """
     calls = fake.FakeCalls(fake.FakeDevice(141 * GB))
     driver = QuickDriver(calls.device)
-    allocator = VirtualAllocator(calls, Mapping(0, driver), chunk_bytes)
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver), chunk_bytes)
     allocator.limit_bytes = limit_bytes
     sizes = [640 * channels * side * side * 4 for channels, side, count in MAPS for _ in range(2 * count)]
     live, most_lost = {}, 0
@@ -235,7 +235,7 @@ def test_chunks_that_suit_the_limit_take_a_thirteenth_of_the_calls_and_little_me
 def test_the_chunk_is_a_512th_of_the_limit(limit_bytes, chunk_bytes):
     calls = fake.FakeCalls(fake.FakeDevice(141 * GB))
     driver = fake.FakeDriver(calls.device)
-    allocator = VirtualAllocator(calls, Mapping(0, driver))
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
     allocator.malloc(CHUNK)  # before a limit is known
     allocator.limit_bytes = limit_bytes
     with contextlib.suppress(NoRoomError):
@@ -246,7 +246,7 @@ def test_the_chunk_is_a_512th_of_the_limit(limit_bytes, chunk_bytes):
 
 
 def test_chunks_stay_while_something_lives(calls, driver):
-    allocator = VirtualAllocator(calls, Mapping(0, driver))
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
     calls.device.capacity_bytes = 64 * GB
     kept = allocator.malloc(CHUNK)
     allocator.limit_bytes = 16 * GB
@@ -304,7 +304,7 @@ def test_blocks_may_die_in_any_thread(allocator):
 
 
 def test_close_leaves_what_lives(calls, driver):
-    allocator = VirtualAllocator(calls, Mapping(0, driver))
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
     block, small = allocator.malloc(3 * CHUNK), allocator.malloc(512)
     allocator.close()
     assert allocator.held_bytes() == 4 * CHUNK
@@ -321,7 +321,7 @@ def test_a_missing_wait_is_caught(allocator, driver, calls, monkeypatch):
     calls.current_stream.launch(driver, block, 6 * CHUNK)
     del block
     with monkeypatch.context() as patched:
-        patched.setattr(allocator._moments, 'wait', lambda moment: None)
+        patched.setattr(allocator._timestamps, 'wait', lambda moment: None)
         with pytest.raises(fake.RuleBrokenError, match='unmaps what a kernel has yet to use'):
             allocator.malloc(7 * CHUNK)
     allocator._mapping._driver = driver
@@ -344,7 +344,7 @@ def test_a_range_that_crosses_streams_is_caught(allocator, driver, calls, monkey
 
 
 def test_missing_access_is_caught(allocator, driver, calls, monkeypatch):
-    monkeypatch.setattr(Mapping, 'allow', lambda *arguments: None)
+    monkeypatch.setattr(MappingCalls, 'allow', lambda *arguments: None)
     block = allocator.malloc(CHUNK)
     with pytest.raises(fake.RuleBrokenError, match='without access'):
         calls.current_stream.launch(driver, block, CHUNK)

@@ -55,16 +55,16 @@ LINES = {
         CopyIn.left, 'storage.has_true_copy() and not storage.recalled', 'not storage.recalled'),
     # let go
     'an exposed block is let go': (Storage.has_true_copy, '(self.mapped or not self.exposed)', 'True'),
-    'let go empties no slot': (Storage.let_go, 'self._empty()', 'pass'),
-    'let go loses the copy': (Storage.let_go, 'self._empty()', 'self._empty(); self.drop_copy()'),
+    'let go empties no slot': (Storage.free, 'self._empty()', 'pass'),
+    'let go loses the copy': (Storage.free, 'self._empty()', 'self._empty(); self.drop_copy()'),
     # lose
-    'lose forgets the recipe': (Storage.let_go, 'self._empty()', 'self._empty(); self.recipe = None'),
+    'lose forgets the recipe': (Storage.free, 'self._empty()', 'self._empty(); self.recipe = None'),
     'what nothing gives again is let go': (
         Residency.drop, 'storage.recipe is not None', 'storage.copy is None'),
     # spare, use again, yield
     'what is spare is held by nobody': (Storage.spare, 'self.block = root', 'pass'),
     'what is spare keeps its slots': (Storage.spare, 'self._empty()', 'pass'),
-    'what yields stays': (Storage.give_way, 'self.block = None', 'pass'),
+    'what yields stays': (Storage.yield_room, 'self.block = None', 'pass'),
     'what is spare counts': (Residency.keep_spare, "self.book(storage, 'spare')", 'pass'),
     'what is used again does not count': (Residency._notice, "self.book(storage, 'maps')", 'pass'),
     'what yields and is held does not count': (

@@ -46,7 +46,7 @@ from chainer_ooc.execute.tally import Tally
 
 #: What may become of a storage, written down once more: the table itself may be what is wrong.
 LEGAL = {
-    'leave': {('RESIDENT', 'LEAVING')}, 'stay': {('LEAVING', 'RESIDENT')}, 'let go': {('RESIDENT', 'AWAY')},
+    'leave': {('RESIDENT', 'LEAVING')}, 'stay': {('LEAVING', 'RESIDENT')}, 'free': {('RESIDENT', 'AWAY')},
     'lose': {('RESIDENT', 'LOST')}, 'spare': {('RESIDENT', 'SPARE')}, 'use again': {('SPARE', 'RESIDENT')},
     'yield': {('SPARE', 'LOST')}, 'come': {('AWAY', 'ARRIVING')}, 'arrive': {('ARRIVING', 'RESIDENT')},
     'turn back': {('ARRIVING', 'AWAY')}, 'show': {('AWAY', 'RESIDENT')}, 'make': {('LOST', 'RESIDENT')},
@@ -90,7 +90,7 @@ class Watch:
 
     def __enter__(self):
         init, go = Storage.__init__, Storage._go
-        let_go, spare = Storage.let_go, Storage.spare
+        free, spare = Storage.free, Storage.spare
 
         def see_birth(storage, *args):
             init(storage, *args)
@@ -123,7 +123,7 @@ class Watch:
             return run
 
         for owner, name, value in ((Storage, '__init__', see_birth), (Storage, '_go', see_change),
-                                   (Storage, 'let_go', see_places(let_go)), (Storage, 'spare', see_places(spare)),
+                                   (Storage, 'free', see_places(free)), (Storage, 'spare', see_places(spare)),
                                    *((kind, 'release', see_release(kind.release))
                                      for kind in (ChaosBackend, HostBackend))):
             self._undo.callback(setattr, owner, name, getattr(owner, name))
@@ -310,7 +310,7 @@ class World:
         for each in (array, plain):
             np.subtract(np.float32(j / 8), each, out=each)
 
-    def let_go(self, i, j):
+    def free(self, i, j):
         """The program lets go of an array."""
         if self.raws:
             self.raws.pop(i % len(self.raws))
@@ -396,11 +396,11 @@ class World:
                 with self._troubles(), LOCK:
                     memory.settle()
 
-    def give_up(self, i, j):
+    def discard(self, i, j):
         storage = self._storage(i)
         if storage is not None:
             with LOCK:
-                storage.give_up()
+                storage.discard()
 
     def prefetch(self, i, j):
         storage = self._storage(i)
@@ -777,7 +777,7 @@ def interrupted(act, moments):
 
 #: What changes the world, and how often: what moves maps is what faults hide in.
 OPERATIONS = {
-    'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'write_inside': 2, 'hold': 2, 'write_held': 2, 'let_go': 2,
+    'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'write_inside': 2, 'hold': 2, 'write_held': 2, 'free': 2,
     'hide': 2, 'duplicate': 1, 'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5,
-    'give_up': 5, 'prefetch': 4, 'drop': 3, 'spare': 1, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2,
+    'discard': 5, 'prefetch': 4, 'drop': 3, 'spare': 1, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2,
     'arrive_all': 1, 'abandon_dead': 1, 'hand_over': 1, 'fail_a_copy': 1}

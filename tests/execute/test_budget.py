@@ -11,7 +11,7 @@ from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, floor_o
 
 import chainer_ooc
 from chainer_ooc.backends.host import block
-from chainer_ooc.backends.host.kept_blocks import KeptBlocks
+from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.memory.residency import Residency
@@ -48,7 +48,7 @@ class Kept:
 
     def __init__(self, monkeypatch):
         self.made, self.most_bytes, self.over_bytes = 0, 0, 0
-        make, make_room, kept_bytes = block.make, Residency.make_room, KeptBlocks.nbytes
+        make, make_room, kept_bytes = block.make, Residency.make_room, BlockPool.nbytes
 
         def counted(nbytes):
             self.made += 1

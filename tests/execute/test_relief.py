@@ -22,10 +22,10 @@ MAP_BYTES = 64 * 1024
 class StrictBackend(HostBackend):
     """A host whose allocator has a limit."""
 
-    relieve = None
+    on_out_of_memory = None
 
-    def limit(self, nbytes, relieve):
-        self.limit_bytes, self.relieve = nbytes, relieve
+    def limit(self, nbytes, on_out_of_memory):
+        self.limit_bytes, self.on_out_of_memory = nbytes, on_out_of_memory
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ class Hungry(chainer.FunctionNode):
 
     def forward(self, inputs):
         if self._missing_bytes:
-            self.answer = self._device().relieve(self._missing_bytes)
+            self.answer = self._device().on_out_of_memory(self._missing_bytes)
         if self._act is not None:
             self._act()
         return inputs[0] + 1,

@@ -162,7 +162,7 @@ def test_a_device_that_refuses_gets_what_is_spare_first(trained, monkeypatch):
 
 def test_an_allocation_that_does_not_fit_takes_what_is_spare_and_plans_learn_nothing_from_it(trained):
     with ooc('keep', budget=100 * MAP_BYTES):
-        assert memory().relieve(2 * MAP_BYTES - 1)
+        assert memory().on_out_of_memory(2 * MAP_BYTES - 1)
     assert (len(spare_maps()), memory().tally.missing_bytes) == (LAYERS - 2, 0)
 
 

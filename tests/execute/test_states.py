@@ -25,7 +25,7 @@ HARD = dict.fromkeys((
     'what yields and is held does not count', 'what is used again does not count',
     ('yield', State.SPARE), ('take up', State.LOST)), 3600)
 #: What another thread may do, or an interrupt may end.
-PARTS = ['apply', 'read', 'write', 'step', 'look', 'swap_out', 'give_up', 'prefetch', 'drop', 'reap', 'settle',
+PARTS = ['apply', 'read', 'write', 'step', 'look', 'swap_out', 'discard', 'prefetch', 'drop', 'reap', 'settle',
          'make_room', 'enter']
 
 

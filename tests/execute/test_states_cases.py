@@ -89,7 +89,7 @@ def test_what_another_session_needs_made_again_counts_where_it_is(memories):
     batch = chainer.Variable(values())
     first, lower = applied(memories[0], Tanh, batch)
     second, upper = applied(memories[1], Tanh, first)
-    assert all(each.give_up() for each in (lower, upper))
+    assert all(each.discard() for each in (lower, upper))
     nbytes = lower.nbytes
     assert [each.bytes_of('maps') for each in memories] == [nbytes, 0]
     with computing():
@@ -112,7 +112,7 @@ def test_a_batch_that_only_a_recipe_held_is_no_trouble_when_its_session_ends(mem
 def test_maps_of_another_session_are_made_again_before_what_they_are_made_from_goes(memories):
     output, _ = applied(memories[0], Tanh, chainer.Variable(values()))
     behind, lost = applied(memories[1], Tanh, output)
-    assert lost.give_up()
+    assert lost.discard()
     assert lost.state is State.LOST
     memories[0].close()
     memories[1].make_room(0)
@@ -126,7 +126,7 @@ def test_what_is_written_through_a_copy_of_a_variable_reaches_no_map_that_is_mad
     duplicate = copy.copy(shown)
     output, lost = applied(memories[0], Tanh, shown)
     duplicate.array[...] = 0
-    assert lost.give_up()
+    assert lost.discard()
     assert lost.state is State.LOST
     assert np.array_equal(output.array, np.tanh(values()))
 
@@ -162,7 +162,7 @@ def test_what_is_written_through_a_view_that_came_later_reaches_no_map_that_is_m
         view, = Reshape((48,)).apply((shown,))
         stored(memories[0], view)
     view.array[...] = 0
-    assert not lost.give_up()
+    assert not lost.discard()
     away(lost)
     assert np.array_equal(output.array, np.tanh(values()))
 
@@ -239,7 +239,7 @@ def away_with_its_array_alive(memory):
     with computing():
         held = shown.node.data
     away(storage)
-    assert lost.give_up()
+    assert lost.discard()
     return shown, output, held
 
 
@@ -288,7 +288,7 @@ def test_what_another_session_makes_from_a_map_is_made_before_the_map_goes_or_ch
     stored(memories[0], batch)
     between, _ = applied(memories[1], Tanh, batch)
     output, lost = applied(memories[1], Tanh, between)
-    assert lost.give_up()
+    assert lost.discard()
     assert np.array_equal(between.array, np.tanh(values()))  # from now on the program may write to it
     memories[0].close()
     assert np.array_equal(output.array, np.tanh(np.tanh(values())))
@@ -301,7 +301,7 @@ def test_a_map_that_was_written_to_and_lost_does_not_come_back_with_its_sibling(
     del first
     memories[0].drop(written, may_lose=True)
     memories[0].spare_at_most(0)
-    assert given_up.give_up()
+    assert given_up.discard()
     assert np.array_equal(second.array, np.cos(values()))
     with pytest.raises(LostMapError, match='cannot be made again'):
         _ = node.data
@@ -313,7 +313,7 @@ def test_a_batch_whose_copy_is_outdated_is_copied_for_a_recipe(memories):
     assert np.array_equal(batch.array, values())  # from now on the program may write to it
     output, lost = applied(memories[0], Tanh, batch)
     del batch
-    assert lost.give_up()
+    assert lost.discard()
     assert np.array_equal(output.array, np.tanh(values()))
 
 
@@ -352,7 +352,7 @@ def test_the_next_array_of_a_variable_stays_watched_whatever_becomes_of_the_one_
     output, lost = applied(memories[0], Tanh, shown)
     assert memories[0].prefetch(before)
     shown.array[...] = 0
-    assert not lost.give_up()
+    assert not lost.discard()
     away(lost)
     assert np.array_equal(output.array, np.tanh(values() * 2))
     assert np.array_equal(held, values())
@@ -377,8 +377,8 @@ def test_maps_are_made_from_what_a_session_had_that_ended_after_any_interrupt_of
     shown.retain_data()
     first, one = applied(memories[1], Tanh, shown)
     second, other = applied(memories[1], Tanh, shown)
-    assert one.give_up()
-    assert other.give_up()
+    assert one.discard()
+    assert other.discard()
     away(storage)
     with computing():
         shown.node.data  # noqa: B018  # with its copy
@@ -396,10 +396,10 @@ def test_what_is_made_from_a_map_that_the_program_reads_is_right_after_any_inter
     stored(memories[0], batch)
     shown, storage = applied(memories[0], Tanh, batch)
     output, lost = applied(memories[0], Tanh, shown)
-    assert lost.give_up()
+    assert lost.discard()
     interrupted(lambda: shown.array, moments)
     memories[0].recount()
-    storage.give_up()
+    storage.discard()
     assert np.array_equal(shown.array, np.tanh(values()))
     assert np.array_equal(output.array, np.tanh(np.tanh(values())))
 
@@ -422,8 +422,8 @@ def test_a_map_that_the_program_reads_stays_while_what_is_made_from_it_is_made(m
     between, _ = applied(memories[0], Mul, first, shown)
     output, lost = applied(memories[0], Tanh, between)
     del between
-    assert one.give_up()
-    assert lost.give_up()
+    assert one.discard()
+    assert lost.discard()
     short_of_memory(memories[0], storage)
     if is_function:  # of the program's, which may write to it
         memories[0].open(storage)
@@ -499,7 +499,7 @@ def test_what_is_written_through_the_graph_reaches_no_map_that_is_made_again(mem
     output, lost = applied(memories[0], Tanh, kept.pop(0))
     assert [each.trusts(storage) for each in storage.readers] == [True]
     get()[...] = 0
-    assert not lost.give_up()
+    assert not lost.discard()
     away(lost)
     assert np.array_equal(output.array, np.tanh(np.tanh(values())))
 
@@ -518,7 +518,7 @@ def test_what_is_written_after_a_failed_swap_out_was_interrupted_reaches_no_map_
     shown = chainer.Variable(values())
     shown.retain_data()
     output, lost = applied(memories[1], Tanh, shown)
-    assert lost.give_up()
+    assert lost.discard()
     storage, = (each for each in memories[1]._all if each is not lost)
     memories[1].backend.fail_next('swap_out')
     assert memories[1].swap_out(storage)
@@ -568,7 +568,7 @@ def test_a_mapped_map_can_be_read_by_recipes_after_it_was_let_go_and_that_was_in
     assert np.array_equal(shown.array, values())
     interrupted(lambda: memories[0].swap_out(storage), moments)
     output, lost = applied(memories[0], Tanh, shown)
-    assert lost.give_up()
+    assert lost.discard()
     with computing():
         storage.fetch()
     assert np.array_equal(output.array, np.tanh(values()))
@@ -592,7 +592,7 @@ def test_a_mapped_map_whose_read_was_interrupted_leaves_and_comes_back_for_recip
     shown = chainer.Variable(values())
     shown.retain_data()
     output, lost = applied(memories[1], Tanh, shown)
-    assert lost.give_up()
+    assert lost.discard()
     storage, = (each for each in memories[1]._all if each is not lost)
     away(storage)
     memories[1].enter(Context(Tally(memories[1].backend), far=MAPPED))

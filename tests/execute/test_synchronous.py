@@ -13,7 +13,7 @@ from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.problem import Problem, Standing
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Stream
 

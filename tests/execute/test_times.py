@@ -74,16 +74,16 @@ def test_what_lies_between_computations_is_spread_evenly_and_stalls_are_not():
     (1.5, 4.5, (1.0, 2.0)),  # none: all copies were waited for
 ])
 def test_what_copies_cost_computations_is_taken_off(waited, total, expected):
-    times = Times(dataclasses.replace(COSTS, drag=1.0))
+    times = Times(dataclasses.replace(COSTS, slowdown=1.0))
     for _ in range(2):
         times.note(timing(total_seconds=total, waited_seconds=waited, predicted_seconds=99.0, written_bytes=30,
                           write_seconds=1.0, read_bytes=30, read_seconds=0.5))
     assert times.costs.seconds == pytest.approx(expected)
-    assert times.costs.drag == 1.0
+    assert times.costs.slowdown == 1.0
 
 
 def test_computations_lose_no_more_to_copies_than_copies_can_take():
-    times = Times(dataclasses.replace(COSTS, drag=1.0))
+    times = Times(dataclasses.replace(COSTS, slowdown=1.0))
     for _ in range(2):
         times.note(timing(predicted_seconds=99.0, written_bytes=30, write_seconds=1000.0))
     assert times.costs.seconds == (0.5, 1.0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from chainer.backends import cuda
 
-from chainer_ooc.kernels.cudnn import library, session, terms
+from chainer_ooc.kernels.cudnn import handles, library, settings
 
 cupy = pytest.importorskip('cupy', reason='needs CuPy')
 
@@ -57,7 +57,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def own_session():
     yield
-    session.forget()
+    handles.forget()
 
 
 def draw(shape, dtype, seed=0):
@@ -84,7 +84,7 @@ def convolve(case, dtype='float32', deconvolve=False, channels=True):
 
 def plans():
     """Operations that have a plan in this thread, and operations that were refused one."""
-    found = session.current()._plans
+    found = handles.current()._plans
     return [key for key, plan in found.items() if plan], [key for key, plan in found.items() if plan is None]
 
 
@@ -113,14 +113,14 @@ def test_convolutions_are_those_of_chainers_own_kernels(name, dtype, deconvolve,
 @pytest.mark.parametrize('limit_bytes', [0, 8 << 20, 1 << 30])
 @pytest.mark.parametrize('tensor_cores', ['never', 'auto', 'always'])
 def test_any_limit_and_any_use_of_tensor_cores_gives_the_result(limit_bytes, tensor_cores, monkeypatch):
-    monkeypatch.setattr(terms, '_max_workspace_bytes', limit_bytes)
+    monkeypatch.setattr(settings, '_max_workspace_bytes', limit_bytes)
     with chainer.using_config('use_cudnn_tensor_core', tensor_cores):
         found = convolve(CASES['ResNet 3x3'])
     with chainer.using_config('use_cudnn', 'never'):
         expected = convolve(CASES['ResNet 3x3'])
     assert_close(found, expected, TOLERANCE['TF32' if tensor_cores == 'always' else 'float32'])
     if limit_bytes == 8 << 20:
-        assert max((plan.workspace_bytes for plan in session.current()._plans.values() if plan), default=0) <= (
+        assert max((plan.workspace_bytes for plan in handles.current()._plans.values() if plan), default=0) <= (
             limit_bytes)
 
 
@@ -136,14 +136,14 @@ def test_deterministic_runs_have_the_same_bits_in_new_sessions_too():
     with chainer.using_config('cudnn_deterministic', True), chainer.using_config('ooc_workspace', '1GB'):
         for _ in range(3):
             runs.append([array.tobytes() for array in (*convolve(CASES['ResNet 3x3']), *normalize()[0])])
-            session.forget()
+            handles.forget()
     assert runs[0] == runs[1] == runs[2]
 
 
 def test_scratch_comes_from_cupys_allocator_and_goes_back():
     with chainer.using_config('ooc_workspace', '1GB'), chainer.using_config('use_cudnn_tensor_core', 'always'):
         convolve(CASES['ResNet 3x3'])
-        largest = max((plan.workspace_bytes for plan in session.current()._plans.values() if plan), default=0)
+        largest = max((plan.workspace_bytes for plan in handles.current()._plans.values() if plan), default=0)
         taken = []
 
         class Hook(cupy.cuda.MemoryHook):

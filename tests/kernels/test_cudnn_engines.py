@@ -6,9 +6,9 @@ import chainer
 import numpy as np
 import pytest
 
-from chainer_ooc.kernels.cudnn import facade, session
+from chainer_ooc.kernels.cudnn import facade, handles
 from chainer_ooc.kernels.cudnn.operations import Port
-from chainer_ooc.kernels.cudnn.terms import Terms
+from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
 sys.path.append(str(Path(__file__).parents[2] / 'benchmarks'))
 import engines
@@ -18,21 +18,21 @@ from support.fake_cudnn import Engine, HostDevice, Library, numerical_note
 
 def test_a_layer_is_asked_about_as_training_does():
     device = HostDevice()
-    ours, terms = session.Session(Library(device), device), Terms(None, True, False)
+    ours, settings = handles.Handle(Library(device), device), PlanSettings(None, True, False)
     for layer in filter(lambda each: each.weights, layers_of('googlenet', 224)):
         asked = engines.operation_of(layer, 2, 'float32', Port.Y)
         x, w, y = (np.zeros(shape, np.float32) for shape in (asked.x_shape, asked.w_shape, asked.y_shape))
         expected = chainer.functions.convolution_2d(x, w, **dict(layer.geometry))
         assert expected.shape == y.shape
         given = dict(layer.geometry)
-        assert facade.convolution_forward(ours, terms, x, w, None, y, given['pad'], given['stride'], given['dilate'])
+        assert facade.convolution_forward(ours, settings, x, w, None, y, given['pad'], given['stride'], given['dilate'])
         assert ours.asked()[-1][0] == asked
 
 
 def test_rows_tell_what_a_limit_costs(monkeypatch):
     small, copies = Engine('small', 0), Engine('copies', 9 << 20, notes=(numerical_note.TENSOR_CORE,))
-    monkeypatch.setattr(engines, 'engines', lambda cudnn, device, operation, terms: [
-        (each.name, each.workspace_bytes) for each in (copies, small) if terms.tensor_cores or each is small])
+    monkeypatch.setattr(engines, 'engines', lambda cudnn, device, operation, settings: [
+        (each.name, each.workspace_bytes) for each in (copies, small) if settings.tensor_cores or each is small])
     arguments = engines.options_of(['--networks', 'alexnet', '--batchsize', '64'])
     rows = list(engines.asked(None, None, 'alexnet', 'tf32', arguments))
     assert [row['limit'] for row in rows] == ['none', 'usual', '8 MiB'] * 3

@@ -16,8 +16,8 @@ from support.fake_cudnn import Engine, HostDevice, Library
 from support.fake_kernels import Kernels
 
 from chainer_ooc.kernels import cudnn as offered
-from chainer_ooc.kernels.cudnn import facade, library, session
-from chainer_ooc.kernels.cudnn.terms import Terms
+from chainer_ooc.kernels.cudnn import facade, handles, library
+from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
 LAST_X, LAST_W = 'CUDNN_CHANNEL_LAST_X', 'CUDNN_CHANNEL_LAST_W'
 TOLERANCE = {'float32': 2e-5, 'float16': 2e-2}
@@ -32,8 +32,8 @@ def device():
 def fake(device, monkeypatch):
     """A made-up cuDNN in the place of the real one, with arrays of NumPy."""
     made = Library(device, [Engine(workspace_bytes=1000)])
-    ours = session.Session(made, device)
-    monkeypatch.setattr(session, 'current', lambda: ours)
+    ours = handles.Handle(made, device)
+    monkeypatch.setattr(handles, 'current', lambda: ours)
     return made
 
 
@@ -298,8 +298,8 @@ def test_what_cudnn_cannot_normalize_is_not_asked_of_it(as_gpu, shape, dtype, ga
 def test_a_normalization_above_the_limit_is_not_done(device, fake):
     fake.engines[:] = [Engine(workspace_bytes=10_001)]
     operation = facade.BatchNormalization(True, (1, 4, 2, 2), 'float32', False, 1e-5)
-    assert session.current().find(operation, Terms(10_000, False, False)) is None
-    assert session.current().find(operation, Terms(10_001, False, False)).workspace_bytes == 10_001
+    assert handles.current().find(operation, PlanSettings(10_000, False, False)) is None
+    assert handles.current().find(operation, PlanSettings(10_001, False, False)).workspace_bytes == 10_001
 
 
 def test_without_cudnn_there_is_one_warning_with_the_remedy_and_chainers_own_way(monkeypatch):

@@ -10,7 +10,7 @@ from chainer.backends import cuda
 from chainer.functions.normalization import batch_normalization
 from support.fake_kernels import Kernels
 
-from chainer_ooc.kernels.cudnn import normalization, session
+from chainer_ooc.kernels.cudnn import handles, normalization
 
 TOLERANCE = {'float16': 3e-2, 'float32': 2e-5, 'float64': 1e-12}
 
@@ -22,7 +22,7 @@ def kernels(monkeypatch):
     monkeypatch.setattr(cuda, 'cupy', np)
     monkeypatch.setattr(cuda, 'elementwise', made.elementwise)
     monkeypatch.setattr(cuda, 'reduce', made.reduce)
-    monkeypatch.setattr(session, 'current', lambda: None)
+    monkeypatch.setattr(handles, 'current', lambda: None)
     return made
 
 

@@ -18,9 +18,9 @@ from support.fake_cudnn import Engine, HostDevice, Library, heur_mode, numerical
 
 from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.kernels import cudnn as offered
-from chainer_ooc.kernels.cudnn import facade, library, plan, session, terms
+from chainer_ooc.kernels.cudnn import facade, handles, library, plan, settings
 from chainer_ooc.kernels.cudnn.operations import BatchNormalization, Convolution, Port, strides
-from chainer_ooc.kernels.cudnn.terms import Terms
+from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
 A, B, FALLBACK = heur_mode.A, heur_mode.B, heur_mode.FALLBACK
 CONVOLUTION = Convolution(Port.Y, (2, 3, 8, 8), (4, 3, 3, 3), (2, 4, 8, 8), (1, 1), (1, 1), (1, 1), 'float32')
@@ -28,7 +28,7 @@ NORMALIZATION = BatchNormalization(True, (2, 4, 8, 8), 'float32', True, 1e-5)
 OPERATIONS = [
     CONVOLUTION, replace(CONVOLUTION, result=Port.X), replace(CONVOLUTION, result=Port.W, channels_last=True),
     NORMALIZATION, BatchNormalization(False, (2, 4, 8, 8, 8), 'float16', False)]
-TERMS = Terms(1000, False, False)
+TERMS = PlanSettings(1000, False, False)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def cudnn(device):
 
 @pytest.fixture
 def ours(cudnn, device):
-    return session.Session(cudnn, device)
+    return handles.Handle(cudnn, device)
 
 
 def chosen(cudnn, operation=CONVOLUTION, **changes):
@@ -141,7 +141,7 @@ def test_a_plan_that_is_made_counts_as_a_preparation(ours):
 
 
 def test_the_plan_that_was_not_used_for_longest_goes_first(cudnn, ours, monkeypatch):
-    monkeypatch.setattr(session, 'MOST_PLANS', 2)
+    monkeypatch.setattr(handles, 'MOST_PLANS', 2)
     one, two, three = (replace(NORMALIZATION, x_shape=(n, 4, 8, 8)) for n in (1, 2, 3))
     for operation in (one, two, one, three, one, two):
         ours.find(operation, TERMS)
@@ -179,21 +179,21 @@ def test_a_plan_runs_on_the_stream_that_is_current_then(ours, device):
 def test_each_thread_and_each_device_has_a_session_of_its_own(cudnn, monkeypatch):
     number = 0
     monkeypatch.setattr(library, 'load', lambda: cudnn)
-    monkeypatch.setattr(session.CupyDevice, 'number', lambda self: number)
-    mine = session.current()
-    assert session.current() is mine
+    monkeypatch.setattr(handles.CupyDevice, 'number', lambda self: number)
+    mine = handles.current()
+    assert handles.current() is mine
     number = 1
-    assert session.current() is not mine
+    assert handles.current() is not mine
     number = 0
     others = []
-    thread = threading.Thread(target=lambda: others.append(session.current()))
+    thread = threading.Thread(target=lambda: others.append(handles.current()))
     thread.start()
     thread.join()
     assert others[0] not in (None, mine)
-    session.forget()
+    handles.forget()
     assert sorted(stream is None for stream in cudnn.handles.values()) == [False, True, True]
-    assert session.current() is not mine
-    session.forget()
+    assert handles.current() is not mine
+    handles.forget()
 
 
 def test_a_library_that_gives_no_handle_is_warned_of_once_and_training_goes_on(cudnn, monkeypatch):
@@ -201,13 +201,13 @@ def test_a_library_that_gives_no_handle_is_warned_of_once_and_training_goes_on(c
         raise RuntimeError('the driver is too old')
 
     monkeypatch.setattr(library, 'load', lambda: cudnn)
-    monkeypatch.setattr(session.CupyDevice, 'number', lambda self: 0)
+    monkeypatch.setattr(handles.CupyDevice, 'number', lambda self: 0)
     monkeypatch.setattr(cudnn, 'create_handle', refuse)
-    session.forget()
+    handles.forget()
     with pytest.warns(RuntimeWarning, match='the driver is too old') as warned:
-        assert [session.current() for _ in range(3)] == [None] * 3
+        assert [handles.current() for _ in range(3)] == [None] * 3
     assert len(warned) == 1
-    session.forget()
+    handles.forget()
 
 
 @pytest.mark.parametrize(('version', 'backend', 'message'), [
@@ -222,26 +222,26 @@ def test_what_is_too_old_is_named(monkeypatch, version, backend, message):
 
 def test_terms_follow_chainers_configuration():
     single, half = np.dtype('float32'), np.dtype('float16')
-    assert terms.current(single) == Terms(None, False, False)
-    assert terms.current(half).tensor_cores
+    assert settings.current(single) == PlanSettings(None, False, False)
+    assert settings.current(half).tensor_cores
     for setting, expected in (('always', (True, True)), ('auto', (False, True)), ('never', (False, False))):
         with chainer.using_config('use_cudnn_tensor_core', setting):
-            assert tuple(terms.current(dtype).tensor_cores for dtype in (single, half)) == expected
+            assert tuple(settings.current(dtype).tensor_cores for dtype in (single, half)) == expected
     with (chainer.using_config('cudnn_deterministic', True), chainer.using_config('autotune', True),
           chainer.using_config('ooc_workspace', '1kB')):
-        assert terms.current(single) == Terms(1000, True, False, True)
+        assert settings.current(single) == PlanSettings(1000, True, False, True)
 
 
 def test_the_limit_of_all_threads_is_chainers_own_function(monkeypatch):
-    monkeypatch.setattr(terms, '_max_workspace_bytes', None)
+    monkeypatch.setattr(settings, '_max_workspace_bytes', None)
     monkeypatch.setattr(cuda, 'available', True)
     assert cuda.get_max_workspace_size() == 8 << 20
     cuda.set_max_workspace_size(123)
-    assert cuda.get_max_workspace_size() == terms.current(np.dtype('f')).workspace_bytes == 123
+    assert cuda.get_max_workspace_size() == settings.current(np.dtype('f')).workspace_bytes == 123
 
 
 @pytest.mark.parametrize(('entry', 'read'), [
-    ('use_cudnn', terms.wanted), ('use_cudnn_tensor_core', lambda: terms.current(np.dtype('f')))])
+    ('use_cudnn', settings.wanted), ('use_cudnn_tensor_core', lambda: settings.current(np.dtype('f')))])
 def test_a_setting_that_chainer_does_not_know_is_refused(entry, read):
     with chainer.using_config(entry, 'sometimes'), pytest.raises(ValueError, match='"always", "auto" or "never"'):
         read()
@@ -265,7 +265,7 @@ def test_arrays_of_cupy_say_where_they_are_and_how_they_lie():
 
     aligned = array(0)
     assert facade._ready(aligned) is aligned
-    assert session.CupyDevice().address(aligned) == facade._address(aligned) == host.ctypes.data + start
+    assert handles.CupyDevice().address(aligned) == facade._address(aligned) == host.ctypes.data + start
     copied = []
     for other in (array(4), aligned.transpose(0, 1, 3, 2), aligned[:, :2]):
         assert facade._address(other) % 16 or not other.flags.c_contiguous

@@ -12,7 +12,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.papers.paleo_formulas import passes_of
 from chainer_ooc.problem import Problem, Standing, Verdict
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Stream
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
@@ -48,13 +48,13 @@ def simulated(policy, problem):
 
     Forward ends with its last computation; where copies are waited for, with the last swap-out.
     """
-    course = lay_out(problem, POLICIES[policy].decide(problem))
-    timeline = simulate(problem, course)
+    schedule = lay_out(problem, POLICIES[policy].decide(problem))
+    timeline = simulate(problem, schedule)
     last = problem.trace.backward_start - 1
     end = next(task.end_seconds for task in timeline.tasks if task.stream is Stream.COMPUTE and task.subject == last)
-    gone = [task.end_seconds for task in timeline.tasks if task.stream is Stream.COPY_OUT] if course.synchronous else []
+    gone = [task.end_seconds for task in timeline.tasks if schedule.synchronous and task.stream is Stream.COPY_OUT]
     end = max([end, *gone])
-    swapped = {each for each, verdict in enumerate(course.verdicts) if verdict is Verdict.SWAP}
+    swapped = {each for each, verdict in enumerate(schedule.verdicts) if verdict is Verdict.SWAP}
     return end, timeline.seconds - end, swapped
 
 

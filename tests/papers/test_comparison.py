@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from chainer_ooc.papers.comparison import Row, Stated, claim
+from chainer_ooc.papers.comparison import Reported, Row, claim
 
 
 def row(stated, ours, unit='images/s', **more):
@@ -56,7 +56,7 @@ def test_a_claim_holds_or_not_without_tolerance(holds, is_met):
     assert claim('PoocH is faster', holds).is_met(tolerance=2.0) is is_met
 
 
-SPEED = Stated('pooch', 'figure 17', 'PoocH', 195, 316, 'images/s')
+SPEED = Reported('pooch', 'figure 17', 'PoocH', 195, 316, 'images/s')
 
 
 def test_the_ends_of_a_range_are_held_against_the_ends_of_ours():

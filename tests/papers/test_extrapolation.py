@@ -37,7 +37,7 @@ def test_forms_follow_so_that_the_graph_is_the_same():
 
 def test_what_was_measured_is_left_out():
     bare = structure(recorded(2))
-    assert (bare.seconds, bare.write_bytes_per_second, bare.read_bytes_per_second, bare.copy_drag) == (0, 0, 0, 0)
+    assert (bare.seconds, bare.write_bytes_per_second, bare.read_bytes_per_second, bare.copy_slowdown) == (0, 0, 0, 0)
     assert (bare.calls[0].seconds, bare.calls[0].peak_bytes) == (0, 0)
     assert (bare.steps[0].seconds, bare.steps[0].peak_bytes, bare.steps[0].other_bytes) == (0, 0, 0)
     assert bare.maps == recorded(2).maps

@@ -1,4 +1,4 @@
-"""OOC-Paleo's tables on a laboratory of equal layers, whose figures can be worked out by hand."""
+"""OOC-Paleo's tables on a experiments of equal layers, whose figures can be worked out by hand."""
 import types
 
 import pytest
@@ -13,7 +13,7 @@ RATE = 8e9  # so that a layer's transfer takes 2.5 times its computation
 
 
 class Equal:
-    """A laboratory with one network, a chain of equal layers of which each retains its output."""
+    """A experiments with one network, a chain of equal layers of which each retains its output."""
 
     def trace(self, network, size):
         nbytes = BYTES * size

@@ -8,7 +8,7 @@ from chainer_ooc.classify.search import evaluate
 from chainer_ooc.papers import published
 from chainer_ooc.papers.published import PUBLISHED
 from chainer_ooc.problem import EARLY, Decision, Starts, Verdict
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 
 LETTERS = {each.value[0]: each for each in Verdict}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from chainer_ooc.report.values import Iteration, MemorySample, Outcome, TrainingRun
+from chainer_ooc.report.values import IterationRow, MemorySample, Outcome, TrainingRun
 
 
 @pytest.fixture
@@ -8,7 +8,7 @@ def run():
     """Makes a run of some losses, one second each unless told, 0.5 s after the process started."""
     def make(name='in-core', losses=(7.0, 6.0, 5.0), seconds=1.0, **changes):
         iterations = tuple(
-            Iteration(start_seconds=seconds * at, end_seconds=seconds * (at + 1), loss=loss,
+            IterationRow(start_seconds=seconds * at, end_seconds=seconds * (at + 1), loss=loss,
                       swapped_out_bytes=100, swapped_in_bytes=90, faults=at)
             for at, loss in enumerate(losses))
         samples = tuple(MemorySample(at_seconds=at / 4 - 0.5, resident_bytes=50_000_000 * (at % 5 + 1))

@@ -11,7 +11,7 @@ import pytest
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.problem import Decision, Problem, Standing, Verdict
 from chainer_ooc.schedule.chains import find_chains
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 
 KEEP, SWAP, RECOMPUTE = Verdict
 ALL_BUT_THE_FIRST = (KEEP, RECOMPUTE, RECOMPUTE, RECOMPUTE)
@@ -59,6 +59,6 @@ def test_a_course_follows_the_maps_that_a_decision_names_whatever_memory_there_i
     # map 3                               10
     for budget_bytes in (1, 10**9):
         problem = Problem(trace, measured(trace), Standing(0, 0), budget_bytes, 1)
-        course = lay_out(problem, Decision(ALL_BUT_THE_FIRST, shares_chains=frozenset({1})))
-        assert course.chains.shared == frozenset({1})
-        assert course.need[4:].tolist() == [40, 35, 25, 15]
+        schedule = lay_out(problem, Decision(ALL_BUT_THE_FIRST, shares_chains=frozenset({1})))
+        assert schedule.chains.shared == frozenset({1})
+        assert schedule.need[4:].tolist() == [40, 35, 25, 15]

@@ -13,7 +13,7 @@ import string
 
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.problem import EARLY, Decision, Problem, Standing, Verdict
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Stream
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
@@ -23,7 +23,7 @@ AMPLE = 1000
 
 
 def make_problem(forward, backward, maps, budget=AMPLE, allocates=None, reads=None, out=1, back=1, latency=0,
-                 standing=(0, 0), drag=0.0, recalls=True):
+                 standing=(0, 0), slowdown=0.0, recalls=True):
     """A literal iteration, and the machine that it runs on.
 
     Args:
@@ -38,7 +38,7 @@ def make_problem(forward, backward, maps, budget=AMPLE, allocates=None, reads=No
         back: the same of swap-ins.
         latency: seconds of each copy.
         standing: bytes in forward, in backward.
-        drag: computations beside copies take 1 + drag times as long.
+        slowdown: computations beside copies take 1 + slowdown times as long.
         recalls: see `Problem`.
     """
     allocates, reads, made = allocates or {}, reads or {}, list(maps)
@@ -54,7 +54,7 @@ def make_problem(forward, backward, maps, budget=AMPLE, allocates=None, reads=No
         for position in range(len(forward), len(forward) + len(backward)))
     trace = Trace('host', calls, steps, tuple(_map(number, *maps[each]) for number, each in enumerate(made)), (), 0.0,
                   0.0, 0.0)
-    costs = Costs(tuple(map(float, (*forward, *backward))), float(out), float(back), float(latency), drag)
+    costs = Costs(tuple(map(float, (*forward, *backward))), float(out), float(back), float(latency), slowdown)
     return Problem(trace, costs, Standing(*standing), budget, 1, recalls=recalls)
 
 
@@ -81,12 +81,12 @@ def run_problem(problem, keep='', again='', begin=None, leaves=None, synchronous
         Verdict.RECOMPUTE if LETTERS[each.id] in again
         else Verdict.KEEP if LETTERS[each.id] in keep or not each.retained else Verdict.SWAP
         for each in problem.trace.maps)
-    course = lay_out(problem, Decision(
+    schedule = lay_out(problem, Decision(
         verdicts, EARLY, {LETTERS.index(each): position for each, position in (leaves or {}).items()}, synchronous,
         shares_chains, mapped))
     swap_ins = tuple(dataclasses.replace(each, start=(begin or {}).get(LETTERS[each.map], each.start))
-                     for each in course.swap_ins)
-    return simulate(problem, dataclasses.replace(course, swap_ins=swap_ins))
+                     for each in schedule.swap_ins)
+    return simulate(problem, dataclasses.replace(schedule, swap_ins=swap_ins))
 
 
 def draw(timeline):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.problem import Decision, Problem, Standing, Starts, Verdict, can_leave, can_recompute
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 
 MIN_BYTES = 5
@@ -13,7 +13,7 @@ BYTES = st.integers(0, 50)
 WORKSPACE = st.integers(0, 15)
 ROOM = st.integers(0, 15) | st.integers(0, 100)
 SECONDS = st.integers(0, 40).map(lambda quarters: quarters / 4)
-#: Factors 1 + drag are powers of two.
+#: Factors 1 + slowdown are powers of two.
 DRAG = st.sampled_from([0.0, 0.0, 1.0, 3.0])
 BANDWIDTH = st.sampled_from([0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0])
 
@@ -73,7 +73,7 @@ def decisions(draw, trace):
 
 @st.composite
 def problems(draw):
-    """A problem and the course of a decision on it, with room above the floor, or a little below it."""
+    """A problem and the schedule of a decision on it, with room above the floor, or a little below it."""
     trace = draw(traces())
     decision = draw(decisions(trace))
     ample = Problem(trace, draw(costs_of(trace)), Standing(draw(BYTES), draw(BYTES)), 10**9, MIN_BYTES,

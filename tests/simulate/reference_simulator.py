@@ -77,17 +77,17 @@ class Clock:
 
 
 class Reference:
-    def __init__(self, problem, course):
-        self.problem, self.course, self.trace = problem, course, problem.trace
+    def __init__(self, problem, schedule):
+        self.problem, self.schedule, self.trace = problem, schedule, problem.trace
         self.clock = Clock()
         self.out, self.back = Server(self.clock), Server(self.clock)
         self.issued, self.stalls, self.near = [], [], []
-        self.swapped = [each for each, verdict in enumerate(course.verdicts) if verdict is Verdict.SWAP]
+        self.swapped = [each for each, verdict in enumerate(schedule.verdicts) if verdict is Verdict.SWAP]
         self.place = {each: At.NEAR if self.trace.maps[each].producer is None else At.UNBORN for each in self.swapped}
         self.wanted = set()        # of those on their way out: who stays
         self.unnoticed = deque()   # swap-outs, oldest first
         self.coming = {}           # the swap-in of each map that has one
-        self.pending = deque(course.swap_ins)
+        self.pending = deque(schedule.swap_ins)
         self.waits_for = self.work = None
 
     def timeline(self):
@@ -124,7 +124,7 @@ class Reference:
 
     def go_on(self):
         """Works at the speed of this moment, until the work is done or a copy ends; none begins meanwhile."""
-        self.began, self.factor = self.clock.now, 1 + self.problem.costs.drag * self.is_copying()
+        self.began, self.factor = self.clock.now, 1 + self.problem.costs.slowdown * self.is_copying()
         work = self.work
         self.clock.at(self.clock.now + work.seconds * self.factor, 1, lambda: self.done(work))
 
@@ -148,7 +148,7 @@ class Reference:
             yield 0.0  # whatever ends now has ended
             self.notice()
             for map_id in self.first_read(position):
-                while self.course.mapped and self.is_leaving(map_id):
+                while self.schedule.mapped and self.is_leaving(map_id):
                     yield from self.wait(self.unnoticed[0], position, Cause.SWAP_OUT)
                     self.notice(1)
                 if self.place[map_id] is At.FAR:
@@ -159,14 +159,14 @@ class Reference:
                     self.notice()
             yield from self.wait_for_room(position)
             again = float(sum(self.problem.costs.seconds[call]
-                              for call in self.course.chains.calls_at.get(position, ())))
+                              for call in self.schedule.chains.calls_at.get(position, ())))
             self.near.append(self.bytes_at(position))
             number, began = len(self.issued), self.clock.now
             self.issued.append(None)
             yield Work(again + seconds)
             self.issued[number] = Task(Stream.COMPUTE, position, began, self.clock.now, again)
             self.end(position)
-            if self.course.synchronous and position + 1 < self.trace.positions:
+            if self.schedule.synchronous and position + 1 < self.trace.positions:
                 if self.unnoticed:
                     yield from self.wait(self.unnoticed[-1], position + 1, Cause.SWAP_OUT)
                 if self.coming:
@@ -189,10 +189,10 @@ class Reference:
     def end(self, position):
         """What is born with a computation, leaves after it, or had its last use in it."""
         for map_id in self.swapped:
-            row, uses = self.trace.maps[map_id], self.course.chains.uses[map_id]
+            row, uses = self.trace.maps[map_id], self.schedule.chains.uses[map_id]
             if row.producer == position:
                 self.place[map_id] = At.NEAR
-            if self.course.leaves[map_id] == position:
+            if self.schedule.leaves[map_id] == position:
                 copy = Copy(Stream.COPY_OUT, map_id, self.problem.costs.write_seconds(row.nbytes))
                 self.issued.append(copy)
                 self.unnoticed.append(copy)
@@ -205,10 +205,10 @@ class Reference:
     # --- swap-ins -------------------------------------------------------------------------------------------------
 
     def first_read(self, position):
-        return [each for each in self.swapped if self.course.chains.uses[each][:1] == (position,)]
+        return [each for each in self.swapped if self.schedule.chains.uses[each][:1] == (position,)]
 
     def begin_swap_ins(self, position):
-        if not self.course.mapped:
+        if not self.schedule.mapped:
             for map_id in self.first_read(position):
                 if self.is_leaving(map_id):
                     self.want(map_id)
@@ -218,7 +218,7 @@ class Reference:
                 if self.is_leaving(map_id):
                     self.want(map_id)
                 elif self.place[map_id] is At.FAR:
-                    if not self.course.mapped and self.bytes_at(position, map_id) > self.problem.budget_bytes:
+                    if not self.schedule.mapped and self.bytes_at(position, map_id) > self.problem.budget_bytes:
                         return
                     self.swap_in(map_id)
             self.pending.popleft()
@@ -226,12 +226,12 @@ class Reference:
     def want(self, map_id):
         """A map that is leaving: it stays, or it comes back behind its own swap-out, and keeps its memory."""
         self.wanted.add(map_id)
-        if not self.problem.recalls and not self.course.mapped and map_id not in self.coming:
+        if not self.problem.recalls and not self.schedule.mapped and map_id not in self.coming:
             self.swap_in(map_id, next(each for each in self.unnoticed if each.map == map_id))
 
     def swap_in(self, map_id, behind=None):
         copy = Copy(Stream.COPY_IN, map_id, self.problem.costs.read_seconds(self.trace.maps[map_id].nbytes), behind)
-        self.coming[map_id], self.place[map_id] = copy, At.PAGED if self.course.mapped else At.NEAR
+        self.coming[map_id], self.place[map_id] = copy, At.PAGED if self.schedule.mapped else At.NEAR
         self.issued.append(copy)
         self.back.submit(copy)
 
@@ -244,7 +244,7 @@ class Reference:
         while self.unnoticed and self.unnoticed[0].end_seconds is not None and at_most != 0:
             map_id = self.unnoticed.popleft().map
             at_most = None if at_most is None else at_most - 1
-            if self.course.mapped:
+            if self.schedule.mapped:
                 self.place[map_id] = At.FAR
                 if map_id in self.wanted:
                     self.swap_in(map_id)
@@ -261,22 +261,22 @@ class Reference:
         else:
             step = trace.steps[position - start]
             total = self.problem.standing.backward_bytes + step.other_bytes + max(
-                step.peak_bytes, chain_peak_bytes(trace, self.course.chains, position))
+                step.peak_bytes, chain_peak_bytes(trace, self.schedule.chains, position))
         there = {each for each in self.swapped if self.place[each] is At.NEAR} | {also}
-        there |= set() if self.course.mapped else set(self.first_read(position))
+        there |= set() if self.schedule.mapped else set(self.first_read(position))
         return total + sum(row.nbytes for row in trace.maps
                            if (row.id in there if row.id in self.place else self.is_there(row, position)))
 
     def is_there(self, row, position):
         """Whether a map that is not swapped is there."""
-        chains, uses = self.course.chains, self.course.chains.uses[row.id]
+        chains, uses = self.schedule.chains, self.schedule.chains.uses[row.id]
         if row.producer is not None and position <= row.producer:
             return False
         if row.foreign:
             return True
         if not row.retained:
             return position <= max(row.last_forward_use, row.last_alive)
-        if self.course.verdicts[row.id] is Verdict.RECOMPUTE:
+        if self.schedule.verdicts[row.id] is Verdict.RECOMPUTE:
             made = chains.restored[row.id]
             return position <= row.last_forward_use or (bool(uses) and made <= position and (
                 row.held or position <= uses[-1]))
@@ -284,5 +284,5 @@ class Reference:
         return lives_on or position <= uses[-1]
 
 
-def reference(problem, course):
-    return Reference(problem, course).timeline()
+def reference(problem, schedule):
+    return Reference(problem, schedule).timeline()

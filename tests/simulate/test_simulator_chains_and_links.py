@@ -128,7 +128,7 @@ def test_without_a_bandwidth_copies_take_no_time_beside_their_latency(run):
 
 def test_computations_beside_a_copy_take_longer(run):
     # call 1 does 2 of its 3 seconds at half the speed, while a leaves; step 3 all of its 2, while a comes
-    shown = run([1, 3, 1], [2, 1], {'a': (4, 0, 0, [4])}, drag=1.0)
+    shown = run([1, 3, 1], [2, 1], {'a': (4, 0, 0, [4])}, slowdown=1.0)
     assert shown.is_drawn('''
         seconds  0....5....0.
         compute  011111233334
@@ -138,7 +138,7 @@ def test_computations_beside_a_copy_take_longer(run):
 
 
 def test_after_a_wait_for_the_copy_a_computation_has_its_usual_speed(run):
-    shown = run([1, 1], [1, 1], {'a': (4, 0, 0, [3])}, drag=1.0, budget=7, allocates={2: 4})
+    shown = run([1, 1], [1, 1], {'a': (4, 0, 0, [3])}, slowdown=1.0, budget=7, allocates={2: 4})
     assert shown.is_drawn('''
         seconds  0....5....0
         compute  011..2....3
@@ -149,7 +149,7 @@ def test_after_a_wait_for_the_copy_a_computation_has_its_usual_speed(run):
 
 def test_copies_in_both_directions_cost_what_one_does(run):
     # step 3 computes for 1 second at half the speed while b leaves and a comes
-    shown = run([4, 3, 1], [1, 1, 1], {'a': (2, 0, 0, [4]), 'b': (4, 1, 1, [5])}, drag=1.0)
+    shown = run([4, 3, 1], [1, 1, 1], {'a': (2, 0, 0, [4]), 'b': (4, 1, 1, [5])}, slowdown=1.0)
     assert shown.is_drawn('''
         seconds  0....5....0...
         compute  00001111223345
@@ -159,7 +159,7 @@ def test_copies_in_both_directions_cost_what_one_does(run):
 
 def test_calls_that_run_again_are_slower_beside_copies_too(run):
     # step 2 runs call 0 again and computes, 2 seconds at half the speed, while b leaves
-    shown = run([1, 1], [1, 1], {'a': (1, 0, 1, [2]), 'b': (4, 1, 1, [3])}, again='a', drag=1.0)
+    shown = run([1, 1], [1, 1], {'a': (1, 0, 1, [2]), 'b': (4, 1, 1, [3])}, again='a', slowdown=1.0)
     assert shown.is_drawn('''
         seconds  0....5.
         compute  0122223

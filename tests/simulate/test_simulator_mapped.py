@@ -2,7 +2,7 @@
 from literal_iterations import make_problem
 
 from chainer_ooc.problem import Decision, Starts, Verdict
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP
 
@@ -56,6 +56,6 @@ def test_a_mapped_map_that_is_read_while_it_leaves_is_waited_for(run):
 def test_swap_ins_of_mapped_maps_are_no_part_of_what_a_course_needs():
     problem = make_problem([1, 1], [1, 1, 1], {'a': (7, 0, 1, [4]), 'b': (3, 1, 1, [2])}, budget=7)
     decision = Decision((SWAP, KEEP), Starts(ahead=2, checks_memory=False), mapped=True)
-    course = lay_out(problem, decision)
-    assert (list(course.need), course.scheduled_bytes, course.fits(7)) == ([0, 7, 3, 0, 0], 7, True)
-    assert [(each.map, each.start, each.use) for each in course.swap_ins] == [(0, 2, 4)]
+    schedule = lay_out(problem, decision)
+    assert (list(schedule.need), schedule.scheduled_bytes, schedule.fits(7)) == ([0, 7, 3, 0, 0], 7, True)
+    assert [(each.map, each.start, each.use) for each in schedule.swap_ins] == [(0, 2, 4)]

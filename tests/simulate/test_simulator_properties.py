@@ -1,4 +1,4 @@
-"""What holds for the timelines of all courses, and that a second simulator finds the same ones."""
+"""What holds for the timelines of all schedules, and that a second simulator finds the same ones."""
 import dataclasses
 import itertools
 
@@ -16,18 +16,18 @@ def of(timeline, stream):
     return [task for task in timeline.tasks if task.stream is stream]
 
 
-def computing_seconds(problem, course):
+def computing_seconds(problem, schedule):
     """What each position computes, with what runs again before it."""
     seconds = problem.costs.seconds
-    return [each + sum(seconds[call] for call in course.chains.calls_at.get(position, ()))
+    return [each + sum(seconds[call] for call in schedule.chains.calls_at.get(position, ()))
             for position, each in enumerate(seconds)]
 
 
 @settings(max_examples=300, report_multiple_bugs=False)
 @given(problems())
 def test_a_simulator_written_from_the_rules_alone_gives_the_same_timeline(given):
-    problem, course = given
-    found, expected = simulate(problem, course), reference(problem, course)
+    problem, schedule = given
+    found, expected = simulate(problem, schedule), reference(problem, schedule)
     assert found.tasks == expected.tasks
     assert (found.stalls, found.near_bytes) == (expected.stalls, expected.near_bytes)
     assert (found.seconds, found.peak_bytes) == (expected.seconds, expected.peak_bytes)
@@ -45,17 +45,17 @@ def test_a_stream_does_one_thing_at_a_time_in_the_order_of_issue(given):
 
 @given(problems())
 def test_tasks_are_exactly_the_work(given):
-    problem, course = given
-    timeline = simulate(problem, course)
+    problem, schedule = given
+    timeline = simulate(problem, schedule)
     computations, maps = of(timeline, Stream.COMPUTE), problem.trace.maps
     assert [task.subject for task in computations] == list(range(problem.trace.positions))
-    for task, seconds in zip(computations, computing_seconds(problem, course), strict=True):
-        assert seconds <= task.end_seconds - task.start_seconds <= seconds * (1 + problem.costs.drag)
-    swapped = [each for each, verdict in enumerate(course.verdicts) if verdict is Verdict.SWAP]
+    for task, seconds in zip(computations, computing_seconds(problem, schedule), strict=True):
+        assert seconds <= task.end_seconds - task.start_seconds <= seconds * (1 + problem.costs.slowdown)
+    swapped = [each for each, verdict in enumerate(schedule.verdicts) if verdict is Verdict.SWAP]
     assert sorted(task.subject for task in of(timeline, Stream.COPY_OUT)) == swapped
     came = [task.subject for task in of(timeline, Stream.COPY_IN)]
     assert len(set(came)) == len(came)
-    assert set(came) <= {each for each in swapped if course.chains.uses[each]}
+    assert set(came) <= {each for each in swapped if schedule.chains.uses[each]}
     assert all(task.end_seconds - task.start_seconds == problem.costs.write_seconds(maps[task.subject].nbytes)
                for task in of(timeline, Stream.COPY_OUT))
     assert all(task.end_seconds - task.start_seconds == problem.costs.read_seconds(maps[task.subject].nbytes)
@@ -64,13 +64,13 @@ def test_tasks_are_exactly_the_work(given):
 
 @given(problems())
 def test_computations_take_longer_beside_copies_and_not_elsewhere(given):
-    problem, course = given
-    timeline, drag = simulate(problem, course), problem.costs.drag
-    for task, alone in zip(of(timeline, Stream.COMPUTE), computing_seconds(problem, course), strict=True):
+    problem, schedule = given
+    timeline, slowdown = simulate(problem, schedule), problem.costs.slowdown
+    for task, alone in zip(of(timeline, Stream.COMPUTE), computing_seconds(problem, schedule), strict=True):
         copying = _union_seconds([
             (max(task.start_seconds, copy.start_seconds), min(task.end_seconds, copy.end_seconds))
             for copy in (*of(timeline, Stream.COPY_OUT), *of(timeline, Stream.COPY_IN))])
-        assert task.end_seconds - task.start_seconds == alone + copying * drag / (1 + drag)
+        assert task.end_seconds - task.start_seconds == alone + copying * slowdown / (1 + slowdown)
 
 
 def _union_seconds(spans):
@@ -83,8 +83,8 @@ def _union_seconds(spans):
 
 @given(problems())
 def test_the_time_is_that_of_all_computations_and_all_stalls(given):
-    problem, course = given
-    timeline = simulate(problem, course)
+    problem, schedule = given
+    timeline = simulate(problem, schedule)
     computed = sum(task.end_seconds - task.start_seconds for task in of(timeline, Stream.COMPUTE))
     assert timeline.seconds == computed + timeline.stall_seconds
     assert timeline.seconds == max((task.end_seconds for task in of(timeline, Stream.COMPUTE)), default=0.0)
@@ -97,28 +97,29 @@ def test_the_time_is_that_of_all_computations_and_all_stalls(given):
 
 @given(problems())
 def test_a_map_leaves_after_its_call_comes_after_it_left_and_is_there_before_it_is_read(given):
-    problem, course = given
-    timeline = simulate(problem, course)
+    problem, schedule = given
+    timeline = simulate(problem, schedule)
     computations = of(timeline, Stream.COMPUTE)
     left = {task.subject: task for task in of(timeline, Stream.COPY_OUT)}
     for map_id, task in left.items():
-        assert task.start_seconds >= computations[course.leaves[map_id]].end_seconds
+        assert task.start_seconds >= computations[schedule.leaves[map_id]].end_seconds
     for task in of(timeline, Stream.COPY_IN):
         assert task.start_seconds >= left[task.subject].end_seconds
-        assert task.end_seconds <= computations[course.chains.uses[task.subject][0]].start_seconds
-    due, edges = {each.map: each.start for each in course.swap_ins}, [0.0, *(each.end_seconds for each in computations)]
+        assert task.end_seconds <= computations[schedule.chains.uses[task.subject][0]].start_seconds
+    due = {each.map: each.start for each in schedule.swap_ins}
+    edges = [0.0, *(each.end_seconds for each in computations)]
     assert all(task.start_seconds >= edges[due[task.subject]] for task in of(timeline, Stream.COPY_IN))
 
 
 @given(problems())
 def test_near_memory_never_exceeds_the_budget_if_the_course_fits(given):
-    problem, course = given
-    timeline = simulate(problem, course)
-    if course.fits(problem.budget_bytes):
+    problem, schedule = given
+    timeline = simulate(problem, schedule)
+    if schedule.fits(problem.budget_bytes):
         assert max(timeline.near_bytes, default=0) <= problem.budget_bytes
         assert timeline.fits
-    assert timeline.peak_bytes == max(timeline.near_bytes, default=0) >= course.floor_bytes
-    assert all(near >= need for near, need in zip(timeline.near_bytes, course.need.tolist(), strict=True))
+    assert timeline.peak_bytes == max(timeline.near_bytes, default=0) >= schedule.floor_bytes
+    assert all(near >= need for near, need in zip(timeline.near_bytes, schedule.need.tolist(), strict=True))
 
 
 @given(problems())
@@ -130,9 +131,9 @@ def test_ten_runs_give_one_timeline_and_its_figures_are_those_of_a_run_without_a
 
 @given(problems())
 def test_no_time_is_below_what_each_stream_has_to_do(given):
-    problem, course = given
-    timeline = simulate(problem, course)
-    bounds, out_seconds = [sum(computing_seconds(problem, course))], {}
+    problem, schedule = given
+    timeline = simulate(problem, schedule)
+    bounds, out_seconds = [sum(computing_seconds(problem, schedule))], {}
     total = 0.0
     for task in of(timeline, Stream.COPY_OUT):
         total += task.end_seconds - task.start_seconds
@@ -146,12 +147,12 @@ def test_no_time_is_below_what_each_stream_has_to_do(given):
 
 @given(problems())
 def test_twice_the_times_are_twice_the_timeline(given):
-    problem, course = given
+    problem, schedule = given
     costs = problem.costs
     slower = dataclasses.replace(
         costs, seconds=tuple(2 * each for each in costs.seconds), latency_seconds=2 * costs.latency_seconds,
         write_bytes_per_second=costs.write_bytes_per_second / 2, read_bytes_per_second=costs.read_bytes_per_second / 2)
-    once, twice = simulate(problem, course), simulate(dataclasses.replace(problem, costs=slower), course)
+    once, twice = simulate(problem, schedule), simulate(dataclasses.replace(problem, costs=slower), schedule)
     assert twice.seconds == 2 * once.seconds
     assert twice.near_bytes == once.near_bytes
     assert twice.tasks == tuple(dataclasses.replace(
@@ -162,27 +163,27 @@ def test_twice_the_times_are_twice_the_timeline(given):
 
 @given(problems())
 def test_copies_that_take_no_time_are_never_waited_for(given):
-    problem, course = given
+    problem, schedule = given
     instant = dataclasses.replace(
         problem.costs, write_bytes_per_second=0.0, read_bytes_per_second=0.0, latency_seconds=0.0)
-    timeline = simulate(dataclasses.replace(problem, costs=instant), course)
+    timeline = simulate(dataclasses.replace(problem, costs=instant), schedule)
     assert timeline.stalls == ()
-    assert timeline.seconds == sum(computing_seconds(problem, course))
+    assert timeline.seconds == sum(computing_seconds(problem, schedule))
 
 
 @given(problems())
 def test_without_a_limit_nothing_waits_for_memory_and_only_synchronous_or_mapped_copies_out_are_waited_for(given):
-    problem, course = given
-    timeline = simulate(dataclasses.replace(problem, budget_bytes=10**9), course)
+    problem, schedule = given
+    timeline = simulate(dataclasses.replace(problem, budget_bytes=10**9), schedule)
     causes = {stall.cause for stall in timeline.stalls}
-    assert causes <= ({Cause.SWAP_IN, Cause.SWAP_OUT} if course.synchronous or course.mapped else {Cause.SWAP_IN})
+    assert causes <= ({Cause.SWAP_IN, Cause.SWAP_OUT} if schedule.synchronous or schedule.mapped else {Cause.SWAP_IN})
 
 
 @given(problems_of_one_map())
 def test_a_faster_way_in_never_slows_an_iteration_of_one_map(given):
-    problem, course = given
+    problem, schedule = given
     seconds = [simulate(dataclasses.replace(problem, costs=dataclasses.replace(
-        problem.costs, read_bytes_per_second=bandwidth)), course).seconds for bandwidth in (1.0, 2.0, 4.0, 64.0, 0.0)]
+        problem.costs, read_bytes_per_second=bandwidth)), schedule).seconds for bandwidth in (1.0, 2.0, 4.0, 64.0, 0.0)]
     assert seconds == sorted(seconds, reverse=True)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
-from chainer_ooc.backends.cuda.budget import Budget
+from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.backends.cuda.owner import Guest, Owner
 from support.chaos.memory import POISON
 from support.fake_driver import FakeDriver, Range
@@ -88,7 +88,7 @@ def outside(cupy):
 
 def budget(cupy):
     """A budget whose memory is the host's."""
-    return Budget(HostAllocator(), HostCalls(cupy))
+    return AllocatorBudget(HostAllocator(), HostCalls(cupy))
 
 
 class Device(FakeDriver):

@@ -32,7 +32,7 @@ import weakref
 import numpy as np
 
 from chainer_ooc.backends.cuda.driver import DeviceFacts
-from chainer_ooc.backends.host.block import Block
+from chainer_ooc.backends.host.block import HeapBlock
 from support.chaos.memory import POISON, poisoned
 
 STRAYING = (0.0, 0.3, 0.9)
@@ -276,7 +276,7 @@ class FakeDriver:
         if sum(found.nbytes for found in self._pinned.values()) + nbytes > self.pinned_bytes:
             self.pageable = True
             raise RuntimeError('cudaErrorMemoryAllocation: out of memory')
-        memory = np.ndarray(nbytes, np.uint8, buffer=Block(-1, nbytes))
+        memory = np.ndarray(nbytes, np.uint8, buffer=HeapBlock(-1, nbytes))
         memory.fill(POISON)
         found = Range(memory.ctypes.data, nbytes)
         found.memory = memory
@@ -441,7 +441,7 @@ class FakeBudget:
 
     def __init__(self, driver, allocator):
         self.driver, self.allocator = driver, allocator
-        self.limit_bytes = self.relieve = None
+        self.limit_bytes = self.on_out_of_memory = None
         self.installed = False
         self.trims = []
         self._alone = 0
@@ -450,7 +450,7 @@ class FakeBudget:
         self.installed = True
 
     def close(self):
-        self.installed, self.limit_bytes, self.relieve = False, None, None
+        self.installed, self.limit_bytes, self.on_out_of_memory = False, None, None
 
     def used_bytes(self):
         return self.driver.near_bytes - self.driver.free_bytes()
@@ -482,7 +482,7 @@ class FakeBudget:
 
     def check_room(self, nbytes):
         while self.installed and nbytes > self.free_bytes():
-            if self._alone or self.relieve is None or not self.relieve(nbytes - self.free_bytes()):
+            if self._alone or self.on_out_of_memory is None or not self.on_out_of_memory(nbytes - self.free_bytes()):
                 raise MemoryError(f'no {nbytes} bytes within the limit of {self.limit_bytes}')
 
 

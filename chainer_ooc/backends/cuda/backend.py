@@ -75,7 +75,7 @@ class CudaBackend(OwnedBackend):
     def meter(self) -> Meter:
         return self._budget.meter()
 
-    def moment(self) -> Event:
+    def timestamp(self) -> Event:
         return self._driver.record(self._driver.compute(), timed=True)
 
     def seconds_between(self, start: Event, end: Event) -> float:
@@ -85,9 +85,9 @@ class CudaBackend(OwnedBackend):
     def preparations(self) -> int:
         return self._driver.preparations()
 
-    def limit(self, nbytes: int | None, relieve: Callable[[int], bool]) -> None:
+    def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         self._share_budget(nbytes)
-        self._budget.relieve = relieve
+        self._budget.on_out_of_memory = on_out_of_memory
         self._look_at_room()
 
     def allocate(self, nbytes: int) -> ByteArray:

@@ -5,7 +5,7 @@ cached went back to the driver, others are asked to make some, and the request i
 
     request -> allocator: cached, or new from the driver within the limit, or after giving its cache back
       no room -> what CuPy's default pool has cached goes back too
-        no room -> relieve(missing bytes): waits for a swap-out, or evicts      <- again while it returns True
+        no room -> on_out_of_memory(missing bytes): waits for a swap-out, or evicts      <- again while it returns True
           no room -> the garbage collector, once                                (plain CuPy's last resort as well)
             no room -> MemoryError with the figures and the next step
 
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory, NoPoolError
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoPoolError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
@@ -42,18 +42,18 @@ from chainer_ooc.quantities import format_bytes
 _LOG = logging.getLogger('chainer_ooc')
 
 #: Makes room for so many bytes: waits for swap-outs or evicts, and returns whether it freed something.
-Relieve = Callable[[int], bool]
+OnOutOfMemory = Callable[[int], bool]
 
 
-class Block(Owner):
+class LimitedBlock(Owner):
     """Owns memory on behalf of the arrays that show it; `nbytes` is what they asked for."""
 
     __slots__ = ('_budget', '_memory', '_size_bytes', 'ledgers')
 
-    def __init__(self, memory: Memory, nbytes: int, device_id: int, ledgers: tuple[Ledger, ...],
-                 budget: Budget) -> None:
+    def __init__(self, memory: DeviceMemory, nbytes: int, device_id: int, ledgers: tuple[Ledger, ...],
+                 budget: AllocatorBudget) -> None:
         super().__init__(memory.ptr, nbytes, device_id)
-        self._memory: Memory | None = memory
+        self._memory: DeviceMemory | None = memory
         self._size_bytes, self.ledgers, self._budget = memory.size, ledgers, budget
 
     def __del__(self) -> None:
@@ -65,7 +65,7 @@ class Block(Owner):
             self._budget.close_if_empty()
 
 
-class Budget:
+class AllocatorBudget:
     """Stands before an allocator; `cupy.cuda.set_allocator` takes it.
 
     Args:
@@ -78,12 +78,12 @@ class Budget:
         ledgers: what counts the memory that is given here, in sizes as the allocator rounds them.
     """
 
-    def __init__(self, allocator: Allocator, calls: Calls, others: Callable[[], list[Budget]] = list) -> None:
+    def __init__(self, allocator: Allocator, calls: Calls, others: Callable[[], list[AllocatorBudget]] = list) -> None:
         self.closed = False
         self.ledgers = Ledgers()
         self._allocator, self._calls, self._others = allocator, calls, others
         self._limit_bytes: int | None = None
-        self._relieve: dict[int, Relieve] = {}  # by thread
+        self._on_out_of_memory: dict[int, OnOutOfMemory] = {}  # by thread
         self._thread = _Thread()
         self._before: CupyAllocator | None = None
         self._giving_back = threading.Lock()  # a finalizer must not give back in the midst of giving back
@@ -99,7 +99,7 @@ class Budget:
 
         Raises:
             MemoryError: there is no room, and nobody who makes some. The message has the figures.
-            InfeasibleBudgetError: from `relieve`.
+            InfeasibleBudgetError: from `on_out_of_memory`.
 
         If this fails: live memory is as it was, but for what was evicted.
         """
@@ -108,7 +108,7 @@ class Budget:
         memory = self._take(nbytes)
         ledgers = self.ledgers.add(memory.size)
         return self._calls.pointer(
-            memory.ptr, nbytes, Block(memory, nbytes, self._calls.device_id, ledgers, self))
+            memory.ptr, nbytes, LimitedBlock(memory, nbytes, self._calls.device_id, ledgers, self))
 
     @property
     def name(self) -> str:
@@ -129,16 +129,16 @@ class Budget:
             self.trim(max(0, share_bytes - self.used_bytes()))
 
     @property
-    def relieve(self) -> Relieve | None:
+    def on_out_of_memory(self) -> OnOutOfMemory | None:
         """Who makes room for the calling thread, as it has said: each thread that trains evicts its own."""
-        return self._relieve.get(threading.get_ident())
+        return self._on_out_of_memory.get(threading.get_ident())
 
-    @relieve.setter
-    def relieve(self, relieve: Relieve | None) -> None:
-        if relieve is None:
-            self._relieve.pop(threading.get_ident(), None)
+    @on_out_of_memory.setter
+    def on_out_of_memory(self, on_out_of_memory: OnOutOfMemory | None) -> None:
+        if on_out_of_memory is None:
+            self._on_out_of_memory.pop(threading.get_ident(), None)
         else:
-            self._relieve[threading.get_ident()] = relieve
+            self._on_out_of_memory[threading.get_ident()] = on_out_of_memory
 
     @contextlib.contextmanager
     def no_relief(self) -> Iterator[None]:
@@ -219,7 +219,7 @@ class Budget:
         self._before = None
 
     @contextlib.contextmanager
-    def installed(self) -> Iterator[Budget]:
+    def installed(self) -> Iterator[AllocatorBudget]:
         """Installs it meanwhile, and restores whatever happens."""
         self.install()
         try:
@@ -234,7 +234,7 @@ class Budget:
         """
         self.uninstall()
         self._limit_bytes = self._allocator.limit_bytes = None
-        self._relieve.clear()
+        self._on_out_of_memory.clear()
         self.ledgers.stop_all()
         self.closed = True
         with self._giving_back:
@@ -251,14 +251,14 @@ class Budget:
             finally:
                 self._giving_back.release()
 
-    def _take(self, nbytes: int) -> Memory:
+    def _take(self, nbytes: int) -> DeviceMemory:
         memory = self._try(nbytes)
         if memory is None:
             self._calls.trim_outside()
             self._share_limit()
             memory = self._try(nbytes)
         may_ask = self._may_ask()
-        while memory is None and may_ask and self._relieved(nbytes):
+        while memory is None and may_ask and self._has_made_room(nbytes):
             memory = self._try(nbytes)
         if memory is None and not self._thread.alone:
             gc.collect()
@@ -267,20 +267,20 @@ class Budget:
             raise self._no_room(nbytes)
         return memory
 
-    def _try(self, nbytes: int) -> Memory | None:
+    def _try(self, nbytes: int) -> DeviceMemory | None:
         try:
             return self._allocator.malloc(nbytes)
         except MemoryError:
             return None
 
     def _may_ask(self) -> bool:
-        return self.relieve is not None and not self._thread.alone
+        return self.on_out_of_memory is not None and not self._thread.alone
 
-    def _relieved(self, nbytes: int) -> bool:
-        relieve = self.relieve
-        assert relieve is not None
+    def _has_made_room(self, nbytes: int) -> bool:
+        on_out_of_memory = self.on_out_of_memory
+        assert on_out_of_memory is not None
         with self.no_relief():
-            return relieve(self._missing_bytes(nbytes))
+            return on_out_of_memory(self._missing_bytes(nbytes))
 
     def _missing_bytes(self, nbytes: int) -> int:
         """By how much the limit would be passed; all of it where the device refuses, which does not say."""
@@ -321,10 +321,10 @@ class _Thread(threading.local):
     alone = False
 
 
-_budgets: dict[str, Budget] = {}
+_budgets: dict[str, AllocatorBudget] = {}
 
 
-def budget_of(name: str) -> Budget:
+def budget_of(name: str) -> AllocatorBudget:
     """Returns this process's budget before the allocator of that name, made at the first call.
 
     Where the device has no pool of the driver's for 'async', the default, that of 'pool' is given after a warning.
@@ -341,7 +341,7 @@ def budget_of(name: str) -> Budget:
         except NoPoolError as error:
             _LOG.warning("%s; chainer.config.ooc_allocator 'pool' is used", error)
             return budget_of('pool')
-        _budgets[name] = Budget(allocator, calls, lambda: [*_budgets.values()])
+        _budgets[name] = AllocatorBudget(allocator, calls, lambda: [*_budgets.values()])
     return _budgets[name]
 
 

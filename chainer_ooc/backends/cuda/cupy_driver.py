@@ -86,7 +86,7 @@ class CupyDriver:
         stream.synchronize()
 
     def record(self, stream: Stream, timed: bool = False) -> Event:
-        # block: whoever waits sleeps, and leaves his core to those who load data.
+        # block: whoever waits sleeps, and leaves the core to threads that load data.
         event = cupy.cuda.Event(block=True, disable_timing=not timed)
         stream.record(event)
         return event

@@ -49,7 +49,7 @@ class MemoryBudget(Protocol):
     """The allocator of all near memory, with its limit; see ``budget.Budget``."""
 
     limit_bytes: int | None
-    relieve: Callable[[int], bool] | None
+    on_out_of_memory: Callable[[int], bool] | None
 
     def install(self) -> None:
         """Has all arrays come from here."""
@@ -70,7 +70,7 @@ class MemoryBudget(Protocol):
         """Gives back to the device what is kept for later blocks, beyond so many bytes."""
 
     def no_relief(self) -> contextlib.AbstractContextManager[None]:
-        """Has allocations fail at once meanwhile instead of calling `relieve`."""
+        """Has allocations fail at once meanwhile instead of calling `on_out_of_memory`."""
 
     def meter(self) -> Meter:
         """Counts allocations."""

@@ -4,7 +4,7 @@ The first passes are thrown away: they pin the blocks, and a link that was idle 
 the spill file behind pinned memory gives is not measured: a plan that counts on pinned memory is wrong about what goes
 to the disk, and the times that are measured while it runs correct it.
 
-Computations run as fast beside copies as without them: the copies have engines of their own (drag 0). Kernels that are
+Computations run as fast beside copies as without them: the copies have engines of their own. Kernels that are
 bound by memory lose what the copies take of its bandwidth, a few per cent on today's cards.
 """
 

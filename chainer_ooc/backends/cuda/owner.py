@@ -33,7 +33,7 @@ class Owner:
 
 
 class Guest(Owner):
-    """Stands for memory that is somebody else's, and tells him when nothing refers to it through this any more.
+    """Stands for memory that is somebody else's, who is told when nothing refers to it through this any more.
 
     Args:
         pointer, nbytes, device_id: as for `Owner`.

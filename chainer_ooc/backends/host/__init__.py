@@ -2,7 +2,7 @@
 
     backend.py                what execution asks for; hands it to the others
     arrays.py                 NumPy's arrays, and the memory under them
-    block.py, kept_blocks.py  near memory of swap-ins, kept for the next ones of the same size
+    block.py, block_pool.py  near memory of swap-ins, kept for the next ones of the same size
     heap.py                   how glibc keeps what is freed
     meter.py                  what computations allocate
     limits.py, groups.py      what the process can still get: of the system, of a container

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.host.block import Block
+from chainer_ooc.backends.host.block import HeapBlock
 from chainer_ooc.backends.layout import Layout
 from chainer_ooc.backends.spill.mapping import Mapping
 
@@ -31,7 +31,7 @@ def root_of(array: Any) -> Array | None:
     base = array.base
     while type(base) is np.ndarray:
         array, base = base, base.base
-    owns = array.flags.owndata if base is None else type(base) in (Block, Mapping)
+    owns = array.flags.owndata if base is None else type(base) in (HeapBlock, Mapping)
     if not owns or not array.nbytes or array.dtype.hasobject:
         return None
     return array  # type: ignore[no-any-return]

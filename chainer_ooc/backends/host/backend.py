@@ -17,9 +17,9 @@ import numpy as np
 
 from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
 from chainer_ooc.backends.host import block, headroom, heap, limits, measure
+from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.backends.host.guard import Guard
 from chainer_ooc.backends.host.headroom import Headroom
-from chainer_ooc.backends.host.kept_blocks import KeptBlocks
 from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.backends.owned import OwnedBackend, OwnedCopy, close_in_children
 from chainer_ooc.backends.spill import filesystem
@@ -61,7 +61,7 @@ class HostBackend(OwnedBackend):
         self._store = SpillStore(functools.partial(SpillFile, spill_dir, self._headroom.dirty_bytes),
                                  'chainer_ooc-swap', self._write, self._read)
         self._file = self._store.open()
-        self._blocks = KeptBlocks()
+        self._blocks = BlockPool()
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory(mapped_bytes)

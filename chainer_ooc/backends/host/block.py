@@ -27,11 +27,11 @@ LEAST_MAPPED_BYTES = 1 << 18
 _HUGE_PAGE_BYTES = 2 << 20
 
 
-class Block(mmap.mmap):
+class HeapBlock(mmap.mmap):
     """A mapping that owns a block of near memory; `arrays.root_of` knows it by its type."""
 
 
-def make(nbytes: int) -> Block:
+def make(nbytes: int) -> HeapBlock:
     """Maps `nbytes` of near memory.
 
     Raises:
@@ -40,7 +40,7 @@ def make(nbytes: int) -> Block:
     whole_bytes = nbytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
     mapped_bytes = nbytes if whole_bytes in (0, nbytes) else whole_bytes + _HUGE_PAGE_BYTES
     try:
-        block = Block(-1, mapped_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        block = HeapBlock(-1, mapped_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if mapped_bytes != nbytes:
             block.resize(nbytes)
     except OSError as error:
@@ -64,7 +64,7 @@ def is_available(nbytes: int) -> bool:
     return True
 
 
-def _ask_for_huge_pages(block: Block, nbytes: int) -> None:
+def _ask_for_huge_pages(block: HeapBlock, nbytes: int) -> None:
     try:
         block.madvise(mmap.MADV_HUGEPAGE, 0, nbytes)
     except OSError:  # a kernel built without them

@@ -1,7 +1,7 @@
 """How fast the spill file is and what its use costs computations, measured through the very path that swaps take.
 
 The first pass is thrown away: it writes fresh pages of the file and reads into a new block, while training uses the
-same extents again and again, and the same blocks as far as the budget has room to keep them (`kept_blocks`). What is
+same extents again and again, and the same blocks as far as the budget has room to keep them (`block_pool`). What is
 measured is therefore the page cache, which training uses as well as long as the file fits it; a set of maps that is
 much larger than the machine's memory runs at the speed of the disk, which a short measurement cannot show.
 
@@ -48,7 +48,7 @@ def bandwidth(backend: Backend, sample_bytes: int = SAMPLE_BYTES) -> Bandwidth:
         write_bytes_per_second=sample_bytes / statistics.median(write for write, _ in passes),
         read_bytes_per_second=sample_bytes / statistics.median(read for _, read in passes),
         latency_seconds=statistics.median(latency_seconds(backend, tiny) for _ in range(_PASSES)),
-        drag=_drag(backend, sample))
+        slowdown=_slowdown(backend, sample))
 
 
 def _round_trip(backend: Backend, sample: ByteArray) -> tuple[float, float]:
@@ -137,13 +137,13 @@ class _Copying:
             self._backend.release(copy)
 
 
-def _drag(backend: Backend, sample: ByteArray) -> float:
+def _slowdown(backend: Backend, sample: ByteArray) -> float:
     """By how much longer a computation takes while copies run, as a share of its time."""
     computation = _Computation(backend.has_room(BLAS_BYTES * (os.cpu_count() or 1)))
-    return max(0.0, statistics.median(_drag_once(computation, backend, sample) for _ in range(_PASSES)))
+    return max(0.0, statistics.median(_slowdown_once(computation, backend, sample) for _ in range(_PASSES)))
 
 
-def _drag_once(computation: _Computation, backend: Backend, sample: ByteArray) -> float:
+def _slowdown_once(computation: _Computation, backend: Backend, sample: ByteArray) -> float:
     alone_seconds = computation.seconds(lambda: None)
     copying = _Copying(backend, sample)
     try:

@@ -23,7 +23,7 @@ from typing import Any
 
 from chainer_ooc.backends.spill.extents import Extents
 from chainer_ooc.backends.spill.spill_file import SpillFile
-from chainer_ooc.backends.spill.swap_thread import STACK_BYTES, SwapThread, Task
+from chainer_ooc.backends.spill.swap_thread import STACK_BYTES, CopyTask, SwapThread
 from chainer_ooc.backends.spill.transfer import HostTransfer, Space
 from chainer_ooc.errors import SpillError
 
@@ -105,7 +105,7 @@ class SpillStore:
         """
         self.open()
         asked_bytes = max(self._asked_bytes, self._answered_bytes)  # asked is behind if an interrupt followed submit
-        self._swap_out.submit(Task(space, near, space.swap_out, None))
+        self._swap_out.submit(CopyTask(space, near, space.swap_out, None))
         self._asked_bytes = asked_bytes + space.nbytes
 
     def swap_in(self, space: Space, near: Any) -> HostTransfer:
@@ -118,7 +118,7 @@ class SpillStore:
         space.reads_started += 1  # before the thread can end it
         sought_bytes = max(self._sought_bytes, self._found_bytes)
         try:
-            self._swap_in.submit(Task(space, near, transfer, space.swap_out))
+            self._swap_in.submit(CopyTask(space, near, transfer, space.swap_out))
         except SpillError:
             space.reads_started -= 1
             raise

@@ -30,7 +30,7 @@ DRIVER_STACK_BYTES = 8 << 20
 Copy = Callable[[Space, Any], None]
 
 
-class Task:
+class CopyTask:
     """One copy to make.
 
     Args:
@@ -68,14 +68,14 @@ class SwapThread:
         self._stack_bytes = stack_bytes
         self._copy = copy
         self._ended = ended
-        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[CopyTask | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._may_run = False  # whether a thread runs or, after an interrupt, may still begin
         self._stopped = False
         self._launching = threading.Lock()  # never taken by the main thread, hence never left taken by an interrupt
         self._last = HostTransfer(0)  # ends with the thread
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: CopyTask) -> None:
         """Queues a task; first in, first out.
 
         Raises:
@@ -150,7 +150,7 @@ class SwapThread:
                 return
             self._perform(task)
 
-    def _perform(self, task: Task) -> None:
+    def _perform(self, task: CopyTask) -> None:
         """Makes the copy and reports it. Everything that refers to the array lives in ``_attempt``'s frame."""
         failure = _failure_of(task.after)
         started = time.perf_counter()
@@ -161,7 +161,7 @@ class SwapThread:
         self._ended(task.space)
         task.transfer.end(time.perf_counter() - started, failure)
 
-    def _attempt(self, task: Task) -> SpillError | None:
+    def _attempt(self, task: CopyTask) -> SpillError | None:
         """Returns None, or the failure without its traceback, whose frames would keep the array alive."""
         try:
             self._copy(task.space, task.take())

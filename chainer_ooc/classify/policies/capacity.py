@@ -18,7 +18,7 @@ from collections.abc import Callable
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.problem import EARLY, Decision, Problem, Verdict, changed, everything, from_the_output
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 
 
 def decide(problem: Problem) -> Decision:

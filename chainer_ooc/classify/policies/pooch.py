@@ -123,7 +123,7 @@ def estimated_ratios(problem: Problem, found: Evaluation, maps: Iterable[int]) -
     costs, ratios = problem.costs, {}
     for each in maps:
         nbytes = problem.trace.maps[each].nbytes
-        again_seconds = sum(costs.seconds[call] for call in _calls_for(problem.trace, found.course.verdicts, each))
+        again_seconds = sum(costs.seconds[call] for call in _calls_for(problem.trace, found.schedule.verdicts, each))
         ratios[each] = again_seconds / max(costs.write_seconds(nbytes) + costs.read_seconds(nbytes), 1e-12)
     return ratios
 

@@ -19,7 +19,7 @@ from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cost.analytic import is_convolution
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave, can_recompute, changed
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 
 
 def decide(problem: Problem) -> Decision:

@@ -64,7 +64,7 @@ def search(problem: Problem) -> Search:
     swapped = everything(problem.trace, problem.min_bytes)
     found = Search(problem, Decision(swapped))
     if found.found.fits:
-        timeline = simulate(problem, found.found.course)
+        timeline = simulate(problem, found.found.schedule)
         out_waits, in_waits = unhidden_swap_outs(problem, timeline), unhidden_swap_ins(timeline)
         rest = from_the_output(problem.trace, out_waits - in_waits.keys())
         if len(in_waits) <= TREE_DEPTH:
@@ -81,7 +81,7 @@ def unhidden_swap_outs(problem: Problem, timeline: Timeline) -> set[int]:
     start = problem.trace.backward_start
     ends = [each.end_seconds for each in timeline.tasks if each.stream is Stream.COMPUTE and each.subject < start]
     late = {each.subject for each in timeline.tasks
-            if each.stream is Stream.COPY_OUT and (problem.costs.drag or each.end_seconds > max(ends, default=0.0))}
+            if each.stream is Stream.COPY_OUT and (problem.costs.slowdown or each.end_seconds > max(ends, default=0.0))}
     return late | {each.map for each in timeline.stalls if each.cause is not Cause.SWAP_IN}
 
 

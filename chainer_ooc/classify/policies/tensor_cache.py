@@ -37,7 +37,7 @@ from collections.abc import Iterator
 from chainer_ooc.classify.kinds import is_checkpoint, made_by, segment_starts, steps_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Shared, Starts, Verdict, can_leave, can_recompute
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import FeatureMap, Trace
 
 COST_AWARE, SPEED_CENTRIC, MEMORY_CENTRIC = RECOMPUTATIONS = 'cost-aware', 'speed-centric', 'memory-centric'
@@ -130,11 +130,11 @@ class _Replay:
         return bool(made)
 
     def _lay_out(self) -> None:
-        course = lay_out(self.problem, self.decision())
-        self.need = course.need.copy()
-        self._restored = course.chains.restored
+        schedule = lay_out(self.problem, self.decision())
+        self.need = schedule.need.copy()
+        self._restored = schedule.chains.restored
         end = self.trace.positions
-        self.first_use = [uses[0] if uses else end for uses in course.chains.uses]
+        self.first_use = [uses[0] if uses else end for uses in schedule.chains.uses]
 
     def _shares(self, verdicts: tuple[Verdict, ...]) -> Shared:
         if self.recomputation != COST_AWARE or Verdict.RECOMPUTE not in verdicts:

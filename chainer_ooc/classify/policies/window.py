@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict, everything
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import FeatureMap
 
 

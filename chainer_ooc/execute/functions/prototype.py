@@ -5,8 +5,8 @@ second update of running statistics hits the copy only. The state of NumPy's ran
 are set back for the second run.
 
 What may run again is decided by `prepare`: Chainer's own functions whose attributes are plain values, and those
-of users who say so with the class attribute ``ooc_recompute = True``. False there, on any function, forbids it. Who
-says so is watched, and not believed any more once he was seen to do otherwise.
+of the program whose class attribute ``ooc_recompute`` is True. False there, on any function, forbids it. A class that
+says so is watched, and not believed any more once one of its functions was seen to do otherwise.
 
 Source: torch.utils.checkpoint (random states).
 """

@@ -166,9 +166,9 @@ class Following:
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
-    def is_forgettable(self, map_id: int) -> bool:
+    def is_discardable(self, map_id: int) -> bool:
         """Whether the plan gives a map up and has it made again."""
-        return (map_id in self.orders.forgettable and self.graph is not None
+        return (map_id in self.orders.discardable and self.graph is not None
                 and not self.graph.trace.maps[map_id].reused)
 
     def freed_after(self, position: int) -> list[tuple[int, bool]]:

@@ -18,11 +18,11 @@ class Orders:
     Attributes:
         plan: the plan itself, or None.
         leave_after: maps to swap out after a call or step.
-        forget_after: maps to give up after a call, since they will be made again; or, where only chains read them,
+        discard_after: maps to give up after a call, since they will be made again; or, where only chains read them,
             to leave to themselves.
         free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
         recipes: calls that may run again.
-        forgettable: the maps of `forget_after`.
+        discardable: the maps of `discard_after`.
         swap_ins: in order.
         synchronous: copies are waited for at the end of each call and step.
         mapped: what was swapped out is read where it is.
@@ -32,11 +32,11 @@ class Orders:
 
     plan: Plan | None = None
     leave_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    forget_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    discard_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
     free_after: Mapping[int, Sequence[tuple[int, bool]]] = field(default_factory=dict)
     swap_ins: tuple[SwapIn, ...] = ()
     recipes: frozenset[int] = frozenset()
-    forgettable: frozenset[int] = frozenset()
+    discardable: frozenset[int] = frozenset()
     synchronous: bool = False
     mapped: bool = False
     shares_chains: Shared = True
@@ -49,17 +49,17 @@ NO_ORDERS = Orders()
 def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
     """Sorts a plan by position."""
     leave_after: dict[int, list[int]] = {}
-    forget_after: dict[int, list[int]] = {}
+    discard_after: dict[int, list[int]] = {}
     free_after: dict[int, list[tuple[int, bool]]] = {}
     for each, verdict in zip(trace.maps, plan.verdicts, strict=True):
         if verdict is Verdict.SWAP:
             leave_after.setdefault(plan.leaves[each.id], []).append(each.id)
         elif each.producer in plan.chains.calls and (verdict is Verdict.RECOMPUTE or not each.retained):
-            forget_after.setdefault(plan.leaves[each.id], []).append(each.id)
+            discard_after.setdefault(plan.leaves[each.id], []).append(each.id)
         uses = plan.chains.uses[each.id]
         if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
             may_lose = verdict is Verdict.KEEP and not each.reused
             free_after.setdefault(uses[-1], []).append((each.id, may_lose))
-    return Orders(plan, leave_after, forget_after, free_after, plan.swap_ins, plan.chains.calls,
-                  frozenset(each for maps in forget_after.values() for each in maps), plan.synchronous, plan.mapped,
+    return Orders(plan, leave_after, discard_after, free_after, plan.swap_ins, plan.chains.calls,
+                  frozenset(each for maps in discard_after.values() for each in maps), plan.synchronous, plan.mapped,
                   plan.chains.shared, plan.chains.uses)

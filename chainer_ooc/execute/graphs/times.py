@@ -107,22 +107,22 @@ def _costs_of(timings: list[Timing], before: Costs) -> Costs:
     between = statistics.median(
         max(0.0, each.total_seconds - each.waited_seconds - each.recomputed_seconds - sum(each.seconds))
         for each in timings) / positions
-    alone = statistics.median(_share_alone(each, before.drag) for each in timings)
+    alone = statistics.median(_share_alone(each, before.slowdown) for each in timings)
     return Costs(
         tuple(alone * statistics.median(column) + between
               for column in zip(*(each.seconds for each in timings), strict=True)),
         _speed([(each.written_bytes, each.write_seconds) for each in timings], before.write_bytes_per_second),
         _speed([(each.read_bytes, each.read_seconds) for each in timings], before.read_bytes_per_second),
-        before.latency_seconds, before.drag)
+        before.latency_seconds, before.slowdown)
 
 
-def _share_alone(timing: Timing, drag: float) -> float:
+def _share_alone(timing: Timing, slowdown: float) -> float:
     """What the computations would have taken without copies beside them, as a share of what they took."""
     computed_seconds = sum(timing.seconds) + timing.recomputed_seconds
     if not computed_seconds:
         return 1.0
     copying_seconds = max(0.0, timing.write_seconds + timing.read_seconds - timing.waited_seconds)
-    return 1 - min(copying_seconds / computed_seconds, 1.0) * drag / (1 + drag)
+    return 1 - min(copying_seconds / computed_seconds, 1.0) * slowdown / (1 + slowdown)
 
 
 def _speed(copies: list[tuple[int, float]], before: float) -> float:

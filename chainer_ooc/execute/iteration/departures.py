@@ -49,7 +49,7 @@ class Departures:
     def after_call(self, call: Call) -> None:
         """Lets go of what the plan says; without one, of what was retained and is not needed by the next call."""
         orders, maps = self._following.orders, self._register.recorder.maps
-        for map_id in (*orders.forget_after.get(call.index, ()), *orders.leave_after.get(call.index, ())):
+        for map_id in (*orders.discard_after.get(call.index, ()), *orders.leave_after.get(call.index, ())):
             # What is hidden does not go before the next call: F.dropout looks at the mask once more.
             (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
         if self._following.graph is None and self._settings.policy != 'keep':
@@ -64,7 +64,7 @@ class Departures:
         """Says of a call's own maps that the plan gives up how they are made again."""
         for product in recipe.products:
             storage = product.storage()
-            if (storage is not None and storage.recipe is None and self._following.is_forgettable(storage.map)
+            if (storage is not None and storage.recipe is None and self._following.is_discardable(storage.map)
                     and self._register.recorder.maps[storage.map].producer == position):
                 storage.remember(recipe)
                 storage.watch()
@@ -92,7 +92,7 @@ class Departures:
         Raises:
             SpillError: it could not be copied.
         """
-        if storage is None or (storage.recipe is not None and storage.give_up()):
+        if storage is None or (storage.recipe is not None and storage.discard()):
             return True
         if not storage.is_retained() or storage.memory.swap_out(storage):
             return True

@@ -121,7 +121,7 @@ class Iteration(Quietly):
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend)))
-        self._memory.backend.limit(self.budget_bytes, self._relieve)
+        self._memory.backend.limit(self.budget_bytes, self._on_out_of_memory)
 
     def _enter(self, tally: Tally) -> None:
         self._orders = orders = self.following.orders
@@ -350,12 +350,12 @@ class Iteration(Quietly):
     def leave(self) -> Span:
         """The graph is followed no more; gives now, as when something began and ended that was not timed."""
         self.following.leave()
-        return (now := self._memory.backend.moment()), now
+        return (now := self._memory.backend.timestamp()), now
 
-    def _relieve(self, nbytes: int) -> bool:
+    def _on_out_of_memory(self, nbytes: int) -> bool:
         with LOCK:
             self.speak()
-            return self._memory.relieve(nbytes)
+            return self._memory.on_out_of_memory(nbytes)
 
     # --- shared ----------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class Writes:
         self._given: Sequence[_Before] = ()
         self._shown: Sequence[_Before] = ()  # for the step that comes
         self._seen: Sequence[_Before] = ()  # for the last one: hooks may run after it
-        self._watched: Sequence[int | None] = ()  # checksums: given to who says that he writes to nothing
+        self._watched: Sequence[int | None] = ()  # checksums: given to who says that it writes to nothing
         self._left: weakref.WeakKeyDictionary[Storage, int | None] | None = None  # by steps of this backward pass
 
     def begin_backward(self) -> None:

@@ -98,7 +98,7 @@ class Budget(Account, abc.ABC):
         self.limit_kept(nbytes)
         return has_room or self.fits(nbytes)
 
-    def relieve(self, nbytes: int) -> bool:
+    def on_out_of_memory(self, nbytes: int) -> bool:
         """What a device calls when an allocation does not fit, see `Backend.limit`."""
         with LOCK, self.tally.stalled():
             if self.spare_at_most(self.bytes_of('spare') - nbytes) >= nbytes:
@@ -141,7 +141,7 @@ class Budget(Account, abc.ABC):
         if storage is not None and storage.state is State.SPARE:
             is_held = storage.is_held_on()
             self.book(storage, 'maps')
-            storage.give_way(is_sealed=not is_held and not self.backend.counts_all)
+            storage.yield_room(is_sealed=not is_held and not self.backend.counts_all)
 
     def leave_room(self, peak_bytes: int) -> None:
         """The program may allocate without asking, as an optimizer or an evaluation does: spare maps leave room for it.

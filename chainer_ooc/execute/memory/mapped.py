@@ -52,7 +52,7 @@ class Mapped:
             return
         memory.see_off(storage)
         if storage.state is State.RESIDENT and not storage.exposed and not storage.mapped:  # it is pinned
-            storage.let_go()
+            storage.free()
 
     def left(self, memory: Transit, storage: Storage) -> None:
         """Exchanges the block of one that was wanted meanwhile. What nobody can ask for has no copy.
@@ -62,7 +62,7 @@ class Mapped:
         if storage.exposed or storage.copy is None or (memory.is_pinned(storage) and not storage.recalled):
             return
         wanted = storage.recalled
-        storage.let_go()
+        storage.free()
         if wanted and storage.root() is None:
             with contextlib.suppress(MemoryError):  # the read itself tries again
                 self.bring(memory, storage)

@@ -1,6 +1,6 @@
 """Maps that are lost and made again: how the calls that they need run once more.
 
-    RESIDENT --give_up--> LOST, with a recipe --make_again--> RESIDENT --drop--> LOST ...
+    RESIDENT --discard--> LOST, with a recipe --make_again--> RESIDENT --drop--> LOST ...
     SPARE --yield--> LOST, with a seal --make_again, by recipes that are written now--> RESIDENT
 
 A chain runs in the order of the first runs. What it makes for itself alone dies when its last reader in the chain has

@@ -74,7 +74,7 @@ class Residency(Transit):
         if storage.state is not State.RESIDENT or self.closed:
             return False
         if storage.has_true_copy():
-            storage.let_go()
+            storage.free()
             return True
         if storage.is_held_elsewhere():
             return False
@@ -149,7 +149,7 @@ class Residency(Transit):
         if storage.state is not State.RESIDENT or self.closed:
             return
         if storage.has_true_copy() or storage.recipe is not None:
-            storage.let_go()
+            storage.free()
         elif may_lose and storage.copy is None and storage.root() is not None and not storage.is_in_variables():
             self.keep_spare(storage)
 
@@ -211,7 +211,7 @@ class Residency(Transit):
             return True
         if victim.state is State.ARRIVING:
             self.turn_back(victim)
-        elif victim.is_retained() and (victim.give_up() or self.swap_out(victim)):
+        elif victim.is_retained() and (victim.discard() or self.swap_out(victim)):
             self.tally.evictions += 1
             self.settle()
         return True

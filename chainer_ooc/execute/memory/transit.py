@@ -80,7 +80,7 @@ class CopyIn:
 
     def left(self, memory: Transit, storage: Storage) -> None:
         if storage.has_true_copy() and not storage.recalled and not memory.is_pinned(storage):
-            storage.let_go()
+            storage.free()
 
 
 COPY_IN = CopyIn()
@@ -263,7 +263,7 @@ class Transit(Budget):
         with contextlib.suppress(OSError):
             if storage.state is State.ARRIVING:
                 self.arrive(storage)
-                storage.let_go()
+                storage.free()
 
     def begin_arrival(self, storage: Storage, block: ByteArray) -> None:
         """Starts a swap-in into `block`.

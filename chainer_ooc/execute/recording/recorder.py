@@ -18,8 +18,9 @@ import numpy as np
 
 from chainer_ooc.backends.base import Backend, Bandwidth
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.version import __version__
 
-#: Two moments of a device, see `Backend.moment`.
+#: Two moments of a device, see `Backend.timestamp`.
 Span = tuple[Any, Any]
 
 
@@ -57,10 +58,8 @@ def versions() -> dict[str, str]:
     """Of all that has a say in what an iteration does."""
     import chainer
 
-    from chainer_ooc import version as chainer_ooc
-
     return {'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version(),
-            'chainer_ooc': chainer_ooc.__version__}
+            'chainer_ooc': __version__}
 
 
 class Recorder:
@@ -157,4 +156,5 @@ class Recorder:
         return Trace(
             device=backend.name, calls=calls, steps=steps, maps=maps, events=tuple(self.events),
             seconds=seconds, write_bytes_per_second=bandwidth.write_bytes_per_second,
-            read_bytes_per_second=bandwidth.read_bytes_per_second, copy_drag=bandwidth.drag, versions=versions())
+            read_bytes_per_second=bandwidth.read_bytes_per_second, copy_slowdown=bandwidth.slowdown,
+            versions=versions())

@@ -21,7 +21,7 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.execute.storage.slots import Array, Away, Owner, Slot, VariableSlot, references
+from chainer_ooc.execute.storage.slots import Array, Away, BlockOwner, Slot, VariableSlot, references
 
 #: From so many slots on, and each time that they have doubled, the dead ones are looked for: a constant may be an
 #: input of every iteration.
@@ -31,7 +31,7 @@ CROWDED = 32
 NOBODY: weakref.ref[Array] = weakref.ref(np.empty(0))
 
 
-class Held(Owner):
+class Held(BlockOwner):
     """A block that several arrays may share. All attributes are for reading.
 
     Attributes:

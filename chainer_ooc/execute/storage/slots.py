@@ -44,7 +44,7 @@ Array = np.ndarray[Any, Any]
 _NO_ARRAYS = frozenset({type(None), bool, int, str, tuple, list, dict})
 
 
-class Owner(Protocol):
+class BlockOwner(Protocol):
     """What a stand-in asks for the bytes: a storage."""
 
     __slots__ = ()
@@ -66,7 +66,7 @@ class Owner(Protocol):
 class Away:
     """Stands for an array of a storage."""
 
-    storage: Owner
+    storage: BlockOwner
     layout: Layout
 
     def fetch(self) -> Array:
@@ -162,14 +162,14 @@ class Slot(abc.ABC):
         What it belongs to may have died since somebody looked: the collector, or another thread, comes at any moment.
         """
 
-    def is_watched(self, storage: Owner) -> bool:
+    def is_watched(self, storage: BlockOwner) -> bool:
         """Whether the program's next read of a storage's array is noticed, or cannot be."""
         return True
 
     def watch(self, away: Away | None) -> None:  # noqa: B027  not every slot can be
         """Has the program's next read noticed, unless there are copies, or none any more; the array stays."""
 
-    def unwatch(self, storage: Owner) -> None:
+    def unwatch(self, storage: BlockOwner) -> None:
         """Has the program read a storage's array as it likes; there may be another's by now."""
         content = self.get()
         if content is not None and type(content) is not Away and self.is_watched(storage):
@@ -196,7 +196,7 @@ class NodeSlot(Slot):
             node._ooc = content
         node._data = None if is_away else content
 
-    def is_watched(self, storage: Owner) -> bool:
+    def is_watched(self, storage: BlockOwner) -> bool:
         node = self.owner()
         return node is None or (node._ooc is not None and node._ooc.storage is storage)
 
@@ -227,7 +227,7 @@ class VariableSlot(Slot):
         elif (data := self._data()) is not None:
             list.__setitem__(data, 0, content)
 
-    def is_watched(self, storage: Owner) -> bool:
+    def is_watched(self, storage: BlockOwner) -> bool:
         data = self._data()
         return data is None or (type(data) is Watched and data.away is not None and data.away.storage is storage)
 

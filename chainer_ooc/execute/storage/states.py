@@ -38,7 +38,7 @@ class State(enum.Enum):
 TRANSITIONS = {
     ('leave', State.RESIDENT): State.LEAVING,
     ('stay', State.LEAVING): State.RESIDENT,
-    ('let go', State.RESIDENT): State.AWAY,
+    ('free', State.RESIDENT): State.AWAY,
     ('lose', State.RESIDENT): State.LOST,
     ('spare', State.RESIDENT): State.SPARE,
     ('use again', State.SPARE): State.RESIDENT,

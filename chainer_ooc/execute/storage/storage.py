@@ -163,20 +163,20 @@ class Storage(Held):
     # --- what is asked ---------------------------------------------------------------------------------------------
 
     def fetch(self) -> ByteArray:
-        """See `Owner`."""
+        """See `BlockOwner`."""
         if copies():
             raise refusal(f'reads feature map {self.map} in a thread that copies maps')
         return self.memory.fetch(self, exposed=not only_reads())
 
     def peek(self) -> ByteArray | None:
-        """See `Owner`. What arrives is not there yet, and what is exposed is not what its copy is."""
+        """See `BlockOwner`. What arrives is not there yet, and what is exposed is not what its copy is."""
         copy, block = self.copy, None if self.state is State.ARRIVING else self.bytes_here()
         if block is None and copy is not None and self.has_true_copy():
             return self.memory.backend.peek(copy)
         return block
 
     def is_guarded(self) -> bool:
-        """See `Owner`."""
+        """See `BlockOwner`."""
         return only_reads() or (is_computing() and self.memory.is_pinned(self))
 
     def has_true_copy(self) -> bool:
@@ -232,17 +232,17 @@ class Storage(Held):
         self.transfer = None
         self.refill(self.block)
 
-    def let_go(self) -> None:
+    def free(self) -> None:
         """Gives the block up: its far copy is true, or else its recipe makes it again, or it is gone already."""
         root, true = self.root(), self.has_true_copy()
         assert root is None or true or self.recipe is not None
         self._empty()
-        self._go('let go' if true else 'lose')
+        self._go('free' if true else 'lose')
         self.exposed, self.block = self.exposed and not true, None
         del root
         self._note_holder()
 
-    def give_up(self) -> bool:
+    def discard(self) -> bool:
         """Gives up what can be made again; False if it has to go another way.
 
         What no function retains dies by itself, whoever holds it: what recipes read stays what it was.
@@ -255,7 +255,7 @@ class Storage(Held):
         if self.is_retained():
             if self.is_held_elsewhere():
                 return False
-            self.let_go()
+            self.free()
         return True
 
     def spare(self) -> None:
@@ -269,7 +269,7 @@ class Storage(Held):
         """Somebody reads what was spare; the caller gives the slots their arrays."""
         self._go('use again')
 
-    def give_way(self, is_sealed: bool = False) -> None:
+    def yield_room(self, is_sealed: bool = False) -> None:
         """The room of what was spare is needed; it may be made again if nobody else has it, who could write to it."""
         self.seal = arrays.checksum(self.block) if is_sealed and self.block is not None else None
         self._go('yield')
@@ -346,7 +346,7 @@ class Storage(Held):
             self._go('take up')
             self.expose()
         elif root is None and self.state is State.RESIDENT:
-            self.let_go()
+            self.free()
         return self.bytes_here() if self.state in (State.LEAVING, State.RESIDENT, State.SPARE) else None
 
     def expose(self) -> None:

@@ -3,17 +3,18 @@
 Nothing here imports CuPy or cuDNN before a call on a GPU, and nothing is done differently on the CPU.
 
     seam.py           what Chainer's functions call; None where it is for their own kernels
-    terms.py          the settings that it is done under
+    settings.py          the settings that it is done under
     facade.py         arrays -> operations -> arrays, by the names of CuPy's former module
     operations.py     a call as a value; its graph in cuDNN's words
     library.py        finds cuDNN, or says why not
-    session.py        one thread's handle, and its plans
+    handles.py        one thread's handle, and its plans
     plan.py           a graph with its engine, and how it is run
     normalization.py  batch normalization in kernels of our own, where cuDNN does not serve
 """
 
 from __future__ import annotations
 
+from chainer_ooc.kernels.cudnn.handles import forget
 from chainer_ooc.kernels.cudnn.seam import (
     BatchNormalization,
     convolution_2d,
@@ -23,8 +24,7 @@ from chainer_ooc.kernels.cudnn.seam import (
     deconvolution_2d,
     deconvolution_nd,
 )
-from chainer_ooc.kernels.cudnn.session import forget
-from chainer_ooc.kernels.cudnn.terms import get_max_workspace_size, set_max_workspace_size
+from chainer_ooc.kernels.cudnn.settings import get_max_workspace_size, set_max_workspace_size
 
 __all__ = [
     'BatchNormalization', 'convolution_2d', 'convolution_2d_grad_w', 'convolution_nd', 'convolution_nd_grad_w',

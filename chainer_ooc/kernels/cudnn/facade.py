@@ -1,6 +1,6 @@
 """Convolution and batch normalization by cuDNN, under the names and with the meaning of CuPy's former cudnn module.
 
-Each function says whether it did it, by True or its results. It does not where cuDNN has no kernel under the terms:
+Each function says whether it did it, by True or its results. It does not where cuDNN has no kernel under the settings:
 nothing is written then, and the caller takes Chainer's own kernels. Which it is depends on shapes and settings alone
 (promise P2).
 
@@ -17,42 +17,45 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from chainer_ooc.kernels.cudnn.handles import Handle
 from chainer_ooc.kernels.cudnn.operations import BatchNormalization, Convolution, Port, Shape
-from chainer_ooc.kernels.cudnn.session import Session
-from chainer_ooc.kernels.cudnn.terms import Terms
+from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
 #: What cuDNN's kernels expect of an address, in bytes.
 ALIGNMENT_BYTES = 16
 
 
-def convolution_forward(session: Session, terms: Terms, x: Any, w: Any, b: Any, y: Any, pad: Shape, stride: Shape,
-                        dilation: Shape, *, channels_last: bool = False, filter_last: bool = False) -> bool:
+def convolution_forward(handle: Handle, settings: PlanSettings, x: Any, w: Any, b: Any, y: Any, pad: Shape,
+                        stride: Shape, dilation: Shape, *, channels_last: bool = False,
+                        filter_last: bool = False) -> bool:
     """Writes the convolution of `x` with `w` to `y`, plus `b` (one number per channel, or None).
 
     The number of groups is that of x's channels to those of w.
     """
-    return _convolve(session, terms, Port.Y, x, w, y, (pad, stride, dilation), (channels_last, filter_last)) and _add(
+    return _convolve(handle, settings, Port.Y, x, w, y, (pad, stride, dilation), (channels_last, filter_last)) and _add(
         b, y, channels_last)
 
 
-def convolution_backward_filter(session: Session, terms: Terms, x: Any, gy: Any, gw: Any, pad: Shape, stride: Shape,
-                                dilation: Shape, *, channels_last: bool = False, filter_last: bool = False) -> bool:
+def convolution_backward_filter(handle: Handle, settings: PlanSettings, x: Any, gy: Any, gw: Any, pad: Shape,
+                                stride: Shape, dilation: Shape, *, channels_last: bool = False,
+                                filter_last: bool = False) -> bool:
     """Writes the gradient of the filter to `gw`."""
-    return _convolve(session, terms, Port.W, x, gw, gy, (pad, stride, dilation), (channels_last, filter_last))
+    return _convolve(handle, settings, Port.W, x, gw, gy, (pad, stride, dilation), (channels_last, filter_last))
 
 
-def convolution_backward_data(session: Session, terms: Terms, w: Any, x: Any, b: Any, y: Any, pad: Shape, stride: Shape,
-                              dilation: Shape, *, channels_last: bool = False, filter_last: bool = False) -> bool:
+def convolution_backward_data(handle: Handle, settings: PlanSettings, w: Any, x: Any, b: Any, y: Any, pad: Shape,
+                              stride: Shape, dilation: Shape, *, channels_last: bool = False,
+                              filter_last: bool = False) -> bool:
     """Writes the gradient of a convolution's input, which is the deconvolution of `x` with `w`, to `y`, plus `b`.
 
     `x` is the gradient of the output, and `y` that of the input: extents that the stride skips are y's to say.
     """
-    return _convolve(session, terms, Port.X, y, w, x, (pad, stride, dilation), (channels_last, filter_last)) and _add(
+    return _convolve(handle, settings, Port.X, y, w, x, (pad, stride, dilation), (channels_last, filter_last)) and _add(
         b, y, channels_last)
 
 
 def batch_normalization_forward_training(
-        session: Session, terms: Terms, x: Any, gamma: Any, beta: Any, eps: float, *,
+        handle: Handle, settings: PlanSettings, x: Any, gamma: Any, beta: Any, eps: float, *,
         channels_last: bool = False) -> tuple[Any, Any, Any] | None:
     """Returns the normalized `x`, and its statistics ``mean`` and ``inv_std``; None where cuDNN does not do it.
 
@@ -60,12 +63,12 @@ def batch_normalization_forward_training(
     allocated before there is a plan: where there is none, the caller has no more memory in use.
     """
     shape = _extents(x.shape, channels_last)
-    plan = session.find(BatchNormalization(True, shape, x.dtype.name, channels_last, float(eps)), terms)
+    plan = handle.find(BatchNormalization(True, shape, x.dtype.name, channels_last, float(eps)), settings)
     if plan is None:
         return None
-    y, (mean, inv_std, *unused) = session.empty(x.shape, x.dtype), [session.empty_like(gamma) for _ in range(4)]
+    y, (mean, inv_std, *unused) = handle.empty(x.shape, x.dtype), [handle.empty_like(gamma) for _ in range(4)]
     gamma = _ready(gamma)
-    session.run(plan, {
+    handle.run(plan, {
         Port.X: _ready(x), Port.GAMMA: gamma, Port.BETA: _ready(beta), Port.Y: y, Port.MEAN: mean,
         Port.INV_STD: inv_std, Port.RUNNING_MEAN: gamma, Port.RUNNING_VAR: gamma, Port.NEXT_RUNNING_MEAN: unused[0],
         Port.NEXT_RUNNING_VAR: unused[1]})
@@ -96,23 +99,23 @@ def update_running_statistics(mean: Any, inv_std: Any, running_mean: Any, runnin
 
 
 def batch_normalization_backward(
-        session: Session, terms: Terms, x: Any, gamma: Any, gy: Any, mean: Any, inv_std: Any, *,
+        handle: Handle, settings: PlanSettings, x: Any, gamma: Any, gy: Any, mean: Any, inv_std: Any, *,
         channels_last: bool = False) -> tuple[Any, Any, Any] | None:
     """Returns the gradients of the input, the scale and the shift; None where cuDNN does not do it.
 
     All but `x`, `gy` and the input's gradient are float32 and 1-D. As forward, nothing is allocated without a plan.
     """
     operation = BatchNormalization(False, _extents(x.shape, channels_last), x.dtype.name, channels_last)
-    plan = session.find(operation, terms)
+    plan = handle.find(operation, settings)
     if plan is None:
         return None
-    gx, ggamma, gbeta = session.empty(x.shape, x.dtype), session.empty_like(gamma), session.empty_like(gamma)
-    session.run(plan, {Port.X: _ready(x), Port.Y: _ready(gy), Port.GAMMA: _ready(gamma), Port.MEAN: _ready(mean),
+    gx, ggamma, gbeta = handle.empty(x.shape, x.dtype), handle.empty_like(gamma), handle.empty_like(gamma)
+    handle.run(plan, {Port.X: _ready(x), Port.Y: _ready(gy), Port.GAMMA: _ready(gamma), Port.MEAN: _ready(mean),
                        Port.INV_STD: _ready(inv_std), Port.GX: gx, Port.GGAMMA: ggamma, Port.GBETA: gbeta})
     return gx, ggamma, gbeta
 
 
-def _convolve(session: Session, terms: Terms, result: Port, x: Any, w: Any, y: Any, windows: tuple[Shape, ...],
+def _convolve(handle: Handle, settings: PlanSettings, result: Port, x: Any, w: Any, y: Any, windows: tuple[Shape, ...],
               last: tuple[bool, bool]) -> bool:
     channels_last, filter_last = last
     shapes = (_extents(x.shape, channels_last), _extents(w.shape, filter_last), _extents(y.shape, channels_last))
@@ -122,11 +125,11 @@ def _convolve(session: Session, terms: Terms, result: Port, x: Any, w: Any, y: A
         pad, stride, dilation = (0, *pad), (1, *stride), (1, *dilation)
     operation = Convolution(result, *shapes, tuple(pad), tuple(stride), tuple(dilation), x.dtype.name, channels_last,
                             filter_last)
-    plan = session.find(operation, terms)
+    plan = handle.find(operation, settings)
     if plan is None:
         return False
     arrays = {Port.X: x, Port.W: w, Port.Y: y}
-    session.run(plan, {port: array if port == result else _ready(array) for port, array in arrays.items()})
+    handle.run(plan, {port: array if port == result else _ready(array) for port, array in arrays.items()})
     return True
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.kernels.cudnn.operations import BatchNormalization, Convolution, Operation, Port
-from chainer_ooc.kernels.cudnn.terms import Terms
+from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
 #: Kernels of the Python package itself: for newer GPUs only, compiled for seconds, and without the notes below.
 _PYTHON_ENGINES = ['frost', 'norm_fprop', 'norm_bprop']
 
 
-class Plan:
+class ExecutionPlan:
     """How one operation runs.
 
     Attributes:
@@ -41,50 +41,51 @@ class Plan:
                             None if scratch is None else device.address(scratch), handle=handle)
 
 
-def make(library: Any, handle: Any, operation: Operation, terms: Terms) -> Plan | None:
-    """Returns a plan for `operation` under `terms`, or None where cuDNN has none.
+def make(library: Any, handle: Any, operation: Operation, settings: PlanSettings) -> ExecutionPlan | None:
+    """Returns a plan for `operation` under `settings`, or None where cuDNN has none.
 
     Raises:
         RuntimeError: the device failed, or cuDNN did.
     """
     if isinstance(operation, BatchNormalization):
-        return _batch_normalization(library, handle, operation, terms)
-    return _convolution(library, handle, operation, terms)
+        return _batch_normalization(library, handle, operation, settings)
+    return _convolution(library, handle, operation, settings)
 
 
-def _convolution(library: Any, handle: Any, operation: Convolution, terms: Terms) -> Plan | None:
-    """The first of cuDNN's suggestions that keeps to the terms, which is the one that cuDNN thinks fastest.
+def _convolution(library: Any, handle: Any, operation: Convolution, settings: PlanSettings) -> ExecutionPlan | None:
+    """The first of cuDNN's suggestions that keeps to the settings, which is the one that cuDNN thinks fastest.
 
     Where none is within the workspace limit, cuDNN's fallbacks are asked without one: they take little (some hundred
     bytes mostly), and what Chainer would do instead, im2col, takes more than any.
     """
     modes = library.heur_mode
-    tuned = [modes.B, modes.A] if terms.thorough else [modes.A]
-    within_bytes = _limit_bytes(operation, terms)
+    tuned = [modes.B, modes.A] if settings.thorough else [modes.A]
+    within_bytes = _limit_bytes(operation, settings)
     for candidates, limit_bytes in (([*tuned, modes.FALLBACK], within_bytes), ([modes.FALLBACK], None)):
         try:
-            return Plan(_planned(library, handle, operation, terms, candidates, limit_bytes), {})
+            return ExecutionPlan(_planned(library, handle, operation, settings, candidates, limit_bytes), {})
         except library.cudnnGraphNotSupportedError:
             continue
     return None
 
 
-def _batch_normalization(library: Any, handle: Any, operation: BatchNormalization, terms: Terms) -> Plan | None:
+def _batch_normalization(
+        library: Any, handle: Any, operation: BatchNormalization, settings: PlanSettings) -> ExecutionPlan | None:
     """The first suggestion, if it is within the limit: the others need the same, and each is compiled to be asked."""
-    limit_bytes = _limit_bytes(operation, terms)
+    limit_bytes = _limit_bytes(operation, settings)
     if operation.is_hopeless(limit_bytes):
         return None
     modes = library.heur_mode
     try:
-        graph = _planned(library, handle, operation, terms, [modes.A, modes.FALLBACK], None)
+        graph = _planned(library, handle, operation, settings, [modes.A, modes.FALLBACK], None)
     except library.cudnnGraphNotSupportedError:
         return None
-    plan = Plan(graph, _scalars(operation))
+    plan = ExecutionPlan(graph, _scalars(operation))
     return plan if plan.workspace_bytes <= limit_bytes else None
 
 
-def _limit_bytes(operation: Operation, terms: Terms) -> int:
-    return operation.usual_workspace_bytes() if terms.workspace_bytes is None else terms.workspace_bytes
+def _limit_bytes(operation: Operation, settings: PlanSettings) -> int:
+    return operation.usual_workspace_bytes() if settings.workspace_bytes is None else settings.workspace_bytes
 
 
 def _scalars(operation: BatchNormalization) -> dict[int, np.ndarray[Any, np.dtype[np.float32]]]:
@@ -94,9 +95,9 @@ def _scalars(operation: BatchNormalization) -> dict[int, np.ndarray[Any, np.dtyp
             for port, value in ((Port.EPSILON, operation.eps), (Port.MOMENTUM, 1.0))}
 
 
-def _planned(library: Any, handle: Any, operation: Operation, terms: Terms, modes: list[Any],
+def _planned(library: Any, handle: Any, operation: Operation, settings: PlanSettings, modes: list[Any],
              limit_bytes: int | None) -> Any:
-    graph = suggested(library, operation, terms, modes, handle=handle)
+    graph = suggested(library, operation, settings, modes, handle=handle)
     if limit_bytes is not None:
         graph.deselect_workspace_greater_than(limit_bytes)
     graph.check_support()
@@ -104,8 +105,8 @@ def _planned(library: Any, handle: Any, operation: Operation, terms: Terms, mode
     return graph
 
 
-def suggested(library: Any, operation: Operation, terms: Terms, modes: list[Any], **device: Any) -> Any:
-    """Returns the operation's graph with cuDNN's engines in order, of those that the terms allow.
+def suggested(library: Any, operation: Operation, settings: PlanSettings, modes: list[Any], **device: Any) -> Any:
+    """Returns the operation's graph with cuDNN's engines in order, of those that the settings allow.
 
     Their workspaces are not looked at. `device` says for which one: ``handle``, or ``device_property``.
     """
@@ -117,20 +118,20 @@ def suggested(library: Any, operation: Operation, terms: Terms, modes: list[Any]
     graph.build_operation_graph()
     graph.create_execution_plans(modes)
     graph.deselect_engines(_PYTHON_ENGINES)
-    graph.deselect_numeric_notes(_refused_notes(library, operation, terms))
+    graph.deselect_numeric_notes(_refused_notes(library, operation, settings))
     return graph
 
 
-def _refused_notes(library: Any, operation: Operation, terms: Terms) -> list[Any]:
+def _refused_notes(library: Any, operation: Operation, settings: PlanSettings) -> list[Any]:
     """What cuDNN says of an engine that rules it out.
 
     TF32 has no note of its own: an engine for float32 that uses tensor cores rounds its factors to it.
     """
     notes = library.numerical_note
     refused = []
-    if terms.deterministic:
+    if settings.deterministic:
         refused.append(notes.NONDETERMINISTIC)
-    if not terms.tensor_cores:
+    if not settings.tensor_cores:
         refused.append(notes.TENSOR_CORE)
     if operation.dtype == 'float32':
         refused.append(notes.DOWN_CONVERT_INPUTS)

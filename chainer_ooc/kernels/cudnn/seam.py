@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from chainer_ooc.kernels.cudnn import facade, normalization, session, terms
+from chainer_ooc.kernels.cudnn import facade, handles, normalization, settings
 
 Arrays = tuple[Any, ...]
 
@@ -81,10 +81,10 @@ def _deconvolution(function: Any, x: Any, w: Any, b: Any, outs: Any, windows: An
 
 
 def _done(call: Any, function: Any, layouts: Any, arguments: Any, result: Any, declares: bool = False) -> Arrays | None:
-    current = session.current()
+    current = handles.current()
     if current is None or result.size == 0:
         return None
-    served = call(current, terms.current(result.dtype), *arguments, channels_last=layouts[0] is not None,
+    served = call(current, settings.current(result.dtype), *arguments, channels_last=layouts[0] is not None,
                   filter_last=layouts[1] is not None)
     if not served:
         return None
@@ -120,13 +120,13 @@ def _serves(*arrays: Any) -> bool:
 
     dtype = arrays[0].dtype
     return (dtype.name in ('float32', 'float16') and all(array.dtype == dtype and array.size for array in arrays)
-            and not cuda.cudnn_enabled and not getattr(cuda, '_cudnn_disabled_by_user', False) and terms.wanted()
-            and session.current() is not None)
+            and not cuda.cudnn_enabled and not getattr(cuda, '_cudnn_disabled_by_user', False) and settings.wanted()
+            and handles.current() is not None)
 
 
 def _is_for_our_kernels(axis: Any, *arrays: Any) -> bool:
     """Whether the user lets Chainer's own kernels be replaced, and ours normalize such arrays."""
-    return terms.wanted() and normalization.serves(axis, *arrays)
+    return settings.wanted() and normalization.serves(axis, *arrays)
 
 
 class BatchNormalization:
@@ -145,9 +145,9 @@ class BatchNormalization:
                 decay: float, running_mean: Any, running_var: Any) -> Arrays:
         """Normalizes; see Chainer's ``GeneralBatchNormalizationImpl``."""
         last = x_layout is not None
-        current = self._session(x, gamma)
+        current = self._handle(x, gamma)
         found = None if current is None else facade.batch_normalization_forward_training(
-            current, terms.current(x.dtype), x, gamma, beta, eps, channels_last=last)
+            current, settings.current(x.dtype), x, gamma, beta, eps, channels_last=last)
         if found is not None:
             y, mean, inv_std = found
             if running_mean is not None:
@@ -164,9 +164,9 @@ class BatchNormalization:
     def backward(self, axis: Any, gamma: Any, gy: Any, x: Any, x_layout: Any, xp: Any, expander: Any, mean: Any,
                  inv_std: Any, eps: float, var: Any, forward_data: Any) -> Arrays:
         """Computes the gradients; the statistics may be from either way forward."""
-        current = self._session(x, gamma, gy)
+        current = self._handle(x, gamma, gy)
         found = None if current is None else facade.batch_normalization_backward(
-            current, terms.current(x.dtype), x, gamma, gy, mean, inv_std, channels_last=x_layout is not None)
+            current, settings.current(x.dtype), x, gamma, gy, mean, inv_std, channels_last=x_layout is not None)
         if found is not None:
             gx, ggamma, gbeta = found
             return gx, x_layout, ggamma, gbeta
@@ -176,8 +176,8 @@ class BatchNormalization:
         return tuple(self._own.backward(axis, gamma, gy, x, x_layout, xp, expander, mean, inv_std, eps, var,
                                         forward_data))
 
-    def _session(self, x: Any, gamma: Any, *gradients: Any) -> session.Session | None:
+    def _handle(self, x: Any, gamma: Any, *gradients: Any) -> handles.Handle | None:
         """None also for a gamma of float16: Chainer expects statistics in float16 then, and cuDNN's are float32."""
         if x.ndim != 4 or gamma.dtype.name != 'float32' or not _serves(x, *gradients):
             return None
-        return session.current()
+        return handles.current()

@@ -1,11 +1,24 @@
 """Allocators of near memory, on paper: how much of it fragmentation takes away."""
 
-from chainer_ooc.simulate.allocators.allocator import Allocator, Block, DeviceFullError, Operations
+from chainer_ooc.simulate.allocators.allocator import AllocatorModel, DeviceFullError, ModelBlock, Operations
 from chainer_ooc.simulate.allocators.events import Event, events_of
 from chainer_ooc.simulate.allocators.exact import ExactAllocator
 from chainer_ooc.simulate.allocators.pool import BestFitPool
 from chainer_ooc.simulate.allocators.replay import Replay, replay, smallest_capacity
-from chainer_ooc.simulate.allocators.virtual import MappedBlock, VirtualAllocator
+from chainer_ooc.simulate.allocators.virtual import MappedBlock, VirtualModel
 
-__all__ = ['Allocator', 'BestFitPool', 'Block', 'DeviceFullError', 'Event', 'ExactAllocator', 'MappedBlock',
-           'Operations', 'Replay', 'VirtualAllocator', 'events_of', 'replay', 'smallest_capacity']
+__all__ = [
+           'AllocatorModel',
+           'BestFitPool',
+           'DeviceFullError',
+           'Event',
+           'ExactAllocator',
+           'MappedBlock',
+           'ModelBlock',
+           'Operations',
+           'Replay',
+           'VirtualModel',
+           'events_of',
+           'replay',
+           'smallest_capacity',
+]

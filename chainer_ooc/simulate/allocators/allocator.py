@@ -19,7 +19,7 @@ from chainer_ooc.quantities import format_bytes
 
 
 @dataclass(frozen=True)
-class Block:
+class ModelBlock:
     """Memory that was asked for and given.
 
     Attributes:
@@ -33,7 +33,7 @@ class Block:
     size_bytes: int
 
 
-NOTHING = Block(-1, 0, 0)
+NOTHING = ModelBlock(-1, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class DeviceFullError(OocError, MemoryError):
         return (self.free_bytes - self.largest_free_bytes) / self.free_bytes if self.free_bytes else 0.0
 
 
-class Allocator(abc.ABC):
+class AllocatorModel(abc.ABC):
     """Gives blocks of a device of limited size, and takes them back.
 
     Attributes:
@@ -102,10 +102,10 @@ class Allocator(abc.ABC):
         self.used_bytes = 0
         self.reserved_bytes = 0
         self._taken_bytes = 0
-        self._live: dict[int, Block] = {}
+        self._live: dict[int, ModelBlock] = {}
         self._counts: Counter[str] = Counter()
 
-    def malloc(self, nbytes: int) -> Block:
+    def malloc(self, nbytes: int) -> ModelBlock:
         """Gives a block of `nbytes`.
 
         Raises:
@@ -125,7 +125,7 @@ class Allocator(abc.ABC):
         self._counts['mallocs'] += 1
         return block
 
-    def free(self, block: Block) -> None:
+    def free(self, block: ModelBlock) -> None:
         """Takes a block back.
 
         Raises:
@@ -142,7 +142,7 @@ class Allocator(abc.ABC):
         self._give_back(block)
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[ModelBlock, ...]:
         """The live blocks, in the order in which they were given."""
         return tuple(self._live.values())
 
@@ -166,9 +166,9 @@ class Allocator(abc.ABC):
                                self.largest_free_bytes)
 
     @abc.abstractmethod
-    def _take(self, nbytes: int) -> Block:
+    def _take(self, nbytes: int) -> ModelBlock:
         """Finds room for 1 byte or more."""
 
     @abc.abstractmethod
-    def _give_back(self, block: Block) -> None:
+    def _give_back(self, block: ModelBlock) -> None:
         """Does what follows a free."""

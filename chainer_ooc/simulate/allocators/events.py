@@ -32,8 +32,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from chainer_ooc.problem import Problem, Verdict
-from chainer_ooc.schedule.course import Course
 from chainer_ooc.schedule.demand import residency
+from chainer_ooc.schedule.schedule import Schedule
 from chainer_ooc.simulate.timeline import Stream, Task, Timeline
 
 #: Position of what is allocated once, before the first iteration.
@@ -62,21 +62,21 @@ class Event:
     at_edge: bool = False
 
 
-def events_of(problem: Problem, course: Course, timeline: Timeline) -> tuple[Event, ...]:
+def events_of(problem: Problem, schedule: Schedule, timeline: Timeline) -> tuple[Event, ...]:
     """Derives the mallocs and frees of one iteration.
 
     Args:
         problem: the iteration.
-        course: what it does.
+        schedule: what it does.
         timeline: what `simulate` gave for the two.
     """
-    return _Writer(problem, course, timeline).write()
+    return _Writer(problem, schedule, timeline).write()
 
 
 class _Writer:
-    def __init__(self, problem: Problem, course: Course, timeline: Timeline):
+    def __init__(self, problem: Problem, schedule: Schedule, timeline: Timeline):
         self.trace, self.standing, self.tasks = problem.trace, problem.standing, timeline.tasks
-        self.chains, self.synchronous, self.mapped = course.chains, course.synchronous, course.mapped
+        self.chains, self.synchronous, self.mapped = schedule.chains, schedule.synchronous, schedule.mapped
         self.recalls = problem.recalls
         self.events: list[Event] = []
         self.live: dict[int, Event] = {}  # by block
@@ -92,10 +92,10 @@ class _Writer:
         self.comes_back = {task.subject for task in self.tasks if task.stream is Stream.COPY_IN}
         self.made_by: dict[int | None, list[int]] = defaultdict(list)
         self.over_after: dict[int, list[int]] = defaultdict(list)
-        for each, verdict in zip(self.trace.maps, course.verdicts, strict=True):
+        for each, verdict in zip(self.trace.maps, schedule.verdicts, strict=True):
             self.made_by[each.producer].append(each.id)
-            stays = residency(self.trace, each, verdict, problem.min_bytes, course.chains, course.leaves[each.id],
-                              course.mapped)
+            stays = residency(self.trace, each, verdict, problem.min_bytes, schedule.chains, schedule.leaves[each.id],
+                              schedule.mapped)
             # The end of a swapped map's first stay is a copy's, which the timeline has.
             for _, last in stays[1:] if verdict is Verdict.SWAP else stays:
                 self.over_after[last].append(each.id)

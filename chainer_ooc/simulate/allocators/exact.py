@@ -6,10 +6,10 @@ there. Each block gets addresses that no block before it had, as if memory could
 
 from __future__ import annotations
 
-from chainer_ooc.simulate.allocators.allocator import Allocator, Block
+from chainer_ooc.simulate.allocators.allocator import AllocatorModel, ModelBlock
 
 
-class ExactAllocator(Allocator):
+class ExactAllocator(AllocatorModel):
     """Counts bytes."""
 
     _next_address = 0
@@ -18,12 +18,12 @@ class ExactAllocator(Allocator):
     def largest_free_bytes(self) -> int:
         return self.free_bytes
 
-    def _take(self, nbytes: int) -> Block:
+    def _take(self, nbytes: int) -> ModelBlock:
         if self.reserved_bytes + nbytes > self.capacity_bytes:
             raise self._full(nbytes)
         self.reserved_bytes += nbytes
         address, self._next_address = self._next_address, self._next_address + nbytes
-        return Block(address, nbytes, nbytes)
+        return ModelBlock(address, nbytes, nbytes)
 
-    def _give_back(self, block: Block) -> None:
+    def _give_back(self, block: ModelBlock) -> None:
         self.reserved_bytes -= block.size_bytes

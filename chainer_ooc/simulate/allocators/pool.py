@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import bisect
 
-from chainer_ooc.simulate.allocators.allocator import Allocator, Block
+from chainer_ooc.simulate.allocators.allocator import AllocatorModel, ModelBlock
 
 UNIT_BYTES = 512
 
@@ -47,7 +47,7 @@ class Chunk:
         return self.before is None and self.behind is None
 
 
-class BestFitPool(Allocator):
+class BestFitPool(AllocatorModel):
     """Caches freed chunks and gives the smallest that fits; see the module."""
 
     def __init__(self, capacity_bytes: int):
@@ -66,7 +66,7 @@ class BestFitPool(Allocator):
         """Address and size of each free chunk, by address."""
         return tuple(sorted((address, size_bytes) for size_bytes, address in self._cached))
 
-    def _take(self, nbytes: int) -> Block:
+    def _take(self, nbytes: int) -> ModelBlock:
         size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
         best = bisect.bisect_left(self._cached, (size_bytes, -1))
         if best < len(self._cached):
@@ -75,7 +75,7 @@ class BestFitPool(Allocator):
         else:
             chunk = self._region(nbytes, size_bytes)
         chunk.is_free = False
-        return Block(chunk.address, nbytes, size_bytes)
+        return ModelBlock(chunk.address, nbytes, size_bytes)
 
     def _split(self, chunk: Chunk, size_bytes: int) -> None:
         """Cuts the chunk down to a size, and caches the rest."""
@@ -116,7 +116,7 @@ class BestFitPool(Allocator):
         self.reserved_bytes -= chunk.size_bytes
         self._counts['device_frees'] += 1
 
-    def _give_back(self, block: Block) -> None:
+    def _give_back(self, block: ModelBlock) -> None:
         chunk = self._chunks[block.address]
         chunk.is_free = True
         if chunk.behind is not None and chunk.behind.is_free:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chainer_ooc.simulate.allocators.allocator import Allocator, Block, DeviceFullError, Operations
+from chainer_ooc.simulate.allocators.allocator import AllocatorModel, DeviceFullError, ModelBlock, Operations
 from chainer_ooc.simulate.allocators.events import BEFORE, Event
 from chainer_ooc.simulate.allocators.exact import ExactAllocator
 
@@ -46,7 +46,7 @@ class Replay:
     operations: Operations
 
 
-def replay(events: Sequence[Event], allocator: Allocator, iterations: int = 1) -> Replay:
+def replay(events: Sequence[Event], allocator: AllocatorModel, iterations: int = 1) -> Replay:
     """Runs events through a fresh allocator, until the end or until it has no room.
 
     Args:
@@ -55,7 +55,7 @@ def replay(events: Sequence[Event], allocator: Allocator, iterations: int = 1) -
         iterations: how often the iteration runs; later ones find the cache that the first has cut up.
     """
     gauge = _Gauge(allocator, max((event.position for event in events), default=BEFORE) + 1)
-    blocks: dict[int, Block] = {}
+    blocks: dict[int, ModelBlock] = {}
     failed_at, external_fragmentation = None, 0.0
     try:
         for number in range(iterations):
@@ -79,7 +79,7 @@ def replay(events: Sequence[Event], allocator: Allocator, iterations: int = 1) -
 class _Gauge:
     """Notes the peaks."""
 
-    def __init__(self, allocator: Allocator, positions: int):
+    def __init__(self, allocator: AllocatorModel, positions: int):
         self.allocator = allocator
         self.peak_used_bytes = self.peak_reserved_bytes = 0
         self.fragmentation = 0.0
@@ -98,7 +98,7 @@ class _Gauge:
             self.reserved_bytes[position] = max(self.reserved_bytes[position], reserved_bytes)
 
 
-def smallest_capacity(events: Sequence[Event], allocator: Callable[[int], Allocator], iterations: int = 1) -> int:
+def smallest_capacity(events: Sequence[Event], allocator: Callable[[int], AllocatorModel], iterations: int = 1) -> int:
     """The smallest device, in bytes, in which the events succeed, by bisection.
 
     Between the bytes that live at most and the bytes that the allocator takes from a device without an end, a larger

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainer_ooc.simulate.allocators.allocator import Allocator, Block
+from chainer_ooc.simulate.allocators.allocator import AllocatorModel, ModelBlock
 from chainer_ooc.simulate.allocators.pool import UNIT_BYTES, BestFitPool, Chunk
 
 SMALLEST_CHUNK_BYTES = 2 << 20
@@ -28,13 +28,13 @@ CHUNK_BYTES = 40 << 20
 
 
 @dataclass(frozen=True)
-class MappedBlock(Block):
+class MappedBlock(ModelBlock):
     """A block with the physical chunks behind its addresses, in order."""
 
     chunks: tuple[int, ...]
 
 
-class VirtualAllocator(Allocator):
+class VirtualModel(AllocatorModel):
     """Maps chunks; see the module.
 
     Args:
@@ -87,13 +87,13 @@ class VirtualAllocator(Allocator):
         self._cached.extend(reversed(chunks))
         self._counts['unmaps'] += len(chunks)
 
-    def _take(self, nbytes: int) -> Block:
+    def _take(self, nbytes: int) -> ModelBlock:
         if nbytes < self.small_bytes:
             return self._shared.malloc(nbytes)
         address, chunks = self.map_chunks(nbytes)
         return MappedBlock(address, nbytes, len(chunks) * self.chunk_bytes, chunks)
 
-    def _give_back(self, block: Block) -> None:
+    def _give_back(self, block: ModelBlock) -> None:
         if isinstance(block, MappedBlock):
             self.unmap(block.chunks)
         else:
@@ -103,7 +103,7 @@ class VirtualAllocator(Allocator):
 class _SharedChunks(BestFitPool):
     """The pool of small requests: its regions are chunks, which go back as soon as they are free."""
 
-    def __init__(self, owner: VirtualAllocator):
+    def __init__(self, owner: VirtualModel):
         super().__init__(owner.capacity_bytes)
         self._owner = owner
         self._behind: dict[int, tuple[int, ...]] = {}

@@ -9,7 +9,7 @@ import pytest
 
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.problem import WITH_THE_STEP_BEFORE, Decision, Problem, Standing, Verdict
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.allocators import events_of
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Stream, Task, Timeline
@@ -33,8 +33,8 @@ def derive(trace, verdicts=None, standing=NOTHING, budget_bytes=10**6, recalls=T
     """The lines of an iteration whose positions take 10 s each, and copies a second for each byte."""
     costs = Costs((10.0,) * trace.positions, 1.0, 1.0)
     problem = Problem(trace, costs, standing, budget_bytes, 1, recalls=recalls)
-    course = lay_out(problem, Decision(verdicts or (KEEP,) * len(trace.maps), WITH_THE_STEP_BEFORE, **decision))
-    return shown(events_of(problem, course, simulate(problem, course)))
+    schedule = lay_out(problem, Decision(verdicts or (KEEP,) * len(trace.maps), WITH_THE_STEP_BEFORE, **decision))
+    return shown(events_of(problem, schedule, simulate(problem, schedule)))
 
 
 def test_a_call_allocates_its_output_and_then_what_it_needs_besides(trace_of):
@@ -165,12 +165,12 @@ def test_where_copies_are_waited_for_a_swap_in_comes_after_the_swap_outs_before_
     # copy-in                                        [m0  ]
     trace = trace_of([20, 20], [3, 3], [(5, 0, 0, [3]), (12, 1, 1, [], {'retained': True})])
     problem = Problem(trace, Costs((10.0,) * 4, 1.0, 1.0), NOTHING, 10**6, 1)
-    course = lay_out(problem, Decision((SWAP, SWAP), WITH_THE_STEP_BEFORE, synchronous=True))
+    schedule = lay_out(problem, Decision((SWAP, SWAP), WITH_THE_STEP_BEFORE, synchronous=True))
     tasks = (
         Task(Stream.COMPUTE, 0, 0.0, 10.0), Task(Stream.COPY_OUT, 0, 10.0, 15.0),
         Task(Stream.COMPUTE, 1, 15.0, 25.0), Task(Stream.COPY_OUT, 1, 25.0, 37.0),
         Task(Stream.COPY_IN, 0, 37.0, 42.0), Task(Stream.COMPUTE, 2, 37.0, 47.0), Task(Stream.COMPUTE, 3, 47.0, 57.0))
-    assert shown(events_of(problem, course, Timeline(57.0, 0, tasks, (), (), True))) == [
+    assert shown(events_of(problem, schedule, Timeline(57.0, 0, tasks, (), (), True))) == [
         '-1 < +s 0', '0 = +m0 5  +t 15  -t', '1 < -m0', '1 = +m1 12  +t 8  -t', '2 < -m1  +m0 5', '2 = +t 3  -t',
         '3 = +t 3  -t  -m0']
 

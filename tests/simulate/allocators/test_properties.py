@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.problem import Decision, Problem, Standing, Starts, Verdict, can_recompute
-from chainer_ooc.schedule.course import lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.allocators import (
     BestFitPool,
     DeviceFullError,
     ExactAllocator,
     MappedBlock,
-    VirtualAllocator,
+    VirtualModel,
     events_of,
     replay,
     smallest_capacity,
@@ -26,8 +26,8 @@ CHUNK = 2048
 KINDS = {
     'exact': ExactAllocator,
     'pool': BestFitPool,
-    'virtual': lambda capacity_bytes: VirtualAllocator(capacity_bytes, CHUNK),
-    'virtual, small ones share': lambda capacity_bytes: VirtualAllocator(capacity_bytes, CHUNK, 1024),
+    'virtual': lambda capacity_bytes: VirtualModel(capacity_bytes, CHUNK),
+    'virtual, small ones share': lambda capacity_bytes: VirtualModel(capacity_bytes, CHUNK, 1024),
 }
 each_kind = pytest.mark.parametrize('kind', KINDS.values(), ids=KINDS)
 
@@ -120,7 +120,7 @@ def _map(draw, map_id, calls, steps):
 
 @st.composite
 def simulated(draw, recomputes=False):
-    """A problem, a course that fits, and its timeline."""
+    """A problem, a schedule that fits, and its timeline."""
     trace = draw(traces().map(_in_order_of_production))
     verdicts = tuple(Verdict.SWAP if each.retained and not each.foreign and draw(st.booleans()) else Verdict.KEEP
                      for each in trace.maps)
@@ -136,8 +136,8 @@ def simulated(draw, recomputes=False):
                         mapped=draw(st.booleans()))
     floor_bytes = lay_out(problem, decision).floor_bytes
     problem = dataclasses.replace(problem, budget_bytes=floor_bytes + draw(BYTES))
-    course = lay_out(problem, decision)
-    return problem, course, simulate(problem, course)
+    schedule = lay_out(problem, decision)
+    return problem, schedule, simulate(problem, schedule)
 
 
 def _in_order_of_production(trace):
@@ -161,9 +161,9 @@ def test_without_fragmentation_each_position_holds_what_the_simulator_says(itera
 
 @given(simulated(recomputes=True))
 def test_a_chain_holds_no_more_than_the_simulator_says(iteration):
-    problem, course, timeline = iteration
+    problem, schedule, timeline = iteration
     result = replay(events_of(*iteration), ExactAllocator(10**9))
-    restored = [sum(each.nbytes for each, made_at in zip(problem.trace.maps, course.chains.restored, strict=True)
+    restored = [sum(each.nbytes for each, made_at in zip(problem.trace.maps, schedule.chains.restored, strict=True)
                     if made_at == position) for position in range(problem.trace.positions)]
     for used_bytes, near_bytes, restored_bytes in zip(
             result.used_bytes, timeline.near_bytes, restored, strict=True):
@@ -215,6 +215,6 @@ def test_virtual_addresses_lose_less_than_a_chunk_for_each_live_block(iteration)
     for event in events:
         live += bool(event.nbytes) * (1 if event.kind == 'malloc' else -1)
         most = max(most, live)
-    enough = smallest_capacity(events, lambda capacity_bytes: VirtualAllocator(capacity_bytes, 16))
+    enough = smallest_capacity(events, lambda capacity_bytes: VirtualModel(capacity_bytes, 16))
     peak_bytes = replay(events, ExactAllocator(10**9)).peak_used_bytes
     assert enough <= peak_bytes + most * 15

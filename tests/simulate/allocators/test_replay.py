@@ -5,7 +5,7 @@ from chainer_ooc.simulate.allocators import (
     BestFitPool,
     Event,
     ExactAllocator,
-    VirtualAllocator,
+    VirtualModel,
     replay,
     smallest_capacity,
 )
@@ -102,8 +102,8 @@ def test_no_events_need_no_memory():
 @pytest.mark.parametrize(('allocator', 'units'), [
     (ExactAllocator, 4),
     (BestFitPool, 7),
-    (lambda capacity_bytes: VirtualAllocator(capacity_bytes, chunk_bytes=UNIT), 4),
-    (lambda capacity_bytes: VirtualAllocator(capacity_bytes, chunk_bytes=3 * UNIT), 9),
+    (lambda capacity_bytes: VirtualModel(capacity_bytes, chunk_bytes=UNIT), 4),
+    (lambda capacity_bytes: VirtualModel(capacity_bytes, chunk_bytes=3 * UNIT), 9),
 ], ids=['exact', 'pool', 'chunks of 1', 'chunks of 3'])
 def test_the_smallest_capacity_is_what_the_allocator_needs(events, allocator, units):
     # Bytes alone: 4 units. The pool cuts x into abcc, then has .b.. and needs a region for ddd; chunks of 3 take a, b

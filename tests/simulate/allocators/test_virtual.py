@@ -1,14 +1,14 @@
 """Virtual addresses. Unless it says otherwise chunks have 4 bytes, and the device 21: five chunks and a byte."""
 import pytest
 
-from chainer_ooc.simulate.allocators import BestFitPool, DeviceFullError, VirtualAllocator
+from chainer_ooc.simulate.allocators import BestFitPool, DeviceFullError, VirtualModel
 
 UNIT = 512
 
 
 @pytest.fixture
 def device():
-    return VirtualAllocator(21, chunk_bytes=4)
+    return VirtualModel(21, chunk_bytes=4)
 
 
 def test_a_block_maps_as_many_chunks_as_it_needs(device):
@@ -80,7 +80,7 @@ def test_small_requests_share_a_chunk_that_goes_back_when_it_is_free():
     # small      [a . . .|b . . .]
     # a, b freed (                )
     # large      [l l l l|l l l l]  [l l l l|l l l l]
-    device = VirtualAllocator(4 * UNIT, chunk_bytes=2 * UNIT, small_bytes=UNIT)
+    device = VirtualModel(4 * UNIT, chunk_bytes=2 * UNIT, small_bytes=UNIT)
     first, second = device.malloc(100), device.malloc(200)
     assert (device.used_bytes, device.reserved_bytes, device.operations.maps) == (300, 2 * UNIT, 1)
     device.free(first)
@@ -94,7 +94,7 @@ def test_small_requests_share_a_chunk_that_goes_back_when_it_is_free():
 
 
 def test_small_requests_take_another_chunk_when_theirs_is_full():
-    device = VirtualAllocator(6 * UNIT, chunk_bytes=2 * UNIT, small_bytes=UNIT)
+    device = VirtualModel(6 * UNIT, chunk_bytes=2 * UNIT, small_bytes=UNIT)
     blocks = [device.malloc(100) for _ in range(5)]
     assert device.operations.maps == 3
     assert len({block.address for block in blocks}) == 5
@@ -107,4 +107,4 @@ def test_small_requests_take_another_chunk_when_theirs_is_full():
                                       {'chunk_bytes': 600, 'small_bytes': -1}])
 def test_settings_that_cannot_be_are_refused(settings):
     with pytest.raises(ValueError, match='chunk'):
-        VirtualAllocator(10_000, **settings)
+        VirtualModel(10_000, **settings)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.host.block import Block
+from chainer_ooc.backends.host.block import HeapBlock
 from chainer_ooc.backends.owned import OwnedCopy, Place
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
@@ -129,6 +129,6 @@ class FarMemory:
 
 
 def _poisoned_mapping(nbytes: int) -> ByteArray:
-    content: ByteArray = np.ndarray(nbytes, np.uint8, buffer=Block(-1, max(nbytes, 1)))
+    content: ByteArray = np.ndarray(nbytes, np.uint8, buffer=HeapBlock(-1, max(nbytes, 1)))
     content.fill(POISON)
     return content

@@ -2,7 +2,7 @@
 
     allocator.py              what an allocator is, and how it refuses
     pool.py                   'pool', CuPy's best fit, and 'unified' behind it
-    virtual.py, moments.py    'virtual': chunks behind addresses, and when their last use is over
+    virtual.py, timestamps.py    'virtual': chunks behind addresses, and when their last use is over
     async_pool.py             'async', the driver's own pool
     ledger.py                 counts what may be freed at any moment
     calls.py, cupy_calls.py   what is asked of CuPy, and how CuPy is asked
@@ -16,13 +16,13 @@ from collections.abc import Callable
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator
 from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
 from chainer_ooc.backends.cuda.allocators.calls import Calls
-from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import ManagedAllocator, PoolAllocator
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 
 
 def _virtual(calls: Calls) -> Allocator:
-    return VirtualAllocator(calls, Mapping(calls.device_id))
+    return VirtualAllocator(calls, MappingCalls(calls.device_id))
 
 
 #: By their names in `chainer.config.ooc_allocator`.

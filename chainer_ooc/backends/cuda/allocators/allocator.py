@@ -1,8 +1,8 @@
 """What every allocator of the device can do, so that one budget can stand before each of them.
 
-An allocator gives `Memory`: an address, a size and a device, alive as long as the object is. Two sums differ by what it
-keeps for the next request and by what it cannot give back: *used* is what lives, *held* is what was taken from the
-driver. The limit is on *held*, because that is what another program, or the driver, sees::
+An allocator gives `DeviceMemory`: an address, a size and a device, alive as long as the object is. Two sums differ by
+what it keeps for the next request and by what it cannot give back: *used* is what lives, *held* is what was taken from
+the driver. The limit is on *held*, because that is what another program, or the driver, sees::
 
     limit   |--------------------------------------------|
     held    |[####..][######      ][     ]|    .: rounding    blank: cached
@@ -18,7 +18,7 @@ import abc
 from typing import Protocol
 
 
-class Memory(Protocol):
+class DeviceMemory(Protocol):
     """Device memory that lives as long as this object, in CuPy's terms a `BaseMemory`.
 
     Attributes:
@@ -61,7 +61,7 @@ class Allocator(abc.ABC):
     limit_bytes: int | None = None
 
     @abc.abstractmethod
-    def malloc(self, nbytes: int) -> Memory:
+    def malloc(self, nbytes: int) -> DeviceMemory:
         """Gives memory of at least `nbytes`, for work on CuPy's current stream.
 
         Raises:

@@ -13,7 +13,7 @@ of a stream share what is cached; their memory counts against the limit.
 
 from __future__ import annotations
 
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.quantities import format_bytes
 
@@ -33,7 +33,7 @@ class AsyncAllocator(Allocator):
     def open(self) -> None:
         self._pool.keep_freed()
 
-    def malloc(self, nbytes: int) -> Memory:
+    def malloc(self, nbytes: int) -> DeviceMemory:
         size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
         memory = self._within_limit(size_bytes)
         if memory is None:
@@ -60,7 +60,7 @@ class AsyncAllocator(Allocator):
         self.trim(0)
         self._pool.restore()
 
-    def _within_limit(self, size_bytes: int) -> Memory | None:
+    def _within_limit(self, size_bytes: int) -> DeviceMemory | None:
         limit_bytes = self.limit_bytes
         if limit_bytes is not None and self._pool.used_bytes() + size_bytes > limit_bytes:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from chainer_ooc.backends.cuda.allocators.allocator import Memory
+from chainer_ooc.backends.cuda.allocators.allocator import DeviceMemory
 
 #: What CuPy calls for memory: takes bytes, returns a `cupy.cuda.MemoryPointer`.
 CupyAllocator = Callable[[int], Any]
@@ -72,13 +72,13 @@ class Calls(Protocol):
             NoPoolError: the device has none.
         """
 
-    def device_memory(self, nbytes: int) -> Memory:
+    def device_memory(self, nbytes: int) -> DeviceMemory:
         """`cudaMalloc`; raises NoRoomError when the device refuses."""
 
-    def stream_ordered_memory(self, nbytes: int) -> Memory:
+    def stream_ordered_memory(self, nbytes: int) -> DeviceMemory:
         """`cudaMallocAsync` on the current stream; raises NoRoomError when the device refuses."""
 
-    def managed_memory(self, nbytes: int) -> Memory:
+    def managed_memory(self, nbytes: int) -> DeviceMemory:
         """`cudaMallocManaged` and a prefetch to the device; raises NoRoomError when the system refuses."""
 
     def pointer(self, address: int, nbytes: int, owner: object) -> Any:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-from chainer_ooc.backends.cuda.allocators.allocator import Memory, NoPoolError, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import DeviceMemory, NoPoolError, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import CupyAllocator, Pool
 from chainer_ooc.quantities import format_bytes
 
@@ -43,17 +43,17 @@ class CupyCalls:
     def stream_ordered_pool(self) -> CupyStreamOrderedPool:
         return CupyStreamOrderedPool(self.device_id)
 
-    def device_memory(self, nbytes: int) -> Memory:
-        return self._taken('cudaMalloc', nbytes, self._memory.Memory)
+    def device_memory(self, nbytes: int) -> DeviceMemory:
+        return self._taken('cudaMalloc', nbytes, self._memory.DeviceMemory)
 
-    def stream_ordered_memory(self, nbytes: int) -> Memory:
+    def stream_ordered_memory(self, nbytes: int) -> DeviceMemory:
         return self._taken('cudaMallocAsync', nbytes, lambda nbytes: self._memory.malloc_async(nbytes).mem)
 
-    def managed_memory(self, nbytes: int) -> Memory:
+    def managed_memory(self, nbytes: int) -> DeviceMemory:
         memory: Any = self._taken('cudaMallocManaged', nbytes, self._memory.ManagedMemory)
         if self._prefetches and nbytes:
             memory.prefetch(self.stream())
-        return cast(Memory, memory)
+        return cast(DeviceMemory, memory)
 
     def pointer(self, address: int, nbytes: int, owner: object) -> Any:
         # With the device given, CuPy asks the driver nothing.
@@ -80,7 +80,7 @@ class CupyCalls:
     def trim_outside(self) -> None:
         self._default_pool().free_all_blocks()
 
-    def _taken(self, what: str, nbytes: int, take: Callable[[int], Memory]) -> Memory:
+    def _taken(self, what: str, nbytes: int, take: Callable[[int], DeviceMemory]) -> DeviceMemory:
         try:
             return take(nbytes)
         except self._runtime.CUDARuntimeError as error:

@@ -18,7 +18,7 @@ from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.quantities import format_bytes
 
 
-class Mapping:
+class MappingCalls:
     """The driver's calls for one device.
 
     Args:

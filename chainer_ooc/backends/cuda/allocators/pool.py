@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.quantities import format_bytes
@@ -54,7 +54,7 @@ class PoolAllocator(Allocator):
         self._held = Ledger()
         self._pools: OrderedDict[int, Pool] = OrderedDict()  # the one used longest ago is the first
 
-    def malloc(self, nbytes: int) -> Memory:
+    def malloc(self, nbytes: int) -> DeviceMemory:
         for missing_bytes in (nbytes, None):
             try:
                 return self._taken(nbytes)
@@ -73,7 +73,7 @@ class PoolAllocator(Allocator):
         if sum(pool.free_bytes() for pool in self._pools.values()) > keep_bytes:
             self._give_back()
 
-    def _taken(self, nbytes: int) -> Memory:
+    def _taken(self, nbytes: int) -> DeviceMemory:
         return self._pool_of(nbytes).malloc(nbytes).mem  # type: ignore[no-any-return]
 
     def _pool_of(self, nbytes: int) -> Pool:
@@ -108,7 +108,7 @@ class PoolAllocator(Allocator):
             raise
         return self._calls.pointer(memory.ptr, nbytes, Region(memory, taken_bytes, self._held))
 
-    def _region(self, nbytes: int) -> Memory:
+    def _region(self, nbytes: int) -> DeviceMemory:
         return self._calls.device_memory(nbytes)
 
 
@@ -117,8 +117,8 @@ class Region:
 
     __slots__ = ('_held', '_memory', '_taken_bytes')
 
-    def __init__(self, memory: Memory, taken_bytes: int, held: Ledger) -> None:
-        self._memory: Memory | None = memory
+    def __init__(self, memory: DeviceMemory, taken_bytes: int, held: Ledger) -> None:
+        self._memory: DeviceMemory | None = memory
         self._taken_bytes, self._held = taken_bytes, held
 
     def __del__(self) -> None:
@@ -149,7 +149,7 @@ class ManagedAllocator(PoolAllocator):
         super().__init__(calls)
         self._most_bytes = calls.free_bytes()
 
-    def _region(self, nbytes: int) -> Memory:
+    def _region(self, nbytes: int) -> DeviceMemory:
         free_bytes = self._calls.free_bytes()
         # held_bytes counts this region already
         if nbytes > free_bytes or self.held_bytes() > self._most_bytes:

@@ -3,7 +3,7 @@
 A pool that splits regions ends with free bytes that fit nothing. Here a large array is given a range of addresses, and
 as many chunks are mapped into it as it needs, from anywhere in the device; what is lost is the rest of its last chunk.
 
-Mapping costs calls of the driver, so it is put off as long as there is hope to need none::
+MappingCalls costs calls of the driver, so it is put off as long as there is hope to need none::
 
     free a       range of a -> idle, still mapped; nothing is called
     malloc, the same number of chunks, the same stream -> the newest idle range of that size, as it is
@@ -40,11 +40,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, Memory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
-from chainer_ooc.backends.cuda.allocators.mapping import Mapping
-from chainer_ooc.backends.cuda.allocators.moments import Moment, Moments
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
+from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
 from chainer_ooc.quantities import format_bytes
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
@@ -60,7 +60,7 @@ class Chunks:
         held_bytes: of all.
     """
 
-    def __init__(self, mapping: Mapping, chunk_bytes: int) -> None:
+    def __init__(self, mapping: MappingCalls, chunk_bytes: int) -> None:
         self.free: list[Any] = []
         self.held_bytes = 0
         self._mapping, self._chunk_bytes = mapping, chunk_bytes
@@ -99,7 +99,7 @@ class Range:
     size_bytes: int
     handles: list[Any]
     stream: Any
-    moment: Moment | None = None
+    timestamp: Timestamp | None = None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -108,7 +108,7 @@ class Range:
 
 
 class MappedMemory:
-    """A live range; see `allocator.Memory`. When it dies its range joins the freed ones, and nothing else happens."""
+    """A live range; see `DeviceMemory`. When it dies its range joins the freed ones, and nothing else happens."""
 
     __slots__ = ('_freed', '_live', '_range', 'device_id', 'ptr', 'size')
 
@@ -136,7 +136,7 @@ class VirtualAllocator(Allocator):
 
     name = 'virtual'
 
-    def __init__(self, calls: Calls, mapping: Mapping, chunk_bytes: int | None = None) -> None:
+    def __init__(self, calls: Calls, mapping: MappingCalls, chunk_bytes: int | None = None) -> None:
         self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
         self._given = chunk_bytes is not None
@@ -144,7 +144,7 @@ class VirtualAllocator(Allocator):
         self.chunk_bytes = self._suitable_bytes() if chunk_bytes is None else (
             -(-chunk_bytes // self._unit_bytes) * self._unit_bytes)
         self._chunks = Chunks(mapping, self.chunk_bytes)
-        self._moments = Moments(mapping)
+        self._timestamps = Timestamps(mapping)
         self._freed: deque[Range] = deque()
         self._arriving: list[Range] = []  # freed, and not idle yet
         self._idle: dict[Range, None] = {}  # the oldest first
@@ -154,7 +154,7 @@ class VirtualAllocator(Allocator):
         # Reentrant: the small pool asks for its regions from within `malloc`. Finalizers never take it.
         self._lock = threading.RLock()
 
-    def malloc(self, nbytes: int) -> Memory:
+    def malloc(self, nbytes: int) -> DeviceMemory:
         """See `Allocator.malloc`.
 
         Raises:
@@ -187,7 +187,7 @@ class VirtualAllocator(Allocator):
     def close(self) -> None:
         with self._lock:
             self.trim(0)
-            self._moments.close()
+            self._timestamps.close()
 
     def _suit(self) -> None:
         """Chooses the chunk anew for another limit, if nothing lives; what is cached goes back first."""
@@ -206,7 +206,7 @@ class VirtualAllocator(Allocator):
         count = min(may_hold_bytes // CHUNK_SHARE, MOST_CHUNK_BYTES) // self._unit_bytes
         return max(count, 1) * self._unit_bytes
 
-    def _malloc_small(self, nbytes: int) -> Memory:
+    def _malloc_small(self, nbytes: int) -> DeviceMemory:
         try:
             return self._small.malloc(nbytes).mem  # type: ignore[no-any-return]
         except NoRegionError:
@@ -234,13 +234,13 @@ class VirtualAllocator(Allocator):
         # meanwhile, and that work comes after the moment. They are kept, should the recording fail.
         for _ in range(len(self._freed)):
             self._arriving.append(self._freed.popleft())
-        now: dict[int, Moment] = {}
+        now: dict[int, Timestamp] = {}
         while self._arriving:
             range_ = self._arriving[-1]
             stream = range_.stream
             if stream.ptr not in now:
-                now[stream.ptr] = self._moments.record(stream)
-            range_.moment = now[stream.ptr].shared()
+                now[stream.ptr] = self._timestamps.record(stream)
+            range_.timestamp = now[stream.ptr].shared()
             self._arriving.pop()
             self._idle[range_] = None
             self._alike.setdefault(range_.key, []).append(range_)
@@ -252,8 +252,8 @@ class VirtualAllocator(Allocator):
         alike.remove(range_)
         if not alike:
             del self._alike[range_.key]
-        self._moments.drop(range_.moment)
-        range_.moment = None
+        self._timestamps.drop(range_.timestamp)
+        range_.timestamp = None
         return range_
 
     def _new_range(self, count: int, stream: Any) -> Range:
@@ -295,7 +295,7 @@ class VirtualAllocator(Allocator):
         if not self._idle:
             return False
         range_ = next(iter(self._idle))
-        self._moments.wait(range_.moment)  # a failed wait leaves the range idle
+        self._timestamps.wait(range_.timestamp)  # a failed wait leaves the range idle
         # Out of the idle ones first: should anything go wrong now, chunks are lost, and no unmapped range is given out.
         self._revive(range_)
         self._mapping.unmap(range_.address, range_.size_bytes)

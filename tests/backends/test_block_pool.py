@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends.host import block
-from chainer_ooc.backends.host.kept_blocks import KeptBlocks
+from chainer_ooc.backends.host.block_pool import BlockPool
 
 LARGE, LARGER, SMALL = 1 << 20, 3 << 20, block.LEAST_MAPPED_BYTES - 1
 
@@ -19,7 +19,7 @@ def address(array):
 
 @pytest.fixture
 def blocks():
-    made = KeptBlocks()
+    made = BlockPool()
     yield made
     made.close()
 
@@ -37,7 +37,7 @@ def test_near_memory_is_flat_writable_bytes(blocks, nbytes):
 
 def test_only_large_blocks_are_mappings_of_their_own(blocks):
     assert blocks.allocate(SMALL).base is None
-    assert type(blocks.allocate(SMALL + 1).base) is block.Block
+    assert type(blocks.allocate(SMALL + 1).base) is block.HeapBlock
     assert blocks.nbytes() == SMALL + 1
 
 

@@ -1,10 +1,10 @@
-"""A laboratory without networks: every outcome follows from a formula, the same in every run.
+"""A experiments without networks: every outcome follows from a formula, the same in every run.
 
 Memory grows with the size; what exceeds 16 GB costs time by policy and machine; some policies give up beyond a limit.
 """
 import math
 
-from chainer_ooc.papers.laboratory import Outcome
+from chainer_ooc.papers.experiments import Outcome
 from chainer_ooc.papers.published import POOCH, SUPERNEURONS, SWAP_ALL, SWAP_ALL_NAIVE, SWAP_OPT
 from chainer_ooc.trace import Call, FeatureMap, Trace
 
@@ -19,8 +19,8 @@ LIMITS = {SUPERNEURONS: 50e9, 'window': 80e9, 'lms': 80e9}
 VERDICTS = {(POOCH, 'v100-pcie3'): (60, 10, 35), (POOCH, 'v100-nvlink2'): (60, 40, 5)}
 
 
-class FakeLaboratory:
-    """Takes what a Laboratory takes.
+class FakeExperiments:
+    """Takes what a Experiments takes.
 
     Attributes:
         asked: the arguments of each run, in order.

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from chainer_ooc.papers.laboratory import Laboratory, units_of
+from chainer_ooc.papers.experiments import Experiments, units_of
 from chainer_ooc.papers.published import POOCH, PUBLISHED, SWAP_ALL, SWAP_ALL_NAIVE, SWAP_OPT
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 
@@ -51,55 +51,55 @@ def machine(tmp_path):
 
 
 @pytest.fixture
-def laboratory():
+def experiments():
     asked = []
 
     def record(network, size):
         asked.append((network, size))
         return recorded(network, size)
-    found = Laboratory(record)
+    found = Experiments(record)
     found.asked = asked
     return found
 
 
-def test_a_network_is_recorded_at_two_small_batches_once(laboratory):
-    large, larger = laboratory.trace('toy', 64), laboratory.trace('toy', 640)
-    assert laboratory.asked == [('toy', 2), ('toy', 3)]
+def test_a_network_is_recorded_at_two_small_batches_once(experiments):
+    large, larger = experiments.trace('toy', 64), experiments.trace('toy', 640)
+    assert experiments.asked == [('toy', 2), ('toy', 3)]
     assert [each.maps[0].nbytes for each in (large, larger)] == [64 * IMAGE_BYTES, 640 * IMAGE_BYTES]
 
 
-def test_a_trace_is_a_gpus(laboratory):
-    trace = laboratory.trace('toy', 10)
+def test_a_trace_is_a_gpus(experiments):
+    trace = experiments.trace('toy', 10)
     assert (trace.device, trace.maps[0].foreign) == ('cuda', False)
     # a convolution: its output and a workspace of 8 MiB
     assert trace.calls[0].peak_bytes == 10 * IMAGE_BYTES + (8 << 20)
     assert trace.calls[1].peak_bytes == 10 * IMAGE_BYTES
 
 
-def test_in_core_tells_whether_the_machine_holds_it(laboratory, machine):
+def test_in_core_tells_whether_the_machine_holds_it(experiments, machine):
     # nine maps are kept, and backward has a gradient and the next: some ten maps, and parameters three times
-    fits = laboratory.in_core('toy', 2, machine(100 * 10**6))
-    not_so = laboratory.in_core('toy', 64, machine(100 * 10**6, name='other'))
+    fits = experiments.in_core('toy', 2, machine(100 * 10**6))
+    not_so = experiments.in_core('toy', 64, machine(100 * 10**6, name='other'))
     assert (fits.feasible, not_so.feasible) == (True, False)
     assert fits.device_bytes <= 100 * 10**6 < not_so.device_bytes
     assert not_so.seconds == not_so.in_core_seconds
 
 
-def test_a_stated_throughput_is_met_in_core(laboratory, machine):
-    found = laboratory.in_core('toy', 64, machine(), images_per_second=123.0)
+def test_a_stated_throughput_is_met_in_core(experiments, machine):
+    found = experiments.in_core('toy', 64, machine(), images_per_second=123.0)
     assert found.in_core_images_per_second == pytest.approx(123.0)
 
 
-def test_without_one_times_are_drawn_out_as_the_references_are(laboratory, machine):
+def test_without_one_times_are_drawn_out_as_the_references_are(experiments, machine):
     # the reference network is this one too: 128 images at 316 a second on a V100
-    found = laboratory.in_core('toy', 128, 'v100-pcie3')
+    found = experiments.in_core('toy', 128, 'v100-pcie3')
     assert found.in_core_images_per_second == pytest.approx(316.0)
 
 
-def test_policies_run_where_in_core_does_not(laboratory, machine):
+def test_policies_run_where_in_core_does_not(experiments, machine):
     path = machine(600 * 10**6)
-    in_core = laboratory.in_core('toy', 64, path)
-    found = {policy: laboratory.run('toy', 64, path, policy)
+    in_core = experiments.in_core('toy', 64, path)
+    found = {policy: experiments.run('toy', 64, path, policy)
              for policy in ('swap-all-naive', 'swap-all', 'swap-opt', 'pooch')}
     assert not in_core.feasible
     assert all(each.feasible and each.peak_bytes <= 600 * 10**6 for each in found.values())
@@ -110,40 +110,40 @@ def test_policies_run_where_in_core_does_not(laboratory, machine):
     assert found['pooch'].below == pytest.approx(1 - in_core.seconds / times[-1])
 
 
-def test_a_machine_that_is_too_small_runs_out_of_memory(laboratory, machine):
-    found = laboratory.run('toy', 64, machine(100 * 10**6), 'pooch')
+def test_a_machine_that_is_too_small_runs_out_of_memory(experiments, machine):
+    found = experiments.run('toy', 64, machine(100 * 10**6), 'pooch')
     assert (found.feasible, found.seconds, found.images_per_second, found.below) == (False, None, None, None)
     assert found.in_core_seconds > 0
 
 
-def test_a_pool_needs_a_budget_below_the_device(laboratory, machine):
+def test_a_pool_needs_a_budget_below_the_device(experiments, machine):
     path = machine(600 * 10**6)
-    exact, pool = (laboratory.run('toy', 64, path, 'swap-all', allocator=each) for each in ('exact', 'pool'))
+    exact, pool = (experiments.run('toy', 64, path, 'swap-all', allocator=each) for each in ('exact', 'pool'))
     assert exact.budget_bytes == 600 * 10**6
     assert pool.budget_bytes <= exact.budget_bytes
     assert pool.peak_bytes <= pool.budget_bytes <= 600 * 10**6
     assert pool.peak_bytes <= pool.device_bytes <= 600 * 10**6
 
 
-def test_a_plan_for_another_machine_keeps_its_verdicts(laboratory, machine):
+def test_a_plan_for_another_machine_keeps_its_verdicts(experiments, machine):
     slow, fast = machine(500 * 10**6, link=1e8, name='slow'), machine(500 * 10**6, link=1e11, name='fast')
-    at_home = laboratory.run('toy', 64, fast, 'pooch')
-    moved = laboratory.run('toy', 64, slow, 'pooch', planned_for=fast)
-    own = laboratory.run('toy', 64, slow, 'pooch')
+    at_home = experiments.run('toy', 64, fast, 'pooch')
+    moved = experiments.run('toy', 64, slow, 'pooch', planned_for=fast)
+    own = experiments.run('toy', 64, slow, 'pooch')
     assert (moved.keep, moved.swap, moved.recompute) == (at_home.keep, at_home.swap, at_home.recompute)
     assert own.recompute > at_home.recompute
     assert moved.seconds is None or moved.seconds > own.seconds
 
 
-def test_maps_leave_to_the_end_as_in_the_papers(laboratory, machine):
-    found = laboratory.run('toy', 64, machine(10**12), 'swap-all-naive')
+def test_maps_leave_to_the_end_as_in_the_papers(experiments, machine):
+    found = experiments.run('toy', 64, machine(10**12), 'swap-all-naive')
     copied_seconds = 9 * 64 * IMAGE_BYTES / 1e9
     assert found.seconds > 2 * copied_seconds
 
 
-def test_what_is_published_has_poochs_memory(laboratory, machine):
+def test_what_is_published_has_poochs_memory(experiments, machine):
     path = machine(700 * 10**6)
-    found = {policy: laboratory.run('toy', 64, path, policy) for policy in PUBLISHED}
+    found = {policy: experiments.run('toy', 64, path, policy) for policy in PUBLISHED}
     pool_bytes = int(0.95 * 16160 / 16384 * 700 * 10**6)
     assert {(each.budget_bytes, each.keep + each.swap + each.recompute) for each in found.values()} == {
         (pool_bytes, 8)}  # nine maps, of which the input stays
@@ -153,10 +153,10 @@ def test_what_is_published_has_poochs_memory(laboratory, machine):
     assert times[-1] < times[0]
 
 
-def test_a_published_plan_moves_with_its_verdicts_and_runs_slower(laboratory, machine):
+def test_a_published_plan_moves_with_its_verdicts_and_runs_slower(experiments, machine):
     slow, fast = machine(700 * 10**6, link=1e8, name='slow'), machine(700 * 10**6, link=1e11, name='fast')
-    at_home, own = laboratory.run('toy', 64, fast, POOCH), laboratory.run('toy', 64, slow, POOCH)
-    moved = laboratory.run('toy', 64, slow, POOCH, planned_for=fast)
+    at_home, own = experiments.run('toy', 64, fast, POOCH), experiments.run('toy', 64, slow, POOCH)
+    moved = experiments.run('toy', 64, slow, POOCH, planned_for=fast)
     assert (moved.keep, moved.swap, moved.recompute) == (at_home.keep, at_home.swap, at_home.recompute)
     assert own.recompute > at_home.recompute
     assert moved.feasible and moved.seconds > own.seconds
@@ -166,6 +166,6 @@ def test_units_of_volumes():
     assert (units_of(64), units_of((2, 3, 4))) == (64, 24)
 
 
-def test_an_outcome_is_frozen(laboratory, machine):
+def test_an_outcome_is_frozen(experiments, machine):
     with pytest.raises(dataclasses.FrozenInstanceError):
-        laboratory.in_core('toy', 2, machine()).seconds = 1.0
+        experiments.in_core('toy', 2, machine()).seconds = 1.0

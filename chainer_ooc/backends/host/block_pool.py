@@ -9,7 +9,7 @@ Iterations ask for the same sizes again and again, so what one swap-in leaves is
                                |
                                +--- keep_at_most, oldest first ---> the system
 
-A block that somebody still refers to when its array is gone (`array.base`) is never lent again: it is his.
+A block that somebody still refers to when its array is gone (`array.base`) is never lent again.
 
 Only the thread that trains asks for blocks. An array may die in any thread; its death is queued, as in the account.
 Whatever an interrupt leaves between two steps here, a block that is forgotten goes back to the system.
@@ -28,18 +28,18 @@ import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host import block
-from chainer_ooc.backends.host.block import Block
+from chainer_ooc.backends.host.block import HeapBlock
 
 #: References to a block that is in nobody's hands: the local name and getrefcount's argument.
 _OWN_REFERENCES = 2
 
 
-class KeptBlocks:
+class BlockPool:
     """The blocks of one backend."""
 
     def __init__(self) -> None:
-        self._free: list[Block] = []  # the one that was freed last is the last
-        self._lent: dict[int, tuple[weakref.ref[ByteArray], Block]] = {}
+        self._free: list[HeapBlock] = []  # the one that was freed last is the last
+        self._lent: dict[int, tuple[weakref.ref[ByteArray], HeapBlock]] = {}
         self._deaths: deque[int] = deque()
 
     def allocate(self, nbytes: int) -> ByteArray:
@@ -74,7 +74,7 @@ class KeptBlocks:
         self._lent.clear()
         self._free.clear()
 
-    def _unused(self, nbytes: int) -> Block | None:
+    def _unused(self, nbytes: int) -> HeapBlock | None:
         self._bury()
         for number in reversed(range(len(self._free))):
             if len(self._free[number]) == nbytes:
@@ -83,7 +83,7 @@ class KeptBlocks:
                     return found
         return None
 
-    def _lend(self, found: Block, nbytes: int) -> ByteArray:
+    def _lend(self, found: HeapBlock, nbytes: int) -> ByteArray:
         array: ByteArray = np.ndarray(nbytes, np.uint8, buffer=found)
         deaths = self._deaths
         ref = weakref.ref(array, lambda ref: deaths.append(id(ref)))

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from chainer_ooc.papers.comparison import Stated
+from chainer_ooc.papers.comparison import Reported
 
 
 def _at(paper: str, place: str, what: str, low: float | None, high: float | None, unit: str,
-        remark: str = '') -> Stated:
-    return Stated(paper, place, what, low, high, unit, remark)
+        remark: str = '') -> Reported:
+    return Reported(paper, place, what, low, high, unit, remark)
 
 
-def _exactly(paper: str, place: str, what: str, value: float, unit: str, remark: str = '') -> Stated:
-    return Stated(paper, place, what, value, value, unit, remark)
+def _exactly(paper: str, place: str, what: str, value: float, unit: str, remark: str = '') -> Reported:
+    return Reported(paper, place, what, value, value, unit, remark)
 
 
-def _by_key(paper: str, place: str, what: str, values: Mapping[int, float], unit: str) -> dict[int, Stated]:
+def _by_key(paper: str, place: str, what: str, values: Mapping[int, float], unit: str) -> dict[int, Reported]:
     return {key: _exactly(paper, place, what.format(key), value, unit) for key, value in values.items()}
 
 
@@ -158,13 +158,13 @@ PALEO_PREFETCHING = _exactly('ooc-paleo', 'section 4.3', 'Unified Memory with pr
                              'about 35 %')
 
 
-def all_stated() -> tuple[Stated, ...]:
+def all_stated() -> tuple[Reported, ...]:
     """Every figure of this module."""
     return tuple(each for name, value in globals().items() if name.isupper() for each in _figures(value))
 
 
-def _figures(value: object) -> Iterator[Stated]:
-    if isinstance(value, Stated):
+def _figures(value: object) -> Iterator[Reported]:
+    if isinstance(value, Reported):
         yield value
     elif isinstance(value, Mapping):
         yield from _figures(tuple(value.values()))

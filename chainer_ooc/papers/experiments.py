@@ -33,13 +33,13 @@ from chainer_ooc.papers.extrapolation import extrapolate
 from chainer_ooc.papers.pooch_chainer import as_pooch_has_it, without_scales
 from chainer_ooc.papers.published import PUBLISHED
 from chainer_ooc.problem import Problem, Standing, Verdict, can_leave
-from chainer_ooc.schedule.course import Course, lay_out
-from chainer_ooc.simulate.allocators.allocator import Allocator
+from chainer_ooc.schedule.schedule import Schedule, lay_out
+from chainer_ooc.simulate.allocators.allocator import AllocatorModel
 from chainer_ooc.simulate.allocators.events import events_of
 from chainer_ooc.simulate.allocators.exact import ExactAllocator
 from chainer_ooc.simulate.allocators.pool import BestFitPool
 from chainer_ooc.simulate.allocators.replay import replay, smallest_capacity
-from chainer_ooc.simulate.allocators.virtual import VirtualAllocator
+from chainer_ooc.simulate.allocators.virtual import VirtualModel
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Timeline
 from chainer_ooc.trace import Trace
@@ -53,8 +53,8 @@ MIN_BYTES = 1 << 20
 #: Arrays below this share chunks of virtual memory. Window+VA does not say what it does with small arrays; with a chunk
 #: of 40 MB for each, batch normalisation's statistics alone would fill its device.
 SMALL_BYTES = 1 << 20
-ALLOCATORS: dict[str, Callable[[int], Allocator]] = {
-    'exact': ExactAllocator, 'pool': BestFitPool, 'virtual': partial(VirtualAllocator, small_bytes=SMALL_BYTES)}
+ALLOCATORS: dict[str, Callable[[int], AllocatorModel]] = {
+    'exact': ExactAllocator, 'pool': BestFitPool, 'virtual': partial(VirtualModel, small_bytes=SMALL_BYTES)}
 #: The network and the images per second that the calibration of the others comes from: PoocH 5.2.
 REFERENCE = 'resnet50', 128, 316.0
 REFERENCE_MACHINES = 'v100-pcie3', 'v100-nvlink2'
@@ -116,7 +116,7 @@ class Outcome:
         return 1 - self.in_core_seconds / self.seconds if self.seconds else None
 
 
-class Laboratory:
+class Experiments:
     """Everything that tables ask for; what was asked before is remembered.
 
     Args:
@@ -189,12 +189,12 @@ class Laboratory:
         problem = self.problem(network, size, described, images_per_second, framework)
         maps = tuple(replace(each, reused=framework != NNABLA) for each in problem.trace.maps)
         problem = replace(problem, trace=replace(problem.trace, maps=maps), budget_bytes=_NO_LIMIT)
-        course = lay_out(problem, POLICIES['keep'].decide(problem))
-        timeline = simulate(problem, course)
-        device_bytes = smallest_capacity(events_of(problem, course, timeline), ALLOCATORS[allocator], 2)
+        schedule = lay_out(problem, POLICIES['keep'].decide(problem))
+        timeline = simulate(problem, schedule)
+        device_bytes = smallest_capacity(events_of(problem, schedule, timeline), ALLOCATORS[allocator], 2)
         return Outcome(
             network, size, machine, 'keep', device_bytes <= described.usable_bytes, timeline.seconds, timeline.seconds,
-            described.usable_bytes, timeline.peak_bytes, device_bytes, **_counts(problem, course))
+            described.usable_bytes, timeline.peak_bytes, device_bytes, **_counts(problem, schedule))
 
     def _run(self, network: str, size: Size, machine: str, policy: str, planned_for: str | None = None,
              allocator: str = 'exact', images_per_second: float | None = None, framework: str = CHAINER) -> Outcome:
@@ -206,13 +206,13 @@ class Laboratory:
         plan = self.planned(network, size, planned_for or machine, policy, allocator, images_per_second, framework)
         if plan is None:
             return Outcome(network, size, machine, policy, False, None, in_core_seconds, problem.budget_bytes)
-        run = _running(problem, plan.course, allocator)
+        run = _running(problem, plan.schedule, allocator)
         if run is None:
             return Outcome(network, size, machine, policy, False, None, in_core_seconds, plan.budget_bytes)
         timeline, device_bytes = run
         return Outcome(
             network, size, machine, policy, True, timeline.seconds, in_core_seconds, plan.budget_bytes,
-            timeline.peak_bytes, device_bytes, **_counts(problem, plan.course), planning_seconds=plan.seconds)
+            timeline.peak_bytes, device_bytes, **_counts(problem, plan.schedule), planning_seconds=plan.seconds)
 
     def _planned(self, network: str, size: Size, machine: str, policy: str, allocator: str,
                  images_per_second: float | None, framework: str) -> Planned | None:
@@ -224,9 +224,9 @@ class Laboratory:
             decision = POLICIES[policy].decide(within)
             seconds = time.perf_counter() - began
             # who does not look at memory when swap-ins are due is not held to a budget below the device either
-            course = lay_out(within if decision.starts.checks_memory else problem, decision)
-            if course.fits(problem.budget_bytes) and _running(problem, course, allocator) is not None:
-                return Planned(course, within.budget_bytes, seconds)
+            schedule = lay_out(within if decision.starts.checks_memory else problem, decision)
+            if schedule.fits(problem.budget_bytes) and _running(problem, schedule, allocator) is not None:
+                return Planned(schedule, within.budget_bytes, seconds)
             if allocator == 'exact' and decision.starts.checks_memory:
                 return None  # a smaller budget only makes it harder
         return None
@@ -240,18 +240,18 @@ class Laboratory:
         plan = self.planned_as_published(network, size, planned_for, policy, images_per_second)
         if plan is None:
             return Outcome(network, size, machine, policy, False, None, in_core_seconds, problem.budget_bytes)
-        timeline = simulate(problem, plan.course)
+        timeline = simulate(problem, plan.schedule)
         return Outcome(network, size, machine, policy, timeline.fits, timeline.seconds if timeline.fits else None,
                        in_core_seconds, plan.budget_bytes, timeline.peak_bytes, problem.budget_bytes,
-                       **_counts(problem, plan.course), planning_seconds=plan.seconds)
+                       **_counts(problem, plan.schedule), planning_seconds=plan.seconds)
 
     def _planned_as_published(self, network: str, size: Size, machine: str, policy: str,
                               images_per_second: float | None) -> Planned | None:
         problem = self.as_pooch_has_it(network, size, machine, images_per_second)
         began = time.perf_counter()
-        course = lay_out(problem, PUBLISHED[policy].decide(problem))
-        fits = course.fits(problem.budget_bytes)
-        return Planned(course, problem.budget_bytes, time.perf_counter() - began) if fits else None
+        schedule = lay_out(problem, PUBLISHED[policy].decide(problem))
+        fits = schedule.fits(problem.budget_bytes)
+        return Planned(schedule, problem.budget_bytes, time.perf_counter() - began) if fits else None
 
     def _as_pooch_has_it(self, network: str, size: Size, machine: str, images_per_second: float | None) -> Problem:
         described = read_machine(machine)
@@ -260,9 +260,9 @@ class Laboratory:
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan that fits a device: its course, its budget, and how long it took to find."""
+    """A plan that fits a device: its schedule, its budget, and how long it took to find."""
 
-    course: Course
+    schedule: Schedule
     budget_bytes: int
     seconds: float
 
@@ -272,15 +272,15 @@ def units_of(size: Size) -> int:
     return math.prod(size) if isinstance(size, tuple) else size
 
 
-def _running(problem: Problem, course: Course, allocator: str) -> tuple[Timeline, int] | None:
+def _running(problem: Problem, schedule: Schedule, allocator: str) -> tuple[Timeline, int] | None:
     """The iteration on a device with an allocator, and what that takes of the device; None if it runs out of memory.
 
     Where a malloc fails the computation waits for swap-outs until it succeeds. The simulator counts bytes and knows no
     addresses, so that it is told what it cannot have there, a little more after each failure.
     """
-    lost = np.zeros_like(course.need)
+    lost = np.zeros_like(schedule.need)
     while True:
-        slower = replace(course, need=course.need + lost)
+        slower = replace(schedule, need=schedule.need + lost)
         timeline = simulate(problem, slower)
         found = replay(events_of(problem, slower, timeline), ALLOCATORS[allocator](problem.budget_bytes), 2)
         if found.failed_at is None:
@@ -290,8 +290,8 @@ def _running(problem: Problem, course: Course, allocator: str) -> tuple[Timeline
             return None
 
 
-def _counts(problem: Problem, course: Course) -> dict[str, int]:
+def _counts(problem: Problem, schedule: Schedule) -> dict[str, int]:
     """How many of the maps that can leave have which verdict."""
-    verdicts = [verdict for each, verdict in zip(problem.trace.maps, course.verdicts, strict=True)
+    verdicts = [verdict for each, verdict in zip(problem.trace.maps, schedule.verdicts, strict=True)
                 if can_leave(each, problem.min_bytes)]
     return {verdict.value: verdicts.count(verdict) for verdict in Verdict}

@@ -1,7 +1,7 @@
 """One thread's cuDNN on one device: its handle, and the plans that it has made.
 
 cuDNN allows one thread at a time on a handle, so each thread has its own, and the plans with it: nothing here is
-shared, and nothing needs a lock. A thread's sessions go with the thread, or with `forget`.
+shared, and nothing needs a lock. A thread's handles go with the thread, or with `forget`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.kernels.cudnn import library, plan
 from chainer_ooc.kernels.cudnn.operations import Operation, Port, Shape
-from chainer_ooc.kernels.cudnn.terms import Terms
+from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
-#: Plans of one session; ResNet-152 takes some 100. A plan that is used again after it went is made again.
+#: Plans of one handle; ResNet-152 takes some 100. A plan that is used again after it went is made again.
 MOST_PLANS = 1024
 
 _LOG = logging.getLogger('chainer_ooc')
@@ -58,7 +58,7 @@ class CupyDevice:
         return cupy.empty(shape, dtype)
 
 
-class Session:
+class Handle:
     """A handle, and the least recently used plans of it.
 
     Args:
@@ -70,19 +70,19 @@ class Session:
         self._cudnn = cudnn
         self._device = device
         self._handle = cudnn.create_handle()
-        self._plans: OrderedDict[tuple[Operation, Terms], plan.Plan | None] = OrderedDict()
+        self._plans: OrderedDict[tuple[Operation, PlanSettings], plan.ExecutionPlan | None] = OrderedDict()
 
-    def find(self, operation: Operation, terms: Terms) -> plan.Plan | None:
-        """Returns the plan for `operation` under `terms`, made at the first call; None where cuDNN has none."""
-        key = (operation, terms)
+    def find(self, operation: Operation, settings: PlanSettings) -> plan.ExecutionPlan | None:
+        """Returns the plan for `operation` under `settings`, made at the first call; None where cuDNN has none."""
+        key = (operation, settings)
         if key not in self._plans:
-            self._plans[key] = self._make(operation, terms)
+            self._plans[key] = self._make(operation, settings)
             if len(self._plans) > MOST_PLANS:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         return self._plans[key]
 
-    def run(self, found: plan.Plan, arrays: Mapping[Port, Any]) -> None:
+    def run(self, found: plan.ExecutionPlan, arrays: Mapping[Port, Any]) -> None:
         """Queues a plan on the stream that the thread computes on now."""
         self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
         found.run(self._device, self._handle, arrays)
@@ -95,7 +95,7 @@ class Session:
         """Returns a new array of the shape and dtype of `array`."""
         return self._device.empty(array.shape, array.dtype)
 
-    def asked(self) -> list[tuple[Operation, Terms, int | None]]:
+    def asked(self) -> list[tuple[Operation, PlanSettings, int | None]]:
         """Returns what plans were asked for, and the bytes of scratch of each; None where cuDNN has none."""
         return [(*key, None if found is None else found.workspace_bytes) for key, found in self._plans.items()]
 
@@ -106,50 +106,50 @@ class Session:
         if handle is not None:
             self._cudnn.destroy_handle(handle)
 
-    def _make(self, operation: Operation, terms: Terms) -> plan.Plan | None:
+    def _make(self, operation: Operation, settings: PlanSettings) -> plan.ExecutionPlan | None:
         preparations.note()
         self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
         try:
-            made = plan.make(self._cudnn, self._handle, operation, terms)
+            made = plan.make(self._cudnn, self._handle, operation, settings)
         except (RuntimeError, ValueError) as error:
             warnings.warn(f'cuDNN failed to plan {operation} ({type(error).__name__}: {error}); it runs on Chainer\'s '
                           'own kernels, which may need several times the memory of its arrays', RuntimeWarning,
                           stacklevel=2)
             return None
         chosen = 'none' if made is None else f'{made.workspace_bytes} bytes of scratch'
-        _LOG.debug('cuDNN plan for %s under %s: %s', operation, terms, chosen)
+        _LOG.debug('cuDNN plan for %s under %s: %s', operation, settings, chosen)
         return made
 
 
-def current() -> Session | None:
-    """Returns the calling thread's session on its current device, or None where cuDNN cannot be used."""
+def current() -> Handle | None:
+    """Returns the calling thread's handle on its current device, or None where cuDNN cannot be used."""
     cudnn = library.load()
     if cudnn is None:
         return None
     device = CupyDevice()
-    sessions: dict[int, Session | None] = _of_thread.__dict__.setdefault('sessions', {})
+    handles: dict[int, Handle | None] = _of_thread.__dict__.setdefault('handles', {})
     number = device.number()
-    if number not in sessions:
-        sessions[number] = _opened(cudnn, device)
-    return sessions[number]
+    if number not in handles:
+        handles[number] = _opened(cudnn, device)
+    return handles[number]
 
 
-def _opened(cudnn: Any, device: CupyDevice) -> Session | None:
+def _opened(cudnn: Any, device: CupyDevice) -> Handle | None:
     try:
-        return Session(cudnn, device)
+        return Handle(cudnn, device)
     except RuntimeError as error:  # such as a library that is too new for the driver
         library.warn_unusable(error)
         return None
 
 
-def asked() -> list[tuple[Operation, Terms, int | None]]:
-    """Returns `Session.asked` of the calling thread's sessions; it opens none."""
-    sessions = _of_thread.__dict__.get('sessions', {}).values()
-    return [each for session in sessions if session is not None for each in session.asked()]
+def asked() -> list[tuple[Operation, PlanSettings, int | None]]:
+    """Returns `Handle.asked` of the calling thread's handles; it opens none."""
+    handles = _of_thread.__dict__.get('handles', {}).values()
+    return [each for handle in handles if handle is not None for each in handle.asked()]
 
 
 def forget() -> None:
     """Drops the calling thread's handles and plans."""
-    for session in _of_thread.__dict__.pop('sessions', {}).values():
-        if session is not None:
-            session.close()
+    for handle in _of_thread.__dict__.pop('handles', {}).values():
+        if handle is not None:
+            handle.close()

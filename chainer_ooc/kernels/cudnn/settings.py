@@ -29,7 +29,7 @@ _max_workspace_bytes: int | None = None
 
 
 @dataclass(frozen=True)
-class Terms:
+class PlanSettings:
     """The settings that a plan is made under.
 
     Attributes:
@@ -45,7 +45,7 @@ class Terms:
     thorough: bool = False
 
 
-def current(dtype: np.dtype) -> Terms:
+def current(dtype: np.dtype) -> PlanSettings:
     """Reads the calling thread's chainer.config, for arrays of `dtype`.
 
     Raises:
@@ -54,7 +54,7 @@ def current(dtype: np.dtype) -> Terms:
     import chainer
 
     config = chainer.config
-    return Terms(_workspace_bytes(config.ooc_workspace), bool(config.cudnn_deterministic),
+    return PlanSettings(_workspace_bytes(config.ooc_workspace), bool(config.cudnn_deterministic),
                  _tensor_cores(config.use_cudnn_tensor_core, dtype), bool(config.autotune))
 
 

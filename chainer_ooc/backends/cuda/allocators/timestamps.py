@@ -1,13 +1,13 @@
-"""Moments in a stream's order: events of the driver, shared by all that wait for the same one, and used again."""
+"""Timestamps in a stream's order: events of the driver, shared by all that wait for the same one, and used again."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.mapping import Mapping
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 
 
-class Moment:
+class Timestamp:
     """All that a stream had been given when this was recorded.
 
     Attributes:
@@ -21,20 +21,20 @@ class Moment:
         self.event = event
         self.users = 0
 
-    def shared(self) -> Moment:
+    def shared(self) -> Timestamp:
         """Counts one more user; returns itself."""
         self.users += 1
         return self
 
 
-class Moments:
+class Timestamps:
     """Records and waits; an event whose moment nobody needs any more records the next one."""
 
-    def __init__(self, mapping: Mapping) -> None:
+    def __init__(self, mapping: MappingCalls) -> None:
         self._mapping = mapping
         self._spare: list[Any] = []
 
-    def record(self, stream: Any) -> Moment:
+    def record(self, stream: Any) -> Timestamp:
         """The moment that a stream is at now."""
         event = self._spare.pop() if self._spare else self._mapping.new_event()
         try:
@@ -42,19 +42,19 @@ class Moments:
         except BaseException:
             self._spare.append(event)
             raise
-        return Moment(event)
+        return Timestamp(event)
 
-    def wait(self, moment: Moment | None) -> None:
+    def wait(self, timestamp: Timestamp | None) -> None:
         """Blocks until the moment has passed; at once if there is none."""
-        if moment is not None:
-            self._mapping.wait(moment.event)
+        if timestamp is not None:
+            self._mapping.wait(timestamp.event)
 
-    def drop(self, moment: Moment | None) -> None:
+    def drop(self, timestamp: Timestamp | None) -> None:
         """Counts one user less."""
-        if moment is not None:
-            moment.users -= 1
-            if not moment.users:
-                self._spare.append(moment.event)
+        if timestamp is not None:
+            timestamp.users -= 1
+            if not timestamp.users:
+                self._spare.append(timestamp.event)
 
     def close(self) -> None:
         """Destroys the events that nobody needs."""

@@ -11,7 +11,7 @@ from chainer_ooc.schedule.swap_ins import SwapIn, schedule_swap_ins
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class Schedule:
     """What an iteration does under a decision.
 
     Attributes:
@@ -47,7 +47,7 @@ class Course:
         return self.needed_bytes <= budget_bytes
 
 
-def lay_out(problem: Problem, decision: Decision) -> Course:
+def lay_out(problem: Problem, decision: Decision) -> Schedule:
     """Works out chains, demand and swap-ins; chains share what they make if the decision says so, or memory allows."""
     trace, verdicts = problem.trace, decision.verdicts
     leaves = tuple(max(decision.leaves.get(each.id, 0), each.leaves_at) for each in trace.maps)
@@ -62,5 +62,5 @@ def lay_out(problem: Problem, decision: Decision) -> Course:
     scheduled = need.copy()
     for each in swap_ins if not decision.mapped else ():
         scheduled[each.start:each.use] += trace.maps[each.map].nbytes
-    return Course(verdicts, leaves, chains, need, swap_ins, decision.synchronous, decision.mapped,
+    return Schedule(verdicts, leaves, chains, need, swap_ins, decision.synchronous, decision.mapped,
                   floor_bytes, int(need.argmax()) if need.size else 0, int(scheduled.max(initial=0)))
