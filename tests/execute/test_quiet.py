@@ -184,6 +184,17 @@ def test_another_batch_size_is_another_graph(model):
         assert iterate(model, x) == expected(x=x)
 
 
+@pytest.mark.parametrize('kind', ['of bytes', 'of a file', 'overlapping rows'])
+def test_a_batch_in_memory_that_numpy_does_not_own_is_another_graph(model, tmp_path, kind):
+    """It has no root that could be remembered: a TypeError in place of a training."""
+    batches = {
+        'of bytes': lambda: np.frombuffer(BATCH.tobytes(), BATCH.dtype).reshape(BATCH.shape),
+        'of a file': lambda: np.asarray(np.memmap(tmp_path / 'batch', BATCH.dtype, 'w+', shape=BATCH.shape)),
+        'overlapping rows': lambda: np.lib.stride_tricks.as_strided(BATCH.copy(), BATCH.shape, BATCH.strides)}
+    x = batches[kind]()
+    assert [iterate(model, x) for _ in range(3)] == [expected(x=x)] * 3
+
+
 def test_inputs_that_change_places_are_another_graph():
     """The same functions of the same forms, wired otherwise."""
     def run(swapped):

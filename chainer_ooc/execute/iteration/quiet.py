@@ -126,6 +126,8 @@ class Quiet:
         if map_id == -1 or array is None:
             return array is not None
         root = arrays.root_of(array)
+        if root is None:  # somebody else's memory, such as a file's, where there was NumPy's own
+            return False
         ref, known = self._batches.get(id(root), (None, -1))
         if ref is not None and ref() is root:
             return known == map_id
