@@ -29,7 +29,7 @@ import networks
 from pace import Pace
 
 import chainer_ooc
-from chainer_ooc.execute.graphs import graphs as plans
+from chainer_ooc.execute.graphs import graphs
 
 LEARNING_RATE = 0.001
 TF32 = {'use_cudnn_tensor_core': 'always'}
@@ -92,8 +92,8 @@ def planned_for_good() -> Iterator[None]:
     """No graph learns from its iterations meanwhile: planning takes its time, and would be timed with them."""
     with contextlib.ExitStack() as stack:
         for name in LEARNING:
-            if hasattr(plans.Graph, name):
-                stack.enter_context(mock.patch.object(plans.Graph, name, return_value=None))
+            if hasattr(graphs.Graph, name):
+                stack.enter_context(mock.patch.object(graphs.Graph, name, return_value=None))
         yield
 
 
