@@ -225,8 +225,7 @@ class Backend(abc.ABC):
         """Returns how many kernels and the like were prepared so far; times of computations meanwhile say nothing."""
         return 0
 
-    def limit(  # noqa: B027 - a host has accounts
-            self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
+    def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:  # noqa: B027 - accounts do
         """Has near memory hold so many bytes at most from now on, where the device can enforce that.
 
         Args:

@@ -27,8 +27,8 @@ from chainer_ooc.errors import TraceFormatError
 from chainer_ooc.trace.tables import Form, dump_table, load_table, typed
 
 VERSION = 7
-FORM = Form('trace', VERSION, TraceFormatError, 'write one with "chainer-ooc profile MODEL --save FILE"',
-            'record it again')
+_COMMAND = '"chainer-ooc profile MODEL --save FILE"'
+FORM = Form('trace', VERSION, TraceFormatError, f'write one with {_COMMAND}', f'record it again with {_COMMAND}')
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,7 @@ def hidden_family(residency, family):
         assert find(array) is storage
         setattr(holder, f'array{number}', array)
         expected[f'array{number}'] = seen(array, root)
-        storage.add_places(AttributeSlot(holder, f'array{number}'))
+        storage.add_slots(AttributeSlot(holder, f'array{number}'))
     return holder, storage, expected, weakref.ref(root)
 
 

@@ -201,7 +201,7 @@ def test_a_row_says_what_cudnn_planned_and_what_it_refused(monkeypatch):
     ours.find(Convolution(Port.Y, *shapes, (0, 0), (1, 1), (1, 1), 'float32'), settings)
     library.engines.clear()
     ours.find(Convolution(Port.W, *shapes, (0, 0), (1, 1), (1, 1), 'float32'), settings)
-    monkeypatch.setitem(handles._of_thread.__dict__, 'sessions', {0: ours, 1: None})
+    monkeypatch.setitem(handles._of_thread.__dict__, 'handles', {0: ours, 1: None})
     monkeypatch.setitem(sys.modules, 'cudnn', library)
     found = evidence.cudnn()
     assert found['planned'] == {'Convolution Y': 1}

@@ -115,7 +115,7 @@ class Watch:
                 release(backend, copy_)
             return run
 
-        def see_places(empty):
+        def see_slots(empty):
             def run(storage):
                 empty(storage)
                 if storage.is_retained():
@@ -123,7 +123,7 @@ class Watch:
             return run
 
         for owner, name, value in ((Storage, '__init__', see_birth), (Storage, '_go', see_change),
-                                   (Storage, 'free', see_places(free)), (Storage, 'spare', see_places(spare)),
+                                   (Storage, 'free', see_slots(free)), (Storage, 'spare', see_slots(spare)),
                                    *((kind, 'release', see_release(kind.release))
                                      for kind in (ChaosBackend, HostBackend))):
             self._undo.callback(setattr, owner, name, getattr(owner, name))

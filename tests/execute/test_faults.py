@@ -479,6 +479,7 @@ def test_reset_works_when_the_disk_does_not(policy):
         assert np.array_equal(after.array, np.tanh(before.array))
 
 
+@pytest.mark.host
 @pytest.mark.parametrize('after', ['the new settings', 'the old settings'])
 def test_a_session_that_cannot_be_closed_for_other_settings_is_closed_when_it_can(after, tmp_path, monkeypatch):
     training, close = Training('hidden'), HostBackend.close

@@ -341,8 +341,9 @@ def status_report_on_a_signal(run):
     try:
         for number in range(6):
             loss = loss_of(model, number, images)
-            shown[:] = [loss, *[each.get_variable_or_none() for each in loss.creator_node.inputs]]
-            shown[:] = [each for each in shown if each is not None]
+            found = [loss, *[each.get_variable_or_none() for each in loss.creator_node.inputs]]
+            shown[:] = [each for each in found if each is not None]
+            del found
             learn(run, model, optimizer, loss)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)

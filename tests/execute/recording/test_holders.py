@@ -326,7 +326,7 @@ class OldStyle(chainer.Function):
         return inputs
 
 
-def test_hidden_places_are_arrays_of_the_instance_alone():
+def test_hidden_slots_are_arrays_of_the_instance_alone():
     function = Keeper()
     function.mask, function.size, function.subclass = made(), 3, np.ma.zeros(3)
     assert [slot.key for slot in hidden_slots(function)] == [(id(function), 'mask')]

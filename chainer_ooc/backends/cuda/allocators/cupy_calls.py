@@ -44,7 +44,7 @@ class CupyCalls:
         return CupyStreamOrderedPool(self.device_id)
 
     def device_memory(self, nbytes: int) -> DeviceMemory:
-        return self._taken('cudaMalloc', nbytes, self._memory.DeviceMemory)
+        return self._taken('cudaMalloc', nbytes, self._memory.Memory)
 
     def stream_ordered_memory(self, nbytes: int) -> DeviceMemory:
         return self._taken('cudaMallocAsync', nbytes, lambda nbytes: self._memory.malloc_async(nbytes).mem)
