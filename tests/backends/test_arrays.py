@@ -304,4 +304,4 @@ def test_arrays_above_the_mapping_size_come_back_on_a_mapping(residency):
     residency.settle()
     storage.fetch()
     assert_came_back(holder, storage, expected)
-    assert type(storage.root().base) is block.Block
+    assert type(storage.root().base) is block.HeapBlock

@@ -29,7 +29,8 @@ def test_the_fake_budget_takes_what_a_budget_takes(name):
 
 
 def test_the_budget_is_what_the_backend_asks_for():
-    budget = pytest.importorskip('chainer_ooc.backends.cuda.budget', reason='the budget is another room').AllocatorBudget
+    module = pytest.importorskip('chainer_ooc.backends.cuda.budget', reason='the budget is another room')
+    budget = module.AllocatorBudget
     for name, method in methods(MemoryBudget).items():
         assert parameters(getattr(budget, name)) == parameters(method)
     assert all(hasattr(budget, name) for name in MemoryBudget.__annotations__)

@@ -46,7 +46,7 @@ class DeviceFacts:
 
 
 class MemoryBudget(Protocol):
-    """The allocator of all near memory, with its limit; see ``budget.Budget``."""
+    """The allocator of all near memory, with its limit; see ``budget.AllocatorBudget``."""
 
     limit_bytes: int | None
     on_out_of_memory: Callable[[int], bool] | None

@@ -8,7 +8,7 @@ does. The limit that was there is back afterwards.
     RLIMIT_DATA   unlimited   | used + left |   unlimited   | used + left |   unlimited
                               |   compute   |   the program |   compute   |
 
-It costs 40 us a computation, in a container alone. Arrays fail with it as they fail in plain Chainer behind
+It costs some 60 us a computation, in a container alone. Arrays fail with it as they fail in plain Chainer behind
 ``ulimit -d``. Pages that the heap has and that hold nothing can be used without asking the system. So they are given
 back when little is left after a computation; that also is for whatever the program does next, such as an optimizer's
 first update.

@@ -1,6 +1,6 @@
 """What is in near memory, and every change of that: swap-outs, swap-ins, drops, evictions.
 
-    swap_out --> leaving --> let go                  what leaves, the oldest first, see `transit`
+    swap_out --> leaving --> freed                   what leaves, the oldest first, see `transit`
     prefetch --> arriving --fetch--> resident        what comes, the oldest first
     drop --> spare --yield--> lost                   what has no known use left, the oldest first
 

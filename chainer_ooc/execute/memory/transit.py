@@ -1,6 +1,6 @@
 """What is on its way between near and far memory, and what an iteration says about it.
 
-    leave --> leaving --reap--> let go, or stays             swap-outs, the oldest first
+    leave --> leaving --reap--> freed, or stays              swap-outs, the oldest first
     begin_arrival --> arriving --arrive--> resident          swap-ins, the oldest first
 
 A swap-out that is done frees nothing by itself: `reap` looks at finished ones at the edges of calls, so that the memory

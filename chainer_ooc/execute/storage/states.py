@@ -4,7 +4,7 @@
     -----------  -------------------  ----------  -------------------------------------------------------------
     leave        RESIDENT             LEAVING     a swap-out starts: the slots are empty, the block is held here
     stay         LEAVING              RESIDENT    its copy is whole, or failed: the slots have the block again
-    let go       RESIDENT             AWAY        the far copy is what the block is: nothing is lost
+    free         RESIDENT             AWAY        the far copy is what the block is: nothing is lost
     lose         RESIDENT             LOST        no copy: to be made again where there is a recipe. Both also when the
                                                   last array has died without our doing
     spare        RESIDENT             SPARE       no known use is left: the slots are empty, the block is held here
