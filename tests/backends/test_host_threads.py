@@ -9,6 +9,8 @@ import time
 import numpy as np
 import pytest
 
+from chainer_ooc.backends.host import limits
+from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.backends.spill import swap_thread
 from chainer_ooc.errors import SpillError
 
@@ -50,6 +52,56 @@ def test_the_threads_are_named_daemons_that_start_with_the_first_transfer(backen
     assert ours() == {'chainer_ooc-swap-out': True, 'chainer_ooc-swap-in': True}
     backend.close()
     assert ours() == {}
+
+
+def test_behind_a_limit_the_threads_start_while_there_is_memory_for_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, 'is_limited', lambda: True)
+    backend = HostBackend(str(tmp_path))
+    try:
+        assert [each.is_alive() for each in threading.enumerate() if 'chainer_ooc' in each.name] == [True, True]
+    finally:
+        backend.close()
+
+
+def test_a_thread_that_never_begins_is_waited_for_a_while_and_no_longer(backend, monkeypatch):
+    """It dies for want of memory before its first line, and ``Thread.start`` waits: the training hung for ever."""
+    given_up = threading.Event()
+
+    def start(thread):
+        given_up.wait()
+        raise RuntimeError('it never began')
+
+    monkeypatch.setattr(swap_thread, 'LONGEST_START_SECONDS', 0.2)
+    array = numbers(MB)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, 'start', start)
+            for _ in range(2):
+                with pytest.raises(SpillError, match="'chainer_ooc-swap-out': it did not begin"):
+                    backend.swap_out(array)
+            backend.close()  # and is not waited for either
+    finally:
+        given_up.set()
+
+
+@pytest.mark.parametrize('where', ['of the thread', 'of the copy'])
+def test_no_memory_in_a_thread_is_an_error_and_no_hang(backend, monkeypatch, where):
+    def refuse(*_, **__):
+        raise MemoryError
+
+    array = numbers(MB)
+    with monkeypatch.context() as patch:
+        if where == 'of the thread':
+            patch.setattr(threading, 'Thread', refuse)
+            with pytest.raises(SpillError, match=r"cannot start the thread .+: MemoryError; raise the limit"):
+                backend.swap_out(array)
+        else:
+            patch.setattr(backend._store._extents, 'place', refuse)
+            copy, transfer = backend.swap_out(array)
+            with pytest.raises(SpillError, match='no memory for a copy in the thread'):
+                transfer.wait()
+            backend.release(copy)
+    assert np.array_equal(back(backend, out(backend, array)), array)
 
 
 def test_the_threads_have_small_stacks_and_others_keep_theirs(backend, monkeypatch):

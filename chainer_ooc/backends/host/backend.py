@@ -8,6 +8,7 @@ Left out: the order and the time of swaps (``schedule``); a second tier behind t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 import weakref
@@ -27,6 +28,7 @@ from chainer_ooc.backends.spill.mapping import Mapping
 from chainer_ooc.backends.spill.spill_file import SpillFile, no_room
 from chainer_ooc.backends.spill.store import SpillStore
 from chainer_ooc.backends.spill.transfer import ELSEWHERE, Space
+from chainer_ooc.errors import SpillError
 
 
 class HostCopy(OwnedCopy):
@@ -66,8 +68,11 @@ class HostBackend(OwnedBackend):
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory(mapped_bytes)
         close_in_children(self)
+        if limits.is_limited():  # the threads start while there is memory for them
+            with contextlib.suppress(SpillError):  # the first copy tries again, and says so
+                self._store.start()
 
-    moment = staticmethod(time.perf_counter)  # a function of ours around it would be called four times a computation
+    timestamp = staticmethod(time.perf_counter)  # a function of ours around it would be called four times a computation
 
     def meter(self) -> HostMeter:
         return HostMeter()

@@ -125,6 +125,15 @@ class SpillStore:
         self._sought_bytes = sought_bytes + space.nbytes
         return transfer
 
+    def start(self) -> None:
+        """Starts the threads before there is anything to copy.
+
+        Raises:
+            SpillError: one cannot be started.
+        """
+        self._swap_out.start()
+        self._swap_in.start()
+
     def stop(self) -> None:
         """Waits until the threads have made all copies, and ends them. Idempotent.
 

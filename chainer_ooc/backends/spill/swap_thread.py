@@ -26,6 +26,10 @@ STACK_BYTES = 256 << 10
 #: For threads that call a device's driver, which knows nothing of small stacks.
 DRIVER_STACK_BYTES = 8 << 20
 
+#: A thread that has not begun after so long will not: one that dies for want of memory before its first line says
+#: nothing, and Python's own ``Thread.start`` waits for it for ever.
+LONGEST_START_SECONDS = 10.0
+
 #: Makes one copy: the space in the spill file, and the near side, an array or what holds one.
 Copy = Callable[[Space, Any], None]
 
@@ -54,7 +58,7 @@ class CopyTask:
 
 
 class SwapThread:
-    """A daemon thread with a queue, started by the first task.
+    """A daemon thread with a queue, started by the first task, or before.
 
     Args:
         name: Name of the thread, seen in debuggers and in ``threading.enumerate()``.
@@ -71,7 +75,7 @@ class SwapThread:
         self._tasks: queue.SimpleQueue[CopyTask | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._may_run = False  # whether a thread runs or, after an interrupt, may still begin
-        self._stopped = False
+        self._stopped = self._is_stuck = False
         self._launching = threading.Lock()  # never taken by the main thread, hence never left taken by an interrupt
         self._last = HostTransfer(0)  # ends with the thread
 
@@ -81,7 +85,7 @@ class SwapThread:
         Raises:
             SpillError: The thread cannot be started. The task is not queued.
         """
-        self._start()
+        self.start()
         self._tasks.put(task)
 
     def stop(self) -> None:
@@ -92,7 +96,7 @@ class SwapThread:
         if not self._may_run:
             return
         try:
-            self._start()  # after an interrupt only this tells that no thread is still to begin
+            self.start()  # after an interrupt only this tells that no thread is still to begin
         except SpillError:
             return
         self._stopped = True
@@ -102,26 +106,34 @@ class SwapThread:
             self._thread.join()
         self._may_run = False
 
-    def _start(self) -> None:
+    def start(self) -> None:
         """Starts the thread unless it runs; after an interrupt it may be called again.
 
         An interrupt within ``Thread.start`` would leave a thread that runs or does not, and nobody could tell.
         Interrupts come to the main thread only, so another one, which begins by a single call of C, starts it.
+
+        Raises:
+            SpillError: The thread cannot be started, or does not begin.
         """
         if self._thread is not None:
             return
+        if self._is_stuck:
+            raise self._no_thread('it did not begin before')
         self._may_run = True
         launch = HostTransfer(0)
         stack_before = threading.stack_size()
         try:
             threading.stack_size(self._stack_bytes)
             _thread.start_new_thread(self._launch, (launch,))
+            self._is_stuck = not launch.ends_within(LONGEST_START_SECONDS)
+            if self._is_stuck:
+                raise self._no_thread(f'it did not begin within {LONGEST_START_SECONDS:g} s')
             launch.wait()
-        except RuntimeError as error:
+        except (MemoryError, RuntimeError) as error:
             self._may_run = False
             raise self._no_thread(error) from error
         except SpillError:
-            self._may_run = False
+            self._may_run = self._is_stuck  # it may begin after all
             raise
         finally:
             threading.stack_size(stack_before)
@@ -130,16 +142,17 @@ class SwapThread:
         failure = None
         with self._launching:
             if self._thread is None and not self._stopped:
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 try:
+                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                     thread.start()
                     self._thread = thread
-                except RuntimeError as error:
+                except (MemoryError, RuntimeError) as error:
                     failure = self._no_thread(error)
         launch.end(0.0, failure)
 
-    def _no_thread(self, error: RuntimeError) -> SpillError:
-        return SpillError(f'cannot start the thread {self._name!r}: {error}; raise the limit of processes (ulimit -u) '
+    def _no_thread(self, why: Exception | str) -> SpillError:
+        said = str(why) or type(why).__name__
+        return SpillError(f'cannot start the thread {self._name!r}: {said}; raise the limit of processes (ulimit -u) '
                           'or of memory')
 
     def _run(self) -> None:
@@ -167,6 +180,8 @@ class SwapThread:
             self._copy(task.space, task.take())
         except SpillError as error:
             return SpillError(*error.args)
+        except MemoryError:  # no traceback either: there is no memory to write it with
+            return SpillError(f'no memory for a copy in the thread {self._name!r}; raise the limit of memory')
         except BaseException:  # a fault of ours: the caller must not wait for ever
             return SpillError(f'a fault in the thread {self._name!r}; please report it:\n{traceback.format_exc()}')
         return None

@@ -18,6 +18,7 @@ same thread holds that very lock.
 from __future__ import annotations
 
 import threading
+import time
 
 from chainer_ooc.backends.owned import OwnedTransfer, Place
 from chainer_ooc.errors import SpillError
@@ -61,6 +62,13 @@ class HostTransfer(OwnedTransfer):
         self._failure = failure
         self._done = True
         self._gate.release()
+
+    def ends_within(self, seconds: float) -> bool:
+        """Waits for so long at most; whether it has ended."""
+        until = time.monotonic() + seconds
+        while not self._done and time.monotonic() < until:
+            self._wait()
+        return self._done
 
     def _wait(self) -> None:
         if self._gate.acquire(timeout=_LOOK_AGAIN_SECONDS):

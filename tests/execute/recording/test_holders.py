@@ -26,8 +26,9 @@ def residency(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # the folder for temporary files may be a RAM disk
         backend = HostBackend(str(tmp_path))
-    yield Residency(backend)
-    backend.close()
+    residency = Residency(backend)
+    yield residency
+    residency.close()
 
 
 def made(shape=(6, 4)):
