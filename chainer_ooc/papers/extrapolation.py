@@ -102,7 +102,10 @@ class _Line:
         return self._number(first, second, where)
 
     def _entry(self, first: Any, second: Any, where: str) -> Any:
-        return self.row(first, second, where) if isinstance(first, ArrayForm) else self._number(first, second, where)
+        if not isinstance(first, ArrayForm):
+            return self._number(first, second, where)
+        dtype = self._field('dtype', first.dtype, second.dtype, where)
+        return ArrayForm(dtype, self._field('shape', first.shape, second.shape, where))
 
     def table(self, name: str, first: Sequence[Any], second: Sequence[Any]) -> tuple[Any, ...]:
         """Joins two tables, row by row."""

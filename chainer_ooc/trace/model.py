@@ -19,7 +19,7 @@ import hashlib
 import math
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,9 +80,8 @@ class FeatureMap:
         return max(self.last_forward_use, self.last_held)
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayForm:
-    """What an array is, its bytes aside.
+class ArrayForm(NamedTuple):
+    """What an array is, its bytes aside. A tuple, since each call of each iteration has some, which are compared.
 
     Attributes:
         dtype: as NumPy writes it, byte order first: ``'<f4'``.
@@ -273,9 +272,11 @@ def _trace(values: dict[str, Any]) -> Trace:
 
 
 def _forms(rows: list[Any]) -> tuple[ArrayForm, ...]:
-    found = tuple(typed(ArrayForm(dtype, tuple(shape))) for dtype, shape in rows)
-    if any(each.nbytes < 0 for each in found):
-        raise ValueError('an array has a negative size')
+    found = tuple(ArrayForm(dtype, tuple(shape)) for dtype, shape in rows)
+    for each in found:
+        if not isinstance(each.dtype, str) or any(type(extent) is not int or extent < 0 for extent in each.shape):
+            raise TypeError(f'{each} is not the form of an array')
+        np.dtype(each.dtype)
     return found
 
 

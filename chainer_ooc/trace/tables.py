@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -86,8 +86,7 @@ class Form:
 def dump_table(kind: type[Any], rows: Iterable[Any]) -> str:
     """Writes dataclass instances, one a line, below the names of their fields."""
     columns = [item.name for item in fields(kind)]
-    lines = [json.dumps(columns)] + [json.dumps([getattr(row, column) for column in columns], default=astuple)
-                                     for row in rows]
+    lines = [json.dumps(columns)] + [json.dumps([getattr(row, column) for column in columns]) for row in rows]
     return '[\n  ' + ',\n  '.join(lines) + ']'
 
 

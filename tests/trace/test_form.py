@@ -37,7 +37,7 @@ TRACES = st.builds(
 
 SMALL = Trace(
     device='host',
-    calls=(Call(0, 'ReLU', (0, -1), (1,), (), 0.25, 64),),
+    calls=(Call(0, 'ReLU', (0, -1), (1,), (), 0.25, 64, (ArrayForm('<f4', (16,)),) * 2, (ArrayForm('<f4', (16,)),)),),
     steps=(Step(1, 0, (1,), 0.5, 32, 0),),
     maps=(FeatureMap(0, 64, None, False, False, True, 0, (), (16,), 'float32'),
           FeatureMap(1, 64, 0, False, True, False, 0, (1,), (16,), 'float32')),
@@ -113,6 +113,7 @@ def test_a_trace_without_a_version_is_refused():
         Trace.from_json(changed(lambda read: read.pop('version')))
 
 
+FORMS_COLUMN = [field.name for field in dataclasses.fields(Call)].index('arguments')
 DAMAGE = {
     'a table is missing': lambda read: read.pop('maps'),
     'a value is missing': lambda read: read.pop('seconds'),
@@ -124,6 +125,11 @@ DAMAGE = {
     'a row is a number': lambda read: read['calls'].append(7),
     'a table is a number': lambda read: read.update(calls=7),
     'a table is empty': lambda read: read.update(calls=[]),
+    'a form is a number': lambda read: read['calls'][1].__setitem__(FORMS_COLUMN, [7]),
+    'a form has no shape': lambda read: read['calls'][1].__setitem__(FORMS_COLUMN, [['<f4']]),
+    'a form has no known dtype': lambda read: read['calls'][1].__setitem__(FORMS_COLUMN, [['colour', [2]]]),
+    'an extent is negative': lambda read: read['calls'][1].__setitem__(FORMS_COLUMN, [['<f4', [-2]]]),
+    'an extent is no number': lambda read: read['calls'][1].__setitem__(FORMS_COLUMN, [['<f4', ['2']]]),
 }
 
 
