@@ -47,21 +47,21 @@ def device_of(array: Any) -> str:
     return 'cuda' if arrays.is_on_device(array) else 'host'
 
 
-def choose(device: str, demand: BackendOptions) -> Backend:
+def choose(device: str, options: BackendOptions) -> Backend:
     """Returns a backend for a device, as `device_of` names it.
 
     Raises:
         SpillError: no spill file can be made.
     """
     if _makers:
-        return _makers[-1](demand.spill_dir)
+        return _makers[-1](options.spill_dir)
     if device == 'cuda':
         from chainer_ooc.backends.cuda import CudaBackend
 
-        return CudaBackend(demand.spill_dir, host_limit_bytes=demand.host_limit_bytes, allocator=demand.allocator)
+        return CudaBackend(options.spill_dir, host_limit_bytes=options.host_limit_bytes, allocator=options.allocator)
     from chainer_ooc.backends.host.backend import HostBackend
 
-    return HostBackend(demand.spill_dir)
+    return HostBackend(options.spill_dir)
 
 
 @contextlib.contextmanager

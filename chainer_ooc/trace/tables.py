@@ -103,9 +103,9 @@ def load_table(kind: type[_Row], table: list[list[Any]],
         TypeError, ValueError: it is no such table.
     """
     columns, *rows = table
-    frozen = ([readers.get(column, tuple)(value) if isinstance(value, list) else value
-               for column, value in zip(columns, row, strict=True)] for row in rows)
-    return tuple(typed(kind(**dict(zip(columns, row, strict=True)))) for row in frozen)
+    return tuple(typed(kind(**{
+        column: readers.get(column, tuple)(value) if isinstance(value, list) else value
+        for column, value in zip(columns, row, strict=True)})) for row in rows)
 
 
 def typed(row: _Row) -> _Row:

@@ -167,7 +167,7 @@ class Following:
     # --- orders ----------------------------------------------------------------------------------------------------
 
     def is_discardable(self, map_id: int) -> bool:
-        """Whether the plan gives a map up and has it made again."""
+        """Whether the plan discards a map and has it made again."""
         return (map_id in self.orders.discardable and self.graph is not None
                 and not self.graph.trace.maps[map_id].reused)
 

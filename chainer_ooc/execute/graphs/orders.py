@@ -18,7 +18,7 @@ class Orders:
     Attributes:
         plan: the plan itself, or None.
         leave_after: maps to swap out after a call or step.
-        discard_after: maps to give up after a call, since they will be made again; or, where only chains read them,
+        discard_after: maps to discard after a call, since they will be made again; or, where only chains read them,
             to leave to themselves.
         free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
         recipes: calls that may run again.

@@ -1,4 +1,4 @@
-"""The maps of one iteration on their way out: swapped out now or when that is possible, or given up to be made again.
+"""The maps of one iteration on their way out: swapped out now or when that is possible, or discarded to be made again.
 
 While a known graph is followed its plan says which, and after which call or step. Without a plan what a call retained
 leaves as soon as the next call does not need it.
@@ -61,7 +61,7 @@ class Departures:
             self.leave(self._register.storage(map_id))
 
     def hold(self, recipe: Recipe, position: int) -> None:
-        """Says of a call's own maps that the plan gives up how they are made again."""
+        """Says of a call's own maps that the plan discards how they are made again."""
         for product in recipe.products:
             storage = product.storage()
             if (storage is not None and storage.recipe is None and self._following.is_discardable(storage.map)
@@ -87,7 +87,7 @@ class Departures:
     def leave(self, storage: Storage | None, tries: int = 0) -> bool:
         """Lets a map go that functions retain, at once or as soon as nobody else holds it; False if it has to wait.
 
-        What can be made again is given up, the rest is swapped out.
+        What can be made again is discarded, the rest is swapped out.
 
         Raises:
             SpillError: it could not be copied.

@@ -243,7 +243,7 @@ class Storage(Held):
         self._note_holder()
 
     def discard(self) -> bool:
-        """Gives up what can be made again; False if it has to go another way.
+        """Frees what can be made again; False if it has to go another way.
 
         What no function retains dies by itself, whoever holds it: what recipes read stays what it was.
         """
@@ -277,7 +277,7 @@ class Storage(Held):
         self._note_holder()
 
     def _note_holder(self) -> None:
-        """Whoever holds the block that was given up may write to it: recipes of what is waited for will see that.
+        """Whoever holds the block that was freed may write to it: recipes of what is waited for will see that.
 
         The others are spoilt when it is read again; checksums of all that Chainer's own loop holds would take too long.
         """

@@ -1,12 +1,12 @@
 """The device's allocators: `pool`, `virtual`, `async` and `unified`, each behind `allocator.Allocator`.
 
-    allocator.py              what an allocator is, and how it refuses
-    pool.py                   'pool', CuPy's best fit, and 'unified' behind it
+    allocator.py                 what an allocator is, and how it refuses
+    pool.py                      'pool', CuPy's best fit, and 'unified' behind it
     virtual.py, timestamps.py    'virtual': chunks behind addresses, and when their last use is over
-    async_pool.py             'async', the driver's own pool
-    ledger.py                 counts what may be freed at any moment
-    calls.py, cupy_calls.py   what is asked of CuPy, and how CuPy is asked
-    mapping.py                what is asked of the driver for 'virtual'
+    async_pool.py                'async', the driver's own pool
+    ledger.py                    counts what may be freed at any moment
+    calls.py, cupy_calls.py      what is asked of CuPy, and how CuPy is asked
+    mapping.py                   what is asked of the driver for 'virtual'
 """
 
 from __future__ import annotations
