@@ -11,11 +11,10 @@ import dataclasses
 from surroundings import ARCHITECTURES, add_policy, make_parser, positive, publish
 
 # isort: split
-from probes import both_ways, probe, smallest
-
 from chainer_ooc.report.table import Column, Table, megabytes, plain, ratio
-from chainer_ooc.report.values import Outcome
 from options import Options, amount
+from probes import both_ways, probe, smallest
+from training_run import Outcome
 
 COLUMNS = (
     Column('network', 'network'),

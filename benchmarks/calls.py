@@ -36,11 +36,10 @@ from typing import Any
 from surroundings import make_parser, positive, publish
 
 # isort: split
-from pairs import PairedSeconds
-from small_calls import WORKS, Size
-
 from chainer_ooc.report.figure import BLUE, GREY, ORANGE, PALE, new_figure, save, tidy
 from chainer_ooc.report.table import Column, Table, megabytes, plain, seconds
+from pairs import PairedSeconds
+from small_calls import WORKS, Size
 
 WORKER = pathlib.Path(__file__).with_name('calls_worker.py')
 TREES = (Size(units=30, leaves=20), Size(units=100, leaves=40), Size(units=300, leaves=60))

@@ -22,11 +22,10 @@ from typing import Any
 from surroundings import ROOT  # noqa: F401  puts the examples on the path, and chainer_ooc before chainer
 
 # isort: split
-from pairs import in_turns
-from small_calls import WORKS, Size
-
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, OocError
+from pairs import in_turns
+from small_calls import WORKS, Size
 
 MOST_REFUSALS = 10
 MARGIN = 1.02  # above a floor that a refusal names

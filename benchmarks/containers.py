@@ -24,13 +24,12 @@ from typing import Any
 from surroundings import make_parser, positive, publish
 
 # isort: split
-from contained import KINDS, Trial, can_make_groups, run_contained
-from contained_worker import NETWORKS
-from probes import smallest
-
 import chainer_ooc
 from chainer_ooc.report.table import Column, Table, megabytes, plain, ratio, seconds
+from contained import KINDS, Trial, can_make_groups, run_contained
+from contained_worker import NETWORKS
 from options import amount
+from probes import smallest
 
 SEARCH_POLICY = 'swap-all'
 FAR_TOO_MUCH_BYTES = 1 << 40

@@ -17,11 +17,10 @@ from typing import Any
 from surroundings import ARCHITECTURES, make_parser, positive, publish
 
 # isort: split
-from layers import Bench, Layer, layers_of
-from pairs import PairedSeconds
-
 from chainer_ooc.quantities import parse_bytes
 from chainer_ooc.report.table import Column, Table, megabytes, plain, seconds
+from layers import Bench, Layer, layers_of
+from pairs import PairedSeconds
 
 COLUMNS = (
     Column('network', 'network'),

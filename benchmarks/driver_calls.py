@@ -30,9 +30,9 @@ from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.papers.allocators.events import Event, events_of
 from chainer_ooc.report.table import Column, Table, megabytes, plain
 from chainer_ooc.schedule.schedule import lay_out
-from chainer_ooc.simulate.allocators.events import Event, events_of
 from chainer_ooc.simulate.simulator import simulate
 from options import amount
 

@@ -29,12 +29,12 @@ from surroundings import ARCHITECTURES, make_parser, positive, publish
 # isort: split
 import numpy as np
 from chainer.utils.conv import get_conv_outsize
-from layers import Layer, layers_of
 
 from chainer_ooc.kernels.cudnn import library, plan
 from chainer_ooc.kernels.cudnn.operations import SMALL_WORKSPACE_BYTES, Convolution, Port
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
 from chainer_ooc.report.table import Column, Table, megabytes, plain
+from layers import Layer, layers_of
 
 #: An H200: of its architecture (compute capability 9.0, CUDA's programming guide) and of its data sheet.
 H200 = {

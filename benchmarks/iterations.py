@@ -12,10 +12,10 @@ from typing import Any
 
 import chainer
 import numpy
-from surroundings import configured
 
 from models import ARCHITECTURES
 from photographs import RandomCrops, bundled_photographs
+from surroundings import configured
 
 SEED = 0
 CHECKED = 3  # iterations after which the states of two trainings are compared

@@ -26,9 +26,8 @@ from typing import Any
 from surroundings import make_parser, positive, publish
 
 # isort: split
-from pairs import in_turns
-
 from chainer_ooc.report.table import Column, Table, seconds
+from pairs import in_turns
 
 WORKER = pathlib.Path(__file__).with_name('off_worker.py')
 TURN_SECONDS = 0.05

@@ -20,12 +20,11 @@ from typing import Any
 from surroundings import add_networks, config_entries, make_parser, positive, publish
 
 # isort: split
-from iterations import CHECKED, Training
-from pairs import in_turns
-
 import chainer_ooc
 from chainer_ooc.report.table import Column, Table, megabytes, percent, plain, seconds
+from iterations import CHECKED, Training
 from models import ARCHITECTURES
+from pairs import in_turns
 
 COLUMNS = (
     Column('network', 'network'),

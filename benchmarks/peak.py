@@ -16,12 +16,11 @@ from typing import Any
 from surroundings import add_networks, make_parser, positive, publish
 
 # isort: split
-from probes import both_ways, measured
-
-from chainer_ooc.report.comparison import comparison_row
-from chainer_ooc.report.comparison_chart import draw_comparison
 from chainer_ooc.report.table import Column, Table, megabytes, plain, seconds
+from comparison_chart import draw_comparison
+from comparison_table import comparison_row
 from models import ARCHITECTURES
+from probes import both_ways, measured
 
 COLUMNS = (
     Column('name', 'network'),

@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+
 from surroundings import make_parser, positive, publish
 
 # isort: split
@@ -36,13 +37,13 @@ from chainer_ooc.cost.costs import Costs
 from chainer_ooc.errors import OocError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Problem, Standing
-from chainer_ooc.report.planning_plot import draw_planning
 from chainer_ooc.report.table import Column, Table, plain, ratio, seconds
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
 from models.resnet import ResNet, units_of
 from models.resnext3d import ResNeXt3D
 from options import amount
+from planning_plot import draw_planning
 
 POLICY_NAMES = ('swap-all', 'swap-opt', 'pooch')
 LINK_BYTES_PER_SECOND = 12e9

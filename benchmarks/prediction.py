@@ -23,11 +23,10 @@ from typing import Any
 from surroundings import add_networks, config_entries, make_parser, positive, publish
 
 # isort: split
-from iterations import Training
-
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.report.table import Column, Table, megabytes, percent, plain, seconds
+from iterations import Training
 
 POLICIES = ('swap-all-naive', 'swap-all', 'swap-opt', 'pooch')
 

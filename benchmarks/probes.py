@@ -6,9 +6,9 @@ import pathlib
 import tempfile
 from collections.abc import Callable
 
-from chainer_ooc.report.values import Outcome, TrainingRun
 from options import Options
 from status_line import StatusLine
+from training_run import Outcome, TrainingRun
 from watched_run import run_watched
 
 STATUS = StatusLine()

@@ -15,6 +15,7 @@ import chainer
 import chainer.functions as F
 import chainer.links as L
 import numpy
+
 from surroundings import configured
 
 SEED = 0

@@ -15,12 +15,11 @@ from typing import Any
 from surroundings import add_networks, make_parser, positive, publish
 
 # isort: split
-from probes import both_ways, measured, probe, smallest
-
 from chainer_ooc.report.table import Column, Table, megabytes, plain, ratio
-from chainer_ooc.report.values import Outcome
 from models import ARCHITECTURES
 from options import Options, amount
+from probes import both_ways, measured, probe, smallest
+from training_run import Outcome
 
 COLUMNS = (
     Column('network', 'network'),

@@ -11,10 +11,10 @@ import json
 import pathlib
 from collections.abc import Sequence
 
-from chainer_ooc.report.comparison import compare, comparison_row, loss_table
-from chainer_ooc.report.values import Outcome, TrainingRun
+from comparison_table import compare, comparison_row, loss_table
 from options import Options
 from status_line import StatusLine
+from training_run import Outcome, TrainingRun
 from watched_run import run_watched
 
 DEFAULT_POLICY = 'swap-all'
@@ -84,7 +84,7 @@ def show_comparison(runs: Sequence[TrainingRun], reference: TrainingRun, options
 def write_results(runs: Sequence[TrainingRun], rows: list[dict[str, object]], options: Options,
                   status: StatusLine) -> None:
     """Writes the figures as JSON and the memory over time as a PNG, and says where."""
-    from chainer_ooc.report.memory_plot import draw_memory
+    from memory_plot import draw_memory
 
     results = options.out / 'comparison.json'
     results.write_text(json.dumps({

@@ -13,10 +13,10 @@ import sys
 import chainer_ooc  # noqa: F401  before chainer, which it patches as it is imported
 
 # isort: split
-from chainer_ooc.report.values import Outcome
 from comparison import in_core, run_and_say, run_with_workspace, show_comparison
 from options import Options, amount, positive
 from status_line import StatusLine
+from training_run import Outcome
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chainer_ooc.report.values import IterationRow, MemorySample, Outcome, TrainingRun
 from options import Options
+from training_run import IterationRow, MemorySample, Outcome, TrainingRun
 
 SCRIPT = pathlib.Path(__file__).with_name('train_imagenet.py')
 OUT_OF_MEMORY = 3  # the exit status by which train_imagenet.py tells MemoryError

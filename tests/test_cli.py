@@ -13,11 +13,11 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from support.command_line import run, run_json
 
 from chainer_ooc.cli import model as cli_model
 from chainer_ooc.cli.totals import totals
 from chainer_ooc.trace import Trace
+from support.command_line import run, run_json
 
 ROOT = Path(__file__).resolve().parent.parent
 

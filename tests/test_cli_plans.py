@@ -19,13 +19,13 @@ import chainer_ooc  # noqa: F401  before chainer
 # isort: split
 import chainer
 import pytest
-from support.command_line import run, run_json
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments
 from chainer_ooc.plans.file import read_plans
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 from chainer_ooc.trace.model import VERSION
+from support.command_line import run, run_json
 
 ROOT = Path(__file__).resolve().parent.parent
 MB = 10**6

@@ -11,12 +11,12 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from support.command_line import run, run_json
-from support.fake_experiments import FakeExperiments
 
 from chainer_ooc.cli import model as cli_model
 from chainer_ooc.cli import tables
 from chainer_ooc.errors import OocError
+from support.command_line import run, run_json
+from support.fake_experiments import FakeExperiments
 
 
 @pytest.fixture(autouse=True)

@@ -15,12 +15,12 @@ import here  # noqa: F401  chainer_ooc before chainer, and the examples on the p
 
 # isort: split
 import chainer
-import near
 import numpy as np
-from training_row import Training, configured
 
 import chainer_ooc
+import near
 from chainer_ooc.errors import InfeasibleBudgetError
+from training_row import Training, configured
 
 ITERATIONS = 3
 SHARE = 0.5

@@ -23,14 +23,13 @@ for folder in (HERE, HERE.parent.parent):
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
+from chainer_ooc.quantities import format_bytes, parse_bytes  # noqa: E402
 from conduct import Clock, Conductor  # noqa: E402
 from kernels import Kernels  # noqa: E402
 from processes import Worker  # noqa: E402
 from programme import STAGES, Part, Programme  # noqa: E402
 from results import Files  # noqa: E402
 from sizes import FULL, SMALL  # noqa: E402
-
-from chainer_ooc.quantities import format_bytes, parse_bytes  # noqa: E402
 
 MINUTES = 9.0
 DESCRIBE_SECONDS = 120.0

@@ -23,13 +23,13 @@ import here  # noqa: F401  chainer_ooc before chainer, and the examples on the p
 
 # isort: split
 import chainer
+
+import chainer_ooc
 import evidence
 import near
 import networks
-from pace import Pace
-
-import chainer_ooc
 from chainer_ooc.execute.graphs import graphs
+from pace import Pace
 
 LEARNING_RATE = 0.001
 TF32 = {'use_cudnn_tensor_core': 'always'}

@@ -3,11 +3,12 @@
 Nothing here measures a machine, and nothing is fitted to what is stated. All that only these tables need is in this
 room, and training needs nothing of it. The files, in the order of the data:
 
-    stated                                      what the papers say
+    reported                                    what the papers say
     comparison                                  a row: what is stated, ours, and how far the two are apart
     extrapolation                               the iteration at any size, from recordings at two small ones
+    allocators/                                 allocators of near memory, on paper: what fragmentation takes away
     pooch_chainer, published                    PoocH's Chainer and policies, by the program of its authors
-    experiments                                  a network, a size, a machine and a policy give a time, or a refusal
+    experiments                                 a network, a size, a machine and a policy give a time, or a refusal
     sweeps, optimizations                       what several tables ask: over sizes and policies; of each optimization
     pooch, pooch_2018, pooch_speeds, window_va  the tables of PoocH's two papers and of Window+VA
     layers, layer_networks, layer_memory        SuperNeurons' own way to count memory, layer by layer

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chainer_ooc.papers import reported
+from chainer_ooc.papers.allocators.virtual import CHUNK_BYTES, SMALLEST_CHUNK_BYTES
 from chainer_ooc.papers.comparison import PaperTable, Reported, Row, claim
 from chainer_ooc.papers.experiments import NNABLA, SMALL_BYTES, Experiments, Outcome
 from chainer_ooc.papers.sweeps import Setting, fails, is_faster, measured
-from chainer_ooc.simulate.allocators.virtual import CHUNK_BYTES, SMALLEST_CHUNK_BYTES
 
 V100, P100 = 'v100-nvlink2', 'p100-nvlink'
 SCHEDULING, VIRTUAL, LMS = 'scheduling', 'scheduling + VA', 'LMS (P100)'

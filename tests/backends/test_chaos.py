@@ -4,11 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from support.chaos import ChaosBackend
-from support.chaos.streams import MOST_PATIENCE
 
 from chainer_ooc import backends
 from chainer_ooc.errors import SpillError
+from support.chaos import ChaosBackend
+from support.chaos.streams import MOST_PATIENCE
 
 SEEDS = range(20)
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.chaos import ChaosBackend
-from support.fake_driver import FakeDriver
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, Bandwidth, FarCopy
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import SpillError
+from support.chaos import ChaosBackend
+from support.fake_driver import FakeDriver
 
 MB = 1 << 20
 

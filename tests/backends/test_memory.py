@@ -10,9 +10,9 @@ import warnings
 
 import numpy as np
 import pytest
-from support import resident
 
 from chainer_ooc.backends.host import HostBackend, block, groups, heap, limits
+from support import resident
 
 MB = 1 << 20
 TESTS = str(pathlib.Path(__file__).resolve().parents[1])  # where `support` is

@@ -5,10 +5,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from support.interrupting import interrupted_at
 
 from chainer_ooc.backends.host import meter as module
 from chainer_ooc.backends.host.meter import HostMeter
+from support.interrupting import interrupted_at
 
 MB = 1_000_000
 SLACK_BYTES = 100  # what the interpreter allocates between the start and its own allocators being back

@@ -9,11 +9,11 @@ import subprocess
 
 import numpy as np
 import pytest
-from support.interrupting import interrupted_at
 
 from chainer_ooc.backends.spill import filesystem
 from chainer_ooc.backends.spill.spill_file import PIECE_BYTES, SpillFile, SpillWarning
 from chainer_ooc.errors import SpillError
+from support.interrupting import interrupted_at
 
 MB = 1 << 20
 

@@ -1,6 +1,4 @@
 """Networks written down layer by layer, as traces."""
-import pathlib
-import sys
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,11 +8,6 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
-
-HERE = str(pathlib.Path(__file__).parent)
-
-if HERE not in sys.path:
-    sys.path.insert(0, HERE)
 
 #: What Chainer's functions retain for backward, on a GPU.
 RETAINS = {

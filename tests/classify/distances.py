@@ -1,19 +1,16 @@
 """How far pooch is from the best of all verdicts, on random problems of few maps. Not a test: run it as a script.
 
-    env PYTHONPATH=. python tests/classify/distances.py
+    env PYTHONPATH=tests python tests/classify/distances.py
 """
-import pathlib
 import statistics
 import sys
 
 import hypothesis
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-from drawn_problems import problems
-from literal_problems import drawn, times_of_all
-
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.search import evaluate
+from support.planning.drawn_problems import problems
+from support.planning.literal_problems import drawn, times_of_all
 
 
 def main(count=300, most_maps=5):

@@ -4,13 +4,13 @@
 """
 import math
 
-from drawn_problems import problems
 from hypothesis import given, settings
-from literal_problems import drawn, literal_problem, times_of_all
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import can_leave, can_recompute
+from support.planning.drawn_problems import problems
+from support.planning.literal_problems import drawn, literal_problem, times_of_all
 
 #: From slow to fast.
 ORDER = ('swap-all-naive', 'swap-all', 'swap-opt', 'pooch')

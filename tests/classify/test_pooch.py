@@ -2,13 +2,13 @@
 import dataclasses
 
 import pytest
-from literal_problems import drawn, literal_problem, seconds_of
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.pooch import overhead_ratio
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Decision, Verdict, everything
+from support.planning.literal_problems import drawn, literal_problem, seconds_of
 
 POOCH = POLICIES['pooch']
 BUDGET_BYTES = 30

@@ -2,7 +2,6 @@
 import dataclasses
 
 import pytest
-from literal_problems import drawn, literal_problem, seconds_of, times_of_all
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.swap_opt import search, unhidden_swap_ins, unhidden_swap_outs
@@ -12,6 +11,7 @@ from chainer_ooc.problem import Decision, everything
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Cause, Stream
+from support.planning.literal_problems import drawn, literal_problem, seconds_of, times_of_all
 
 SWAP_OPT, SWAP_ALL = POLICIES['swap-opt'], POLICIES['swap-all']
 

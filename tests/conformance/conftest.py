@@ -1,28 +1,20 @@
-"""Puts the tables within reach, chainer_ooc before chainer, and says how much the conformance tests try.
+"""Puts chainer_ooc before chainer, and says how much the conformance tests try.
 
     pytest tests/conformance --conformance-seeds 20 --conformance-heavy
 """
 import contextlib
 import itertools
-import pathlib
-import sys
 import zlib
 
 import pytest
 
-HERE = pathlib.Path(__file__).parent
-
-for folder in (HERE, HERE.parent / 'execute'):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-from support.chaos import ChaosBackend  # noqa: E402
-
-import chainer_ooc  # noqa: E402  before the helpers, which import chainer
-from chainer_ooc import backends  # noqa: E402
-from chainer_ooc.backends.base import Bandwidth  # noqa: E402
-from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
-from chainer_ooc.classify.policies import POLICIES  # noqa: E402
-from chainer_ooc.problem import Verdict  # noqa: E402
+import chainer_ooc
+from chainer_ooc import backends
+from chainer_ooc.backends.base import Bandwidth
+from chainer_ooc.backends.host.backend import HostBackend
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.problem import Verdict
+from support.chaos import ChaosBackend
 
 SEEDS, HEAVY = '--conformance-seeds', '--conformance-heavy'
 PLAIN, TRANSPOSED = LAYOUTS = 'plain', 'transposed'
@@ -44,7 +36,7 @@ def chosen(config):
 
     While the whole suite runs, pytest reads this file too late to know its options, so that their values default here.
     """
-    from conformance_mixes import RANDOM_MIX, RECOMPUTE_ALL, SWAP_ALL
+    from support.conformance.conformance_mixes import RANDOM_MIX, RECOMPUTE_ALL, SWAP_ALL
     seeds = config.getoption(SEEDS, None)
     runs = [(HOST, SWAP_ALL, TRANSPOSED), (HOST, RECOMPUTE_ALL, PLAIN), (CHAOS, f'{RANDOM_MIX}0', TRANSPOSED)]
     if seeds is not None:
@@ -63,7 +55,7 @@ def heavy(request):
 @pytest.fixture
 def mix(request, monkeypatch):
     """The name of a mix of verdicts, which is a policy meanwhile."""
-    from conformance_mixes import row
+    from support.conformance.conformance_mixes import row
     policy = row(request.param)
     if policy is not None:
         monkeypatch.setitem(POLICIES, policy.name, policy)

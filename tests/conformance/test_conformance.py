@@ -6,10 +6,20 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from conformance_cases import Feature
-from conformance_mixes import RECOMPUTE_ALL, SWAP_ALL
-from conformance_runs import assert_conforms, in_core
-from conformance_tables import FUNCTIONS, LEFT_OUT_FUNCTIONS, LEFT_OUT_LINKS, LINKS, TABLES, named, public, uncovered
+
+from support.conformance.conformance_cases import Feature
+from support.conformance.conformance_mixes import RECOMPUTE_ALL, SWAP_ALL
+from support.conformance.conformance_runs import assert_conforms, in_core
+from support.conformance.conformance_tables import (
+    FUNCTIONS,
+    LEFT_OUT_FUNCTIONS,
+    LEFT_OUT_LINKS,
+    LINKS,
+    TABLES,
+    named,
+    public,
+    uncovered,
+)
 
 CASES = {**FUNCTIONS, **LINKS}
 OFFERED = [(F, FUNCTIONS, LEFT_OUT_FUNCTIONS), (L, LINKS, LEFT_OUT_LINKS)]

@@ -9,14 +9,14 @@ import pytest
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.noise.dropout import Dropout
 from chainer.functions.normalization.batch_normalization import BatchNormalization
-from conformance_cases import case, feature
-from conformance_mixes import RECOMPUTE_ALL, row
-from conformance_runs import assert_conforms, in_core
-from conformance_tables import FUNCTIONS, uncovered
 
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.problem import Verdict
+from support.conformance.conformance_cases import case, feature
+from support.conformance.conformance_mixes import RECOMPUTE_ALL, row
+from support.conformance.conformance_runs import assert_conforms, in_core
+from support.conformance.conformance_tables import FUNCTIONS, uncovered
 
 
 @pytest.fixture

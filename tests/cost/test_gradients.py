@@ -2,10 +2,10 @@
 import dataclasses
 
 import pytest
-from literal_graphs import graph
 
 from chainer_ooc.cost.gradients import arguments_of, follow_gradients, parameter_bytes
 from chainer_ooc.trace import ArrayForm, Call
+from support.planning.literal_graphs import graph
 
 
 def test_arguments_and_results_are_read_from_a_call():

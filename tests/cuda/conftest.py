@@ -1,24 +1,16 @@
-"""Puts the helper modules of these tests, and those of whole trainings, within reach."""
-import pathlib
-import sys
+"""What the tests of the CUDA device share; chainer_ooc comes before chainer."""
 
 import pytest
 
-HERE = pathlib.Path(__file__).parent
-
-for folder in (str(HERE), str(HERE.parent / 'execute')):
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-import chainer_ooc  # noqa: E402, F401  before the helpers, which import chainer
-from chainer_ooc.backends.cuda import CudaBackend  # noqa: E402
+import chainer_ooc  # noqa: F401  before the helpers, which import chainer
+from chainer_ooc.backends.cuda import CudaBackend
 
 
 @pytest.fixture
 def verdict_mixes(monkeypatch):
-    """The policies that only tests have; see `verdict_mixes.py` of tests/execute."""
-    import verdict_mixes
-
+    """The policies that only tests have; see `verdict_mixes.py` of tests/support."""
     from chainer_ooc.classify import policies
+    from support.trainings import verdict_mixes
     for name, policy in verdict_mixes.POLICIES.items():
         monkeypatch.setitem(policies.POLICIES, name, policy)
 

@@ -2,7 +2,6 @@
 import itertools
 
 import pytest
-from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
@@ -10,6 +9,7 @@ from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import ManagedAllocator, PoolAllocator, paged
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
+from support import fake_device_memory as fake
 
 MIB = fake.MIB
 

@@ -5,12 +5,12 @@ import os
 
 import numpy as np
 import pytest
-from support.fake_driver import FakeDriver
 
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.backends.cuda import CudaBackend, measure
 from chainer_ooc.backends.spill.spill_file import PIECE_BYTES
 from chainer_ooc.errors import SpillError
+from support.fake_driver import FakeDriver
 
 MB = 1 << 20
 SEEDS = range(4)

@@ -3,12 +3,12 @@ import gc
 import threading
 
 import pytest
-from support import fake_device_memory as fake
-from support.told_ledger import listen
 
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
+from support import fake_device_memory as fake
+from support.told_ledger import listen
 
 MIB = fake.MIB
 

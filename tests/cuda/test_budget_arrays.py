@@ -3,11 +3,11 @@ import threading
 
 import numpy as np
 import pytest
-from support.told_ledger import listen
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.budget import LimitedBlock
+from support.told_ledger import listen
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 cupy_over_host = pytest.importorskip('support.cupy_over_host')

@@ -6,11 +6,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda import budget as budget_module
 from chainer_ooc.backends.cuda.allocators.allocator import NoPoolError, NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
+from support import fake_device_memory as fake
 
 MIB = fake.MIB
 

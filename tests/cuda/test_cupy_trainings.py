@@ -8,8 +8,6 @@ import gc
 import chainer
 import numpy as np
 import pytest
-from ooc_training import ooc
-from support.told_ledger import listen
 
 import chainer_ooc
 from chainer_ooc import backends
@@ -20,6 +18,8 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.iteration.room import UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
+from support.told_ledger import listen
+from support.trainings.ooc_training import ooc
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 cupy_over_host = pytest.importorskip('support.cupy_over_host')

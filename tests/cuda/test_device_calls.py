@@ -1,18 +1,14 @@
 """Nothing in a training waits for the device, but for copies (`benchmarks/device_calls.py` counts ResNet50)."""
-import sys
-from pathlib import Path
 
 import chainer
 import chainer.functions as F
-import chainer.links as L
 import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.errors import LostMapError
-
-sys.path.append(str(Path(__file__).parents[2] / 'benchmarks'))
 import device_calls
+from chainer_ooc.errors import LostMapError
+from support.networks import Perceptron
 
 UNITS = (1, 1, 1, 1)
 #: These wait at the end of each call, or step, for its copies, though they are over here.
@@ -36,14 +32,12 @@ def test_a_known_iteration_waits_for_no_computation_and_pins_nothing(policy, bud
     assert policy != 'sublinear' or row['proofs'] > 0
 
 
-class Perceptron(chainer.Chain):
+class Squares(Perceptron):
     def __init__(self):
-        super().__init__()
-        with self.init_scope():
-            self.first, self.second, self.last = L.Linear(20, 200), L.Linear(200, 200), L.Linear(200, 5)
+        super().__init__(20, 200, 200, 5, activations=(F.sigmoid, F.sigmoid))
 
     def forward(self, x):
-        return F.sum(self.last(F.sigmoid(self.second(F.sigmoid(self.first(x))))) ** 2)
+        return F.sum(super().forward(x) ** 2)
 
 
 @pytest.fixture
@@ -54,14 +48,14 @@ def recomputing(verdict_mixes):
 
 def test_what_is_recomputed_from_changed_weights_is_told_before_the_update(recomputing):
     np.random.seed(0)
-    model, x = Perceptron(), np.random.rand(7, 20).astype(np.float32)
+    model, x = Squares(), np.random.rand(7, 20).astype(np.float32)
     optimizer = chainer.optimizers.SGD(lr=1e-4).setup(model)
     for number in range(4):
         loss = model(x)
         model.cleargrads()
         before = recomputing(number)
         if number == 3:
-            model.second.W.array[0, 0] += 1
+            model.l2.W.array[0, 0] += 1
             kept = [each.array.copy() for each in model.params()]
             with pytest.raises(LostMapError, match=r'160000 bytes, shape \(200, 200\), that has changed since'):
                 loss.backward()
@@ -73,14 +67,14 @@ def test_what_is_recomputed_from_changed_weights_is_told_before_the_update(recom
     for _ in range(2):  # the next plan knows, and nothing is left to be proven
         loss = model(x)
         model.cleargrads()
-        model.second.W.array[0, 0] += 1
+        model.l2.W.array[0, 0] += 1
         loss.backward()
     assert np.isfinite(loss.array)
 
 
 def test_what_the_program_reads_outside_of_backward_is_proven_at_once(recomputing):
     np.random.seed(0)
-    model, x = Perceptron(), np.random.rand(7, 20).astype(np.float32)
+    model, x = Squares(), np.random.rand(7, 20).astype(np.float32)
     for _ in range(3):
         loss = model(x)
         model.cleargrads()
@@ -88,6 +82,6 @@ def test_what_the_program_reads_outside_of_backward_is_proven_at_once(recomputin
     loss = model(x)
     hidden = loss.creator_node.inputs[0].creator_node.inputs[0].creator_node.inputs[0]
     assert hidden.creator_node.label == 'Sigmoid'
-    model.second.W.array[0, 0] += 1
+    model.l2.W.array[0, 0] += 1
     with pytest.raises(LostMapError, match='that has changed since'):
         hidden.get_variable().array  # noqa: B018

@@ -3,11 +3,11 @@ import inspect
 
 import numpy as np
 import pytest
-from support.fake_driver import FakeBudget, FakeDriver
 
 from chainer_ooc.backends.cuda.driver import Driver, MemoryBudget
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.backends.cuda.pinned import host_view
+from support.fake_driver import FakeBudget, FakeDriver
 
 
 def methods(protocol):

@@ -1,17 +1,11 @@
 """The clocks of the GPU programme, set by hand: which rows are begun, which are dropped, and how long each may take."""
-import pathlib
-import sys
 
 import pytest
 
-PROGRAMME = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'gpu'
-
-if str(PROGRAMME) not in sys.path:
-    sys.path.append(str(PROGRAMME))
-from conduct import GIVE_UP, GIVE_UP_SECONDS, Clock, Conductor  # noqa: E402
-from programme import STAGES, Part, Programme, Row  # noqa: E402
-from run import chosen  # noqa: E402
-from sizes import FULL  # noqa: E402
+from conduct import GIVE_UP, GIVE_UP_SECONDS, Clock, Conductor
+from programme import STAGES, Part, Programme, Row
+from run import chosen
+from sizes import FULL
 
 GB = 10**9
 

@@ -1,16 +1,11 @@
 """What rows of the GPU programme measure and keep: figures over stand-ins of a card, and evidence of any end."""
 import contextlib
-import pathlib
 import sys
 import types
 
 import pytest
 
-PROGRAMME = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'gpu'
-
-if str(PROGRAMME) not in sys.path:
-    sys.path.append(str(PROGRAMME))
-from tables import with_comparisons  # noqa: E402
+from tables import with_comparisons
 
 GB = 10**9
 
@@ -60,12 +55,11 @@ def test_what_libraries_took_meanwhile_is_not_held_against_the_budget():
 @contextlib.contextmanager
 def on_a_fake_card():
     """Has rows of the host run on the CUDA backend over a fake; gives the device and the backends that were made."""
-    import training_row
-    from support.fake_driver import FakeDriver
-
     import chainer_ooc
+    import training_row
     from chainer_ooc import backends
     from chainer_ooc.backends.cuda import CudaBackend
+    from support.fake_driver import FakeDriver
     driver = FakeDriver(1, enforces=False)
     chainer_ooc.reset()
     with backends.chosen(lambda folder: CudaBackend(folder, host_limit_bytes=1 << 30, driver=driver)) as made:
@@ -101,9 +95,8 @@ def test_rows_of_one_network_share_pinned_memory_its_graph_and_what_was_measured
 
 def test_plans_stay_while_iterations_are_timed(monkeypatch):
     """Two graphs learn after each iteration; while it times none of them is told."""
-    from training_row import LEARNING, planned_for_good
-
     from chainer_ooc.execute.graphs import graphs
+    from training_row import LEARNING, planned_for_good
     told = []
     for name in ('note_timing', 'note_shortage'):
         monkeypatch.setattr(graphs.Graph, name, lambda self, value, name=name: told.append(name))
@@ -188,11 +181,10 @@ def test_pinning_is_timed_where_the_host_has_the_memory_or_is_said_to(card, monk
 
 def test_a_row_says_what_cudnn_planned_and_what_it_refused(monkeypatch):
     import evidence
-    from support.fake_cudnn import Engine, HostDevice, Library
-
     from chainer_ooc.kernels.cudnn import handles
     from chainer_ooc.kernels.cudnn.operations import Convolution, Port
     from chainer_ooc.kernels.cudnn.settings import PlanSettings
+    from support.fake_cudnn import Engine, HostDevice, Library
     device = HostDevice()
     library = Library(device, [Engine(workspace_bytes=1000)])
     ours = handles.Handle(library, device)

@@ -58,10 +58,11 @@ def test_the_scan_of_names_sees_some():
 
 IMPORTS = """
 import sys
-sys.path[:0] = ['tests/gpu', 'tests/execute', 'tests/conformance', 'tests/cuda', 'examples', '.']
+sys.path[:0] = ['tests/gpu', 'tests', 'examples', '.']
 import chainer_ooc, chainer, cupy, numpy
-import gpu_allocations, gpu_conformance, gpu_training, small_run
-import conformance_tables, cases_array, cases_links
+import small_run
+from support.gpu import gpu_allocations, gpu_conformance, gpu_training
+from support.conformance import conformance_tables, cases_array, cases_links
 
 gpu_conformance.sent = lambda value: 'sent' if isinstance(value, numpy.ndarray) else value
 with gpu_conformance.tables_on_gpu():

@@ -15,8 +15,6 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAMME = ROOT / 'benchmarks' / 'gpu'
 
-if str(PROGRAMME) not in sys.path:
-    sys.path.append(str(PROGRAMME))
 from programme import STAGES, Programme  # noqa: E402
 from run import chosen  # noqa: E402
 from sizes import FULL, SMALL  # noqa: E402

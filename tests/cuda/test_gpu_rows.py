@@ -6,14 +6,10 @@ import time
 
 import pytest
 
-PROGRAMME = pathlib.Path(__file__).parents[2] / 'benchmarks' / 'gpu'
-
-if str(PROGRAMME) not in sys.path:
-    sys.path.append(str(PROGRAMME))
-from processes import OWN_MARGIN_SECONDS, Worker  # noqa: E402
-from results import Files  # noqa: E402
-from searches import largest  # noqa: E402
-from tables import with_comparisons  # noqa: E402
+from processes import OWN_MARGIN_SECONDS, Worker
+from results import Files
+from searches import largest
+from tables import with_comparisons
 
 GB = 10**9
 DEVICE = {'device': 'NVIDIA Imagined 9000', 'is_gpu': True}

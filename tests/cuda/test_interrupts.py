@@ -4,12 +4,12 @@ import pathlib
 import sys
 
 import pytest
-from support.fake_driver import FakeDriver
-from support.interrupting import interrupted_at
 
 from chainer_ooc.backends import cuda, owned
 from chainer_ooc.backends.cuda import CudaBackend, disk
 from chainer_ooc.backends.spill import store
+from support.fake_driver import FakeDriver
+from support.interrupting import interrupted_at
 
 #: Not the spill file itself, which the garbage collector may close at any line, as it does those of earlier backends.
 OURS = (str(pathlib.Path(cuda.__file__).parent), owned.__file__, store.__file__)

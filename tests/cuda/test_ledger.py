@@ -2,9 +2,8 @@
 import gc
 import threading
 
-from support.told_ledger import ToldLedger
-
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
+from support.told_ledger import ToldLedger
 
 
 def test_the_sum_is_what_was_added_and_not_subtracted():

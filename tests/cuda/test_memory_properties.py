@@ -13,13 +13,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support import fake_device_memory as fake
-from support.told_ledger import listen
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
+from support import fake_device_memory as fake
+from support.told_ledger import listen
 
 MIB = fake.MIB
 SIZES = st.one_of(st.integers(0, 4096), st.integers(1, 12 * MIB), st.sampled_from([2 * MIB, 4 * MIB, 6 * MIB]))

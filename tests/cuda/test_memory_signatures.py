@@ -6,11 +6,11 @@ import inspect
 import re
 
 import pytest
-from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
+from support import fake_device_memory as fake
 
 #: Arguments of each call, in order.
 DRIVER = {

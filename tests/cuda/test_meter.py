@@ -1,9 +1,9 @@
 """The meter of the device: peaks of stretches, and what was allocated since it began."""
 import pytest
-from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
+from support import fake_device_memory as fake
 
 
 @pytest.fixture

@@ -7,7 +7,13 @@ import random
 
 import numpy as np
 import pytest
-from mutant_devices import (
+
+from chainer_ooc.backends.cuda import CudaBackend
+from chainer_ooc.backends.cuda.pinned import PinnedMemory
+from chainer_ooc.backends.cuda.transfer import CudaTransfer
+from chainer_ooc.errors import SpillError
+from support.fake_driver import FakeDriver
+from support.mutant_devices import (
     AlwaysPassed,
     BlocksUsedEarly,
     ComputeGoesOn,
@@ -19,12 +25,6 @@ from mutant_devices import (
     NeverWaits,
     OutBeforeKernels,
 )
-from support.fake_driver import FakeDriver
-
-from chainer_ooc.backends.cuda import CudaBackend
-from chainer_ooc.backends.cuda.pinned import PinnedMemory
-from chainer_ooc.backends.cuda.transfer import CudaTransfer
-from chainer_ooc.errors import SpillError
 
 SIZES_BYTES = (400, 800, 1200)
 SEEDS = range(4)

@@ -2,7 +2,6 @@
 import itertools
 
 import pytest
-from support.fake_driver import FakeDriver
 
 from chainer_ooc.backends.cuda.pinned import (
     FIRST_PAUSE_SECONDS,
@@ -12,6 +11,7 @@ from chainer_ooc.backends.cuda.pinned import (
     host_view,
 )
 from chainer_ooc.backends.host import limits
+from support.fake_driver import FakeDriver
 
 
 @pytest.fixture

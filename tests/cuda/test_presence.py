@@ -4,9 +4,9 @@ import sys
 import types
 
 import pytest
-from support.command_line import run, run_json
 
 from chainer_ooc.backends.cuda import presence
+from support.command_line import run, run_json
 
 GPU = {'name': b'Some GPU', 'major': 9, 'minor': 0, 'totalGlobalMem': 80 << 30}
 ALL = {'cupy-cuda13x': '14.2.0', 'nvidia-cudnn-frontend': '1.32.0', 'cuda-bindings': '13.5.0'}

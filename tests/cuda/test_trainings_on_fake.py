@@ -9,17 +9,17 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from mutant_devices import AlwaysPassed, ComputeGoesOn, CopiesBeforeKernels
-from ooc_networks import NETWORKS
-from ooc_training import Training, assert_same_bits, ooc, plain, train_at_the_floor
-from support.combinations import spread
-from support.fake_driver import FakeDriver
 
 import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute.graphs.graphs import Graph
+from support.combinations import spread
+from support.fake_driver import FakeDriver
+from support.mutant_devices import AlwaysPassed, ComputeGoesOn, CopiesBeforeKernels
+from support.trainings.ooc_networks import NETWORKS
+from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain, train_at_the_floor
 
 POLICIES = ['swap-all', 'pooch', 'superneurons']
 ROOMY, TIGHT = 1 << 30, 40_000

@@ -3,12 +3,12 @@ import contextlib
 import threading
 
 import pytest
-from support import fake_device_memory as fake
 
 from chainer_ooc.backends.cuda.allocators import virtual
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
+from support import fake_device_memory as fake
 
 MIB = fake.MIB
 CHUNK = 2 * MIB

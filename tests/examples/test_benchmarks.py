@@ -1,15 +1,9 @@
 """What the benchmarks compute with; their figures are not tested, as times are not."""
-import pathlib
-import sys
 
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / 'benchmarks'
-
-if str(BENCHMARKS) not in sys.path:
-    sys.path.insert(0, str(BENCHMARKS))
-from pairs import PairedSeconds, in_turns  # noqa: E402
-from probes import smallest  # noqa: E402
+from pairs import PairedSeconds, in_turns
+from probes import smallest
 
 
 def test_ratios_are_taken_within_pairs():

@@ -1,17 +1,11 @@
 """The benchmark of many small calls: what it draws, computes and says of rows that do not end; times are not tested."""
-import pathlib
-import sys
 
 import numpy as np
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / 'benchmarks'
-
-if str(BENCHMARKS) not in sys.path:
-    sys.path.insert(0, str(BENCHMARKS))
-import calls  # noqa: E402
-import small_calls  # noqa: E402
-from small_calls import WORKS, Size  # noqa: E402
+import calls
+import small_calls
+from small_calls import WORKS, Size
 
 ROW = {'work': 'chain', 'size': vars(Size(calls=12)), 'policy': 'swap-all', 'share': 0.5, 'min_bytes': 0, 'pairs': 2,
        'limit_seconds': 30.0}

@@ -1,15 +1,9 @@
 """What the programme about containers makes of a training's end, and of many trainings."""
-import pathlib
-import sys
 
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / 'benchmarks'
-
-if str(BENCHMARKS) not in sys.path:
-    sys.path.insert(0, str(BENCHMARKS))
-import contained  # noqa: E402
-import containers  # noqa: E402
+import contained
+import containers
 
 ASKED = 'convolutions', 'pooch', 'group', 1000
 ROWS = [{'seconds': 9.0, 'phase': 'profile', 'budget_bytes': 800, 'account_bytes': 500},

@@ -1,24 +1,17 @@
 """Plans of real networks, as the benchmark of planning times makes them; the times themselves are not tested."""
-import pathlib
-import sys
 
 import numpy as np
 import pytest
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / 'benchmarks'
-
-if str(BENCHMARKS) not in sys.path:
-    sys.path.insert(0, str(BENCHMARKS))
-import devices  # noqa: E402
-import planning  # noqa: E402
-
-from chainer_ooc.classify.policies import POLICIES  # noqa: E402
-from chainer_ooc.classify.search import evaluate  # noqa: E402
-from chainer_ooc.plans.making import make_plan  # noqa: E402
-from models.googlenet import GoogLeNet  # noqa: E402
-from models.resnet import ResNet, units_of  # noqa: E402
-from models.resnet50 import ResNet50  # noqa: E402
-from models.resnext3d import ResNeXt3D  # noqa: E402
+import devices
+import planning
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.search import evaluate
+from chainer_ooc.plans.making import make_plan
+from models.googlenet import GoogLeNet
+from models.resnet import ResNet, units_of
+from models.resnet50 import ResNet50
+from models.resnext3d import ResNeXt3D
 
 NETWORKS = {
     'resnet': (lambda: ResNet(width=8), (3, 32, 32)),

@@ -6,8 +6,8 @@ import sys
 
 import status_line
 import watched_run
-from chainer_ooc.report.values import Outcome
 from options import Options
+from training_run import Outcome
 
 EVENTS = [
     {'event': 'begin', 'at': 100.0},

@@ -1,23 +1,16 @@
-"""Puts helper modules within reach, chainer_ooc before chainer, and trainings on the device that is asked for."""
-import pathlib
-import sys
+"""Puts chainer_ooc before chainer, and trainings on the device that is asked for."""
 
 import pytest
 
-HERE = str(pathlib.Path(__file__).parent)
-
-if HERE not in sys.path:
-    sys.path.insert(0, HERE)
-from support.chaos import ChaosBackend  # noqa: E402
-from support.chaos.streams import ChaosTransfer  # noqa: E402
-
-import chainer_ooc  # noqa: E402  before the helpers, which import chainer
-from chainer_ooc import backends  # noqa: E402
-from chainer_ooc.backends.base import Bandwidth  # noqa: E402
-from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
-from chainer_ooc.backends.spill.transfer import HostTransfer  # noqa: E402
-from chainer_ooc.classify import policies  # noqa: E402
-from chainer_ooc.execute.iteration import quiet  # noqa: E402
+import chainer_ooc
+from chainer_ooc import backends
+from chainer_ooc.backends.base import Bandwidth
+from chainer_ooc.backends.host.backend import HostBackend
+from chainer_ooc.backends.spill.transfer import HostTransfer
+from chainer_ooc.classify import policies
+from chainer_ooc.execute.iteration import quiet
+from support.chaos import ChaosBackend
+from support.chaos.streams import ChaosTransfer
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +28,7 @@ def nothing_quiet(monkeypatch):
 @pytest.fixture
 def verdict_mixes(monkeypatch):
     """The policies that only tests have; see `verdict_mixes.py`."""
-    import verdict_mixes
+    from support.trainings import verdict_mixes
     for name, policy in verdict_mixes.POLICIES.items():
         monkeypatch.setitem(policies.POLICIES, name, policy)
 

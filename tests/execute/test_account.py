@@ -1,11 +1,11 @@
 """What near memory holds, counted; also when an interrupt comes between two steps of the count."""
 import numpy as np
 import pytest
-from states_world import interrupted
-from support.interrupting import interrupted_at
 
 from chainer_ooc.execute.storage.account import Account, find
 from chainer_ooc.execute.storage.storage import Storage
+from support.interrupting import interrupted_at
+from support.states.states_world import interrupted
 
 
 class Interrupting(dict):

@@ -4,11 +4,11 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute import manager
+from support.trainings.ooc_training import ooc
 
 pytestmark = pytest.mark.usefixtures('nothing_quiet')
 

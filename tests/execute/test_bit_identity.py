@@ -1,8 +1,17 @@
 """P2: losses, gradients, parameters, running statistics and random streams are those of plain Chainer, to the bit."""
-import ooc_training
 import pytest
-from ooc_networks import NETWORKS
-from ooc_training import POLICIES, SWAPPING, assert_same_bits, floor_of, plain, train, train_at_the_floor
+
+from support.trainings import ooc_training
+from support.trainings.ooc_networks import NETWORKS
+from support.trainings.ooc_training import (
+    POLICIES,
+    SWAPPING,
+    assert_same_bits,
+    floor_of,
+    plain,
+    train,
+    train_at_the_floor,
+)
 
 
 @pytest.mark.parametrize('policy', POLICIES)

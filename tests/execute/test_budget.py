@@ -7,7 +7,6 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, floor_of, in_core_peak, ooc, plain, train
 
 import chainer_ooc
 from chainer_ooc.backends.host import block
@@ -15,6 +14,17 @@ from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.memory.residency import Residency
+from support.trainings.ooc_training import (
+    POLICIES,
+    SWAPPING,
+    Training,
+    assert_same_bits,
+    floor_of,
+    in_core_peak,
+    ooc,
+    plain,
+    train,
+)
 
 #: The meter counts Python's objects too, those of all threads: recordings differ by some of them.
 NOISE_BYTES = 32_768

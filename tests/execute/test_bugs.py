@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.as_strided import AsStrided
-from ooc_training import ooc, send_all_away
 
 import chainer_ooc
 from chainer_ooc.backends.arrays import layout_of
@@ -19,6 +18,8 @@ from chainer_ooc.execute import manager
 from chainer_ooc.execute.functions.prototype import prepare, prepare_afterwards
 from chainer_ooc.execute.storage.slots import AttributeSlot, Away, NodeSlot, OutputSlot, VariableSlot
 from chainer_ooc.execute.storage.storage import Storage
+from support.networks import Perceptron
+from support.trainings.ooc_training import ooc, send_all_away
 
 
 def batch(number=0, rows=256):
@@ -26,15 +27,13 @@ def batch(number=0, rows=256):
     return random.rand(rows, 32).astype(np.float32), random.randint(0, 10, rows).astype(np.int32)
 
 
-class Perceptron(chainer.Chain):
+class Classifier(Perceptron):
     def __init__(self):
-        super().__init__()
         np.random.seed(0)
-        with self.init_scope():
-            self.l1, self.l2, self.l3 = L.Linear(32, 96), L.Linear(96, 48), L.Linear(48, 10)
+        super().__init__(32, 96, 48, 10, activations=(F.tanh, F.tanh))
 
-    def __call__(self, x, t):
-        return F.softmax_cross_entropy(self.l3(F.tanh(self.l2(F.tanh(self.l1(x))))), t)
+    def forward(self, x, t):
+        return F.softmax_cross_entropy(super().forward(x), t)
 
 
 def gradients(model):
@@ -93,7 +92,7 @@ class FailingBackward(chainer.FunctionNode):
 def test_forward_in_a_worker_and_backward_beside_a_graph_of_ones_own(policy, part, prompt_swap_outs):
     """The step fetched the other session's storage through its own residency: wrong bytes, of the wrong spill file."""
     def program():
-        theirs, own, bits = Perceptron(), Perceptron(), []
+        theirs, own, bits = Classifier(), Classifier(), []
         settings = {name: getattr(chainer.config, name) for name in ('ooc', 'ooc_min_bytes')}
         for number in range(4):
             found = []
@@ -188,7 +187,7 @@ def test_a_function_that_writes_to_its_input(policy, prompt_swap_outs):
 @pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch'])
 def test_batches_that_were_made_beforehand_do_not_add_up(policy):
     """Each batch of a list counted from its first use on for ever: training was refused in its first epoch."""
-    model, batches = Perceptron(), [batch(number) for number in range(40)]
+    model, batches = Classifier(), [batch(number) for number in range(40)]
     optimizer = chainer.optimizers.MomentumSGD().setup(model)
     with ooc(policy, budget=1):
         for each in batches:
@@ -206,7 +205,7 @@ def test_batches_that_were_made_beforehand_do_not_add_up(policy):
 def test_a_named_floor_works_at_once(policy, holds):
     """Floors were computed from references that were assumed: a perceptron named 4.91, 5.40 and 6.44 MB in turn."""
     def program():
-        model, held = Perceptron(), []
+        model, held = Classifier(), []
         optimizer = chainer.optimizers.MomentumSGD().setup(model)
         for number in range(4):
             x, t = batch(number)
@@ -226,7 +225,7 @@ def test_a_named_floor_works_at_once(policy, holds):
 
 def test_a_budget_that_the_recorded_iteration_passes_is_said(caplog):
     """The guide said that recording needs no more than any other iteration."""
-    model = Perceptron()
+    model = Classifier()
     with ooc('swap-all', budget=1000):
         model(*batch()).backward()
     stats = chainer_ooc.stats()
@@ -279,7 +278,7 @@ class Interrupts(chainer.FunctionHook):
 def test_backward_again_after_an_interrupt_in_it(policy, prompt_swap_outs):
     """Under most policies what the first backward had used was in no memory any more: LostMapError."""
     def program():
-        model, bits = Perceptron(), []
+        model, bits = Classifier(), []
         for number in range(6):
             loss = model(*batch(number))
             model.cleargrads()
@@ -319,7 +318,7 @@ def in_child(work):
 @pytest.mark.host
 def test_a_forked_child_trains_and_resets_though_maps_are_away(prompt_swap_outs):
     """reset() failed there, and so did what the error said to do."""
-    model, own = Perceptron(), Perceptron()
+    model, own = Classifier(), Classifier()
     with ooc('swap-all'):
         for number in range(2):
             model(*batch(number)).backward()
@@ -353,7 +352,7 @@ def test_a_lost_map_is_an_error_that_says_what_to_do():
 
     It is made again, but for what was made from parameters that have changed since.
     """
-    model = Perceptron()
+    model = Classifier()
     with ooc('keep'):
         for number in range(2):
             loss = model(*batch(number))

@@ -4,18 +4,13 @@ The groups are real, so that these tests need root and a kernel that has them.
 """
 import functools
 import os
-import pathlib
 import subprocess
 import sys
 import textwrap
 
 import pytest
 
-BENCHMARKS = str(pathlib.Path(__file__).parents[2] / 'benchmarks')
-
-if BENCHMARKS not in sys.path:
-    sys.path.insert(0, BENCHMARKS)
-from memory_groups import memory_group  # noqa: E402
+from memory_groups import memory_group
 
 #: 190 MB of maps; the first convolutions unfold the batch to nine times a map.
 PROGRAM = '''

@@ -4,12 +4,12 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import bits_of, ooc
 
 import chainer_ooc
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.functions import prototype
 from chainer_ooc.problem import Verdict
+from support.trainings.ooc_training import bits_of, ooc
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 

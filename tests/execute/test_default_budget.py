@@ -1,8 +1,8 @@
 """With no budget set, the budget follows what is free, in steps."""
 import pytest
-from ooc_training import Training, assert_same_bits, ooc, plain
 
 from chainer_ooc.backends.host import HostBackend, headroom
+from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
 
 KB = 1 << 10
 pytestmark = pytest.mark.host

@@ -4,32 +4,27 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.recording.parameters import Parameters
+from support.networks import Perceptron
+from support.trainings.ooc_training import ooc
 
 OPTIMIZERS = ('AdaDelta', 'AdaGrad', 'Adam', 'AMSGrad', 'CorrectedMomentumSGD', 'MomentumSGD', 'MSVAG', 'NesterovAG',
               'RMSprop', 'RMSpropGraves', 'SGD', 'SMORMS3')
 POLICIES = ('swap-all', 'keep', 'pooch', 'sublinear', 'unified')
 
 
-class Network(chainer.Chain):
+class Network(Perceptron):
     """Parameters (1 MB) that weigh as much as its maps."""
 
     def __init__(self):
-        super().__init__()
-        with self.init_scope():
-            self.l1, self.l2, self.l3 = L.Linear(64, 512), L.Linear(512, 384), L.Linear(384, 8)
+        super().__init__(64, 512, 384, 8, activations=(F.relu, F.tanh))
 
     def forward(self, number, size=256):
         x = np.random.RandomState(number).uniform(-1, 1, (size, 64)).astype(np.float32)
-        return F.mean(F.square(self.l3(F.tanh(self.l2(F.relu(self.l1(x)))))))
-
-    @property
-    def nbytes(self):
-        return sum(each.array.nbytes for each in self.params())
+        return F.mean(F.square(super().forward(x)))
 
 
 def parameters_of(model):

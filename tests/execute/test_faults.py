@@ -14,12 +14,12 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, spill_bytes
 
 import chainer_ooc
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import ConfigError, OocError, SpillError
 from chainer_ooc.execute import manager
+from support.trainings.ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, spill_bytes
 
 
 def nothing_left():

@@ -10,10 +10,10 @@ import chainer.functions as F
 import numpy as np
 import pytest
 from chainer.function_hooks import TimerHook
-from ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, train
 
 import chainer_ooc
 from chainer_ooc.execute.storage.account import Account
+from support.trainings.ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, train
 
 
 class Looking(chainer.FunctionHook):

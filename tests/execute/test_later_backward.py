@@ -4,10 +4,10 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
+from support.trainings.ooc_training import ooc
 
 
 def iterate(model, number):

@@ -7,10 +7,10 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import POLICIES, ooc
 
 import chainer_ooc
 from chainer_ooc.execute import manager
+from support.trainings.ooc_training import POLICIES, ooc
 
 LAYERS = 8
 MAP_BYTES = 16 * 1000 * 4

@@ -6,11 +6,11 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.errors import SpillError
+from support.trainings.ooc_training import ooc
 
 PROGRAM = '''
 import chainer_ooc, logging, sys

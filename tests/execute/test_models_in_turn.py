@@ -4,33 +4,27 @@ from unittest import mock
 
 import chainer
 import chainer.functions as F
-import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.memory.residency import Residency
+from support.networks import Perceptron
+from support.trainings.ooc_training import ooc
 
 POLICIES = ('swap-all', 'keep', 'pooch', 'sublinear', 'tensor-cache', 'unified')
 
 
-class Network(chainer.Chain):
+class Network(Perceptron):
     """Parameters (0.6 MB for 384 units) that weigh as much as its maps; other units make another graph."""
 
     def __init__(self, units=384):
-        super().__init__()
-        with self.init_scope():
-            self.l1, self.l2, self.l3 = L.Linear(64, units), L.Linear(units, units), L.Linear(units, 8)
+        super().__init__(64, units, units, 8, activations=(F.relu, F.tanh))
 
     def forward(self, number, size=192):
         x = np.random.RandomState(number).uniform(-1, 1, (size, 64)).astype(np.float32)
-        return F.mean(F.square(self.l3(F.tanh(self.l2(F.relu(self.l1(x)))))))
-
-    @property
-    def nbytes(self):
-        return sum(each.array.nbytes for each in self.params())
+        return F.mean(F.square(super().forward(x)))
 
 
 def zerograds(model):

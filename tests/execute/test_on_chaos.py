@@ -12,16 +12,16 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from ooc_networks import NETWORKS
-from ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train_at_the_floor
-from support.chaos import ChaosBackend
-from support.combinations import spread
 
 import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
+from support.chaos import ChaosBackend
+from support.combinations import spread
+from support.trainings.ooc_networks import NETWORKS
+from support.trainings.ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train_at_the_floor
 
 
 @contextlib.contextmanager

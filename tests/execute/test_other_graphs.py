@@ -10,8 +10,6 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import POLICIES, Training, assert_same_bits, live_storages, ooc, spill_bytes
-from support import resident
 
 import chainer_ooc
 from chainer_ooc.backends.host import meter
@@ -19,6 +17,8 @@ from chainer_ooc.backends.host.measure import SAMPLE_BYTES
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.graphs.graphs import Graph
+from support import resident
+from support.trainings.ooc_training import POLICIES, Training, assert_same_bits, live_storages, ooc, spill_bytes
 
 
 @pytest.fixture(params=POLICIES)

@@ -6,15 +6,15 @@ import contextlib
 import functools
 
 import pytest
-from ooc_networks import NETWORKS
-from ooc_training import Training, assert_same_bits, ooc, plain, train
-from support.combinations import spread
-from verdict_mixes import recompute_all
 
 import chainer_ooc
 from chainer_ooc.classify import policies
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.problem import Decision, Verdict, everything
+from support.combinations import spread
+from support.trainings.ooc_networks import NETWORKS
+from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain, train
+from support.trainings.verdict_mixes import recompute_all
 
 POLICIES = ('superneurons', 'tensor-cache', 'sublinear')
 SIZE = 32

@@ -7,15 +7,15 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_networks import NETWORKS
-from ooc_training import Training, assert_same_bits, ooc, plain
-from support.interrupting import interrupted_at
 
 import chainer_ooc
 import chainer_ooc.errors
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.iteration import quiet
 from chainer_ooc.execute.storage.account import Account, find
+from support.interrupting import interrupted_at
+from support.trainings.ooc_networks import NETWORKS
+from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
 
 UNITS, CALLS = 64, 9
 BATCH = np.linspace(-1, 1, 16 * UNITS, dtype=np.float32).reshape(16, UNITS)

@@ -17,8 +17,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ooc_training import assert_same_bits, ooc
-from random_graphs import GraphTraining, programs
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
@@ -30,6 +28,8 @@ from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.account import Account
 from chainer_ooc.execute.storage.slots import array_of
+from support.trainings.ooc_training import assert_same_bits, ooc
+from support.trainings.random_graphs import GraphTraining, programs
 
 #: What Python's own objects make of floors: the meter counts them too, and these graphs have small maps.
 NOISE_BYTES = 8_192

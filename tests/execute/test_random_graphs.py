@@ -22,8 +22,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ooc_training import assert_same_bits, ooc
-from random_graphs import Budget, GraphTraining, policies, programs, verdict_row
 
 import chainer_ooc
 from chainer_ooc.backends import arrays
@@ -35,6 +33,8 @@ from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage import slots
 from chainer_ooc.execute.storage.storage import Storage
+from support.trainings.ooc_training import assert_same_bits, ooc
+from support.trainings.random_graphs import Budget, GraphTraining, policies, programs, verdict_row
 
 #: Budgets as multiples of the smallest that works; hypothesis would draw the same of a few most of the time.
 FACTORS = (None, 1.0, 1.2, 2.0)

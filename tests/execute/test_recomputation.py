@@ -4,15 +4,15 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_networks import NETWORKS
-from ooc_training import assert_same_bits, bits_of, ooc, plain, train, train_at_the_floor
-from verdict_mixes import MIXES
 
 import chainer_ooc
 from chainer_ooc.backends import arrays
 from chainer_ooc.errors import LostMapError, RecomputeMismatchError
 from chainer_ooc.execute.functions import prototype
 from chainer_ooc.problem import Verdict, can_recompute
+from support.trainings.ooc_networks import NETWORKS
+from support.trainings.ooc_training import assert_same_bits, bits_of, ooc, plain, train, train_at_the_floor
+from support.trainings.verdict_mixes import MIXES
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 

@@ -7,7 +7,6 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc import backends
@@ -15,6 +14,7 @@ from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.storage.states import State
+from support.trainings.ooc_training import ooc
 
 MAP_BYTES = 64 * 1024
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import chainer
 import pytest
-from ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train, train_at_the_floor
-from verdict_mixes import MAPPED, MIXES
 
 import chainer_ooc
 from chainer_ooc import cli
@@ -20,6 +18,8 @@ from chainer_ooc.errors import PlanFormatError, PlanMismatchError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.plans.file import read_plans
+from support.trainings.ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train, train_at_the_floor
+from support.trainings.verdict_mixes import MAPPED, MIXES
 
 BUDGET = 10**9
 HERE = Path(__file__).resolve().parent
@@ -276,7 +276,7 @@ import chainer_ooc
 import chainer
 import sys
 sys.path.insert(0, sys.argv[1])
-from ooc_training import train
+from support.trainings.ooc_training import train
 outcome = train('residual', 'swap-all', iterations=2, plan=sys.argv[2], budget=10**9)
 print([each.phase for each in outcome.stats])
 """

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from states_mutants import LINES, entry, line
-from states_world import OPERATIONS, World
 
 import chainer_ooc  # noqa: F401  before chainer
 from chainer_ooc.execute.storage.states import TRANSITIONS, State
+from support.states.states_mutants import LINES, entry, line
+from support.states.states_world import OPERATIONS, World
 
 NUMBERS = st.integers(0, 63)
 USUAL = [name for name, often in OPERATIONS.items() for _ in range(often)]

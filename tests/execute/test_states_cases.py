@@ -9,9 +9,6 @@ from chainer import _ooc
 from chainer.functions.activation.tanh import Tanh
 from chainer.functions.array.reshape import Reshape
 from chainer.functions.math.basic_math import Mul
-from states_functions import Pair
-from states_world import World, interrupted
-from support.chaos import ChaosBackend
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.errors import LostMapError, SpillError
@@ -28,6 +25,9 @@ from chainer_ooc.execute.storage.slots import OutputSlot
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Tally
+from support.chaos import ChaosBackend
+from support.states.states_functions import Pair
+from support.states.states_world import World, interrupted
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 import dataclasses
 
 import pytest
-from ooc_networks import NETWORKS
-from ooc_training import POLICIES, SWAPPING, Training, ooc, train
 
 import chainer_ooc
 from chainer_ooc.errors import TraceFormatError
@@ -11,6 +9,8 @@ from chainer_ooc.execute.graphs.times import Times
 from chainer_ooc.problem import Verdict
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.model import VERSION
+from support.trainings.ooc_networks import NETWORKS
+from support.trainings.ooc_training import POLICIES, SWAPPING, Training, ooc, train
 
 
 def test_there_are_no_figures_before_the_first_iteration():

@@ -4,7 +4,6 @@ import os
 import time
 
 import pytest
-from ooc_training import Training, assert_same_bits, ooc, plain
 
 import chainer_ooc
 from chainer_ooc.classify.policies import POLICIES
@@ -16,6 +15,7 @@ from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Stream
+from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
 
 
 class Watch:

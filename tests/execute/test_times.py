@@ -3,7 +3,6 @@ import dataclasses
 import time
 
 import pytest
-from ooc_training import Training, ooc, train
 
 import chainer_ooc
 from chainer_ooc.cost.costs import Costs, measured
@@ -12,6 +11,7 @@ from chainer_ooc.execute.functions.recipe import Recipe
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.graphs.times import PART_FACTOR, Times, Timing
 from chainer_ooc.execute.recording.recorder import Recorder
+from support.trainings.ooc_training import Training, ooc, train
 
 COSTS = Costs((1.0, 2.0), 10.0, 20.0, 0.5)
 TIMING = Timing(seconds=(1.0, 2.0), total_seconds=3.0, predicted_seconds=3.0, waited_seconds=0.0,

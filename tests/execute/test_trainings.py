@@ -11,12 +11,12 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from ooc_training import POLICIES, SWAPPING, Training, ooc, plain
-from random_graphs import policies, recompute_row, verdict_row
-from support.combinations import spread
-from training_programs import PROGRAMS, classifier, images, labels, momentum, state_of
 
 import chainer_ooc
+from support.combinations import spread
+from support.trainings.ooc_training import POLICIES, SWAPPING, Training, ooc, plain
+from support.trainings.random_graphs import policies, recompute_row, verdict_row
+from support.trainings.training_programs import PROGRAMS, classifier, images, labels, momentum, state_of
 
 ROWS = [verdict_row(1), verdict_row(2), recompute_row()]
 NAMES = (*POLICIES, *(row.name for row in ROWS))

@@ -2,12 +2,12 @@
 import contextlib
 
 import pytest
-from ooc_networks import NETWORKS
-from ooc_training import Training, assert_same_bits, in_core_peak, ooc, plain, train
-from support.combinations import spread
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
+from support.combinations import spread
+from support.trainings.ooc_networks import NETWORKS
+from support.trainings.ooc_training import Training, assert_same_bits, in_core_peak, ooc, plain, train
 
 POLICIES = ['vdnn-all', 'vdnn-conv', 'vdnn++', 'capacity', 'lms', 'window']
 

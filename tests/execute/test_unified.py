@@ -10,19 +10,28 @@ import time
 import chainer.functions as F
 import numpy as np
 import pytest
-from ooc_networks import NETWORKS
-from ooc_training import Training, assert_same_bits, floor_of, live_storages, ooc, plain, spill_bytes, train
-from ooc_training import train_at_the_floor as at_the_floor
-from support.combinations import spread
 from test_faults import Patched, interrupt, interrupted_after, train_with_a_fault
 from test_user_references import batch, make, steps
-from verdict_mixes import MAPPED
 
 import chainer_ooc
 from chainer_ooc.backends import arrays
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
+from support.combinations import spread
+from support.trainings.ooc_networks import NETWORKS
+from support.trainings.ooc_training import (
+    Training,
+    assert_same_bits,
+    floor_of,
+    live_storages,
+    ooc,
+    plain,
+    spill_bytes,
+    train,
+)
+from support.trainings.ooc_training import train_at_the_floor as at_the_floor
+from support.trainings.verdict_mixes import MAPPED
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 

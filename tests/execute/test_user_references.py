@@ -10,9 +10,9 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from ooc_training import POLICIES, SWAPPING, ooc
 
 import chainer_ooc
+from support.trainings.ooc_training import POLICIES, SWAPPING, ooc
 
 
 class Kept(chainer.Chain):

@@ -6,7 +6,8 @@ import textwrap
 
 import numpy as np
 import pytest
-from ooc_training import Training, assert_same_bits, ooc, plain
+
+from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
 
 #: 150 MB of maps, and gradients of many sizes, which leave holes in the heap from iteration to iteration.
 PROGRAM = '''

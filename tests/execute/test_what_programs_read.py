@@ -6,8 +6,9 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from ooc_training import ooc
-from verdict_mixes import MAPPED, MIXES
+
+from support.trainings.ooc_training import ooc
+from support.trainings.verdict_mixes import MAPPED, MIXES
 
 pytestmark = [pytest.mark.usefixtures('verdict_mixes'), pytest.mark.usefixtures('prompt_swap_outs')]
 

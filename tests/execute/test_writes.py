@@ -5,12 +5,12 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from ooc_training import ooc, send_all_away
 
 import chainer_ooc
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.storage.storage import Storage
+from support.trainings.ooc_training import ooc, send_all_away
 
 CALLS = 8
 POLICIES = ['keep', 'swap-all', 'pooch', 'sublinear', 'tensor-cache', 'unified']

@@ -7,18 +7,11 @@ import contextlib
 import functools
 import importlib.util
 import pathlib
-import sys
 
 import pytest
 
 HERE = pathlib.Path(__file__).parent
 
-#: Rooms whose helpers are used here; the suite of the contract imports the fake device of the last.
-ROOMS = [HERE.parent / room for room in ('execute', 'conformance', 'cuda')]
-
-for folder in (HERE, *ROOMS, HERE.parents[1] / 'examples'):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
 import chainer_ooc  # noqa: E402  before the helpers, which import chainer
 
 
@@ -57,9 +50,8 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True, scope='session')
 def context():
     """Opens what stays open: the context, the handles of cuBLAS, cuRAND and cuDNN, what each allocator needs."""
-    from gpu_training import GpuTraining, train
-
     from chainer_ooc.config import ALLOCATORS
+    from support.gpu.gpu_training import GpuTraining, train
     GpuTraining('residual').iterate(2)
     GpuTraining('hidden').iterate(1)
     for allocator in ALLOCATORS:

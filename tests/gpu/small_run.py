@@ -9,15 +9,15 @@ Everything is small: under such a tool each kernel takes a hundred times as long
 import pathlib
 import sys
 
-HERE = pathlib.Path(__file__).resolve().parent
+TESTS = pathlib.Path(__file__).resolve().parents[1]
 
-for folder in (HERE, HERE.parent / 'execute', HERE.parents[1] / 'examples', HERE.parents[1]):
-    sys.path.insert(0, str(folder))
+sys.path[:0] = [str(TESTS), str(TESTS.parent / 'examples'), str(TESTS.parent)]
 import chainer_ooc  # noqa: E402  before chainer
 
 # isort: split
 import chainer  # noqa: E402
-from gpu_training import train  # noqa: E402
+
+from support.gpu.gpu_training import train  # noqa: E402
 
 BATCH = {'size': 4, 'side': 16}
 

@@ -2,11 +2,11 @@
 import gc
 
 import pytest
-from gpu_training import plain, tight_budget, train
-from ooc_training import assert_same_bits
 
 import chainer_ooc
 from chainer_ooc.config import ALLOCATORS
+from support.gpu.gpu_training import plain, tight_budget, train
+from support.trainings.ooc_training import assert_same_bits
 
 MB = 1 << 20
 
@@ -24,7 +24,7 @@ def test_the_bits_are_those_of_plain_chainer(allocator, policy):
 
 @pytest.mark.parametrize('allocator', ALLOCATORS)
 def test_it_is_the_one_that_arrays_come_from(allocator):
-    from gpu_allocations import each_malloc
+    from support.gpu.gpu_allocations import each_malloc
 
     asked = []
     with each_malloc(lambda malloc, nbytes: asked.append(malloc.allocator.name) or malloc(nbytes)):
@@ -57,8 +57,9 @@ def test_the_allocator_that_cupy_had_is_back_after_reset(allocator):
 @pytest.mark.parametrize('allocator', ALLOCATORS)
 def test_an_array_outlives_the_session_that_it_was_made_in(allocator):
     import cupy
-    from gpu_training import GpuTraining
-    from ooc_training import ooc
+
+    from support.gpu.gpu_training import GpuTraining
+    from support.trainings.ooc_training import ooc
 
     with ooc('swap-all', allocator=allocator, min_bytes=10_000):
         training = GpuTraining('residual')

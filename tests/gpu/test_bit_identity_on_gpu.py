@@ -1,9 +1,9 @@
 """P2 on a GPU: momentum SGD under each policy, at half of in-core's peak, gives the bits of plain Chainer there."""
 import pytest
-from gpu_training import ON_GPU, in_core_peak, plain, tight_budget, train
-from ooc_training import assert_same_bits
 
 from chainer_ooc.classify.policies import POLICIES
+from support.gpu.gpu_training import ON_GPU, in_core_peak, plain, tight_budget, train
+from support.trainings.ooc_training import assert_same_bits
 
 ITERATIONS = 4  # the first is recorded
 

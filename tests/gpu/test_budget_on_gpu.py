@@ -3,11 +3,11 @@ import threading
 
 import chainer
 import pytest
-from gpu_training import GpuTraining, in_core_peak, tight_budget, train
-from ooc_training import ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
+from support.gpu.gpu_training import GpuTraining, in_core_peak, tight_budget, train
+from support.trainings.ooc_training import ooc
 
 NETWORK = 'resnet'
 SIZE = 1024  # images: maps of up to 34 MB, beside which pages of 2 MiB are small
@@ -27,7 +27,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def look(self):
-        from gpu_allocations import taken_bytes
+        from support.gpu.gpu_allocations import taken_bytes
         self.highest_bytes = max(self.highest_bytes, taken_bytes())
         self.looks += 1
 
@@ -60,7 +60,7 @@ class Looks(chainer.FunctionHook):
 @pytest.mark.parametrize('allocator', ALLOCATORS)
 @pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'superneurons'])
 def test_the_driver_never_sees_more_than_the_budget(policy, allocator, device_memory):
-    from gpu_allocations import each_malloc
+    from support.gpu.gpu_allocations import each_malloc
 
     budget = tight_budget(NETWORK, policy, SIZE)
     train(NETWORK, policy, 3, batch={'size': SIZE}, budget=budget, allocator=allocator)  # loads all kernels
@@ -84,7 +84,7 @@ def test_the_driver_never_sees_more_than_the_budget(policy, allocator, device_me
 
 @pytest.mark.parametrize('allocator', ALLOCATORS)
 def test_the_allocator_never_holds_more_than_the_budget(allocator):
-    from gpu_allocations import each_malloc
+    from support.gpu.gpu_allocations import each_malloc
 
     held = []
 

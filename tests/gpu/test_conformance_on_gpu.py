@@ -3,12 +3,12 @@
 The longest test of this folder: each function's kernels are compiled when it first runs. `pytest -n 8` shares that out.
 """
 import pytest
-from conformance_mixes import RECOMPUTE_ALL, SWAP_ALL, row
-from conformance_runs import ITERATIONS, in_core, run
-from conformance_tables import FUNCTIONS, LINKS, named
 
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.classify.policies import POLICIES
+from support.conformance.conformance_mixes import RECOMPUTE_ALL, SWAP_ALL, row
+from support.conformance.conformance_runs import ITERATIONS, in_core, run
+from support.conformance.conformance_tables import FUNCTIONS, LINKS, named
 
 CASES = {**FUNCTIONS, **LINKS}
 RUNS = [(SWAP_ALL, 'transposed'), (RECOMPUTE_ALL, 'plain')]
@@ -32,7 +32,7 @@ def swaps_that_happen(monkeypatch):
 @pytest.mark.parametrize(('mix', 'layout'), RUNS, ids=[mix for mix, _ in RUNS])
 @pytest.mark.parametrize('name', [name for name, case in CASES.items() if not case.heavy])
 def test_the_bits_are_those_of_plain_chainer_on_the_device(name, mix, layout):
-    from gpu_conformance import ATOMIC, NOT_ON_GPU, GpuRun, differing, repeats, unlike
+    from support.gpu.gpu_conformance import ATOMIC, NOT_ON_GPU, GpuRun, differing, repeats, unlike
     if name in NOT_ON_GPU:
         pytest.skip(NOT_ON_GPU[name])
     case = CASES[name]
@@ -52,7 +52,7 @@ def test_the_bits_are_those_of_plain_chainer_on_the_device(name, mix, layout):
 
 
 def test_whatever_adds_atomically_has_a_case_and_a_reason():
-    from gpu_conformance import ATOMIC, NOT_ON_GPU
+    from support.gpu.gpu_conformance import ATOMIC, NOT_ON_GPU
     assert set(ATOMIC) <= {named(name) for name in CASES}
     assert set(NOT_ON_GPU) <= set(CASES)
     assert all(ATOMIC.values()) and all(NOT_ON_GPU.values())

@@ -4,11 +4,11 @@ import gc
 import traceback
 
 import pytest
-from gpu_training import GpuTraining, plain, tight_budget, train
-from ooc_training import assert_same_bits, ooc
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
+from support.gpu.gpu_training import GpuTraining, plain, tight_budget, train
+from support.trainings.ooc_training import assert_same_bits, ooc
 
 LARGE_BYTES = 500_000
 
@@ -16,7 +16,7 @@ LARGE_BYTES = 500_000
 @pytest.mark.parametrize('policy', ['swap-all', 'swap-all-naive'])
 @pytest.mark.parametrize('refuse_from', [4, 10])
 def test_where_pinned_memory_is_refused_maps_go_to_the_spill_file(policy, refuse_from):
-    from gpu_allocations import Pinned
+    from support.gpu.gpu_allocations import Pinned
 
     budget = tight_budget('residual', policy)
     with Pinned().watched() as pinned:
@@ -29,7 +29,7 @@ def test_where_pinned_memory_is_refused_maps_go_to_the_spill_file(policy, refuse
 
 def test_where_nothing_at_all_can_be_pinned_an_error_says_so_or_training_goes_on():
     # Not even a staging block: then nothing can leave, and only a budget that needs no swap works.
-    from gpu_allocations import Pinned
+    from support.gpu.gpu_allocations import Pinned
 
     with Pinned().watched() as pinned:
         pinned.refuse_from = 0
@@ -45,7 +45,7 @@ def test_where_nothing_at_all_can_be_pinned_an_error_says_so_or_training_goes_on
 
 
 def test_a_small_limit_on_pinned_memory_is_kept_and_changes_no_bit():
-    from gpu_allocations import Pinned
+    from support.gpu.gpu_allocations import Pinned
 
     limit_bytes = 4 << 20
     with Pinned().watched() as pinned:
@@ -82,7 +82,7 @@ def counting(refusals):
 @pytest.mark.parametrize('at', [1, 2])
 @pytest.mark.parametrize('after', [0, 7, 15])
 def test_a_refusal_in_the_midst_of_an_iteration_is_met_by_making_room(after, at):
-    from gpu_allocations import each_malloc
+    from support.gpu.gpu_allocations import each_malloc
 
     refusals = Refusals(after, 3)  # more than the tries before somebody is asked to make room
     with each_malloc(refusals), ooc('swap-all', min_bytes=10_000, budget=tight_budget('residual', 'swap-all')):
@@ -97,7 +97,7 @@ def test_a_refusal_in_the_midst_of_an_iteration_is_met_by_making_room(after, at)
 
 @pytest.mark.parametrize('after', [2, 12])
 def test_a_device_that_goes_on_refusing_ends_the_iteration_and_no_more(after):
-    from gpu_allocations import FUNCTION, each_malloc
+    from support.gpu.gpu_allocations import FUNCTION, each_malloc
 
     refusals = Refusals(after, 10**9)
     with each_malloc(refusals), ooc('swap-all', min_bytes=10_000, budget=tight_budget('residual', 'swap-all')):
@@ -117,7 +117,7 @@ def test_a_device_that_goes_on_refusing_ends_the_iteration_and_no_more(after):
 
 
 def test_after_a_refusal_nothing_is_left(device_memory):
-    from gpu_allocations import Pinned, each_malloc
+    from support.gpu.gpu_allocations import Pinned, each_malloc
 
     train('residual', 'swap-all', 2)
     chainer_ooc.reset()

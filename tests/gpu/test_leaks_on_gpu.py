@@ -3,10 +3,10 @@ import collections
 import gc
 
 import pytest
-from gpu_training import GpuTraining, tight_budget
-from ooc_training import ooc
 
 import chainer_ooc
+from support.gpu.gpu_training import GpuTraining, tight_budget
+from support.trainings.ooc_training import ooc
 
 ITERATIONS, EARLY = 200, 40
 MB = 1 << 20
@@ -26,7 +26,7 @@ def census():
 @pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'superneurons'])
 @pytest.mark.parametrize('network', ['residual', 'hidden'])
 def test_nothing_grows(network, policy, device_memory):
-    from gpu_allocations import Pinned
+    from support.gpu.gpu_allocations import Pinned
 
     with Pinned().watched() as pinned, ooc(policy, min_bytes=10_000, budget=tight_budget(network, policy)):
         training = GpuTraining(network)
@@ -44,7 +44,7 @@ def test_nothing_grows(network, policy, device_memory):
 
 
 def test_pinned_memory_is_pinned_once():
-    from gpu_allocations import Pinned
+    from support.gpu.gpu_allocations import Pinned
 
     with Pinned().watched() as pinned, ooc('swap-all', min_bytes=10_000, budget=tight_budget('residual', 'swap-all')):
         training = GpuTraining('residual')
@@ -55,7 +55,7 @@ def test_pinned_memory_is_pinned_once():
 
 
 def test_all_is_given_back_at_reset(device_memory):
-    from gpu_allocations import Pinned
+    from support.gpu.gpu_allocations import Pinned
 
     with ooc('swap-all', min_bytes=10_000):
         GpuTraining('residual').iterate(2)

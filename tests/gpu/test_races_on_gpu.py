@@ -13,8 +13,9 @@ import threading
 
 import chainer
 import pytest
-from gpu_training import plain, tight_budget, train
-from ooc_training import assert_same_bits
+
+from support.gpu.gpu_training import plain, tight_budget, train
+from support.trainings.ooc_training import assert_same_bits
 
 ALLOCATORS = ('pool', 'virtual', 'async')
 SPIN_CYCLES = 2_000_000  # about a millisecond
@@ -30,7 +31,7 @@ extern "C" __global__ void spin(long long cycles) {
 
 @contextlib.contextmanager
 def poisoned():
-    from gpu_allocations import each_malloc, poison
+    from support.gpu.gpu_allocations import each_malloc, poison
 
     with each_malloc(lambda malloc, nbytes: poison(malloc(nbytes))):
         yield

@@ -1,17 +1,14 @@
 """`benchmarks/engines.py` asks about the convolutions that training asks about; what cuDNN says is not tested."""
 import sys
-from pathlib import Path
 
 import chainer
 import numpy as np
 import pytest
 
+import engines
 from chainer_ooc.kernels.cudnn import facade, handles
 from chainer_ooc.kernels.cudnn.operations import Port
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
-
-sys.path.append(str(Path(__file__).parents[2] / 'benchmarks'))
-import engines
 from layers import layers_of
 from support.fake_cudnn import Engine, HostDevice, Library, numerical_note
 

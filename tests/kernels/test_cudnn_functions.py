@@ -12,12 +12,12 @@ import pytest
 from chainer.backends import cuda
 from chainer.functions.connection import convolution_2d, convolution_nd, deconvolution_2d, deconvolution_nd
 from chainer.functions.normalization import batch_normalization
-from support.fake_cudnn import Engine, HostDevice, Library
-from support.fake_kernels import Kernels
 
 from chainer_ooc.kernels import cudnn as offered
 from chainer_ooc.kernels.cudnn import facade, handles, library
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
+from support.fake_cudnn import Engine, HostDevice, Library
+from support.fake_kernels import Kernels
 
 LAST_X, LAST_W = 'CUDNN_CHANNEL_LAST_X', 'CUDNN_CHANNEL_LAST_W'
 TOLERANCE = {'float32': 2e-5, 'float16': 2e-2}

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from chainer.backends import cuda
 from chainer.functions.normalization import batch_normalization
-from support.fake_kernels import Kernels
 
 from chainer_ooc.kernels.cudnn import handles, normalization
+from support.fake_kernels import Kernels
 
 TOLERANCE = {'float16': 3e-2, 'float32': 2e-5, 'float64': 1e-12}
 

@@ -13,14 +13,14 @@ import chainer
 import numpy as np
 import pytest
 from chainer.backends import cuda
-from support import fake_cudnn
-from support.fake_cudnn import Engine, HostDevice, Library, heur_mode, numerical_note
 
 from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.kernels import cudnn as offered
 from chainer_ooc.kernels.cudnn import facade, handles, library, plan, settings
 from chainer_ooc.kernels.cudnn.operations import BatchNormalization, Convolution, Port, strides
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
+from support import fake_cudnn
+from support.fake_cudnn import Engine, HostDevice, Library, heur_mode, numerical_note
 
 A, B, FALLBACK = heur_mode.A, heur_mode.B, heur_mode.FALLBACK
 CONVOLUTION = Convolution(Port.Y, (2, 3, 8, 8), (4, 3, 3, 3), (2, 4, 8, 8), (1, 1), (1, 1), (1, 1), 'float32')

@@ -12,11 +12,11 @@ import pytest
 from chainer.functions.normalization import batch_normalization as chainers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.combinations import spread
 
 from chainer_ooc.kernels import tiled
 from chainer_ooc.kernels.tiled import batch_norm, channels, lrn
 from chainer_ooc.kernels.tiled.lrn import Response
+from support.combinations import spread
 
 WORKSPACES = st.sampled_from([1, 300, 5000, '8MB'])
 LAYOUTS = st.sampled_from(['C', 'permuted', 'part', 'broadcast', 'backwards'])

@@ -2,9 +2,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paleo_chains import chain, simulated
 
 from chainer_ooc.papers.littles_law import available_after, balance, concurrency, swap_in_per_second, utilisation
+from support.planning.paleo_chains import chain, simulated
 
 
 def passed(available, work, swap_in, steps, capacity=float('inf')):

@@ -2,7 +2,6 @@
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from paleo_chains import AMPLE, chain, everything, passes, simulated, streamed_seconds
 
 from chainer_ooc.papers.paleo_formulas import (
     Pass,
@@ -21,6 +20,7 @@ from chainer_ooc.papers.paleo_formulas import (
     vdnn_forward,
     vdnn_iteration,
 )
+from support.planning.paleo_chains import AMPLE, chain, everything, passes, simulated, streamed_seconds
 
 LAYER = st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 8))
 LAYERS = st.lists(LAYER, min_size=1, max_size=9).map(lambda rows: tuple(zip(*rows, strict=True)))

@@ -2,13 +2,13 @@
 from dataclasses import replace
 
 import pytest
-from literal_papers import chain_problem
 
 from chainer_ooc.classify.search import evaluate
 from chainer_ooc.papers import published
 from chainer_ooc.papers.published import PUBLISHED
 from chainer_ooc.problem import EARLY, Decision, Starts, Verdict
 from chainer_ooc.schedule.schedule import lay_out
+from support.planning.literal_papers import chain_problem
 
 LETTERS = {each.value[0]: each for each in Verdict}
 

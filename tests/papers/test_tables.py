@@ -2,11 +2,11 @@
 import collections
 
 import pytest
-from support.fake_experiments import FakeExperiments
 
 from chainer_ooc.papers import TABLES, pooch, reported
 from chainer_ooc.papers.comparison import PaperTable
 from chainer_ooc.papers.published import POOCH
+from support.fake_experiments import FakeExperiments
 
 PAPERS = ('pooch', 'pooch-2018', 'window-va')
 ENTRIES = [each for each in TABLES if each.paper in PAPERS]

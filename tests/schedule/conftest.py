@@ -1,6 +1,7 @@
 """What the tests of courses share."""
 import pytest
-from literal_traces import make_trace
+
+from support.planning.literal_traces import make_trace
 
 
 @pytest.fixture(scope='session')

@@ -1,13 +1,9 @@
 """What the simulator's tests share."""
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-pytest.register_assert_rewrite('literal_iterations')
+pytest.register_assert_rewrite('support.planning.literal_iterations')
 
-from literal_iterations import Shown, make_problem, run_problem  # noqa: E402, found through the lines above
+from support.planning.literal_iterations import Shown, make_problem, run_problem  # noqa: E402
 
 
 @pytest.fixture(scope='session')

@@ -1,7 +1,6 @@
 """Recomputation, links, copies that are waited for, and the value that a simulation gives, as drawn timelines."""
-from literal_iterations import make_problem, run_problem
-
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
+from support.planning.literal_iterations import make_problem, run_problem
 
 RETAINED = {'retained': True}
 

@@ -1,8 +1,7 @@
 """Maps that are read where they are: their swap-ins take no memory, and a read waits for the swap-out."""
-from literal_iterations import make_problem
-
 from chainer_ooc.problem import Decision, Starts, Verdict
 from chainer_ooc.schedule.schedule import lay_out
+from support.planning.literal_iterations import make_problem
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP
 

@@ -3,13 +3,13 @@ import dataclasses
 import itertools
 
 from hypothesis import given, settings
-from literal_iterations import make_problem, run_problem
-from random_problems import problems, problems_of_one_map
-from reference_simulator import reference
 
 from chainer_ooc.problem import Verdict
 from chainer_ooc.simulate.simulator import run, simulate
 from chainer_ooc.simulate.timeline import Cause, Stream
+from support.planning.literal_iterations import make_problem, run_problem
+from support.planning.random_problems import problems, problems_of_one_map
+from support.planning.reference_simulator import reference
 
 
 def of(timeline, stream):

@@ -1,17 +1,10 @@
-"""The soak is a script: its folder is on the path of whoever runs it, so it is here."""
+"""What the tests of the soak share."""
 import contextlib
-import pathlib
-import sys
 
 import pytest
 
-HERE = str(pathlib.Path(__file__).parent)
-
-if HERE not in sys.path:
-    sys.path.insert(0, HERE)
-import soak_trainings  # noqa: E402, F401  puts folders on the path, and chainer_ooc before chainer
-
-from chainer_ooc.backends.host import HostBackend  # noqa: E402
+import soak_trainings  # noqa: F401  puts folders on the path, and chainer_ooc before chainer
+from chainer_ooc.backends.host import HostBackend
 
 
 @pytest.fixture

@@ -39,17 +39,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 import soak_trainings  # noqa: F401  first: it puts folders on the path, and chainer_ooc before chainer
 
 # isort: split
-from soak_samples import Sample, as_line, draw, holders_of_storages, judge, left_behind, take_sample
-from soak_stretches import PARTS, DifferenceError, Runner, Stretch, draw_stretch
-from soak_troubles import ChildError, SmallDisk, unraisable
-
 import chainer_ooc
 from chainer_ooc.quantities import parse_bytes
 from chainer_ooc.report.table import Column, Table, plain
+from soak_samples import Sample, as_line, draw, holders_of_storages, judge, left_behind, take_sample
+from soak_stretches import PARTS, DifferenceError, Runner, Stretch, draw_stretch
+from soak_troubles import ChildError, SmallDisk, unraisable
 
 
 def figure(value: float) -> str:

@@ -5,7 +5,7 @@ first; every iteration out-of-core is then compared with that, also those that w
 
     training   one training with troubles, some of its forward passes perhaps in another thread
     crowd      two or three trainings at once, each in a thread
-    program    one of tests/execute/training_programs.py
+    program    one of tests/support/trainings/training_programs.py
 """
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from soak_troubles import (
 # isort: split
 import chainer
 import numpy as np
-import training_programs
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
+from support.trainings import training_programs
 
 MARGIN = 1.02  # above a floor that a refusal names
 MOST_REFUSALS = 12

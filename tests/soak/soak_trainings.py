@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).resolve().parents[1]
-for _folder in (TESTS / 'execute', TESTS.parent / 'benchmarks', TESTS.parent):
+for _folder in (TESTS, TESTS.parent / 'benchmarks', TESTS.parent):
     if str(_folder) not in sys.path:
         sys.path.append(str(_folder))
 import chainer_ooc  # noqa: E402, F401  before chainer
@@ -27,6 +27,7 @@ import chainer.functions as F  # noqa: E402
 import chainer.links as L  # noqa: E402
 import numpy as np  # noqa: E402
 import ooc_networks  # noqa: E402
+
 import small_calls  # noqa: E402
 
 USES = ('accumulate', 'retain grad', 'evaluate', 'read nodes', 'hold loss', 'hold a map', 'write to a map')

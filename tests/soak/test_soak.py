@@ -16,6 +16,9 @@ from pathlib import Path
 import chainer
 import numpy as np
 import pytest
+
+import chainer_ooc
+from chainer_ooc.execute.storage.storage import Storage
 from soak_samples import QUANTITIES, Sample, draw, holders_of_storages, judge, left_behind, slope_of, take_sample
 from soak_stretches import PARTS, DifferenceError, OocTraining, Runner, Setting, Stretch, draw_stretch, plain
 from soak_trainings import NETWORKS, OPTIMIZERS, USES, Task, Training
@@ -31,9 +34,6 @@ from soak_troubles import (
     SmallDisk,
     Trouble,
 )
-
-import chainer_ooc
-from chainer_ooc.execute.storage.storage import Storage
 
 SETTING = Setting('swap-all', None, 0, False)
 TASK = Task('several', 3, ((('size', 9),), (('size', 12),)), 4, 'momentum', frozenset())

@@ -1,20 +1,15 @@
-"""Puts the programs within reach, chainer_ooc before chainer, and spares each run a measurement.
+"""Puts chainer_ooc before chainer, and spares each run of a program a measurement.
 
     pytest tests/usage --usage-every-policy     # every program under every policy; without, each under a part of them
 """
 import itertools
 import multiprocessing.heap
-import pathlib
-import sys
 
 import pytest
 
-HERE = pathlib.Path(__file__).parent
-if str(HERE) not in sys.path:
-    sys.path.insert(0, str(HERE))
-import chainer_ooc  # noqa: E402, F401  before the programs, which import chainer
-from chainer_ooc.backends.base import Bandwidth  # noqa: E402
-from chainer_ooc.backends.host.backend import HostBackend  # noqa: E402
+import chainer_ooc  # noqa: F401  before the programs, which import chainer
+from chainer_ooc.backends.base import Bandwidth
+from chainer_ooc.backends.host.backend import HostBackend
 
 EVERY_POLICY = '--usage-every-policy'
 

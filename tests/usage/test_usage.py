@@ -15,12 +15,12 @@ import programs_objects  # noqa: F401
 import programs_threads  # noqa: F401
 import programs_writes  # noqa: F401
 import pytest
-from usage_limits import AWAY_WHEN_FORKED, UNFORESEEN, USED_UP
-from usage_programs import PROGRAMS
-from usage_runs import assert_same_bits, at_the_floor, perform
 
 import chainer_ooc
 from chainer_ooc.errors import LostMapError, SpillError
+from support.usage.usage_limits import AWAY_WHEN_FORKED, UNFORESEEN, USED_UP
+from support.usage.usage_programs import PROGRAMS
+from support.usage.usage_runs import assert_same_bits, at_the_floor, perform
 
 EVERY_POLICY = '--usage-every-policy'
 # Each of these moves maps, or makes them again, in a way of its own; the others are mixtures.

@@ -1,0 +1,177 @@
+"""The best-fit pool. In the drawings a letter is a unit of 512 bytes of a block, a dot one of cached memory.
+
+A space is memory that went back to the device. `a3` allocates three units, `-a` frees them.
+"""
+import pickle
+
+import pytest
+
+from chainer_ooc.papers.allocators import BestFitPool, DeviceFullError, ExactAllocator
+
+UNIT = 512
+
+
+@pytest.fixture
+def pool_of(drawing):
+    def pool_of(units):
+        return drawing(BestFitPool(units * UNIT), UNIT)
+    return pool_of
+
+
+def test_a_request_is_rounded_up_to_512_bytes():
+    pool = BestFitPool(10_000)
+    sizes = [pool.malloc(nbytes).size_bytes for nbytes in (1, 512, 513)]
+    assert sizes == [512, 512, 1024]
+    assert (pool.used_bytes, pool.reserved_bytes) == (1026, 2048)
+
+
+def test_a_request_that_nothing_cached_holds_gets_a_region_of_its_size(pool_of):
+    pool = pool_of(100)
+    assert pool('a2 b3') == 'aabbb'
+    assert pool.allocator.operations.device_mallocs == 2
+
+
+def test_a_larger_cached_chunk_is_split_and_its_end_stays_cached(pool_of):
+    pool = pool_of(100)
+    assert pool('a8 -a') == '........'
+    assert pool('b2') == 'bb......'
+    assert pool('c3') == 'bbccc...'
+    assert pool.allocator.reserved_bytes == 8 * UNIT
+    assert pool.allocator.operations.splits == 2
+
+
+def test_a_chunk_of_the_very_size_is_not_split(pool_of):
+    pool = pool_of(100)
+    assert pool('a3 -a b3') == 'bbb'
+    assert pool.allocator.operations.splits == 0
+    assert pool.allocator.operations.device_mallocs == 1
+
+
+@pytest.mark.parametrize(('frees', 'cached', 'merges'), [
+    ('-b', '[2:3]', 0),           # aa...ccc
+    ('-a -b', '[0:5]', 1),        # .....ccc    with the one before
+    ('-b -a', '[0:5]', 1),        # .....ccc    with the one behind
+    ('-a -c', '[0:2][5:3]', 0),   # ..bbb...    no neighbours
+    ('-a -c -b', '[0:8]', 2),     # ........    with both
+])
+def test_a_freed_chunk_merges_with_free_neighbours(pool_of, frees, cached, merges):
+    pool = pool_of(100)
+    assert pool('x8 -x a2 b3 c3') == 'aabbbccc'
+    pool(frees)
+    shown = ''.join(f'[{address // UNIT}:{nbytes // UNIT}]' for address, nbytes in pool.allocator.cached)
+    assert (shown, pool.allocator.operations.merges) == (cached, merges)
+
+
+def test_regions_never_merge(pool_of):
+    pool = pool_of(100)
+    assert pool('a2 b2 -a -b') == '....'
+    assert pool.allocator.cached == ((0, 2 * UNIT), (2 * UNIT, 2 * UNIT))
+    assert pool('c3') == '....ccc'
+
+
+def test_two_cached_chunks_that_do_not_touch_hold_no_request_of_their_sum(pool_of):
+    pool = pool_of(100)
+    assert pool('x8 -x a2 b3 c3 -a -c') == '..bbb...'
+    assert pool('d4') == '..bbb...dddd'
+
+
+def test_the_smallest_chunk_that_fits_is_taken(pool_of):
+    pool = pool_of(100)
+    assert pool('a5 x1 b3 y1 c4 -a -b -c') == '.....x...y....'
+    assert pool('d3') == '.....xdddy....'
+    assert pool('e3') == '.....xdddyeee.'
+    assert pool('f2') == 'ff...xdddyeee.'
+
+
+def test_of_chunks_of_one_size_the_first_is_taken(pool_of):
+    pool = pool_of(100)
+    assert pool('a2 x1 b2 y1 c2 -c -b -a') == '..x..y..'
+    assert pool('d2') == 'ddx..y..'
+
+
+def test_a_full_device_gets_whole_free_regions_back(pool_of):
+    pool = pool_of(10)
+    assert pool('a4 b4 -a') == '....bbbb'
+    assert pool('c5') == '    bbbbccccc'
+    assert pool.allocator.reserved_bytes == 9 * UNIT
+    assert pool.allocator.operations.device_frees == 1
+
+
+def test_a_region_of_which_a_part_lives_stays(pool_of):
+    pool = pool_of(9)
+    assert pool('a6 -a b1 c2') == 'bcc...'
+    pool('-c')
+    with pytest.raises(DeviceFullError) as caught:  # 3 units are the device's, 5 are cached
+        pool('d6')
+    error = caught.value
+    assert (error.nbytes, error.capacity_bytes, error.reserved_bytes) == (6 * UNIT, 9 * UNIT, 6 * UNIT)
+    assert (error.free_bytes, error.largest_free_bytes) == (8 * UNIT, 5 * UNIT)
+    assert error.external_fragmentation == 3 / 8
+    assert str(pool) == 'b.....', 'a failure moves nothing'
+    assert pool('-b d6') == 'dddddd'
+
+
+def test_the_largest_free_piece_may_be_what_the_device_still_has(pool_of):
+    pool = pool_of(9)
+    pool('a2')
+    assert pool.allocator.largest_free_bytes == 7 * UNIT
+    assert pool('b7') == 'aabbbbbbb'
+    assert pool.allocator.largest_free_bytes == 0
+
+
+def test_a_device_without_a_free_byte_is_full_and_not_fragmented(pool_of):
+    pool = pool_of(2)
+    with pytest.raises(DeviceFullError) as caught:
+        pool('a2 b1')
+    assert caught.value.external_fragmentation == 0
+
+
+def test_the_error_says_what_there_is_and_what_to_do():
+    allocator = ExactAllocator(2 << 20)
+    allocator.malloc(1 << 20)
+    with pytest.raises(DeviceFullError) as caught:
+        allocator.malloc(3 << 19)
+    assert str(caught.value) == (
+        'no room for 1.5 MiB in a device of 2.0 MiB (used 1.0 MiB, reserved 1.0 MiB, free 1.0 MiB, of which 1.0 MiB '
+        'in one piece); plan with a smaller budget, or take an allocator that fragments less')
+    assert isinstance(caught.value, MemoryError)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+@pytest.mark.parametrize('kind', [BestFitPool, ExactAllocator])
+def test_what_is_not_alive_cannot_be_freed(kind):
+    allocator = kind(10_000)
+    block = allocator.malloc(10)
+    allocator.free(block)
+    with pytest.raises(ValueError, match='not alive'):
+        allocator.free(block)
+    allocator.malloc(10)
+    with pytest.raises(ValueError, match='not alive'):
+        allocator.free(block)
+    assert allocator.used_bytes == 10
+
+
+def test_no_bytes_take_no_room():
+    pool = BestFitPool(0)
+    block = pool.malloc(0)
+    pool.free(block)
+    pool.free(block)
+    assert pool.operations.mallocs == pool.operations.frees == pool.reserved_bytes == 0
+
+
+def test_negative_amounts_are_refused():
+    with pytest.raises(ValueError, match='capacity of 0 bytes or more'):
+        BestFitPool(-1)
+    with pytest.raises(ValueError, match='cannot be allocated'):
+        BestFitPool(10).malloc(-1)
+
+
+def test_the_reference_loses_nothing():
+    allocator = ExactAllocator(10)
+    first, _, third = (allocator.malloc(nbytes) for nbytes in (3, 4, 3))
+    allocator.free(first)
+    allocator.free(third)
+    assert (allocator.used_bytes, allocator.reserved_bytes, allocator.largest_free_bytes) == (4, 4, 6)
+    allocator.malloc(6)
+    with pytest.raises(DeviceFullError):
+        allocator.malloc(1)
