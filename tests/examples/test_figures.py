@@ -1,9 +1,12 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from chainer_ooc.report import comparison_chart, memory_plot, planning_plot
+import comparison_chart
+import memory_plot
+import planning_plot
 from training_run import Outcome
 
 ROWS = [
@@ -56,7 +59,8 @@ def test_missing_matplotlib_is_an_error_that_says_how_to_get_it(run, tmp_path, m
 def test_tables_need_neither_chainer_nor_matplotlib():
     code = ('import sys; import comparison_table, memory_plot;'
             'print(sorted({"chainer", "matplotlib"} & set(sys.modules)))')
-    ran = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, '-c', code], cwd=Path(memory_plot.__file__).parent, capture_output=True,
+                         text=True, check=True)
     assert ran.stdout.strip() == '[]'
 
 

@@ -14,7 +14,6 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from test_random_accounts import differences
 
 import chainer_ooc
 from chainer_ooc.backends.base import Backend
@@ -22,6 +21,7 @@ from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, ReentryError
 from chainer_ooc.execute.storage import reentry, storage
 from support.interrupting import handled_before
+from support.trainings.accounts import differences
 from support.trainings.ooc_training import bits_of, ooc
 
 ITERATIONS = 3

@@ -7,12 +7,12 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from test_random_accounts import checked_accounts
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.storage.states import State
+from support.trainings.accounts import checked_accounts
 from support.trainings.ooc_training import assert_same_bits, bits_of, ooc
 
 ITERATIONS = 5

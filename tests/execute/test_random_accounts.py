@@ -6,9 +6,7 @@
 
 A floor that a refusal names holds if 1.02 times as much is enough for all graphs that were known when it was named.
 """
-import collections
 import contextlib
-import functools
 from unittest import mock
 
 import chainer
@@ -22,90 +20,17 @@ import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graphs import Graphs
-from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.account import Account
 from chainer_ooc.execute.storage.slots import array_of
+from support.trainings.accounts import checked_accounts
 from support.trainings.ooc_training import assert_same_bits, ooc
 from support.trainings.random_graphs import GraphTraining, programs
 
 #: What Python's own objects make of floors: the meter counts them too, and these graphs have small maps.
 NOISE_BYTES = 8_192
-
-EVENTS = ((Iteration, 'before_call'), (Iteration, 'after_call'), (Iteration, 'begin_backward'),
-          (Iteration, 'before_step'), (Iteration, 'after_step'), (Iteration, 'end_backward'), (Residency, 'make_room'),
-          (Residency, 'fetch'), (Residency, 'drop'), (Residency, 'swap_out'))
-
-
-def counted(memory):
-    """Bytes of the blocks that live, one by one; each belongs to one storage."""
-    total, owners = 0, collections.Counter()
-    for storage in list(memory._all):
-        root = storage.root()
-        if root is not None:
-            owners[id(root)] += 1
-            total += 0 if storage.mapped else storage.counted_bytes
-    total += sum(each.nbytes for each in Account._blocks.values()  # spare once; the program alone holds it
-                 if each.account is memory and each.storage() is None and each.root() is not None)
-    assert not [count for count in owners.values() if count > 1], 'a block has two storages'
-    return total
-
-
-def differences():
-    """Where the account of the session at hand is not what its living blocks are."""
-    session = manager.current()
-    if session is None:
-        return None
-    memory = session._memory
-    while True:
-        account = sum(map(memory.bytes_of, ('maps', 'spare', 'program')))
-        blocks = sum(each.nbytes for each in Account._blocks.values() if each.account is memory)
-        count = counted(memory)
-        if not Account._deaths:  # else the garbage collector has come between
-            return None if account == blocks == count else (account, blocks, count)
-
-
-def over_budget():
-    """What the account of an iteration that follows a measured graph holds, and its budget, where that is less."""
-    session = manager.current()
-    iteration = session and session._iteration
-    if not iteration or iteration.finished or not iteration.following.is_certain:
-        return None
-    near_bytes = session._memory.near_bytes()
-    return (near_bytes, iteration.budget_bytes) if near_bytes > iteration.budget_bytes else None
-
-
-@contextlib.contextmanager
-def checked_accounts():
-    """Compares the account with a count after each event, and with the budget.
-
-    While room is made the account may be above the budget: what the program has allocated since the call before counts
-    from then on. It must not be when room was made.
-    """
-    found, making = [], []
-
-    def watched(method, name):
-        @functools.wraps(method)
-        def run(*args, **kwargs):
-            if name == 'make_room':
-                making.append(name)
-            try:
-                result = method(*args, **kwargs)
-            finally:
-                if name == 'make_room':
-                    making.pop()
-                if (different := differences()) is not None:
-                    found.append((name, *different))
-            if not making and (passed := over_budget()) is not None:
-                found.append((name, 'over the budget', *passed))
-            return result
-        return run
-    with contextlib.ExitStack() as stack:
-        for owner, name in EVENTS:
-            stack.enter_context(mock.patch.object(owner, name, watched(getattr(owner, name), name)))
-        yield found
 
 
 class Floors:

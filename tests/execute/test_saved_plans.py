@@ -284,6 +284,6 @@ print([each.phase for each in outcome.stats])
 
 @pytest.mark.host
 def test_the_next_process_runs_under_the_plan_at_once(file):
-    said = [subprocess.run([sys.executable, '-c', PROCESS, str(HERE), str(file)], cwd=HERE.parents[1], text=True,
+    said = [subprocess.run([sys.executable, '-c', PROCESS, str(HERE.parent), str(file)], cwd=HERE.parents[1], text=True,
                            capture_output=True) for _ in range(2)]
     assert [each.stdout for each in said] == ["['profile', 'run']\n", "['run', 'run']\n"], said

@@ -10,8 +10,6 @@ import time
 import chainer.functions as F
 import numpy as np
 import pytest
-from test_faults import Patched, interrupt, interrupted_after, train_with_a_fault
-from test_user_references import batch, make, steps
 
 import chainer_ooc
 from chainer_ooc.backends import arrays
@@ -19,6 +17,7 @@ from chainer_ooc.errors import SpillError
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from support.combinations import spread
+from support.trainings.faults import Patched, interrupt, interrupted_after, train_with_a_fault
 from support.trainings.ooc_networks import NETWORKS
 from support.trainings.ooc_training import (
     Training,
@@ -31,6 +30,7 @@ from support.trainings.ooc_training import (
     train,
 )
 from support.trainings.ooc_training import train_at_the_floor as at_the_floor
+from support.trainings.shown_maps import batch, make, steps
 from support.trainings.verdict_mixes import MAPPED
 
 pytestmark = pytest.mark.usefixtures('verdict_mixes')

@@ -26,9 +26,9 @@ import chainer  # noqa: E402
 import chainer.functions as F  # noqa: E402
 import chainer.links as L  # noqa: E402
 import numpy as np  # noqa: E402
-import ooc_networks  # noqa: E402
 
 import small_calls  # noqa: E402
+from support.trainings import ooc_networks  # noqa: E402
 
 USES = ('accumulate', 'retain grad', 'evaluate', 'read nodes', 'hold loss', 'hold a map', 'write to a map')
 OPTIMIZERS: Mapping[str, Callable[[], Any]] = {

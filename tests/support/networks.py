@@ -1,31 +1,27 @@
 """Small networks that tests of several folders train."""
-import itertools
-
 import chainer
 import chainer.functions as F
 import chainer.links as L
 
 
 class Perceptron(chainer.Chain):
-    """Linear links `l1`, `l2` and so on, with an activation after each but the last.
+    """Three linear links with an activation between each two. No frame holds a map longer than its use.
 
     Args:
-        widths: numbers of units, the batch's first.
-        activations: one less than there are links.
+        units: of the batch, of the two hidden layers and of the output.
+        activations: functions of a variable.
     """
 
-    def __init__(self, *widths, activations=(F.relu, F.relu)):
+    def __init__(self, *units, activations=(F.relu, F.relu)):
         super().__init__()
+        inputs, first, second, outputs = units
         with self.init_scope():
-            for number, (inputs, outputs) in enumerate(itertools.pairwise(widths), 1):
-                setattr(self, f'l{number}', L.Linear(inputs, outputs))
+            self.l1, self.l2, self.l3 = L.Linear(inputs, first), L.Linear(first, second), L.Linear(second, outputs)
         self.activations = activations
 
     def forward(self, x):
-        h = self.l1(x)
-        for number, activation in enumerate(self.activations, 2):
-            h = self[f'l{number}'](activation(h))
-        return h
+        inner, outer = self.activations
+        return self.l3(outer(self.l2(inner(self.l1(x)))))
 
     @property
     def nbytes(self):

@@ -4,20 +4,22 @@ import functools
 import gc
 import zlib
 
-import programs_batches  # noqa: F401
-import programs_dtypes  # noqa: F401
-import programs_forks  # noqa: F401
-import programs_graphs  # noqa: F401
-import programs_interrupts  # noqa: F401
-import programs_loops  # noqa: F401
-import programs_networks  # noqa: F401
-import programs_objects  # noqa: F401
-import programs_threads  # noqa: F401
-import programs_writes  # noqa: F401
 import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import LostMapError, SpillError
+from support.usage import (
+    programs_batches,  # noqa: F401
+    programs_dtypes,  # noqa: F401
+    programs_forks,  # noqa: F401
+    programs_graphs,  # noqa: F401
+    programs_interrupts,  # noqa: F401
+    programs_loops,  # noqa: F401
+    programs_networks,  # noqa: F401
+    programs_objects,  # noqa: F401
+    programs_threads,  # noqa: F401
+    programs_writes,  # noqa: F401
+)
 from support.usage.usage_limits import AWAY_WHEN_FORKED, UNFORESEEN, USED_UP
 from support.usage.usage_programs import PROGRAMS
 from support.usage.usage_runs import assert_same_bits, at_the_floor, perform
