@@ -75,7 +75,7 @@ def tables_on_gpu():
     """Names of the tables' modules stand for arrays on the device meanwhile."""
     saved = []
     try:
-        for module in [each for name, each in sys.modules.items() if name.startswith('cases_')]:
+        for module in [each for name, each in sys.modules.items() if name.startswith('support.conformance.cases_')]:
             for name, value in list(vars(module).items()):
                 replacement = None if name.startswith('__') or name == 'CASES' else _stand_in(name, value)
                 if replacement is not None and replacement is not value:
