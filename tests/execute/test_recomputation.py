@@ -7,7 +7,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.backends import arrays
-from chainer_ooc.errors import LostMapError, RecomputeMismatchError
+from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, RecomputeMismatchError
 from chainer_ooc.execute.functions import prototype
 from chainer_ooc.problem import Verdict, can_recompute
 from support.trainings.ooc_networks import NETWORKS
@@ -448,3 +448,32 @@ def test_a_second_run_on_the_function_s_own_arrays_is_found(monkeypatch):
     assert not differs('residual')
     monkeypatch.setattr(prototype, '_copied', lambda value: value if isinstance(value, np.ndarray) else copied(value))
     assert differs('residual')
+
+
+@pytest.mark.parametrize('laid_out', [
+    lambda x: x[::-1], lambda x: x.transpose(0, 1, 3, 2), lambda x: x[:, :, ::2],
+    lambda x: np.broadcast_to(x[:1], x.shape)],
+    ids=['mirrored', 'transposed', 'with gaps', 'broadcast'])
+def test_what_copies_a_batch_copies_it_when_it_runs_again(laid_out):
+    """A small batch is copied for its recipe; from a C-contiguous copy `reshape` gives a view of that copy."""
+    batch = laid_out(np.random.RandomState(0).randn(11, 3, 6, 6))
+
+    def forward():
+        h = F.reshape(F.flatten(chainer.Variable(batch)), (len(batch), -1))
+        return F.mean(F.sigmoid(F.dropout(F.elu(h * 0.5 + 1), 0.3)))
+
+    def iterate():
+        np.random.seed(0)
+        loss = forward()
+        loss.backward()
+        return loss.array.tobytes()
+    expected = iterate()
+    with ooc('recompute-all', min_bytes=0):
+        assert [iterate() for _ in range(3)] == [expected] * 3
+        assert chainer_ooc.stats().recomputed_calls > 0
+    chainer_ooc.reset()
+    with ooc('superneurons', min_bytes=0, budget=1):
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            [iterate() for _ in range(2)]
+        chainer.config.ooc_budget = int(1.02 * refused.value.floor_bytes)
+        assert [iterate() for _ in range(3)] == [expected] * 3

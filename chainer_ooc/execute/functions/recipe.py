@@ -205,7 +205,9 @@ def _given(variable: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed
             storage.enclose()
     array = array_of(variable)  # not before, or it would be held here
     if is_open and array.nbytes <= COPIED_BYTES:
-        return Fixed(array.copy(order='K'), None)
+        copy = array.copy(order='K')
+        if copy.strides == array.strides:  # else a function could return a view of it where it made an array before
+            return Fixed(copy, None)
     mark = arrays.mark(array) if is_open else None
     return Fixed(array, mark) if storage is None else Moved(
         storage, arrays.layout_of(array, arrays.root_of(array)), mark)
