@@ -130,8 +130,9 @@ def _state_bytes(parameter: Any) -> int:
     import chainer
 
     array, rule = array_of(parameter), copy.copy(parameter.update_rule)
-    one = np.zeros(1, array.dtype)
-    rule._state = {}
+    in_float32 = rule._use_fp32_update and array.dtype == np.float16  # by a copy, which stays
+    one = np.zeros(1, np.float32 if in_float32 else array.dtype)
+    rule._state = {'copy': one} if in_float32 else {}
     try:
         rule.init_state(chainer.Variable(one, grad=one))
     except Exception:  # a rule of the program's that wants more than a parameter; nobody must hear of it here

@@ -83,8 +83,7 @@ class Parameters:
         with_gradients = []
         self._roots = {key: ref for key, ref in self._roots.items() if ref() is not None}
         for number, parameter in self._alive():
-            state = getattr(parameter.update_rule, 'state', None) or {}
-            steady_bytes += sum(_nbytes(each, is_counted) for each in (array_of(parameter), *state.values()))
+            steady_bytes += sum(_nbytes(each, is_counted) for each in (array_of(parameter), *_of_rule(parameter)))
             is_own = own is None or number in own
             nbytes = _nbytes(parameter.grad, is_counted if is_own else None)
             if nbytes:
@@ -147,6 +146,14 @@ class Parameters:
         alive = {key: (number, each) for key, (ref, number) in self._parameters.items() if (each := ref()) is not None}
         self._parameters = {key: self._parameters[key] for key in alive}
         return list(alive.values())
+
+
+def _of_rule(parameter: Any) -> list[Any]:
+    """What an optimizer keeps for a parameter: its state, and the float32 copy of one of float16."""
+    rule = parameter.update_rule
+    state = getattr(rule, 'state', None) or {}
+    copy = getattr(rule, '_fp32_param', None)
+    return list(state.values()) if copy is None else [*state.values(), copy.array]
 
 
 def _nbytes(array: Any, is_counted: Callable[[Any], bool] | None) -> int:

@@ -60,6 +60,26 @@ def mixed_precision_with_scaled_loss(run):
 
 
 @program
+def mixed_precision_with_accumulated_gradients(run):
+    """Float32 copies of parameters and the states of Adam come with the first update, after two iterations."""
+    with chainer.using_config('dtype', chainer.mixed16):
+        model = Perceptron(units=256)
+        optimizer = setup(model, chainer.optimizers.Adam())
+        optimizer.use_fp32_update()
+        for number in range(6):
+            x, t = vectors(number, batch=64)
+            if number % 2 == 0:
+                model.cleargrads()
+            loss = F.softmax_cross_entropy(model(x.astype(np.float16)), t)
+            loss.backward()
+            if number % 2:
+                optimizer.update()
+            run.note('loss', loss)
+            run.note_link(model)
+            run.ended()
+
+
+@program
 def casts_in_between(run):
     model = Perceptron()
     optimizer = setup(model)
