@@ -57,11 +57,13 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 
 def in_data(nodes: Sequence[Any], hooks: Iterable[Any]) -> list[Any]:
     """The data of nodes, for hooks to look at in a backward pass; some may write to it."""
+    session = current()
+    if session is not None:
+        session.show((), False)  # what they were shown before is not beside it
     with computing():
         found = [node.data for node in nodes]
-    session = current()
-    if session is not None and may_write(hooks):
-        session.show(found)
+    if session is not None:
+        session.show(found, may_write(hooks))
     return found
 
 

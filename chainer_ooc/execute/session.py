@@ -178,14 +178,14 @@ class Session:
             raise
         return result
 
-    def show(self, found: Sequence[Any]) -> None:
-        """Hooks of the program's are about to be shown arrays, until others are or the backward pass is over."""
+    def show(self, found: Sequence[Any], may_write: bool) -> None:
+        """Hooks are about to be shown arrays, until others are or the backward pass is over; they may write to them."""
         iteration = self._iteration
         with LOCK:
-            if iteration is None or is_computing():
+            if iteration is not None and not is_computing():
+                iteration.writes.show(found, may_write)
+            elif may_write:
                 _open(found)
-            else:
-                iteration.writes.show(found)
 
     def adopt(self, settings: config.Settings) -> bool:
         """Goes on under other settings, from the next iteration; False if they need another backend."""

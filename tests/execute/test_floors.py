@@ -185,3 +185,29 @@ def test_a_named_floor_works_at_once(make, policy):
     floors = floors_of(make, policy)
     assert len(floors) == 1
     assert floors[0][-1] == ''
+
+
+class Empty(chainer.FunctionHook):
+    """Does nothing with what it is shown, but it could."""
+
+    name = 'Empty'
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'keep', 'pooch', 'superneurons', 'vdnn-all', 'unified'])
+@pytest.mark.parametrize('hook', [Empty, chainer.function_hooks.TimerHook])
+def test_what_hooks_are_shown_is_part_of_the_floor(hook, policy):
+    """The input of a function that retains its output alone comes back for the hook, one step earlier."""
+    x, t = np.random.RandomState(0).randn(100, 200).astype(np.float32), np.zeros(100, np.int32)
+
+    def forward():
+        h = chainer.Variable(x)
+        for function in (F.tanh, F.sigmoid) * 2:
+            h = function(h)
+        return F.softmax_cross_entropy(h, t)
+
+    def make():
+        return lambda number: forward().backward()
+    alone = floors_of(make, policy)
+    with hook():
+        beside = floors_of(make, policy)
+    assert [len(alone), len(beside)] == [1, 1], beside

@@ -152,7 +152,7 @@ def test_what_a_hook_has_written_is_not_taken_for_the_next_functions_doing(monke
 
     writes.begin_backward()
     step()
-    writes.show(())  # the hook's array is not one of the storage, such as one that it has kept
+    writes.show((), True)  # the hook's array is not one of the storage, such as one that it has kept
     root[0] += 1
     step()
     assert not spoilt

@@ -229,7 +229,7 @@ class Iteration(Quietly):
         self.makes_graphs |= not recorder.steps and makes_graphs()
         self.writes.look_at_shown()
         self._look_around(recorder.next_position)
-        needed = retained(function)
+        needed = list(dict.fromkeys((*retained(function), *self.writes.read_by_hooks())))
         memory.pin(needed)
         self.is_foreign = may_write_inputs(function)
         call = self._call_of.get(id(function), -1)

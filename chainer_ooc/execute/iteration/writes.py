@@ -34,6 +34,7 @@ class Writes:
         self._given: Sequence[_Before] = ()
         self._shown: Sequence[_Before] = ()  # for the step that comes
         self._seen: Sequence[_Before] = ()  # for the last one: hooks may run after it
+        self._read: Sequence[Storage] = ()  # by hooks, for the step that comes
         self._watched: Sequence[int | None] = ()  # checksums: given to who says that it writes to nothing
         self._left: weakref.WeakKeyDictionary[Storage, int | None] | None = None  # by steps of this backward pass
 
@@ -43,7 +44,7 @@ class Writes:
 
     def end_backward(self) -> None:
         """A backward pass has ended, or failed."""
-        self.show(())
+        self.show((), False)
         self._left = None
 
     def expect(self, function: Any, is_foreign: bool, storages: Iterable[Storage]) -> None:
@@ -90,14 +91,21 @@ class Writes:
             _open(storage)
         return bool(changed)
 
-    def show(self, found: Sequence[Any]) -> None:
-        """Hooks may write to arrays from now on, also when a step has dropped what they lie on."""
+    def show(self, found: Sequence[Any], may_write: bool) -> None:
+        """Hooks see arrays from now on, and may write to them, also when a step has dropped what they lie on."""
         self.look_at_shown()
-        if self._left:
+        if self._left and (may_write or self._seen):
             self._left.clear()
         self._seen = ()
-        self._shown = [(storage, storage.checksum(), array) for array in found
-                       if (storage := find(array)) is not None and storage.is_relied_on()]
+        shown = [(storage, array) for array in found if (storage := find(array)) is not None]
+        self._read = [storage for storage, _ in shown]
+        self._shown = [(storage, storage.checksum(), array) for storage, array in shown
+                       if may_write and storage.is_relied_on()]
+
+    def read_by_hooks(self) -> Sequence[Storage]:
+        """What hooks see of the step that comes: its backward reads that, too."""
+        read, self._read = self._read, ()
+        return read
 
     def look_at_shown(self) -> None:
         """A step comes. Its hooks have had what they were shown, and those of the last one are done."""
