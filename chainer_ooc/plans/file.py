@@ -62,7 +62,9 @@ def read_plans(path: str) -> list[SavedPlan]:
         return []
     except OSError as error:
         raise PlanFormatError(f'cannot read the plans in {path}: {error.strerror}; {_AGAIN}') from None
-    except (PlanFormatError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise PlanFormatError(f'cannot read the plans in {path}: it is no text; {_AGAIN}') from None
+    except PlanFormatError as error:
         raise PlanFormatError(f'cannot read the plans in {path}: {error}') from None
 
 

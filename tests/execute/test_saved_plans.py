@@ -204,6 +204,23 @@ def test_a_plan_of_another_machine_is_refused(file, backend_class, monkeypatch):
         train('residual', 'swap-all', plan=file, budget=BUDGET)
 
 
+def test_after_a_refusal_deleting_the_file_has_the_graph_planned_anew(file):
+    save(file)
+    training = Training('residual')
+    with ooc('keep', budget=BUDGET, plan=file):
+        with pytest.raises(PlanMismatchError):
+            training.iterate()
+        with pytest.raises(PlanMismatchError):  # it is still there
+            training.iterate()
+        file.unlink()
+        training.iterate(2)
+        assert [each.phase for each in training.outcome.stats] == ['profile', 'run']
+        assert read_plans(str(file))[0].plan.policy == 'keep'
+        file.unlink()  # nothing was refused since: what is known stays
+        training.iterate()
+        assert training.outcome.stats[-1].phase == 'run'
+
+
 def test_after_a_refusal_training_goes_on_without_the_file(file):
     save(file)
     training = Training('residual')

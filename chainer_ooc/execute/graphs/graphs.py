@@ -322,7 +322,10 @@ class Graphs:
             PlanFormatError: there is something else at `path`.
         """
         if path == (None if self.saved is None else self.saved.path):
-            return False
+            if self.saved is None or not self.saved.is_deleted():
+                return False
+            for fingerprint in [each for each, graph in self._graphs.items() if graph.is_loaded]:
+                del self._graphs[fingerprint]
         self.saved = None if path is None else SavedPlans(path, backend)
         loaded = [] if self.saved is None else [*self.saved.loaded.values()][-GRAPHS:]
         for each in loaded:

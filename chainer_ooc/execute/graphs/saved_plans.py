@@ -6,6 +6,7 @@ about to be followed; a file that cannot be written to costs a warning, and trai
 
 from __future__ import annotations
 
+import os
 import warnings
 
 from chainer_ooc.backends.base import Backend
@@ -38,7 +39,7 @@ class SavedPlans:
         self._backend = backend
         self.loaded = {each.terms.graph: each for each in read_plans(path)}
         self._in_file = {graph: each.plan for graph, each in self.loaded.items()}
-        self._writable = True
+        self._writable, self._refused = True, False
         if self.loaded:
             log.logger.info('%d plans loaded from %s', len(self.loaded), path)
 
@@ -59,11 +60,17 @@ class SavedPlans:
             return None
         if settings.budget_bytes is None and saved.plan.peak_bytes <= budget_bytes:
             budget_bytes = max(budget_bytes, saved.terms.budget_bytes)
+        self._refused = True
         check_plan(saved, Terms(
             graph=trace.fingerprint, device=self._backend.name, machine=self._backend.machine(), **versions(),
             policy=settings.policy, min_bytes=settings.min_bytes, workspace_bytes=settings.workspace_bytes,
             budget_bytes=budget_bytes))
+        self._refused = False
         return saved.plan
+
+    def is_deleted(self) -> bool:
+        """Whether its last plan did not hold, and the file has been deleted for that."""
+        return self._refused and not os.path.exists(self.path)
 
     def keep(self, trace: Trace, plan: Plan, min_bytes: int, metered: bool) -> None:
         """Writes a plan to the file, if it is not there yet."""
