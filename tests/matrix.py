@@ -48,7 +48,7 @@ def run(version, kind, pytest):
         return (version, kind, '-', f'missing: no python{version} on the PATH or in pyenv', '-'), True
     constraints = write_floors(version) if kind == 'oldest' else ''
     made = subprocess.run(
-        ['sh', ROOT / 'environment.sh', f'matrix-{version}-{kind}', 'test,examples', constraints],
+        ['sh', ROOT / 'environment.sh', f'matrix-{version}-{kind}', 'test,examples,cpu', constraints],
         env={**os.environ, 'PYTHON': interpreter}, stdout=subprocess.PIPE, text=True)
     if made.returncode:
         return (version, kind, '-', 'the environment could not be made', '-'), True

@@ -5,6 +5,6 @@
 # wait for each other. tests/matrix.py runs the same tests one by one, with as many BLAS threads as the library likes.
 set -eu
 cd -- "$(dirname -- "$0")/.."
-python=$(sh environment.sh tests test,examples)
+python=$(sh environment.sh tests test,examples,cpu)
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 exec "$python" -m pytest --numprocesses 2 --dist worksteal "$@"

@@ -1,0 +1,149 @@
+"""oneDNN's C interface through ctypes: where the library is, its functions, and its errors as exceptions.
+
+The interface is that of version 3, whose numbers and signatures are stable. Calls let go of the interpreter's lock, so
+that swap threads go on meanwhile.
+
+The library computes in OpenMP threads, as many as OpenMP says when a primitive is made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.metadata
+import os
+from collections.abc import Callable, Iterator
+from ctypes import c_int, c_int64, c_size_t, c_void_p
+from typing import Any
+
+#: Packages that bring the library, the smaller one first, and the name under which a system has it.
+PACKAGES = ('onednn-cpu-gomp', 'onednn')
+FILE_NAME = 'libdnnl.so.3'
+
+ADVICE = ('install it with "pip install chainer-ooc[cpu]", or the system\'s package (Debian and Ubuntu: libdnnl3), or '
+          'set chainer.config.use_ideep to "never"')
+
+_UNIMPLEMENTED, _LAST_IMPLEMENTATION_REACHED = 3, 4
+_STATUSES = ('success', 'out of memory', 'invalid arguments', 'unimplemented', 'last implementation reached',
+             'runtime error', 'not required')
+_CPU = 1  # a kind of engine
+_IN_ORDER = 1  # a flag of streams
+_USER_SCRATCHPAD = 1  # a scratchpad mode
+
+
+class OneDnnError(RuntimeError):
+    """A call of oneDNN that failed."""
+
+
+class UnsupportedError(OneDnnError):
+    """oneDNN has no implementation of what was asked for."""
+
+
+class Library:
+    """The library, with an engine for the CPU.
+
+    Args:
+        path: of the shared object.
+
+    Raises:
+        OSError: it cannot be loaded.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._functions = ctypes.CDLL(path)
+        self._functions.dnnl_memory_desc_get_size.restype = c_size_t
+        self._functions.dnnl_primitive_desc_query_md.restype = c_void_p
+        self.engine, self.stream, self.attributes = c_void_p(), c_void_p(), c_void_p()
+        self.call('engine_create', ctypes.byref(self.engine), c_int(_CPU), c_size_t(0))
+        self.call('stream_create', ctypes.byref(self.stream), self.engine, c_int(_IN_ORDER))
+        self.call('primitive_attr_create', ctypes.byref(self.attributes))
+        self.call('primitive_attr_set_scratchpad_mode', self.attributes, c_int(_USER_SCRATCHPAD))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function that returns a status.
+
+        Raises:
+            UnsupportedError: there is no implementation.
+            MemoryError: oneDNN cannot allocate.
+            OneDnnError: the call failed otherwise.
+        """
+        status = getattr(self._functions, f'dnnl_{name}')(*arguments)
+        if not status:
+            return
+        said = _STATUSES[status] if status < len(_STATUSES) else f'status {status}'
+        if said == 'out of memory':
+            raise MemoryError(f'oneDNN cannot allocate memory (dnnl_{name})')
+        error = UnsupportedError if status in (_UNIMPLEMENTED, _LAST_IMPLEMENTATION_REACHED) else OneDnnError
+        raise error(f'oneDNN failed: {said} (dnnl_{name}, {self.path})')
+
+    def created(self, name: str, *arguments: Any) -> c_void_p:
+        """Calls a function that makes something, and returns its handle; raises as `call` does."""
+        handle = c_void_p()
+        self.call(name, ctypes.byref(handle), *arguments)
+        return handle
+
+    def queried_descriptor(self, primitive_descriptor: c_void_p, what: int, index: int = 0) -> c_void_p | None:
+        """Returns a memory descriptor, which lives as long as the primitive descriptor; None if there is none."""
+        found = self._functions.dnnl_primitive_desc_query_md(primitive_descriptor, c_int(what), c_int(index))
+        return c_void_p(found) if found else None
+
+    def nbytes(self, descriptor: c_void_p) -> int:
+        """Returns the size of what a memory descriptor describes."""
+        return int(self._functions.dnnl_memory_desc_get_size(descriptor))
+
+    def equal(self, one: c_void_p, other: c_void_p) -> bool:
+        """Whether two memory descriptors describe the same layout."""
+        return bool(self._functions.dnnl_memory_desc_equal(one, other))
+
+    def version(self) -> tuple[int, int, int]:
+        """Returns the version of the library."""
+        found = self._functions.dnnl_version
+        found.restype = ctypes.POINTER(c_int * 3)
+        major, minor, patch = found().contents
+        return major, minor, patch
+
+    def compute_in_one_thread(self) -> None:
+        """Has primitives that are made from now on use the calling thread alone."""
+        set_threads: Callable[[int], None] | None = getattr(self._functions, 'omp_set_num_threads', None)
+        if set_threads is not None:
+            set_threads(1)
+
+
+@functools.cache
+def load() -> Library | None:
+    """Returns the library, or None where it cannot be loaded."""
+    try:
+        return find()
+    except OSError:
+        return None
+
+
+def find() -> Library:
+    """Loads the library.
+
+    Raises:
+        OSError: it is not installed, or cannot be loaded; says how to get it.
+    """
+    said = []
+    for path in _places():
+        try:
+            return Library(path)
+        except (OSError, AttributeError, OneDnnError) as error:  # another library of that name, or a broken one
+            said.append(str(error))
+    raise OSError(f'oneDNN cannot be loaded ({"; ".join(said)}): {ADVICE}')
+
+
+def _places() -> Iterator[str]:
+    for package in PACKAGES:
+        try:
+            files = importlib.metadata.files(package) or ()
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        yield from (os.path.realpath(str(each.locate())) for each in files if each.name == FILE_NAME)
+    yield FILE_NAME
+
+
+def dimensions(values: Any) -> ctypes.Array[c_int64]:
+    """Numbers as oneDNN takes them: an array of twelve."""
+    return (c_int64 * 12)(*values)

@@ -1,0 +1,317 @@
+"""Computations as oneDNN's primitives: made once for a geometry, run with arrays.
+
+Feature maps are channels-last: arrays of the shape that Chainer knows (batch, channels, then axes), whose memory has
+the channels of a pixel side by side. That is the layout in which oneDNN needs neither copies nor scratch of the size of
+a map. Weights lie as Chainer has them, and are laid out anew for each call where a primitive wants them otherwise.
+
+A forked child lacks the threads that its parent's primitives wait for: it makes primitives of its own, for one thread.
+
+Scratch is allocated with NumPy for each call, so that it counts in the account of near memory; oneDNN keeps the code
+that it has compiled, and no arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import os
+import weakref
+from collections.abc import Mapping
+from ctypes import c_float, c_int, c_void_p
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chainer_ooc.kernels.onednn.library import Library, dimensions, load
+
+Array = np.ndarray[Any, Any]
+Shape = tuple[int, ...]
+
+_FLOAT32 = 3
+_ANY_LAYOUT = 1
+_FORWARD_TRAINING, _BACKWARD = 64, 128
+_CONVOLUTION_DIRECT = 1
+_USE_SCALE, _USE_SHIFT = 2, 4
+
+#: Arguments of primitives. What oneDNN calls a source is the input of the forward computation, also in backward.
+SOURCE, RESULT, WEIGHTS, BIAS, MEAN, VARIANCE, SCALE, SHIFT = 1, 17, 33, 41, 49, 50, 51, 52
+SCRATCHPAD = 80
+SOURCE_GRADIENT, RESULT_GRADIENT, WEIGHTS_GRADIENT, SCALE_GRADIENT, SHIFT_GRADIENT = 129, 145, 161, 255, 256
+#: Queries for memory descriptors of a primitive.
+_QUERIES = {WEIGHTS: 131, WEIGHTS_GRADIENT: 132, SCRATCHPAD: 136}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """The geometry of a convolution, whose gradients are computations of the same geometry.
+
+    Attributes:
+        x_shape: of its input.
+        w_shape: of its weights as Chainer has them: output channels, input channels of a group, then axes.
+        y_shape: of its output.
+        stride: of each axis.
+        dilate: of each axis; 1 is dense.
+        pad: before the input, of each axis.
+        groups: number of groups of channels.
+    """
+
+    x_shape: Shape
+    w_shape: Shape
+    y_shape: Shape
+    stride: Shape
+    dilate: Shape
+    pad: Shape
+    groups: int
+
+    def pad_after(self) -> Shape:
+        """The padding after the input that gives just this output; negative where pixels are left over."""
+        return tuple((out - 1) * stride + (kernel - 1) * dilate + 1 - extent - pad for out, stride, kernel, dilate,
+                     extent, pad in zip(self.y_shape[2:], self.stride, self.w_shape[2:], self.dilate, self.x_shape[2:],
+                                        self.pad, strict=True))
+
+    def grouped_w_shape(self) -> Shape:
+        """The weights' shape as oneDNN has it: the groups are an axis of their own."""
+        if self.groups == 1:
+            return self.w_shape
+        return self.groups, self.w_shape[0] // self.groups, *self.w_shape[1:]
+
+
+class Primitive:
+    """A computation that is ready to run. May be run by several threads at once.
+
+    Args:
+        library: the library.
+        descriptor: of the primitive; it is taken over.
+        layouts: the memory descriptor of each argument, but for the scratchpad; they are taken over.
+        weights: the argument that may have to be laid out anew, or None.
+
+    Attributes:
+        scratch_bytes: of the scratchpad of a run.
+    """
+
+    def __init__(self, library: Library, descriptor: c_void_p, layouts: Mapping[int, c_void_p],
+                 weights: int | None = None) -> None:
+        self._library, self._layouts = library, dict(layouts)
+        self._primitive = library.created('primitive_create', descriptor)
+        _destroy_after(self, library, self._primitive, descriptor, *layouts.values())
+        self._scratchpad = library.queried_descriptor(descriptor, _QUERIES[SCRATCHPAD])
+        self.scratch_bytes = library.nbytes(self._scratchpad) if self._scratchpad else 0
+        self._weights = weights
+        self._wanted, self._reorder = None, None
+        if weights is not None:
+            self._wanted = library.queried_descriptor(descriptor, _QUERIES[weights])
+            assert self._wanted is not None, 'a primitive with weights has no layout of them'
+            if not library.equal(self._wanted, self._layouts[weights]):
+                ways = self._layouts[weights], self._wanted
+                self._reorder = Reorder(library, *(reversed(ways) if weights == WEIGHTS_GRADIENT else ways))
+
+    def run(self, arrays: Mapping[int, Array]) -> None:
+        """Computes.
+
+        Args:
+            arrays: for each argument one that has its layout; results are written to.
+        """
+        given = dict(arrays)
+        layouts = self._layouts
+        if self._reorder is not None and self._weights is not None and self._wanted is not None:
+            laid_out = np.empty(self._library.nbytes(self._wanted), np.uint8)
+            given[self._weights] = laid_out
+            layouts = {**layouts, self._weights: self._wanted}
+            if self._weights == WEIGHTS:
+                self._reorder.run(arrays[WEIGHTS], laid_out)
+        if self.scratch_bytes and self._scratchpad is not None:
+            given[SCRATCHPAD] = np.empty(self.scratch_bytes, np.uint8)
+            layouts = {**layouts, SCRATCHPAD: self._scratchpad}
+        execute(self._library, self._primitive, {each: (layouts[each], array) for each, array in given.items()})
+        if self._reorder is not None and self._weights == WEIGHTS_GRADIENT:
+            self._reorder.run(given[WEIGHTS_GRADIENT], arrays[WEIGHTS_GRADIENT])
+
+
+class Reorder:
+    """Copies an array to another layout.
+
+    Args:
+        library: the library.
+        source, target: memory descriptors that live longer than this.
+    """
+
+    def __init__(self, library: Library, source: c_void_p, target: c_void_p) -> None:
+        self._library, self._source, self._target = library, source, target
+        descriptor = library.created('reorder_primitive_desc_create', source, library.engine, target, library.engine,
+                                     library.attributes)
+        self._primitive = library.created('primitive_create', descriptor)
+        _destroy_after(self, library, self._primitive, descriptor)
+        scratchpad = library.queried_descriptor(descriptor, _QUERIES[SCRATCHPAD])
+        self._scratchpad = scratchpad if scratchpad is not None and library.nbytes(scratchpad) else None
+
+    def run(self, source: Array, target: Array) -> None:
+        """Copies."""
+        given = {SOURCE: (self._source, source), RESULT: (self._target, target)}
+        if self._scratchpad is not None:
+            given[SCRATCHPAD] = self._scratchpad, np.empty(self._library.nbytes(self._scratchpad), np.uint8)
+        execute(self._library, self._primitive, given)
+
+
+def _destroy_after(owner: object, library: Library, primitive: c_void_p, descriptor: c_void_p,
+                   *layouts: c_void_p) -> None:
+    """Has the handles destroyed with their owner, but not as the interpreter ends."""
+    weakref.finalize(owner, _destroy, library, primitive, descriptor, layouts).atexit = False
+
+
+def _destroy(library: Library, primitive: c_void_p, descriptor: c_void_p, layouts: tuple[c_void_p, ...]) -> None:
+    library.call('primitive_destroy', primitive)
+    library.call('primitive_desc_destroy', descriptor)
+    for each in layouts:
+        library.call('memory_desc_destroy', each)
+
+
+class _Argument(ctypes.Structure):
+    """dnnl_exec_arg_t."""
+
+    _fields_ = (('argument', c_int), ('memory', c_void_p))
+
+
+
+def execute(library: Library, primitive: c_void_p, given: Mapping[int, tuple[c_void_p, Array]]) -> None:
+    """Runs a primitive with arrays, each with its memory descriptor."""
+    memories: list[c_void_p] = []
+    try:
+        for layout, array in given.values():
+            address = c_void_p(array.__array_interface__['data'][0])
+            memories.append(library.created('memory_create', layout, library.engine, address))
+        arguments = (_Argument * len(given))(*map(_Argument, given, memories))
+        library.call('primitive_execute', primitive, library.stream, c_int(len(given)), arguments)
+        library.call('stream_wait', library.stream)
+    finally:
+        for memory in memories:
+            library.call('memory_destroy', memory)
+
+
+# --- making them ------------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Primitive:
+    """Makes one of the three computations of a convolution.
+
+    Args:
+        of: its geometry.
+        argument: what is computed: RESULT, SOURCE_GRADIENT or WEIGHTS_GRADIENT.
+        with_bias: a bias is added to the result.
+
+    Raises:
+        UnsupportedError: oneDNN cannot compute it.
+    """
+    library = _library()
+    names = {RESULT: (SOURCE, WEIGHTS, RESULT), SOURCE_GRADIENT: (SOURCE_GRADIENT, WEIGHTS, RESULT_GRADIENT),
+             WEIGHTS_GRADIENT: (SOURCE, WEIGHTS_GRADIENT, RESULT_GRADIENT)}[argument]
+    x, y = channels_last_layout(library, of.x_shape), channels_last_layout(library, of.y_shape)
+    w_shape = of.grouped_w_shape()
+    any_w = library.created('memory_desc_create_with_tag', c_int(len(w_shape)), dimensions(w_shape), c_int(_FLOAT32),
+                            c_int(_ANY_LAYOUT))
+    layouts = {names[0]: x, names[1]: plain_layout(library, w_shape), names[2]: y}
+    if with_bias:
+        layouts[BIAS] = plain_layout(library, (of.w_shape[0],))
+    geometry = [dimensions(each) for each in (
+        of.stride, [each - 1 for each in of.dilate], of.pad, of.pad_after())]
+    bias = layouts.get(BIAS) or c_void_p()
+    try:
+        if argument == RESULT:
+            descriptor = library.created(
+                'convolution_forward_primitive_desc_create', library.engine, c_int(_FORWARD_TRAINING),
+                c_int(_CONVOLUTION_DIRECT), x, any_w, bias, y, *geometry, library.attributes)
+        elif argument == SOURCE_GRADIENT:
+            descriptor = library.created(
+                'convolution_backward_data_primitive_desc_create', library.engine, c_int(_CONVOLUTION_DIRECT), x,
+                any_w, y, *geometry, c_void_p(), library.attributes)
+        else:
+            descriptor = library.created(
+                'convolution_backward_weights_primitive_desc_create', library.engine, c_int(_CONVOLUTION_DIRECT), x,
+                any_w, c_void_p(), y, *geometry, c_void_p(), library.attributes)
+    except BaseException:
+        for each in layouts.values():
+            library.call('memory_desc_destroy', each)
+        raise
+    finally:
+        library.call('memory_desc_destroy', any_w)
+    return Primitive(library, descriptor, layouts, names[1])
+
+
+@functools.lru_cache(maxsize=256)
+def batch_normalization(shape: Shape, eps: float, backward: bool) -> Primitive:
+    """Makes batch normalization over all axes but the channels', or its gradients.
+
+    Raises:
+        UnsupportedError: oneDNN cannot compute it.
+    """
+    library = _library()
+    x = channels_last_layout(library, shape)
+    vectors = {each: plain_layout(library, (shape[1],)) for each in (MEAN, VARIANCE, SCALE)}
+    flags = c_int(_USE_SCALE | _USE_SHIFT)
+    epsilon = c_float(eps)
+    if not backward:
+        layouts = {SOURCE: x, RESULT: channels_last_layout(library, shape), **vectors,
+                   SHIFT: plain_layout(library, (shape[1],))}
+        descriptor = library.created(
+            'batch_normalization_forward_primitive_desc_create', library.engine, c_int(_FORWARD_TRAINING), x, x,
+            epsilon, flags, library.attributes)
+    else:
+        layouts = {each: channels_last_layout(library, shape) for each in (RESULT_GRADIENT, SOURCE_GRADIENT)}
+        layouts = {SOURCE: x, **layouts, **vectors, **{
+            each: plain_layout(library, (shape[1],)) for each in (SCALE_GRADIENT, SHIFT_GRADIENT)}}
+        descriptor = library.created(
+            'batch_normalization_backward_primitive_desc_create', library.engine, c_int(_BACKWARD), x, x, x, epsilon,
+            flags, c_void_p(), library.attributes)
+    return Primitive(library, descriptor, layouts)
+
+
+@functools.lru_cache(maxsize=1024)
+def to_channels_last(shape: Shape) -> Reorder:
+    """Makes the copy of a C-contiguous array to a channels-last one."""
+    library = _library()
+    return Reorder(library, plain_layout(library, shape), channels_last_layout(library, shape))
+
+
+def _forget_in_child() -> None:
+    library = load() if load.cache_info().currsize else None
+    if library is not None:
+        library.compute_in_one_thread()
+        for made in (convolution, batch_normalization, to_channels_last):
+            made.cache_clear()
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _library() -> Library:
+    library = load()
+    assert library is not None, 'a primitive is made without the library'
+    return library
+
+
+# --- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def plain_layout(library: Library, shape: Shape) -> c_void_p:
+    """The memory descriptor of a C-contiguous float32 array."""
+    return _strided(library, shape, [math.prod(shape[axis + 1:]) for axis in range(len(shape))])
+
+
+def channels_last_layout(library: Library, shape: Shape) -> c_void_p:
+    """The memory descriptor of a channels-last float32 array."""
+    return _strided(library, shape, channels_last_strides(shape))
+
+
+def channels_last_strides(shape: Shape) -> list[int]:
+    """Steps of each axis, in elements."""
+    channels = shape[1]
+    inner = [channels * math.prod(shape[axis + 1:]) for axis in range(2, len(shape))]
+    return [channels * math.prod(shape[2:]), 1, *inner]
+
+
+def _strided(library: Library, shape: Shape, strides: list[int]) -> c_void_p:
+    return library.created('memory_desc_create_with_strides', c_int(len(shape)), dimensions(shape), c_int(_FLOAT32),
+                           dimensions(strides))
