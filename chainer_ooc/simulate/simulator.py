@@ -1,4 +1,4 @@
-"""Runs an iteration on paper: a compute stream, a stream for each direction of copying, and a memory of limited size.
+"""Simulates an iteration: a compute stream, a stream for each direction of copying, and a memory of limited size.
 
 It does what execution does, at the same moments:
 
@@ -38,7 +38,7 @@ _HOME, _LEAVING, _AWAY, _COMING = range(4)
 
 
 class Log:
-    """What a simulation notes, for those who want more than the time."""
+    """What a simulation notes where more than the time is wanted."""
 
     def __init__(self) -> None:
         self.tasks: list[Task] = []
@@ -125,7 +125,6 @@ class _Run:
                     self.state[map_id] = _HOME
                 elif self.state[map_id] == _LEAVING:
                     self._swap_in(map_id)
-                    self.state[map_id] = _COMING
 
     def _reap(self) -> None:
         leaving = self.leaving
@@ -139,7 +138,6 @@ class _Run:
             self.moving_bytes -= self.trace.maps[map_id].nbytes
             if map_id in self.recalled:
                 self._swap_in(map_id)
-                self.state[map_id] = _COMING
 
     def _make_room(self, position: int) -> None:
         need = self.need[position]
@@ -202,6 +200,7 @@ class _Run:
         self.state[map_id] = _HOME
 
     def _swap_in(self, map_id: int) -> None:
+        self.state[map_id] = _COMING
         began, self.latest_swap_in = max(self.now, self.in_free, self.whole_at[map_id]), map_id
         self.in_free = self.arrival[map_id] = began + self.costs.read_seconds(self.trace.maps[map_id].nbytes)
         if self.log is not None:

@@ -142,14 +142,7 @@ def _calls_for(trace: Trace, verdicts: Sequence[Verdict], map_id: int) -> set[in
 
 
 def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float, map_id: int) -> float:
-    """r(X) of a swapped map under the verdicts on all others; infinite if it is not below 1.
-
-    Args:
-        problem: what is decided about.
-        decision: swaps the map.
-        swapped_seconds: its time.
-        map_id: X.
-    """
+    """r(X) of a map that the decision, which takes `swapped_seconds`, swaps; infinite if it is not below 1."""
     again = replace(decision, verdicts=changed(decision.verdicts, [map_id], Verdict.RECOMPUTE))
     recomputed_seconds = evaluate(problem, again).seconds
     if recomputed_seconds >= swapped_seconds:
