@@ -13,7 +13,7 @@ from chainer_ooc.quantities import format_bytes
 
 
 class Stretch:
-    """Some time of an iteration, between two moments of its device, and what within it counts elsewhere."""
+    """A part of an iteration between two moments of its device, and the parts of it that count elsewhere."""
 
     __slots__ = ('_device', '_end', '_inner', '_start')
 
@@ -23,11 +23,11 @@ class Stretch:
         self._start = self._end = device.timestamp()
 
     def end(self) -> None:
-        """It ends now."""
+        """Ends it now."""
         self._end = self._device.timestamp()
 
     def take_in(self, inner: Stretch) -> None:
-        """Another one was within it."""
+        """Has another one, which was within it, count elsewhere."""
         self._inner.append(inner)
 
     def seconds(self) -> float:
@@ -43,11 +43,10 @@ class Stretch:
 class Tally:
     """Running counts of one iteration; see `IterationStats` for their meaning.
 
-    A device may be behind the program, so that times are known later: stretches and transfers are kept, and asked when
-    somebody wants to know.
+    A device may be behind the program, so stretches and transfers are kept, and times are read from them later.
 
     Attributes:
-        device: says what a moment is.
+        device: gives the moments.
         whole: the iteration, or None outside of one.
         missing_bytes: the most that the device lacked where the account had room.
         stalls: waits for copies.
@@ -92,7 +91,7 @@ class Tally:
             kind.append(stretch)
 
     def snapshot(self) -> Tally:
-        """What it holds now: a user who reads a map after the iteration changes that no more."""
+        """A copy, which reads of maps after the iteration do not change."""
         return replace(self, stalls=self.stalls[:], recomputations=self.recomputations[:], written=self.written[:],
                        read=self.read[:])
 
@@ -156,6 +155,7 @@ class IterationStats:
 
 def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None) -> IterationStats:
     """Makes the statistics of an iteration that followed `plan`, or none."""
+    verdicts = () if plan is None else plan.verdicts
     return IterationStats(
         policy=policy, phase='profile' if plan is None else 'run', budget_bytes=budget_bytes,
         peak_bytes=tally.peak_bytes, swapped_out_bytes=tally.swapped_out_bytes,
@@ -163,5 +163,5 @@ def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None) -> I
         stall_seconds=tally.stall_seconds, seconds=tally.seconds,
         predicted_seconds=None if plan is None else plan.seconds,
         predicted_peak_bytes=None if plan is None else plan.peak_bytes,
-        keep=0 if plan is None else plan.count(Verdict.KEEP), swap=0 if plan is None else plan.count(Verdict.SWAP),
-        recompute=0 if plan is None else plan.count(Verdict.RECOMPUTE))
+        keep=verdicts.count(Verdict.KEEP), swap=verdicts.count(Verdict.SWAP),
+        recompute=verdicts.count(Verdict.RECOMPUTE))

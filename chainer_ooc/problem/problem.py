@@ -10,7 +10,7 @@ from chainer_ooc.trace import Trace
 
 @dataclass(frozen=True)
 class Standing:
-    """Bytes that live through an iteration: parameters, optimizer state, a user's own; in forward old gradients.
+    """Bytes that live through an iteration: parameters, optimizer state, the program's; in forward old gradients.
 
     Attributes:
         forward_bytes, backward_bytes: all of them, in forward and in backward.

@@ -23,20 +23,10 @@ from chainer_ooc.classify.policies.policy import Policy
 POLICIES: dict[str, Policy] = {
     policy.name: policy for policy in (
         keep.POLICY,
-        swap_all.NAIVE,
-        swap_all.POLICY,
-        swap_opt.POLICY,
-        pooch.POLICY,
-        superneurons.POLICY,
-        tensor_cache.POLICY,
-        sublinear.POLICY,
-        vdnn.ALL,
-        vdnn.CONV,
-        vdnn.PLUS_PLUS,
-        capacity.POLICY,
-        lms.POLICY,
-        window.POLICY,
-        unified.POLICY,
+        swap_all.NAIVE, swap_all.POLICY, swap_opt.POLICY, pooch.POLICY,
+        superneurons.POLICY, tensor_cache.POLICY, sublinear.POLICY,
+        vdnn.ALL, vdnn.CONV, vdnn.PLUS_PLUS,
+        capacity.POLICY, lms.POLICY, window.POLICY, unified.POLICY,
     )}
 
 __all__ = ['POLICIES', 'Policy']
