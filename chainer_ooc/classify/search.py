@@ -95,7 +95,7 @@ class Search:
         """Evaluates a decision; it becomes the best if it is faster."""
         found = evaluate(self.problem, decision)
         if found.fits and found.seconds < self.found.seconds:
-            self._take(decision, found)
+            self.best, self.found = decision, found
         return found
 
     def spare_copies(self) -> None:
@@ -112,10 +112,7 @@ class Search:
             decision = replace(self.best, verdicts=changed(self.best.verdicts, [map_id], Verdict.KEEP))
             found = evaluate(self.problem, decision)
             if found.fits and found.seconds <= self.found.seconds:
-                self._take(decision, found)
-
-    def _take(self, decision: Decision, found: Evaluation) -> None:
-        self.best, self.found = decision, found
+                self.best, self.found = decision, found
 
     def watched(self, items: Sequence[int], what: str) -> Iterator[int]:
         """Gives items until the time is up, with a progress bar on a terminal if that takes more than a second."""

@@ -13,22 +13,17 @@ from chainer_ooc.quantities import format_bytes
 
 
 class Stretch:
-    """A part of an iteration between two moments of its device, and the parts of it that count elsewhere."""
+    """A part of an iteration between two moments of its device; what is `inner` to it counts elsewhere."""
 
-    __slots__ = ('_device', '_end', '_inner', '_start')
+    __slots__ = ('_device', '_end', '_start', 'inner')
 
     def __init__(self, device: Backend) -> None:
         self._device = device
-        self._inner: list[Stretch] = []
+        self.inner: list[Stretch] = []
         self._start = self._end = device.timestamp()
 
     def end(self) -> None:
-        """Ends it now."""
         self._end = self._device.timestamp()
-
-    def take_in(self, inner: Stretch) -> None:
-        """Has another one, which was within it, count elsewhere."""
-        self._inner.append(inner)
 
     def seconds(self) -> float:
         """Its duration, from the first moment to the last; waits for the device."""
@@ -36,7 +31,7 @@ class Stretch:
 
     def own_seconds(self) -> float:
         """Its duration without what was within it."""
-        return self.seconds() - sum(each.seconds() for each in self._inner)
+        return self.seconds() - sum(each.seconds() for each in self.inner)
 
 
 @dataclass
@@ -87,7 +82,7 @@ class Tally:
             stretch.end()
             self._open = outer
             if outer is not None:
-                outer.take_in(stretch)
+                outer.inner.append(stretch)
             kind.append(stretch)
 
     def snapshot(self) -> Tally:

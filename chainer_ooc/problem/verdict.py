@@ -64,10 +64,7 @@ def can_recompute(trace: Trace, min_bytes: int) -> tuple[bool, ...]:
 
 
 def _at_hand(trace: Trace, inputs: Iterable[int], producible: list[bool]) -> bool:
-    for map_id in inputs:
-        if map_id < 0 or trace.maps[map_id].retained:
-            continue
-        is_copied = trace.maps[map_id].producer is None and trace.maps[map_id].nbytes <= COPIED_BYTES
-        if not is_copied and not (map_id < len(producible) and producible[map_id]):
-            return False
-    return True
+    maps = trace.maps
+    return all(
+        each < 0 or maps[each].retained or (maps[each].producer is None and maps[each].nbytes <= COPIED_BYTES)
+        or (each < len(producible) and producible[each]) for each in inputs)

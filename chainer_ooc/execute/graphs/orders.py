@@ -26,7 +26,7 @@ class Orders:
         swap_ins: in order.
         synchronous: copies are waited for at the end of each call and step.
         mapped: what was swapped out is read where it is.
-        shares_chains: what of a chain of recomputations stays for the steps after.
+        shares_chains: see `Chains.shared`.
         uses: by map, the positions of backward that use it.
     """
 

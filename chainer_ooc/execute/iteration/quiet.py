@@ -140,7 +140,6 @@ class Quiet:
         return len(self._functions) == len(self._calls)
 
     def end_backward(self) -> None:
-        """Ends the backward pass."""
         self.in_backward = False
 
     def expects_step(self, function: Any) -> bool:
@@ -150,7 +149,6 @@ class Quiet:
                 and self._steps[self._next_step].call == self._number(function) >= 0)
 
     def note_step(self) -> None:
-        """Adds a step."""
         self._next_step += 1
 
     def _number(self, function: Any) -> int:

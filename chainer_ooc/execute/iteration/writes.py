@@ -47,7 +47,7 @@ class Writes:
         self._left = None
 
     def expect(self, function: Any, is_foreign: bool, storages: Iterable[Storage]) -> None:
-        """Takes checksums of the storages that a function, which is about to run, is given and may write to."""
+        """Exposes what recipes read and a foreign function is given; takes checksums of what else may be written to."""
         self._given = given = []
         if not is_foreign and not may_change_maps(function):
             return

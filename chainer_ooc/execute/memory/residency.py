@@ -116,11 +116,7 @@ class Residency(Transit):
             return block
 
     def open(self, storage: Storage) -> None:
-        """Makes a storage resident for a function that may write to it.
-
-        Raises:
-            As `fetch`.
-        """
+        """Makes a storage resident for a function that may write to it; raises as `fetch`."""
         with LOCK:
             block = self.fetch(storage, exposed=False)
             if storage.is_in_slots():  # else a copy of a Variable is all that is left, whose read is noticed

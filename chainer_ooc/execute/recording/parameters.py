@@ -136,7 +136,6 @@ class Parameters:
         self._expected.see(inputs)
 
     def begin_backward(self) -> None:
-        """Notes that a backward pass begins."""
         self._expected.begin_backward(each for _, each in self._alive())
 
     def _alive(self) -> list[tuple[int, Any]]:

@@ -139,7 +139,6 @@ class Storage(Held):
     # --- reads and questions ---------------------------------------------------------------------------------------
 
     def fetch(self) -> ByteArray:
-        """See `BlockOwner`."""
         if copies():
             raise refusal(f'reads feature map {self.map} in a thread that copies maps')
         return self.memory.fetch(self, exposed=not only_reads())
@@ -152,7 +151,6 @@ class Storage(Held):
         return block
 
     def is_guarded(self) -> bool:
-        """See `BlockOwner`."""
         return only_reads() or (is_computing() and self.memory.is_pinned(self))
 
     def has_true_copy(self) -> bool:
