@@ -216,7 +216,7 @@ class Session:
         return None if graph is None else graph.trace
 
     def close(self) -> None:
-        """Ends the iteration in hand and gives the backend back."""
+        """Ends the iteration in hand and closes the backend."""
         with LOCK:
             self._closing = True  # if this is interrupted, all that can be done is to close again
             self._abandon()

@@ -10,7 +10,7 @@ It does what execution does, at the same moments:
   computation needs. If it is not there the next edge tries again, and the use itself brings the map in at the latest.
 - A map that is wanted back while it is still leaving stays. It counts once, and if its last use passes before its copy
   is whole, its memory is free only then. Where the problem says that maps are not recalled, it is copied in as soon as
-  it has been copied out, and its memory is not given up in between.
+  it has been copied out, and its memory is not freed in between.
 - Where maps are read where they are, a swap-in needs no memory. A map that is wanted while it is still leaving does not
   stay: it is swapped in when it is noticed that it has left, and a computation that reads it waits for that.
 - Where copies are waited for at the end of a computation, these are its swap-outs and the swap-ins that began with it.

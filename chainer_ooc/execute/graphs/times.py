@@ -1,8 +1,8 @@
 """What the iterations of one graph really took, and when a plan that expected something else is made anew.
 
-The recorded iteration takes longer than later ones: its memory is new, its calls are metered, and its copies follow no
-plan. So each later iteration is timed too, and where prediction and measurement differ by more than `PART_FACTOR`, the
-plan is made again from the medians of the latest iterations::
+The recorded iteration is not like later ones: its memory is new, its calls are metered, and its copies follow no plan.
+So each later iteration is timed too, and where prediction and measurement differ by more than `PART_FACTOR`, the plan
+is made again from the medians of the latest iterations::
 
     recorded --plan--> run, run  (predicted / measured = 1.2) --plan--> run, run, ...  (1.02)
 

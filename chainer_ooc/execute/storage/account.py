@@ -10,7 +10,7 @@ The first three lines count against the budget; spare maps have what these leave
 the budget is kept by this account: the program would have it in plain Chainer as well. A device that limits every
 allocation counts it all the same (`Backend.counts_all`).
 
-A block counts as long as anything refers to it. A weak reference is called when it dies, and another when its storage
+A block counts as long as anything refers to it. A weak reference calls back when it dies, and another when its storage
 does: what was spare and is held by the program counts again. That may happen in another thread or in the garbage
 collector, so a death is only queued there, and booked before a figure is read.
 """
