@@ -14,6 +14,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.version import __version__
 
 if TYPE_CHECKING:
+    from chainer_ooc.execute.session import Session
     from chainer_ooc.execute.tally import IterationStats
     from chainer_ooc.plans.plan import Plan
     from chainer_ooc.trace import Trace
@@ -24,37 +25,44 @@ fork.install()
 
 
 def stats() -> IterationStats | None:
-    """Returns what the calling thread's last finished iteration took, or None before the first one."""
-    from chainer_ooc.execute import manager
+    """Returns what the calling thread's last finished iteration took, in seconds and bytes, or None before the first.
 
-    session = manager.current()
+    Waits until the device has finished that iteration.
+    """
+    session = _session()
     return None if session is None else session.stats
 
 
 def plan() -> Plan | None:
     """Returns the plan in force in the calling thread, or None while its graph is still being recorded."""
-    from chainer_ooc.execute import manager
-
-    session = manager.current()
+    session = _session()
     return None if session is None else session.plan()
 
 
 def trace() -> Trace | None:
     """Returns the recording of the graph that the calling thread ran last, or None before one is complete."""
-    from chainer_ooc.execute import manager
-
-    session = manager.current()
+    session = _session()
     return None if session is None else session.trace()
 
 
 def reset() -> None:
-    """Forgets profiles and plans, and gives back threads and the spill file.
+    """Closes the sessions of all threads: profiles, plans, I/O threads and the spill file.
 
     What a graph or a Variable that still lives has in far memory comes back first.
+
+    Raises:
+        SpillError, MemoryError: a map could not come back; the session that has it stays open.
+        ReentryError: called by a signal handler or a finalizer that has interrupted a change of what is in memory.
     """
     from chainer_ooc.execute import manager
 
     manager.reset()
+
+
+def _session() -> Session | None:
+    from chainer_ooc.execute import manager
+
+    return manager.current()
 
 
 def policies() -> dict[str, str]:

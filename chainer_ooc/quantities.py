@@ -54,7 +54,7 @@ def format_bytes(nbytes: int) -> str:
 
 
 def format_enough(nbytes: int) -> str:
-    """As `format_bytes`, rounded up: whoever has what it says has enough."""
+    """As `format_bytes`, rounded up, so that the amount that it names is enough."""
     for unit_bytes, digits in ((2**30, 2), (2**20, 1)):
         if nbytes >= unit_bytes:
             steps = -(-nbytes * 10**digits // unit_bytes)

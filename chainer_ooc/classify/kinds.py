@@ -1,14 +1,14 @@
-"""Kinds of functions, told by their names, for the policies that decide by kind of layer.
+"""Kinds of functions, by their names, for the policies that decide by kind of layer.
 
 A feature map is *of* the layer that makes it: a convolution's map is its output. PoocH does not say whether producer or
 reader counts; SuperNeurons swaps the outputs of convolutions, and only by the producer do the first 39 of ResNet50's
 105 maps divide into the 21 and 18 of PoocH's table 3 (by the reader it would be 18 and 21).
 
-Where nobody retains the output itself, the map that is made from it takes its place: to make that again, the
+Where no function retains the output itself, the map that is made from it takes its place: to make that again, the
 convolution would have to run::
 
-    Convolution2D -> (nobody's) -> ReLU -> retained      the ReLU's output is the convolution's map
-    Convolution2D -> retained -> BatchNormalization -> (nobody's) -> ReLU -> retained      here it is the ReLU's own
+    Convolution2D -> (not retained) -> ReLU -> retained      the ReLU's output is the convolution's map
+    Convolution2D -> retained -> BatchNormalization -> (not retained) -> ReLU -> retained      it is the ReLU's own
 
 A *segment* of cheap layers begins at a checkpoint, and also where two segments meet, such as the sum at the end of a
 residual block: from there a chain would reach back through every block before. SuperNeurons does not say so, but only

@@ -1,8 +1,7 @@
 """What the searches of several policies share: what a decision comes to, the best one so far, and when to stop.
 
-A search asks the simulator for the time of one set of verdicts after the other. It stops by itself; where a graph is so
-large that this takes too long, the clock stops it, and the best verdicts so far are the answer. They are never worse
-than those that the search began with.
+A search simulates one set of verdicts after the other. It stops by itself; where a graph is so large that this takes
+too long, the time limit stops it with the best verdicts so far, which are never worse than those that it began with.
 
 Source: PoocH 4.1.2 (a classification is judged by its simulated timeline).
 """
@@ -20,7 +19,7 @@ from chainer_ooc.simulate.simulator import run
 
 Verdicts = tuple[Verdict, ...]
 
-#: With more swapped maps than this, copies that cost nothing on paper are not spared one by one.
+#: With more swapped maps than this, copies that cost nothing in the simulator are not spared one by one.
 SPARED_MAPS = 512
 
 
@@ -43,34 +42,20 @@ def largest_fitting(fitting: int, too_large: int, fits: Callable[[int], bool]) -
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A decision that was tried out. It is simulated when its time or its peak is asked for.
-
-    Attributes:
-        problem: what was decided about.
-        schedule: the decision laid out over the positions.
-    """
+    """A decision that was laid out over the positions. It is simulated when its time is read."""
 
     problem: Problem
     schedule: Schedule
 
-    @cached_property
+    @property
     def fits(self) -> bool:
         """Whether `make_plan` would take it."""
         return self.schedule.fits(self.problem.budget_bytes)
 
-    @property
+    @cached_property
     def seconds(self) -> float:
         """Simulated time of an iteration; infinite if it does not fit."""
-        return self._result[0] if self.fits else float('inf')
-
-    @property
-    def peak_bytes(self) -> int:
-        """Simulated peak of near memory."""
-        return self._result[1]
-
-    @cached_property
-    def _result(self) -> tuple[float, int]:
-        return run(self.problem, self.schedule)
+        return run(self.problem, self.schedule)[0] if self.fits else float('inf')
 
 
 def evaluate(problem: Problem, decision: Decision) -> Evaluation:
@@ -79,11 +64,7 @@ def evaluate(problem: Problem, decision: Decision) -> Evaluation:
 
 
 class Search:
-    """A walk over verdicts.
-
-    Args:
-        problem: what is decided about.
-        first: where it begins; it need not fit.
+    """A walk over verdicts, from a decision that need not fit.
 
     Attributes:
         best: the best decision so far.
@@ -114,15 +95,15 @@ class Search:
         """Evaluates a decision; it becomes the best if it is faster."""
         found = evaluate(self.problem, decision)
         if found.fits and found.seconds < self.found.seconds:
-            self._take(decision, found)
+            self.best, self.found = decision, found
         return found
 
     def spare_copies(self) -> None:
         """Keeps swapped maps, from the output backwards, where there is memory for it and nothing becomes slower.
 
-        The simulator takes a copy that is hidden behind computations to be free. On a host it takes their processors'
-        time, on any machine power and bandwidth; and a map that is there is never late. Left out above
-        `SPARED_MAPS`, where a try for each map takes too long.
+        In the simulator a copy that is hidden behind computations costs nothing. On a host it takes processor time, on
+        any machine power and bandwidth; and a kept map is never late. Left out above `SPARED_MAPS` maps, where
+        simulating each takes too long.
         """
         swapped = [each for each, verdict in enumerate(self.best.verdicts) if verdict is Verdict.SWAP]
         if not self.found.fits or len(swapped) > SPARED_MAPS:
@@ -131,13 +112,10 @@ class Search:
             decision = replace(self.best, verdicts=changed(self.best.verdicts, [map_id], Verdict.KEEP))
             found = evaluate(self.problem, decision)
             if found.fits and found.seconds <= self.found.seconds:
-                self._take(decision, found)
-
-    def _take(self, decision: Decision, found: Evaluation) -> None:
-        self.best, self.found = decision, found
+                self.best, self.found = decision, found
 
     def watched(self, items: Sequence[int], what: str) -> Iterator[int]:
-        """Passes over items until the time is up, with a progress bar on a terminal if it takes more than a second."""
+        """Gives items until the time is up, with a progress bar on a terminal if that takes more than a second."""
         from chainer_ooc.classify.progress import Bar  # here, as `doctor` has to run where nothing is installed
 
         for each in Bar(items, desc=what, delay=1.0, disable=None, leave=False):

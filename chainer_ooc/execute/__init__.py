@@ -1,7 +1,7 @@
-"""Runs iterations: what is in near memory, what is away, and who waits for whom.
+"""Runs iterations: what is in near memory, what is away, and what waits for what.
 
-The way of a forward call and of a backward step, from what Chainer's seams call down to a block's bytes. Each folder
-imports those below it alone; its own docstring says what its files are about::
+In the order of a forward call and of a backward step, from what Chainer's seams call down to a block's bytes. Each
+folder imports only those below it; its own docstring lists its files::
 
     manager                 the session of the calling thread and device
     session                 sees iterations begin and end; the lock around what changes
@@ -13,9 +13,9 @@ imports those below it alone; its own docstring says what its files are about::
     recording/              rows of what calls and steps touch, from which a trace is made
     memory/                 near memory within its budget: swap-outs, swap-ins, eviction, recomputation
     functions/              what is known about a function, and how its call is run again
-    storage/                one block: its state, who holds it, and how a read of what is away is noticed
+    storage/                one block: its state, what holds it, and how a read of what is away is noticed
 
     tally                   what an iteration cost, for `chainer_ooc.stats()`
-    other_threads           whether others are at work meanwhile
-    log                     what is said
+    other_threads           whether other threads are at work meanwhile
+    log                     the logger
 """

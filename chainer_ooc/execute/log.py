@@ -1,7 +1,7 @@
-"""chainer.config.ooc_log: what the logger 'chainer_ooc' says, and to whom.
+"""chainer.config.ooc_log: where the records of the logger 'chainer_ooc' go.
 
-A program that has set logging up gets the records through its own handlers. For one that has not, they go to stderr
-if `ooc_log` names a level; else nowhere, where Python's handler of last resort would print the warnings.
+A program that has set logging up gets them through its own handlers. For one that has not, they go to stderr if
+`ooc_log` names a level, and else nowhere: without a handler of ours Python's own would print the warnings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ logger.addHandler(logging.NullHandler())
 
 
 def set_level(level: int | None) -> None:
-    """Lets records from `level` on through; None leaves the logger to the program."""
+    """Shows records from `level` on; None leaves the logger to the program."""
     if level is None:
         return
     logger.setLevel(level)

@@ -39,7 +39,7 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """One function's turn in a backward pass, which has looked at the settings."""
+    """One function's step of a backward pass, which has looked at the settings."""
     session = current()
     if session is None:
         run(*arguments)

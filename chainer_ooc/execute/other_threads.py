@@ -20,11 +20,12 @@ from chainer_ooc.backends.base import OWN_THREADS
 class Company:
     """The other threads, as a session sees them.
 
-    Args:
+    Attributes:
+        made: how many sessions were made.
         has_sessions: whether another thread that lives has a session.
     """
 
-    made = 0  # of all sessions
+    made = 0
 
     def __init__(self, has_sessions: Callable[[], bool]):
         Company.made += 1
@@ -34,11 +35,11 @@ class Company:
         self._was_there = False
 
     def watch(self) -> None:
-        """An iteration begins."""
+        """Begins to watch, for an iteration."""
         self._made_before, self._times, self._was_there = Company.made, _times(), self.has_sessions()
 
     def was_at_work(self) -> bool:
-        """Whether another thread has been since then."""
+        """Whether another thread has been at work since `watch`."""
         return (self._was_there or self.has_sessions() or Company.made != self._made_before
                 or any(nanoseconds != self._times.get(thread, 0) for thread, nanoseconds in _times().items()))
 
@@ -50,15 +51,15 @@ def other_threads() -> list[threading.Thread]:
 
 
 def _times() -> dict[int, int]:
-    """By the program's other threads, what they took of a processor, in nanoseconds."""
+    """The processor time of each of the program's other threads, in nanoseconds."""
     found = [each.native_id for each in other_threads()]
     return {each: _nanoseconds(each) for each in found if each is not None}
 
 
 def _nanoseconds(thread: int) -> int:
-    """Of a thread by the system's number; 0 of one that is gone.
+    """Processor time of a thread by the system's number; 0 of one that is gone.
 
-    Linux makes the number of a clock from that of its thread; `time.pthread_getcpuclockid` must not be asked for one
+    Linux makes the number of a clock from that of its thread; `time.pthread_getcpuclockid` must not be called for one
     that may have ended.
     """
     try:

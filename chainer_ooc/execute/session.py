@@ -1,12 +1,12 @@
-"""A thread's out-of-core training: the state machine that sees iterations begin and end without being told.
+"""A thread's out-of-core training: the state machine that finds out when iterations begin and end.
 
     idle --first function applied--> forward --backward begins--> backward --ends--> idle
                   ^                      |                            |
                   '------ an exception, or the graph dies ------------'
 
 Functions that run while another one does (the backward of many applies some), and those under no_backprop_mode, belong
-to no graph that backward will see; they run as they are. So do calls with arguments that are no arrays, which Chainer
-refuses in its own words, and those that a static graph records.
+to no graph that backward will run; they run as in plain Chainer. So do calls with arguments that are no arrays, which
+Chainer refuses with its own message, and those that a static graph records.
 """
 
 from __future__ import annotations
@@ -45,11 +45,6 @@ from chainer_ooc.trace import Trace
 
 class Session:
     """Everything that lives from one iteration to the next.
-
-    Args:
-        settings: of its first iteration.
-        backend: moves the bytes; given back with `close`.
-        has_company: whether another thread that lives has a session too.
 
     Attributes:
         settings: those of the iteration in hand.
@@ -116,7 +111,7 @@ class Session:
         return outputs
 
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Runs a forward call that backward will not see; it allocates without asking."""
+        """Runs a forward call that no backward pass will run; it allocates without `make_room`."""
         with LOCK:
             self._memory.backend.keep_at_most(0)
             self._memory.leave_room(self._memory.tally.peak_bytes)
@@ -179,7 +174,7 @@ class Session:
         return result
 
     def show(self, found: Sequence[Any], may_write: bool) -> None:
-        """Hooks are about to be shown arrays, until others are or the backward pass is over; they may write to them."""
+        """Notes which arrays hooks see, and may write to, until they see others or the backward pass ends."""
         iteration = self._iteration
         with LOCK:
             if iteration is not None and not is_computing():
@@ -188,7 +183,7 @@ class Session:
                 _open(found)
 
     def adopt(self, settings: config.Settings) -> bool:
-        """Goes on under other settings, from the next iteration; False if they need another backend."""
+        """Uses other settings from the next iteration on; False if they need another backend."""
         if self._closing:
             return False
         if settings is not self.settings:
@@ -198,7 +193,7 @@ class Session:
             log.set_level(settings.log_level)
         return True
 
-    # --- what users ask --------------------------------------------------------------------------------------------
+    # --- what `chainer_ooc` offers ---------------------------------------------------------------------------------
 
     @property
     def stats(self) -> IterationStats | None:
@@ -221,18 +216,18 @@ class Session:
         return None if graph is None else graph.trace
 
     def close(self) -> None:
-        """Ends the iteration in hand and gives the backend back."""
+        """Ends the iteration in hand and closes the backend."""
         with LOCK:
             self._closing = True  # if this is interrupted, all that can be done is to close again
             self._abandon()
             self._memory.close()
 
     def is_idle(self) -> bool:
-        """Whether nobody can ask for anything that is not in near memory."""
+        """Whether all that can still be read is in near memory."""
         return self._memory.is_idle()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: nothing is moved any more, and what was away is the parent's."""
+        """In a forked child: moves nothing any more; what was away is the parent's."""
         self._memory.leave_to_parent()
 
     # --- iterations ------------------------------------------------------------------------------------------------
@@ -298,10 +293,10 @@ class Session:
         self._quietude.is_over(iteration)
 
     def _hand_over(self, iteration: Iteration) -> None:
-        """What an iteration has left and cannot be moved becomes the program's own.
+        """Books what an iteration has left and cannot be moved as the program's own.
 
-        What came from outside does so at once: the program had it before, such as a list of batches. Maps do when
-        another iteration is over: until then they are those of the last loss, which most programs still have.
+        What came from outside at once: the program had it before, such as a list of batches. Maps when another
+        iteration is over: until then they are those of the last loss, which most programs still have.
         """
         left = iteration.register.left_behind()
         for storage in filter(None, (ref() for ref in self._left_behind)):
@@ -323,12 +318,12 @@ class Session:
         self._memory.stands(beside.total_bytes)
         budget_bytes = self._memory.backend.default_budget_bytes(
             self._memory.near_bytes() + self._memory.bytes_of('spare'), self._default_budget_bytes)
-        if beside.steady_bytes:  # before the first iteration nobody knows which of the memory in use is parameters
+        if beside.steady_bytes:  # before the first iteration it is not known which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes
 
     def _fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
-        """After an exception the iteration is over (P9): nothing of it is followed or learnt from.
+        """Ends the iteration after an exception (P9); plans learn nothing from it.
 
         Raises:
             InfeasibleBudgetError: the device had no room for what the function allocates.
@@ -372,13 +367,13 @@ def _run(function: Any, inputs: Sequence[Any], may_write: bool) -> tuple[Any, ..
 
 
 def _open(given: Sequence[Any]) -> None:
-    """Of Variables or arrays, notes that the program may write to what they lie on."""
+    """Notes that the program may write to what these Variables or arrays lie on."""
     for storage in _storages(given):
         storage.memory.open(storage)
 
 
 def _storages(given: Sequence[Any]) -> Iterator[Storage]:
-    """Of what lies under Variables or arrays that are in near memory."""
+    """The storages under those of these Variables or arrays that are in near memory."""
     for each in given:
         array = array_in_slot(each)
         storage = find(array) if is_array(array) else None
@@ -387,12 +382,12 @@ def _storages(given: Sequence[Any]) -> Iterator[Storage]:
 
 
 def backend_options_of(settings: config.Settings) -> BackendOptions:
-    """What the settings ask of a backend."""
+    """The settings that a backend is made with."""
     return BackendOptions(settings.spill_dir, settings.host_limit_bytes, settings.allocator)
 
 
 def _is_managed(inputs: Sequence[Any]) -> bool:
-    """Whether a call belongs to a graph of ours. Of a static graph its schedule holds all arrays."""
+    """Whether a call belongs to a managed graph. All arrays of a static graph are held by its schedule."""
     import chainer
 
     return (chainer.config.enable_backprop and chainer.config.schedule_func is None

@@ -13,22 +13,17 @@ from chainer_ooc.quantities import format_bytes
 
 
 class Stretch:
-    """Some time of an iteration, between two moments of its device, and what within it counts elsewhere."""
+    """A part of an iteration between two moments of its device; what is `inner` to it counts elsewhere."""
 
-    __slots__ = ('_device', '_end', '_inner', '_start')
+    __slots__ = ('_device', '_end', '_start', 'inner')
 
     def __init__(self, device: Backend) -> None:
         self._device = device
-        self._inner: list[Stretch] = []
+        self.inner: list[Stretch] = []
         self._start = self._end = device.timestamp()
 
     def end(self) -> None:
-        """It ends now."""
         self._end = self._device.timestamp()
-
-    def take_in(self, inner: Stretch) -> None:
-        """Another one was within it."""
-        self._inner.append(inner)
 
     def seconds(self) -> float:
         """Its duration, from the first moment to the last; waits for the device."""
@@ -36,18 +31,17 @@ class Stretch:
 
     def own_seconds(self) -> float:
         """Its duration without what was within it."""
-        return self.seconds() - sum(each.seconds() for each in self._inner)
+        return self.seconds() - sum(each.seconds() for each in self.inner)
 
 
 @dataclass
 class Tally:
     """Running counts of one iteration; see `IterationStats` for their meaning.
 
-    A device may be behind the program, so that times are known later: stretches and transfers are kept, and asked when
-    somebody wants to know.
+    A device may be behind the program, so stretches and transfers are kept, and times are read from them later.
 
     Attributes:
-        device: says what a moment is.
+        device: gives the moments.
         whole: the iteration, or None outside of one.
         missing_bytes: the most that the device lacked where the account had room.
         stalls: waits for copies.
@@ -88,11 +82,11 @@ class Tally:
             stretch.end()
             self._open = outer
             if outer is not None:
-                outer.take_in(stretch)
+                outer.inner.append(stretch)
             kind.append(stretch)
 
     def snapshot(self) -> Tally:
-        """What it holds now: a user who reads a map after the iteration changes that no more."""
+        """A copy, which reads of maps after the iteration do not change."""
         return replace(self, stalls=self.stalls[:], recomputations=self.recomputations[:], written=self.written[:],
                        read=self.read[:])
 
@@ -156,6 +150,7 @@ class IterationStats:
 
 def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None) -> IterationStats:
     """Makes the statistics of an iteration that followed `plan`, or none."""
+    verdicts = () if plan is None else plan.verdicts
     return IterationStats(
         policy=policy, phase='profile' if plan is None else 'run', budget_bytes=budget_bytes,
         peak_bytes=tally.peak_bytes, swapped_out_bytes=tally.swapped_out_bytes,
@@ -163,5 +158,5 @@ def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None) -> I
         stall_seconds=tally.stall_seconds, seconds=tally.seconds,
         predicted_seconds=None if plan is None else plan.seconds,
         predicted_peak_bytes=None if plan is None else plan.peak_bytes,
-        keep=0 if plan is None else plan.count(Verdict.KEEP), swap=0 if plan is None else plan.count(Verdict.SWAP),
-        recompute=0 if plan is None else plan.count(Verdict.RECOMPUTE))
+        keep=verdicts.count(Verdict.KEEP), swap=verdicts.count(Verdict.SWAP),
+        recompute=verdicts.count(Verdict.RECOMPUTE))

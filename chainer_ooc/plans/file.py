@@ -13,7 +13,7 @@ import threading
 from dataclasses import asdict
 from typing import Any
 
-from chainer_ooc.errors import OocError, PlanFormatError
+from chainer_ooc.errors import PlanFormatError, TraceFormatError
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.saved import SavedPlan, Terms
 from chainer_ooc.trace import Trace
@@ -43,9 +43,7 @@ def load_plans(text: str) -> list[SavedPlan]:
     try:
         with FORM.reading():
             return [_saved(**entry) for entry in values['plans']]
-    except PlanFormatError:
-        raise
-    except OocError as error:
+    except TraceFormatError as error:
         raise PlanFormatError(str(error)) from None
 
 

@@ -13,7 +13,7 @@ from chainer_ooc.problem import Problem
 from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
 
-#: What users are told to add to a named floor, and how far apart the budgets are that `plan_within` tries.
+#: The ratio of the budgets that `plan_within` tries. By the guide 1.02 times a floor that a refusal names works.
 MARGIN = 1.02
 
 
@@ -31,11 +31,11 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
 
 
 def plan_within(policy: Policy, problem: Problem) -> Plan:
-    """`make_plan` for training: a policy that refuses a budget, and takes a smaller one, is asked as if it had that.
+    """`make_plan` for training: a policy that refuses a budget, and takes a smaller one, decides as if it had that.
 
     Such are policies whose swap-ins start without a look at memory, and one that recomputes what goes first. With more
-    memory they keep more, and what they need grows past it: a budget above one that was named would be refused again.
-    The papers' tables show them as they are.
+    memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
+    again. The papers' tables show them as they are.
 
     Raises:
         InfeasibleBudgetError: as `make_plan`.

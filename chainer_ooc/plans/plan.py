@@ -75,7 +75,8 @@ class Plan:
         maps = [PlanRow(verdict.value, leave, uses, restored) for verdict, leave, uses, restored in zip(
             self.verdicts, self.leaves, chains.uses, chains.restored, strict=True)]
         calls = [ChainRow(position, row) for position, row in sorted(chains.calls_at.items())]
-        return FORM.dump({**{name: getattr(self, name) for name in _HEAD}, 'shares_chains': _listed(chains.shared)},
+        shared = chains.shared if isinstance(chains.shared, bool) else sorted(chains.shared)
+        return FORM.dump({**{name: getattr(self, name) for name in _HEAD}, 'shares_chains': shared},
                          {'maps': dump_table(PlanRow, maps), 'swap_ins': dump_table(SwapIn, self.swap_ins),
                           'chains': dump_table(ChainRow, calls)})
 
@@ -96,10 +97,6 @@ class Plan:
             PlanFormatError: it is no plan, or one of another version.
         """
         return _plan(FORM.check(read))
-
-
-def _listed(shared: Shared) -> bool | list[int]:
-    return shared if isinstance(shared, bool) else sorted(shared)
 
 
 def _shared(read: object) -> Shared:

@@ -44,13 +44,9 @@ class Terms:
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """One entry of a file of plans.
+    """One entry of a file of plans: a plan, the iteration that it is for, and what it holds for.
 
-    Attributes:
-        terms: what it holds for.
-        plan: the plan.
-        trace: the iteration that it is about.
-        metered: what the trace's calls allocate was measured, and not estimated from another size.
+    `metered`: what the trace's calls allocate was measured, and not estimated from another size.
     """
 
     terms: Terms

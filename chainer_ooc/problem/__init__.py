@@ -1,4 +1,4 @@
-"""The words of planning: what is given, and what an answer says. Those who lay it out, try it and find it come later.
+"""The words of planning: what is given, and what an answer says.
 
     problem     an iteration, its times, and the memory that there is
     verdict     what can happen to each feature map, and which maps it can happen to

@@ -10,12 +10,12 @@ from chainer_ooc.trace import Trace
 
 @dataclass(frozen=True)
 class Standing:
-    """Bytes that live through an iteration: parameters, optimizer state, a user's own; in forward old gradients.
+    """Bytes that live through an iteration: parameters, optimizer state, the program's; in forward old gradients.
 
     Attributes:
         forward_bytes, backward_bytes: all of them, in forward and in backward.
-        unaccounted_bytes: of both, what the device counts in the budget and nobody here knows: arrays of the program's
-            own, what was allocated before, what an allocator rounds up.
+        unaccounted_bytes: of both, what the device counts in the budget and the manager does not: arrays of the
+            program's own, what was allocated before, what an allocator rounds up.
         left_bytes: of both, maps that iterations before have left and that cannot be moved.
         forward_expected_bytes, backward_expected_bytes: of neither, what may stand there later and does not for
             certain, such as an optimizer's state before its first update. The floor that a refusal names counts it.
@@ -39,7 +39,7 @@ class Standing:
                         self.backward_bytes + self.backward_expected_bytes + more_bytes, self.left_bytes)
 
     def beside(self, unaccounted_bytes: int) -> Standing:
-        """The same on a device that counts so much that nobody here knows."""
+        """The same on a device that counts so much more than the manager does."""
         return replace(self, forward_bytes=self.forward_bytes + unaccounted_bytes,
                        backward_bytes=self.backward_bytes + unaccounted_bytes, unaccounted_bytes=unaccounted_bytes)
 

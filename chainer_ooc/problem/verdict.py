@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from chainer_ooc.trace import FeatureMap, Trace
 
-#: What comes from outside of the graph and is retained by nobody is copied for a recomputation if it is this small.
+#: What comes from outside of the graph and is not retained is copied for a recomputation if it is this small.
 COPIED_BYTES = 1 << 16
 
 
@@ -20,10 +20,10 @@ class Verdict(enum.Enum):
 
 
 def can_leave(feature_map: FeatureMap, min_bytes: int) -> bool:
-    """Whether letting go of the map frees memory worth a transfer.
+    """Whether freeing the map gives memory worth a transfer.
 
-    Not so for what no function retains (it dies by itself), for what is smaller than `min_bytes`, and for what
-    somebody outside of Chainer holds (the user's batch): that stays in memory whatever we do.
+    Not so for what no function retains (it dies by itself), for what is smaller than `min_bytes`, and for what the
+    program holds (the batch), which stays in memory all the same.
     """
     return feature_map.retained and not feature_map.foreign and feature_map.nbytes >= max(min_bytes, 1)
 
@@ -50,9 +50,9 @@ def can_recompute(trace: Trace, min_bytes: int) -> tuple[bool, ...]:
     """Which maps can be recomputed, whatever the verdicts on the others: one bool for each.
 
     A map can be made again if its producer is repeatable and each of the producer's inputs is at hand: as it is
-    retained (then every verdict brings it back), as it can be made again itself, or as it is no feature map. Nobody may
-    have written to it after it was made. One that a Variable of the program's shows is left out, since the program may
-    read it when the parameters have changed, and so is one that a later iteration's backward pass reads.
+    retained (then every verdict brings it back), as it can be made again itself, or as it is no feature map. Left out
+    are maps that were written to after they were made; those that a Variable of the program's shows, since the program
+    may read them when the parameters have changed; and those that a later iteration's backward pass reads.
     """
     producible: list[bool] = []
     for each in trace.maps:  # a producer's inputs were seen before its outputs
@@ -64,10 +64,7 @@ def can_recompute(trace: Trace, min_bytes: int) -> tuple[bool, ...]:
 
 
 def _at_hand(trace: Trace, inputs: Iterable[int], producible: list[bool]) -> bool:
-    for map_id in inputs:
-        if map_id < 0 or trace.maps[map_id].retained:
-            continue
-        is_copied = trace.maps[map_id].producer is None and trace.maps[map_id].nbytes <= COPIED_BYTES
-        if not is_copied and not (map_id < len(producible) and producible[map_id]):
-            return False
-    return True
+    maps = trace.maps
+    return all(
+        each < 0 or maps[each].retained or (maps[each].producer is None and maps[each].nbytes <= COPIED_BYTES)
+        or (each < len(producible) and producible[each]) for each in inputs)

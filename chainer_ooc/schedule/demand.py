@@ -4,8 +4,7 @@
 
 What runs again before a step comes before the step's own computation: the larger of the two counts.
 
-Source: PoocH 4.3 ("profiled memory usage"). Left out: transfers that take time; execution waits for those, and the
-simulator models them.
+Source: PoocH 4.3 ("profiled memory usage"). Left out: the time that transfers take, which the simulator models.
 """
 
 from __future__ import annotations
@@ -26,14 +25,8 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
            chains: Chains | None = None, leaves: Sequence[int] | None = None, mapped: bool = False) -> Bytes:
     """Returns the bytes needed at each position, int64, shape (trace.positions,).
 
-    Args:
-        trace: the iteration.
-        verdicts: what happens to its maps.
-        standing: what lives through it.
-        min_bytes: smaller maps always stay.
-        chains: what runs again.
-        leaves: for each map, the position after which it leaves; by default as early as it can.
-        mapped: swapped maps do not come back, since they are read where they are.
+    A map leaves after the position that `leaves` has for it, by default as early as it can. If `mapped`, swapped maps
+    do not come back, since they are read where they are.
     """
     chains = chains or find_chains(trace, verdicts)
     change = [0] * (trace.positions + 1)  # of what is resident, from the position before

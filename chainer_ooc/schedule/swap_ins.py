@@ -32,22 +32,16 @@ class SwapIn:
 
 def schedule_swap_ins(trace: Trace, verdicts: tuple[Verdict, ...], chains: Chains, free_bytes: Bytes,
                       starts: Starts) -> tuple[SwapIn, ...]:
-    """Chooses where each swap-in starts.
+    """Chooses where each swap-in starts; gives them in that order.
 
-    Args:
-        trace: the iteration.
-        verdicts: what happens to its maps.
-        chains: recomputations, which read maps too.
-        free_bytes: int64, shape (trace.positions,): what is left at each position when each map comes back only where
-            it is read.
-        starts: the policy's wish.
-
-    Returns:
-        The swap-ins in the order in which they start.
+    `free_bytes`, int64 of shape (trace.positions,), is what is left at each position when each map comes back only
+    where it is read.
     """
+    first_uses = sorted((chains.uses[each.id][0], each.id) for each, verdict in zip(trace.maps, verdicts, strict=True)
+                        if verdict is Verdict.SWAP and chains.uses[each.id])
     # In the order of uses `behind` never passes `use`: each start is at most its own use, and uses only grow.
     free, chosen, behind = free_bytes.copy(), [], trace.backward_start
-    for map_id, use in in_order_of_use(trace, verdicts, chains):
+    for use, map_id in first_uses:
         nbytes = trace.maps[map_id].nbytes
         behind = max(behind, _wished(starts, map_id, use))
         if starts.checks_memory:
@@ -66,13 +60,6 @@ def _wished(starts: Starts, map_id: int, use: int) -> int:
         return use - starts.ahead
     before = bisect.bisect_left(starts.gates, use) - starts.ahead
     return starts.gates[before] if before >= 0 else 0
-
-
-def in_order_of_use(trace: Trace, verdicts: tuple[Verdict, ...], chains: Chains) -> list[tuple[int, int]]:
-    """The maps that come back, and the position of the first use of each, in that order."""
-    swapped = [each.id for each, verdict in zip(trace.maps, verdicts, strict=True)
-               if verdict is Verdict.SWAP and chains.uses[each.id]]
-    return sorted(((each, chains.uses[each][0]) for each in swapped), key=lambda pair: (pair[1], pair[0]))
 
 
 def _earliest(free: Bytes, behind: int, use: int, nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Runs an iteration on paper: a compute stream, a stream for each direction of copying, and a memory of limited size.
+"""Simulates an iteration: a compute stream, a stream for each direction of copying, and a memory of limited size.
 
 It does what execution does, at the same moments:
 
@@ -10,7 +10,7 @@ It does what execution does, at the same moments:
   computation needs. If it is not there the next edge tries again, and the use itself brings the map in at the latest.
 - A map that is wanted back while it is still leaving stays. It counts once, and if its last use passes before its copy
   is whole, its memory is free only then. Where the problem says that maps are not recalled, it is copied in as soon as
-  it has been copied out, and its memory is not given up in between.
+  it has been copied out, and its memory is not freed in between.
 - Where maps are read where they are, a swap-in needs no memory. A map that is wanted while it is still leaving does not
   stay: it is swapped in when it is noticed that it has left, and a computation that reads it waits for that.
 - Where copies are waited for at the end of a computation, these are its swap-outs and the swap-ins that began with it.
@@ -38,7 +38,7 @@ _HOME, _LEAVING, _AWAY, _COMING = range(4)
 
 
 class Log:
-    """What a simulation notes, for those who want more than the time."""
+    """What a simulation notes where more than the time is wanted."""
 
     def __init__(self) -> None:
         self.tasks: list[Task] = []
@@ -125,7 +125,6 @@ class _Run:
                     self.state[map_id] = _HOME
                 elif self.state[map_id] == _LEAVING:
                     self._swap_in(map_id)
-                    self.state[map_id] = _COMING
 
     def _reap(self) -> None:
         leaving = self.leaving
@@ -139,7 +138,6 @@ class _Run:
             self.moving_bytes -= self.trace.maps[map_id].nbytes
             if map_id in self.recalled:
                 self._swap_in(map_id)
-                self.state[map_id] = _COMING
 
     def _make_room(self, position: int) -> None:
         need = self.need[position]
@@ -202,6 +200,7 @@ class _Run:
         self.state[map_id] = _HOME
 
     def _swap_in(self, map_id: int) -> None:
+        self.state[map_id] = _COMING
         began, self.latest_swap_in = max(self.now, self.in_free, self.whole_at[map_id]), map_id
         self.in_free = self.arrival[map_id] = began + self.costs.read_seconds(self.trace.maps[map_id].nbytes)
         if self.log is not None:

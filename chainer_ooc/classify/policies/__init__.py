@@ -12,13 +12,10 @@ from chainer_ooc.classify.policies import (
     sublinear,
     superneurons,
     swap_all,
-    swap_all_naive,
     swap_opt,
     tensor_cache,
     unified,
-    vdnn_all,
-    vdnn_conv,
-    vdnn_pp,
+    vdnn,
     window,
 )
 from chainer_ooc.classify.policies.policy import Policy
@@ -26,20 +23,10 @@ from chainer_ooc.classify.policies.policy import Policy
 POLICIES: dict[str, Policy] = {
     policy.name: policy for policy in (
         keep.POLICY,
-        swap_all_naive.POLICY,
-        swap_all.POLICY,
-        swap_opt.POLICY,
-        pooch.POLICY,
-        superneurons.POLICY,
-        tensor_cache.POLICY,
-        sublinear.POLICY,
-        vdnn_all.POLICY,
-        vdnn_conv.POLICY,
-        vdnn_pp.POLICY,
-        capacity.POLICY,
-        lms.POLICY,
-        window.POLICY,
-        unified.POLICY,
+        swap_all.NAIVE, swap_all.POLICY, swap_opt.POLICY, pooch.POLICY,
+        superneurons.POLICY, tensor_cache.POLICY, sublinear.POLICY,
+        vdnn.ALL, vdnn.CONV, vdnn.PLUS_PLUS,
+        capacity.POLICY, lms.POLICY, window.POLICY, unified.POLICY,
     )}
 
 __all__ = ['POLICIES', 'Policy']

@@ -29,9 +29,7 @@ def decide(problem: Problem) -> Decision:
 def keep_what_fits(problem: Problem, decision_of: Callable[[tuple[Verdict, ...]], Decision]) -> Decision:
     """Finds the decision that keeps most maps of those that fit; with no map kept if none does.
 
-    Args:
-        problem: what is decided about.
-        decision_of: makes a decision of verdicts. One more map that stays must never make it need less.
+    One more map that stays must never make what `decision_of` decides of verdicts need less memory.
     """
     swapped = everything(problem.trace, problem.min_bytes)
     latest_first = from_the_output(problem.trace, (

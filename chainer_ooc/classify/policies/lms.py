@@ -14,11 +14,12 @@ from pair to neighbouring pair while that gains time. `SIMULATIONS` bounds both.
 Source: Window+VA 2 (Large Model Support of TensorFlow). What differs: distance is counted in positions, the order in
 which the graph runs, not in edges. The text has a map swapped if the distance is *at most* the threshold, which would
 swap what is needed at once: read as the opposite. A map is away once, between forward and backward; there it may also
-leave between two uses in forward. Their tuning, of which no more is told than that it simulates, is replaced by ours.
+leave between two uses in forward. Of their tuning the paper says only that it simulates; this one is ours.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 
 from chainer_ooc.classify.policies.policy import Policy
@@ -71,8 +72,8 @@ class _Tuning:
         """Tries, for each number of steps ahead, the largest threshold that fits: it never grows."""
         highest, ahead = len(self.thresholds) - 1, 1
         while ahead <= self.most_ahead:
-            if not self.fits(highest, ahead):
-                highest = self._highest_below(highest, ahead)
+            if not self.fits(highest, ahead):  # what fits with a threshold fits with each that swaps more
+                highest = largest_fitting(-1, highest, functools.partial(self.fits, ahead=ahead))
             if highest < 0:
                 return
             ahead += 1 if ahead < DENSE_AHEAD else ahead // 4
@@ -98,10 +99,6 @@ class _Tuning:
             self._tried[pair] = found.fits
             self._fastest = min(self._fastest, (found.seconds if found.fits else math.inf, -number, ahead))
         return self._tried.get(pair, False)
-
-    def _highest_below(self, too_high: int, ahead: int) -> int:
-        """What fits with one threshold fits with each that swaps more; -1 if none does."""
-        return largest_fitting(-1, too_high, lambda number: self.fits(number, ahead))
 
 
 def _distance(trace: Trace, feature_map: FeatureMap) -> int:

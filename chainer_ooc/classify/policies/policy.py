@@ -15,8 +15,8 @@ class Policy:
     Attributes:
         name: the value of ``chainer.config.ooc``.
         summary: one line for ``chainer_ooc.policies()``.
-        decide: a pure function of the problem. It need not keep within the budget: a decision that does not fit is
-            refused by its caller, who knows how to say so.
+        decide: a pure function of the problem. It need not keep within the budget: its caller refuses a decision that
+            does not fit.
         may_need_more: of a larger budget its decision may need more than that, where it would do with a smaller one.
     """
 

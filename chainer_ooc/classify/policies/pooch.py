@@ -53,27 +53,20 @@ def decide(problem: Problem) -> Decision:
         _recompute_in_groups(without_keeps, list(possible))
     found = swap_opt.search(replace(problem, limit_seconds=without_keeps.left_seconds))
     without_recomputation = Search(found.problem, found.best)
-    if found.found.fits:
-        recompute(found)
+    recompute(found)
     found.try_decision(without_keeps.best)
     if len(possible) <= SIMULATED_MAPS:
-        found.try_decision(_from_the_output(replace(problem, limit_seconds=found.left_seconds)))
+        from_the_output = Search(replace(problem, limit_seconds=found.left_seconds), capacity.decide(problem))
+        recompute(from_the_output)
+        found.try_decision(from_the_output.best)
     swap_opt.finish(found)
     found.try_decision(swap_opt.finish(without_recomputation))  # where spared copies may have saved more
     return found.best
 
 
-def _from_the_output(problem: Problem) -> Decision:
-    """Step 2 behind what policy capacity keeps."""
-    found = Search(problem, capacity.decide(problem))
-    if found.found.fits:
-        recompute(found)
-    return found.best
-
-
 def recompute(found: Search) -> None:
-    """Step 2: recomputes swapped maps as long as that is faster."""
-    left = recomputable(found)
+    """Step 2: recomputes swapped maps as long as that is faster; none if the first decision does not fit."""
+    left = recomputable(found) if found.found.fits else []
     if len(left) <= SIMULATED_MAPS:
         _recompute_one_by_one(found, left)
     else:
@@ -142,14 +135,7 @@ def _calls_for(trace: Trace, verdicts: Sequence[Verdict], map_id: int) -> set[in
 
 
 def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float, map_id: int) -> float:
-    """r(X) of a swapped map under the verdicts on all others; infinite if it is not below 1.
-
-    Args:
-        problem: what is decided about.
-        decision: swaps the map.
-        swapped_seconds: its time.
-        map_id: X.
-    """
+    """r(X) of a map that the decision, which takes `swapped_seconds`, swaps; infinite if it is not below 1."""
     again = replace(decision, verdicts=changed(decision.verdicts, [map_id], Verdict.RECOMPUTE))
     recomputed_seconds = evaluate(problem, again).seconds
     if recomputed_seconds >= swapped_seconds:

@@ -11,7 +11,7 @@ leave, the least recently used first, until it fits::
 
 - What a cheap layer made (pooling, activation, normalisation, dropout) is dropped, and made again in backward. Only
   when no such map is left are *checkpoints* transferred: what comes from outside, what convolutions and products of
-  matrices made or what joins two segments of cheap layers (see `classify.kinds`), and whatever cannot be made again.
+  matrices made or what joins two segments of cheap layers (see `classify.kinds`), and all that cannot be made again.
 - A map that a later call of forward still reads, or that backward has begun to read, is locked as if in use: it would
   have to come back at once.
 - A swap-in starts with the backward computation of the checkpoint before its use, or later, when memory is there.
@@ -31,8 +31,6 @@ nothing. Left out: the choice of a convolution's algorithm by what memory is lef
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 from chainer_ooc.classify.kinds import is_checkpoint, made_by, segment_starts, steps_of
 from chainer_ooc.classify.policies.policy import Policy
@@ -94,7 +92,7 @@ class _Replay:
             if self.need[position] <= self.problem.budget_bytes:
                 position += 1
                 continue
-            victim = next(self._candidates(position), None)
+            victim = self._victim(position)
             if victim is not None:
                 stale = self._evict(victim, position) or stale
             elif self._transfer_instead(position):
@@ -102,13 +100,11 @@ class _Replay:
             else:
                 position += 1
 
-    def _candidates(self, position: int) -> Iterator[FeatureMap]:
-        """What may leave before a position, in the order in which it should: cheap ones, then the others."""
-        unlocked = [each for each in self._least_recent_first
-                    if self.verdicts[each.id] is Verdict.KEEP and each.leaves_at < position
-                    and self.first_use[each.id] > position]
-        yield from (each for each in unlocked if self._cheap[each.id])
-        yield from (each for each in unlocked if not self._cheap[each.id])
+    def _victim(self, position: int) -> FeatureMap | None:
+        """What leaves before a position: the least recently used that is not locked, cheap ones before others."""
+        unlocked = (each for each in self._least_recent_first
+                    if self.verdicts[each.id] is Verdict.KEEP and each.leaves_at < position < self.first_use[each.id])
+        return min(unlocked, key=lambda each: not self._cheap[each.id], default=None)
 
     def _evict(self, victim: FeatureMap, position: int) -> bool:
         """Has a map leave; returns whether that changes what runs again, so that backward is to be laid out anew."""

@@ -81,7 +81,7 @@ def _uses(problem: Problem, swapped: tuple[Verdict, ...]) -> list[tuple[int, int
     """The variable sequence, of the maps that may leave and come back: positions and ids, in order.
 
     Of a map's uses in forward the last stands for all: a window that reaches from any of them into backward holds it.
-    So does the last position at which somebody holds it, if that is later.
+    So does the last position at which it is held elsewhere, if that is later.
     """
     return sorted((position, each.id) for each in problem.trace.maps
                   if swapped[each.id] is Verdict.SWAP and each.backward_uses

@@ -4,9 +4,9 @@ Before a function's first run a copy of it is made: its attributes as they were,
 second update of running statistics hits the copy only. The state of NumPy's random stream and Chainer's configuration
 are set back for the second run.
 
-What may run again is decided by `prepare`: Chainer's own functions whose attributes are plain values, and those
-of the program whose class attribute ``ooc_recompute`` is True. False there, on any function, forbids it. A class that
-says so is watched, and not believed any more once one of its functions was seen to do otherwise.
+`prepare` decides what may run again: Chainer's own functions whose attributes are plain values, and those of the
+program whose class attribute ``ooc_recompute`` is True. False there, on any function, forbids it. A class that declares
+True is checked, and runs again no more once one of its functions was found to write, or to give other values.
 
 Source: torch.utils.checkpoint (random states).
 """
@@ -32,7 +32,7 @@ from chainer_ooc.problem import COPIED_BYTES
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, slice, range, type, type(Ellipsis), np.generic, np.dtype,
           np.random.RandomState, np.random.Generator)
-#: What ties a function to a graph, and to whoever watches it.
+#: Attributes that tie a function to a graph and to hooks.
 _TIES = frozenset({'_function', '_node', '_owned_node', '_weak_function', '_local_function_hooks', 'stack'})
 #: What a run leaves on a function, beside what it hides.
 _LEFT = frozenset({'inputs', 'outputs', '_retained_output_data', '_input_indexes_to_retain',
@@ -45,14 +45,14 @@ _DRAWING_MODULES = frozenset(f'chainer.functions.{name}' for name in (
 _WRITING_MODULES = frozenset({'chainer.functions.loss.ctc', 'chainer.functions.loss.hinge'})
 #: Modules of Chainer's functions that read the memory around their inputs, which another run may not find there.
 _STRAYING_MODULES = frozenset({'chainer.functions.array.as_strided'})
-#: NumPy's own random functions. One that is replaced, as tests do, draws from where no state of ours leads back to.
+#: NumPy's own random functions. What replaces one, as in tests, draws from a state that cannot be set back.
 _DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
-#: Types of the program's own that say that they may run again and have been watched: whether it turned out to be true.
+#: Types of the program's that declare that they may run again and were checked, with whether that was found to be true.
 believed: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 class _UncopiedError(Exception):
-    """A function has something on itself that cannot be copied."""
+    """A function has an attribute that cannot be copied."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Prototype:
         return [kind for kind, _ in self.owners if _is_own(kind)]
 
     def complete(self, function: Any) -> None:
-        """Takes note of what only the first run tells."""
+        """Adds what is only known after the first run."""
         self.owners[0][1]['_input_layouts'] = function._input_layouts
         if self.random is not None:
             self.random_after = np.random.get_state(legacy=False)
@@ -91,7 +91,7 @@ class Prototype:
 
     @runs_functions
     def run(self, inputs: Sequence[Array]) -> tuple[tuple[Array, ...], dict[str, Any]]:
-        """Runs a fresh copy of the function; gives its outputs, and what it has on itself then.
+        """Runs a fresh copy of the function; gives its outputs, and its attributes after the run.
 
         Raises:
             LostMapError: it drew other random numbers than at its first run.
@@ -141,9 +141,7 @@ class Prototype:
 def prepare(function: Any, repeats_random: bool = True) -> Prototype | None:
     """Copies a function that is about to run; None if it must not run twice, or cannot be copied.
 
-    Args:
-        function: the function.
-        repeats_random: whether the device may draw the same twice, see `Backend.repeats_random`.
+    `repeats_random`: whether the device may draw the same twice, see `Backend.repeats_random`.
     """
     if may_write_inputs(function) or _is_of(function, _STRAYING_MODULES) or not _draws_alike(function, repeats_random):
         return None
@@ -156,9 +154,9 @@ def prepare(function: Any, repeats_random: bool = True) -> Prototype | None:
 
 
 def prepare_afterwards(function: Any) -> Prototype:
-    """Copies a function that has run, without what that has left on it.
+    """Copies a function that has run, without what the run has left on it.
 
-    What cannot be copied is missing. Nobody knows what it was before, so that only the result tells whether it did.
+    What cannot be copied is left out. Whether attributes changed in the run is not known: the result has to be checked.
 
     Raises:
         LostMapError: it must not run twice.
@@ -170,7 +168,7 @@ def prepare_afterwards(function: Any) -> Prototype:
 
 
 def may_write_inputs(function: Any) -> bool:
-    """Whether nothing is known about what a function does to its inputs: a user's, which does not say it is pure."""
+    """Whether a function may write to its inputs: one of the program's that does not declare that it may run again."""
     kind = type(function)  # each call comes here, most of them with a function of Chainer's that adapts none
     if kind.__module__.startswith('chainer.') and '_function' not in function.__dict__:
         declared = getattr(kind, 'ooc_recompute', None)
@@ -179,12 +177,12 @@ def may_write_inputs(function: Any) -> bool:
 
 
 def declared_types(function: Any) -> list[type]:
-    """Of a function's types those of the program's that say that it may run again, and were not seen to be wrong."""
+    """Of a function's types those of the program's that declare that it may run again, and were not found wrong."""
     return [type(each) for each in owners_of(function) if _is_own(type(each)) and _is_trusted(each)]
 
 
 def believe(types: Iterable[type], is_true: bool) -> None:
-    """Takes note of whether what such types say has turned out to be true."""
+    """Notes whether what such types declare was found to be true."""
     for kind in types:
         believed[kind] = is_true
 
@@ -200,7 +198,7 @@ def may_change_maps(function: Any) -> bool:
 
 
 def may_write(hooks: Iterable[Any]) -> bool:
-    """Whether any hook is the program's own, which may write to what it is shown."""
+    """Whether any hook is the program's own, which may write to the arrays that it is given."""
     return any(_is_own(type(each)) for each in hooks)
 
 
@@ -222,15 +220,15 @@ def _is_own(kind: type) -> bool:
 
 
 def _may_draw(function: Any) -> bool:
-    """Whether a function may draw random numbers: of Chainer's own, it is known which do."""
+    """Whether a function may draw random numbers: one of the program's, or one of Chainer's that does."""
     modules = [type(each).__module__ for each in owners_of(function)]
     return any(each in _DRAWING_MODULES or not each.startswith('chainer.') for each in modules)
 
 
 def _draws_alike(function: Any, repeats_random: bool) -> bool:
-    """Whether a function draws the same when it runs again: from a stream that can be set back, and is its alone.
+    """Whether a function draws the same when it runs again: from a stream that can be set back.
 
-    NumPy's is shared with all threads, such as those that load data.
+    NumPy's is shared with all threads, such as those that load data, so no other may be there.
     """
     if not _may_draw(function):
         return True

@@ -1,10 +1,10 @@
-"""How a forward call is run once more, without a trace of it anywhere else (P7).
+"""How a forward call is run once more, without any other effect (P7).
 
 A recipe is written around the first run of a call: before it, a copy of the function is made (`prototype`); after it,
 the inputs are noted: feature maps by storage and layout, everything else by reference with a mark of its content, or as
-a copy where it is small. Whether marks are still right is looked at when the call runs again.
+a copy where it is small. Marks are compared when the call runs again.
 
-Source: Chen et al. (recomputation); what differs: single calls, not segments that the user marks.
+Source: Chen et al. (recomputation); what differs: single calls, not segments that you mark.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Fixed:
-    """An input that is no feature map, such as a parameter, and what tells that it has not changed."""
+    """An input that is no feature map, such as a parameter; with a mark, unless it is a copy."""
 
     array: Any
     mark: Any
@@ -55,7 +55,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Between:
-    """An input that nothing holds any more: what another call of a chain has just given as a node's array."""
+    """An input that nothing holds any more: what another call of a chain has just given for a node."""
 
     node: Any
     mark: ClassVar[None] = None
@@ -69,13 +69,13 @@ class Between:
 Here = Mapping[Any, Any]
 #: What a call has made of storages: arrays, each with how it lies there.
 Made = dict[Storage, list[tuple[arrays.Layout, Array]]]
-#: Whether something is not what it was at the first run, see `arrays.mark`, and what is to be said then.
+#: Whether something is not what it was at the first run, see `arrays.mark`, and the error that is raised then.
 Change = tuple[Any, Callable[[], LostMapError]]
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """An output or a hidden array: its storage and layout; a mark if only the program says it is repeated."""
+    """An output or a hidden array: its storage and layout; a mark if the program declares that it can be repeated."""
 
     name: int | str
     storage: weakref.ref[Storage]
@@ -89,7 +89,7 @@ class Recipe:
 
     Attributes:
         inputs: in order.
-        products: what it made, as far as storages know it.
+        products: what it made that has storages.
         peak_bytes: what the call allocates at its highest.
         serial: recipes that are needed by others have smaller ones.
         spoilt: an input may not be as it was any more.
@@ -122,11 +122,11 @@ class Recipe:
         self.spoilt = True
 
     def trusts(self, storage: Storage) -> bool:
-        """Whether it would not see that a storage's bytes are others."""
+        """Whether it has no mark to tell that a storage's bytes have changed."""
         return any(each.storage is storage and each.mark is None for each in self.moved())
 
     def distrust(self, storage: Storage, block: ByteArray) -> None:
-        """Has it see that from now on."""
+        """Marks the storage's bytes as they are now."""
         self.inputs = tuple(
             replace(each, mark=arrays.mark(arrays.view(block, each.layout)))
             if isinstance(each, Moved) and each.storage is storage and each.mark is None else each
@@ -173,13 +173,7 @@ def write_recipe(prototype: Prototype, function: Any, inputs: Sequence[Any], out
                  will_stay: Callable[[Storage], bool]) -> Recipe:
     """Writes down how a call that has just run is run again. The program's reads of its inputs are noticed from now on.
 
-    Args:
-        prototype: made before the call ran.
-        function: the function itself.
-        inputs: Variables or arrays.
-        outputs: Variables.
-        peak_bytes: what the call allocated at its highest.
-        will_stay: whether a storage can be had in backward.
+    `inputs` are Variables or arrays, `outputs` Variables; `will_stay` tells whether a storage can be had in backward.
     """
     prototype.complete(function)
     found: list[tuple[int | str, Any]] = [(index, array_of(each)) for index, each in enumerate(outputs)]

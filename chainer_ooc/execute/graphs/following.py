@@ -1,7 +1,7 @@
 """Which known graph an iteration seems to be, and the orders of its plan (P8).
 
 The latest graph with the same first call is followed until a call or a step differs. Then another known graph with the
-same beginning takes over, or none does, and the iteration goes on without orders: slower, never wrong.
+same beginning is followed; without one the iteration goes on without orders: slower, never wrong.
 """
 
 from __future__ import annotations
@@ -26,11 +26,8 @@ from chainer_ooc.trace import Call, Step
 class Following:
     """The graph that is followed, and where the iteration stands in its plan.
 
-    Args:
-        graphs: the known ones.
-        settings: what plans are made for.
-        reserve: called with the bytes that a new plan will have in far memory; raises if they do not fit.
-        has_cut_off: whether the program has maps that it has cut off from their graph.
+    `reserve` is called with the bytes that a new plan will have in far memory, and raises if they do not fit;
+    `has_cut_off` gives whether the program has maps that it has cut off from their graph.
 
     Attributes:
         graph: the one that is followed, or None.
@@ -55,10 +52,7 @@ class Following:
         self._mode = _mode()
 
     def batch_bytes(self, label: str, arguments: Forms, first_bytes: int) -> int:
-        """Of the graph that begins with this call, the bytes of maps from outside, as far as they are known.
-
-        The arguments are those of `begin`.
-        """
+        """Bytes of the maps from outside of the graph that begins with this call; see `begin` for the arguments."""
         known = self._graphs.beginning_with(label, arguments)
         return sum(each.nbytes for each in known[0].trace.maps if each.producer is None) if known else first_bytes
 
@@ -66,14 +60,9 @@ class Following:
               doubt_of: Callable[[Sequence[Models]], str], budget_bytes: int, unaccounted_bytes: int = 0) -> None:
         """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
 
-        Args:
-            label: of the call.
-            arguments: forms of its inputs.
-            first_bytes: size of its first input.
-            standing_of: gives what lives beside the maps of a graph that did so with parameters.
-            doubt_of: gives why what is known of graphs that did so may not be all, or ''.
-            budget_bytes: for all of it.
-            unaccounted_bytes: of what lives there, what nobody here knows.
+        `arguments` are the forms of the call's inputs, `first_bytes` is the size of the first. By what graphs did with
+        parameters, `standing_of` gives what lives beside the maps of one, and `doubt_of` why that may not be all, or
+        ''. See `Standing` for `unaccounted_bytes`.
 
         Raises:
             InfeasibleBudgetError: no plan for that graph keeps within the budget.
@@ -86,7 +75,7 @@ class Following:
         self._follow(self._alike[0] if self._alike else self._graphs.resembling(label, arguments, first_bytes))
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
-        """What to say where a computation does not fit: it, and all that is known to come, with what stands now."""
+        """The error where a computation does not fit: its floor has all that is known to come beside what stands."""
         return self._graphs.largest_refusal(error, self._settings, self._standing_of, error.doubt)
 
     @property
@@ -107,10 +96,10 @@ class Following:
         return steps[number] if number < len(steps) else None
 
     def begins_anew(self, position: int, recorded: bool, function: Any, inputs: Sequence[Any]) -> bool:
-        """Whether a call begins another forward pass, and nobody will run this one backward.
+        """Whether a call begins another forward pass, and this one has no backward pass.
 
         Either the graph is complete, and its first call comes again, which no known graph does there; while it is
-        recorded, what comes may be part of it. Or no graph is followed, and one that is known begins in another mode of
+        recorded, what comes may be part of it. Or no graph is followed, and a known one begins in another mode of
         Chainer's (``chainer.config.train``), as a training after an evaluation.
         """
         if self.graph is None:
@@ -127,8 +116,8 @@ class Following:
     def coming_calls(self, position: int, function: Any, inputs: Sequence[Any]) -> list[Call]:
         """The calls of known graphs that the one which is about to run may be, that of the followed graph first.
 
-        Room is made by what they took, so a graph that has another call there is left before this one runs, not after
-        it. Which of several it is, its outputs will tell.
+        Room is made by what they took, so a graph that has another call there is left before this one runs. Which of
+        several it is, is known by its outputs.
         """
         if self.graph is not None:
             nodes = [getattr(each, '_node', each) for each in inputs]
@@ -143,14 +132,14 @@ class Following:
             self._keep_alike(lambda graph: graph.expects(call))
 
     def _keep_alike(self, is_alike: Callable[[Graph], bool]) -> None:
-        """Another graph is followed if the one in hand is not like what runs."""
+        """Follows another graph if the one in hand is not like what runs."""
         self._alike = [each for each in self._alike if is_alike(each)]
         if self.graph is not None and not is_alike(self.graph):
             self.leave()
             self._follow(self._alike[0] if self._alike else None)
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
-        """Backward begins: the graph must have no further call, and an estimate must know what each call retained."""
+        """Leaves a graph that has further calls when backward begins, or an estimate that retained something else."""
         if self.graph is None:
             return
         steps = self.graph.trace.steps if self.graph.is_estimate else ()
@@ -159,7 +148,7 @@ class Following:
             self.leave()
 
     def check_step(self, number: int, call: int) -> None:
-        """Compares the step that comes with the graph's."""
+        """Leaves a graph that has another step next."""
         expected = self.step_at(number)
         if self.graph is not None and (expected is None or expected.call != call):
             self.leave()
@@ -184,7 +173,7 @@ class Following:
         return first if first is not None and first.start <= position else None
 
     def started(self) -> None:
-        """The swap-in that was due is under way, or needs none."""
+        """Goes on to the next swap-in: the one that was due is under way, or the map is there."""
         self._next_swap_in += 1
 
     def next_use(self, map_id: int, position: int) -> float:
@@ -195,7 +184,7 @@ class Following:
             return position
         return next((use for use in self.orders.uses[map_id] if use >= position), float('inf'))
 
-    # --- the way in and out ----------------------------------------------------------------------------------------
+    # --- following and leaving -------------------------------------------------------------------------------------
 
     def _follow(self, graph: Graph | None) -> None:
         if graph is None or not graph.is_recorded(self._settings.profile_iterations):
@@ -206,7 +195,7 @@ class Following:
                 self._unaccounted_bytes)
         except (InfeasibleBudgetError, SpillError) as error:
             if not graph.is_metered:
-                return  # the truth may be smaller: without a plan the iteration is recorded
+                return  # the graph itself may need less: without a plan the iteration is recorded
             if isinstance(error, SpillError):
                 raise
             alike = [each.used for each in self._alike or [graph]]
@@ -215,12 +204,12 @@ class Following:
         self.graph = graph
 
     def leave(self) -> None:
-        """The program differs from the graph."""
+        """Follows no graph any more: the program differs from it."""
         self.graph, self.orders, self.left = None, NO_ORDERS, True
 
 
 def note_reuse(storages: Iterable[Storage]) -> None:
-    """Maps of earlier iterations' graphs were read again: the plans of those may not lose them."""
+    """Maps of earlier iterations' graphs were read again: plans of those lose them no more."""
     for each in storages:
         graph = getattr(each.token, 'graph', None)
         if graph is not None:
@@ -228,7 +217,7 @@ def note_reuse(storages: Iterable[Storage]) -> None:
 
 
 def note_lost(storage: Storage) -> None:
-    """A lost map is read: from now on its graph's plan may lose none, since the others may be read next."""
+    """A lost map was read: its graph's plans lose no map any more, since the others may be read next."""
     graph = getattr(storage.token, 'graph', None)
     if graph is not None:
         graph.note_reuse(range(len(graph.trace.maps)))

@@ -1,8 +1,7 @@
 """The graphs that were recorded, and a plan for each (P8).
 
-A graph is known by the fingerprint of its recording. While an iteration grows, the graph that it seems to be is
-followed until a call differs; then another known graph with the same beginning takes over, if there is one. A graph of
-a size that was never seen is estimated from another size of it.
+A graph is known by the fingerprint of its recording. Which one an iteration follows is decided in `following`. A graph
+of a size that was never recorded is estimated from another size of it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ GRAPHS = 64
 #: A refusal names a budget that is enough for so many of the latest graphs.
 ASKED_GRAPHS = 8
 
-#: Why a floor that was named may not be the last, see `InfeasibleBudgetError.doubt`.
+#: Why a floor that was named may be too small, see `InfeasibleBudgetError.doubt`.
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
 MISSED = 'the program has run a graph that is not recorded yet, since it began like a known one'
 SECOND_ORDER = 'a backward pass makes a graph (double backprop), and what stands of one while another runs may be more'
@@ -74,7 +73,7 @@ class Graph:
         is_metered: what calls allocate was measured, and not estimated from another size.
         is_estimate: the whole trace is that of another size, scaled.
         is_loaded: its plan is in the file that it came from.
-        plan: the one that was asked for last; it stays while the next one is not made yet.
+        plan: the latest; it stays while the next one is not made yet.
     """
 
     trace: Trace
@@ -142,7 +141,7 @@ class Graph:
         self._plan_anew(trace)
 
     def may_be_quiet(self) -> bool:
-        """Whether all that it does was measured here, and is its own."""
+        """Whether all that it does was measured on this machine, and belongs to it alone."""
         return (self.is_metered and not self.is_estimate and not self.is_loaded and not self.makes_graphs
                 and all(each.call >= 0 for each in self.trace.steps))
 
@@ -158,16 +157,16 @@ class Graph:
         return known
 
     def note_timing(self, plan: Plan | None, timing: Callable[[], Timing]) -> None:
-        """What an iteration under a plan took: the next ones get another if it was longer or shorter than expected."""
+        """Adds what an iteration under a plan took; plans are made anew if they expected something else."""
         if plan is self.plan and not self.is_loaded and self.times.note(timing()):
             self._forget_orders()
 
     def note_shortage(self, missing_bytes: int) -> None:
-        """Under its plan an allocation lacked so much, though all arrays together fit: memory lies scattered.
+        """Has plans leave more of the budget alone: an allocation lacked so much, as free memory is fragmented.
 
-        From the next iteration on plans leave that much more of the budget alone, and each time at least twice as much
-        as before: what lies where changes with every plan, and planning takes its time. The first iteration under a
-        plan does not count: what the one before left still lies where it lay.
+        From the next iteration on they leave that much more, and each time at least twice as much as before, since
+        every plan lays memory out anew, and planning takes time. The first iteration under a plan does not count: what
+        the one before left is still in its way.
         """
         followed = self.plan is not None and any(self.plan is each for each in self._followed)
         if missing_bytes and followed and not self.is_loaded:
@@ -175,7 +174,7 @@ class Graph:
             self._forget_orders()
 
     def refusal(self, settings: Settings, budget_bytes: int, standing: Standing) -> InfeasibleBudgetError | None:
-        """What the graph would say to a budget, or None if a plan keeps within it."""
+        """The refusal of a budget, or None if a plan keeps within it."""
         try:
             self._planned(settings, budget_bytes, standing)
         except InfeasibleBudgetError as error:
@@ -191,7 +190,7 @@ class Graph:
         self._learn(self._reused, maps)
 
     def note_held(self, maps: Iterable[int]) -> None:
-        """Somebody holds these maps after their last use: from the next iteration on plans count with that."""
+        """The program holds these maps after their last use: from the next iteration on plans count with that."""
         self._learn(self._held, maps)
 
     def _learn(self, known: set[int], maps: Iterable[int]) -> None:
@@ -201,7 +200,7 @@ class Graph:
             self._plan_anew(self.trace)
 
     def _plan_anew(self, trace: Trace) -> None:
-        """What was learnt outlives a recording, which may have been of an iteration without it."""
+        """Takes a recording; keeps what was learnt, which the recorded iteration may not have shown."""
         maps = tuple(
             replace(each, reused=each.reused or each.id in self._reused, held=each.held or each.id in self._held)
             for each in trace.maps)
@@ -334,16 +333,11 @@ class Graphs:
 
     def largest_refusal(self, error: InfeasibleBudgetError, settings: Settings,
                         standing_of: Callable[[Models], Standing], doubt: str) -> InfeasibleBudgetError:
-        """A program may have several graphs, as double backprop has two: the budget must be enough for each.
+        """The refusal with a budget that is enough for each known graph; a program may have several.
 
-        What somebody holds of one graph, and a later backward pass reads, stands while the next one runs; and so does
-        what was left by others when that ran last, and what parameters will bring.
-
-        Args:
-            error: of one graph.
-            settings: what plans are made for.
-            standing_of: gives what lives beside the maps of a graph.
-            doubt: why all of this may not be enough, or ''.
+        What the program holds of one graph, and a later backward pass reads, stands while the next one runs; and so
+        does what was left by others when that ran last, and what parameters will bring. `doubt` is why all of this may
+        not be enough, or ''.
         """
         floor_bytes, where, expected_bytes = error.floor_bytes, error.where, 0
         graphs = list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
@@ -358,20 +352,14 @@ class Graphs:
                 floor_bytes, where, expected_bytes = other.floor_bytes, other.where, standing.expected_bytes
         return InfeasibleBudgetError(
             settings.policy, error.budget_bytes, floor_bytes, where,
-            expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
-            doubt=doubt)
+            expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes), doubt=doubt)
 
     def miss(self) -> None:
         """An iteration is over that was of no known graph, and was not recorded."""
         self._has_missed = True
 
     def doubt_of(self, graph: Graph, has_cut_off: Callable[[], bool]) -> str:
-        """Why a floor that is named when a graph begins again may not be the last, or ''.
-
-        Args:
-            graph: the one that begins.
-            has_cut_off: whether the program has maps to go on from.
-        """
+        """Why a floor that is named when `graph` begins again may be too small, or ''."""
         if any(each.is_disturbed for each in self._graphs.values()):
             return BESIDE_THREADS
         if self._has_missed:

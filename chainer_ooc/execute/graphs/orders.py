@@ -1,4 +1,4 @@
-"""A plan as execution follows it: sorted by position, so that each call and step finds its own part at once."""
+"""A plan as execution follows it, sorted by position: each call and step looks up its own part."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from chainer_ooc.trace import Trace
 
 @dataclass(frozen=True)
 class Orders:
-    """A plan as execution reads it: by position. Without a plan there are none.
+    """A plan by position; without a plan everything is empty.
 
     Attributes:
         plan: the plan itself, or None.
         leave_after: maps to swap out after a call or step.
-        discard_after: maps to discard after a call, since they will be made again; or, where only chains read them,
-            to leave to themselves.
+        discard_after: maps to discard after a call, since they will be made again; those that only chains read die
+            by themselves.
         free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
         recipes: calls that may run again.
         discardable: the maps of `discard_after`.
         swap_ins: in order.
         synchronous: copies are waited for at the end of each call and step.
         mapped: what was swapped out is read where it is.
-        shares_chains: what of a chain of recomputations stays for the steps after.
+        shares_chains: see `Chains.shared`.
         uses: by map, the positions of backward that use it.
     """
 

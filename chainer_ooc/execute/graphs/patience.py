@@ -4,8 +4,8 @@
                                                                                     |
                                                                                     '--it does not come again--> calm
 
-A graph that was met and not recorded can only be recorded when it comes again, and nobody knows when. Recording takes
-time: it is waited for through `FIRST_PATIENCE` iterations, and twice as many each time that was too few.
+A graph that ran and was not recorded can only be recorded when it comes again. Recording takes time: `FIRST_PATIENCE`
+iterations are recorded for it, and twice as many each time that was too few.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ FIRST_PATIENCE = 4
 
 
 class Patience:
-    """Of one session.
-
-    Attributes:
-        records: the next iteration is recorded.
-    """
+    """Decides for a session whether the next iteration is recorded (`records`)."""
 
     def __init__(self) -> None:
         self.records = True
@@ -26,7 +22,7 @@ class Patience:
         self._waited = 0
 
     def met(self, is_known: bool) -> None:
-        """A graph was recorded, and is known now, or has to be recorded once more."""
+        """A graph was recorded: it is known now, or has to be recorded once more."""
         self.records, self._waited = not is_known, 0
 
     def missed(self) -> None:

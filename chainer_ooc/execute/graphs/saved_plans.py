@@ -1,7 +1,7 @@
 """The file that ``chainer.config.ooc_plan`` names, while a session trains: whose plans are used, and where new ones go.
 
-A plan in the file spares its graph the recorded iteration. One that does not hold here is refused when its graph is
-about to be followed; a file that cannot be written to costs a warning, and training goes on.
+A graph whose plan is in the file needs no recorded iteration. A plan that does not hold here is refused when its graph
+is about to be followed; if the file cannot be written there is a warning, and training goes on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,7 @@ from chainer_ooc.trace import Trace
 
 
 class SavedPlans:
-    """The plans of a file.
-
-    Args:
-        path: of the file, which need not be there.
-        backend: the device in use.
+    """The plans of a file, which need not be there.
 
     Attributes:
         loaded: what the file had, by graph, the oldest first.
@@ -44,13 +40,10 @@ class SavedPlans:
             log.logger.info('%d plans loaded from %s', len(self.loaded), path)
 
     def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan | None:
-        """The plan that was loaded for a graph, or None if that was from another file.
+        """The plan that was loaded for the graph of a trace, or None if that was from another file.
 
-        Args:
-            trace: the graph's.
-            settings: the present ones.
-            budget_bytes: the present budget. If it is the default, which is never twice the same, a plan holds that
-                needs no more than it, whatever it was made for.
+        Under a default budget, which is never twice the same, a plan holds that needs no more than `budget_bytes`,
+        whatever it was made for.
 
         Raises:
             PlanMismatchError: it does not hold here.

@@ -1,15 +1,15 @@
 """What the iterations of one graph really took, and when a plan that expected something else is made anew.
 
-The recorded iteration is no good witness: it is the first of its kind, its memory is new, its calls are metered, and
-its copies follow no plan. So each later iteration is timed too, and where prediction and measurement part by more than
-`PART_FACTOR`, the plan is made again from the medians of the latest iterations::
+The recorded iteration is not like later ones: its memory is new, its calls are metered, and its copies follow no plan.
+So each later iteration is timed too, and where prediction and measurement differ by more than `PART_FACTOR`, the plan
+is made again from the medians of the latest iterations::
 
     recorded --plan--> run, run  (predicted / measured = 1.2) --plan--> run, run, ...  (1.02)
 
 The first iteration under a plan does not count: its memory is new again. Plans are made again after 2 others, then
-after 4, 8, 16 ..., so that a noisy machine does not plan for ever and one that changes is followed all the same.
+after 4, 8, 16 ..., so that noise does not cause planning for ever, and a change of the machine is followed.
 
-Source: PoocH 4.2 profiles "several" iterations once; looking again is ours.
+Source: PoocH 4.2 profiles "several" iterations once; planning again is ours.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Times:
         self._since_plan = 0
 
     def note(self, timing: Timing) -> bool:
-        """Takes note of an iteration; True if the costs have changed, so that plans have to be made anew."""
+        """Adds an iteration; True if the costs have changed, so that plans have to be made anew."""
         self._latest.append(timing)
         self._since_plan += 1
         if self._since_plan < self._wait:
@@ -100,8 +100,8 @@ class Times:
 def _costs_of(timings: list[Timing], before: Costs) -> Costs:
     """Medians by position; what lies between the computations is spread over them evenly.
 
-    The simulator will add what copies cost computations. What they cost these ones is taken off all alike, as it is not
-    known which copy ran beside which computation.
+    The simulator adds what copies cost computations, so what they cost these ones is subtracted: from all alike, as it
+    is not known which copy ran beside which computation.
     """
     positions = max(1, len(timings[0].seconds))
     between = statistics.median(

@@ -3,8 +3,8 @@
 While a known graph is followed its plan says which, and after which call or step. Without a plan what a call retained
 leaves as soon as the next call does not need it.
 
-What somebody else still holds cannot leave. It is tried again when the next calls begin, then after two more, four,
-eight and so on, so that holding everything costs each call the same.
+What the program still holds cannot leave. It is tried again when the next calls begin, then after two more, four, eight
+and so on, so that holding everything costs each call the same.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ _Ref = weakref.ref[Storage]
 
 
 class Departures:
-    """Lets go of maps.
-
-    Args:
-        memory: of the session.
-        following: the graph, and its plan.
-        register: finds a map's storage.
-        settings: of the iteration.
-    """
+    """Has maps leave."""
 
     def __init__(self, memory: Residency, following: Following, register: Register, settings: Settings):
         self._memory = memory
@@ -47,7 +40,7 @@ class Departures:
         self._hesitant: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
 
     def after_call(self, call: Call) -> None:
-        """Lets go of what the plan says; without one, of what was retained and is not needed by the next call."""
+        """Has the maps of the plan leave; without one, what was retained and is not needed by the next call."""
         orders, maps = self._following.orders, self._register.recorder.maps
         for map_id in (*orders.discard_after.get(call.index, ()), *orders.leave_after.get(call.index, ())):
             # What is hidden does not go before the next call: F.dropout looks at the mask once more.
@@ -56,12 +49,12 @@ class Departures:
             self._leave_eagerly(call)
 
     def after_step(self, position: int) -> None:
-        """Lets go of what leaves after a step of backward."""
+        """Has maps leave after a step of backward."""
         for map_id in self._following.orders.leave_after.get(position, ()):
             self.leave(self._register.storage(map_id))
 
     def hold(self, recipe: Recipe, position: int) -> None:
-        """Says of a call's own maps that the plan discards how they are made again."""
+        """Gives the recipe of a call to those of its own maps that the plan discards."""
         for product in recipe.products:
             storage = product.storage()
             if (storage is not None and storage.recipe is None and self._following.is_discardable(storage.map)
@@ -85,7 +78,7 @@ class Departures:
         self._before = call.outputs
 
     def leave(self, storage: Storage | None, tries: int = 0) -> bool:
-        """Lets a map go that functions retain, at once or as soon as nobody else holds it; False if it has to wait.
+        """Has a map leave that functions retain, now or once nothing else holds it; False if it has to wait.
 
         What can be made again is discarded, the rest is swapped out.
 
@@ -100,7 +93,7 @@ class Departures:
         return False
 
     def leave_later(self, storage: Storage | None, tries: int = 0) -> None:
-        """Lets a map go when the next call begins; later if it could not go several times."""
+        """Has a map leave when the next call begins; later if it could not several times."""
         if storage is not None:
             delay = 2 ** max(0, tries - EVERY_CALL)
             self._hesitant[self._now + delay].append((weakref.ref(storage), tries))
@@ -129,7 +122,7 @@ class Departures:
         return held
 
     def _keep_shown(self) -> None:
-        """Nothing is lost that a Variable of the program's shows.
+        """Has what a Variable of the program's shows swapped out in place of discarded.
 
         It may be read after the parameters have changed, from which it could not be made again.
         """

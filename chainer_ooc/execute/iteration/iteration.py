@@ -1,10 +1,10 @@
 """One iteration: its forward calls, then the steps of one or more backward passes.
 
-While the graph is one that is known, its orders are followed: maps leave after their last forward use, swap-ins start
-when the plan says so, maps are dropped after their last backward use. Otherwise the iteration is safe and slow, and is
+While the graph is a known one, its plan is followed: maps leave after their last forward use, swap-ins start where the
+plan has them, maps are dropped after their last backward use. Otherwise the iteration is safe and slow, and is
 recorded: what a call retained leaves as soon as the next call does not need it, and comes back when it is read.
 
-    apply -> before_call  reap, make room | compute |  after_call  register, follow, let leave
+    apply -> before_call  reap, make room | compute |  after_call  register, follow, have maps leave
     step  -> before_step  fetch, make room | compute |  after_step  drop, start swap-ins
 
 Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that overlap in one thread.
@@ -37,9 +37,8 @@ from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.memory.mapped import MAPPED
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.memory.transit import COPY_IN, Context
-from chainer_ooc.execute.recording.freezing import freeze_trace
 from chainer_ooc.execute.recording.parameters import Parameters
-from chainer_ooc.execute.recording.recorder import Recorder, Span
+from chainer_ooc.execute.recording.recorder import Recorder, Span, freeze_trace
 from chainer_ooc.execute.recording.registration import Register, makes_graphs, name_of, retained
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.reentry import LOCK
@@ -58,10 +57,8 @@ UNKNOWN_CALL_ROOM = 4
 class Iteration(Quietly):
     """From the first function that is applied to the end of backward.
 
-    Args:
-        memory: of the session.
-        recording: record even what is known already.
-        proven_bytes: a larger budget that the device has allowed before, to fall back on.
+    With `recording` also what is known already is recorded. `proven_bytes` is a larger budget that the device has
+    allowed before, to fall back on.
 
     Attributes:
         following: the known graph that it seems to be, and its plan.
@@ -69,7 +66,7 @@ class Iteration(Quietly):
         finished: a backward pass has ended.
         recorded: what its calls allocate is measured.
         room, makes_graphs: what stands in near memory beside the maps; whether backward makes a graph.
-        writes: looks for those that nobody announces.
+        writes: finds what functions and hooks of the program's write to.
         is_foreign: the function in hand is the program's own, which may write to what it is given.
     """
 
@@ -99,7 +96,7 @@ class Iteration(Quietly):
             start_swap_ins, memory, self.following, self.register, self._retained, self.room)
 
     def open(self, function: Any, inputs: Sequence[Any]) -> None:
-        """Looks for a plan for what begins with this call, and says what the memory is used for.
+        """Finds a plan for what begins with this call, and sets the memory up for it.
 
         Raises:
             InfeasibleBudgetError: no plan keeps within the budget.
@@ -166,7 +163,7 @@ class Iteration(Quietly):
         self._prototype = prototype if needs_recipe else None
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
-        """Records a forward call, and lets go of what it used last."""
+        """Records a forward call, and has the maps leave that it used last."""
         recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._peak_bytes(self._coming_bytes)
         self.writes.look_at_given()
         if self.writes.has_written(function, inputs):
@@ -179,7 +176,7 @@ class Iteration(Quietly):
         call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._repeatable,
                              self._other_at_start_bytes)
         for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
-            recorder.maps[map_id].written = True  # their producers may not give them again
+            recorder.maps[map_id].written = True  # their producers may not make them again
         self._liveness.read(call.inputs)
         self.following.check_call(call)
         if self._prototype is not None and self.following.graph is not None:
@@ -194,7 +191,7 @@ class Iteration(Quietly):
     # --- backward --------------------------------------------------------------------------------------------------
 
     def begin_backward(self) -> None:
-        """A backward pass begins: old gradients are gone now, and what somebody else holds is known."""
+        """Begins a backward pass: old gradients are gone now, and what the program holds is known."""
         if self.quiet is not None:
             if not self.quiet.begin_backward():
                 self.differ()
@@ -224,7 +221,7 @@ class Iteration(Quietly):
             row.shown = storage is not None and storage.is_shown()
 
     def before_step(self, function: Any) -> list[Storage]:
-        """Makes resident what a function's backward reads, which it gives, and room for what it allocates."""
+        """Makes resident what a function's backward reads, and gives that; makes room for what it allocates."""
         memory, recorder = self._memory, self.recorder
         self.makes_graphs |= not recorder.steps and makes_graphs()
         self.writes.look_at_shown()
@@ -281,7 +278,7 @@ class Iteration(Quietly):
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def end_backward(self) -> Callable[[], IterationStats]:
-        """A backward pass ended; gives what will know the statistics, and waits for the device then."""
+        """Ends a backward pass; gives what makes the statistics, and waits for the device then."""
         self.finished = True
         if self.quiet is None:
             self._end_backward()
@@ -316,14 +313,14 @@ class Iteration(Quietly):
         return self.finished or not (self._functions or (self.quiet is not None and self.quiet.is_alive()))
 
     def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
-        """See `Following.begins_anew`; what reads a map of this iteration is part of it."""
+        """See `Following.begins_anew`; a call that reads a map of this iteration is part of it."""
         calls = len(self.recorder.calls) if self.quiet is None else self.quiet.calls()
         return (not self._in_backward and self.following.begins_anew(calls, self.recorded, function, inputs)
                 and not (self.quiet is not None and self.quiet.is_read_by(inputs))
                 and not any(each is not None and each.token is self for each in map(find, map(array_of, inputs))))
 
     def abandon(self) -> None:
-        """Ends an iteration whatever its state: nothing is metered or pinned for its sake any more."""
+        """Ends an iteration whatever its state: nothing is metered or pinned for it any more."""
         self.writes.end_backward()
         self._meter.stop()
         self._memory.meter(None)
@@ -341,14 +338,14 @@ class Iteration(Quietly):
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
 
     def timing(self) -> Callable[[], Timing] | None:
-        """Gives what will know what it took, and waits for the device then; None if it followed no plan to its end."""
+        """Gives what makes its timing, and waits for the device then; None if it followed no plan to its end."""
         graph, plan, recorder = self.following.graph, self.following.orders.plan, self.recorder
         if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
             return None
         return functools.partial(timing_of, recorder, self._memory.tally.snapshot(), plan.seconds)
 
     def leave(self) -> Span:
-        """The graph is followed no more; gives now, as when something began and ended that was not timed."""
+        """Follows the graph no more; gives an empty span, for what was not timed."""
         self.following.leave()
         return (now := self._memory.backend.timestamp()), now
 
@@ -360,7 +357,7 @@ class Iteration(Quietly):
     # --- shared ----------------------------------------------------------------------------------------------------
 
     def _look_around(self, position: int) -> None:
-        """Takes note of what ended since the last computation: swap-outs, blocks that died, references."""
+        """Books what ended since the last computation: swap-outs, blocks that died, references."""
         if self.following.orders is not self._orders:
             self._enter(self._memory.tally)
         self._memory.reap()
@@ -389,9 +386,9 @@ class Iteration(Quietly):
         return peak_bytes
 
     def _next_use(self, storage: Storage) -> float:
-        """The position of a storage's next use, as far as a plan knows it; else the one not used longest goes first.
+        """The position of a storage's next use by the plan; without one the least recently used is evicted first.
 
-        What is left of an iteration that is over goes before all.
+        What is left of an iteration that is over is evicted before all.
         """
         if storage.token is not self:
             return float('inf')

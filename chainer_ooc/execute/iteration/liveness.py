@@ -1,8 +1,7 @@
 """The end of the maps of one iteration: each is dropped after its last backward use (P6).
 
-What has neither a far copy nor a recipe is spare then, and lost when its room is needed. It waits until every function
-that has it as an input has run backward. Such a function does not need the map, but a hook that is shown its inputs may
-look at it.
+What has neither a far copy nor a recipe becomes spare, and lost when its room is needed: not before every function that
+has it as an input has run backward. Such a function does not need the map, but a hook that gets its inputs may read it.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ from chainer_ooc.execute.storage.storage import Storage
 
 
 class Liveness:
-    """Drops maps in backward.
-
-    Args:
-        storages: of the iteration's feature maps, by id; it grows.
-    """
+    """Drops maps in backward; `storages` are those of the iteration's feature maps, by id, and grow."""
 
     def __init__(self, storages: Sequence[weakref.ref[Storage]]):
         self._storages = storages
@@ -36,9 +31,8 @@ class Liveness:
     def step_over(self, inputs: Sequence[int], freed: list[tuple[int, bool]]) -> None:
         """Drops what is not needed any more after a step.
 
-        Args:
-            inputs: maps that the step's call read in forward.
-            freed: maps that had their last use, and whether each may be lost.
+        `inputs` are the maps that its call read in forward, `freed` those that had their last use, each with whether it
+        may be lost.
         """
         over = set(inputs)
         for map_id in over:
@@ -61,7 +55,7 @@ class Liveness:
     def held(self) -> list[int]:
         """Maps that were dropped and are there all the same.
 
-        To be asked at the end of backward: while a step runs, Chainer's loop itself holds arrays.
+        To be called at the end of backward: while a step runs, Chainer's loop itself holds arrays.
         """
         dropped, self._dropped = self._dropped, []
         return [storage.map for ref in dropped if (storage := ref()) is not None and storage.is_held_on()]

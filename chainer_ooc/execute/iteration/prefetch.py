@@ -1,4 +1,4 @@
-"""The swap-ins of an iteration: those that its plan says; without one, those that backward probably wants next."""
+"""The swap-ins of an iteration: those of its plan; without one, what backward probably reads next."""
 
 from __future__ import annotations
 
@@ -10,23 +10,15 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.registration import Register
 from chainer_ooc.execute.storage.states import State
 
-#: While a graph is unknown, the maps of so many calls before the current one are on their way in backward, if near
-#: memory has room for so many times their size: what the calls themselves allocate is not known yet.
+#: While a graph is unknown, the maps of so many calls before the current one come early in backward, if near memory has
+#: room for so many times their size: what the calls themselves allocate is not known yet.
 LOOK_AHEAD_CALLS = 3
 LOOK_AHEAD_ROOM = 8
 
 
 def start_swap_ins(memory: Residency, following: Following, register: Register, retained: Sequence[Sequence[int]],
                    room: Room) -> None:
-    """Starts the swap-ins of backward whose time has come.
-
-    Args:
-        memory: where they go.
-        following: the graph, and its plan.
-        register: finds a map's storage; its recorder says where the iteration stands.
-        retained: for each call, the maps that it retained.
-        room: knows what stands beside the maps.
-    """
+    """Starts the swap-ins of backward that are due; `retained` are, for each call, the maps that it retained."""
     if following.graph is None:
         _start_probable(memory, register, retained)
     else:

@@ -1,16 +1,16 @@
 """An iteration in which nothing has to leave: its calls and steps run as in plain Chainer, and are only compared.
 
 A known graph whose plan moves nothing, and all of whose maps together fit, needs no storages, accounts or slots. What
-the next call is given and gives is compared with the recording, and the function is remembered, weakly. At the first
-difference, or when the device has no room after all, everything that is still alive is taken note of, in order, as if
-it had been when it ran, and the iteration goes on like one of an unknown graph.
+the next call is given and gives is compared with the recording, and a weak reference to the function is kept. At the
+first difference, or when the device has no room after all, all calls and steps that are still alive are registered in
+order, and the iteration goes on like one of an unknown graph.
 
     call  -> expects_call  -> run -> note_call
     step  -> expects_step  -> run -> note_step
     a difference           -> speak             after_call, begin_backward, after_step of the iteration, as they come
 
 What has had its last use is not freed, as spare maps are not while nothing needs their room (P6). Left out: arrays that
-a call hides, which no order is about here.
+a call hides, for which such a plan has no orders.
 """
 
 from __future__ import annotations
@@ -33,20 +33,15 @@ from chainer_ooc.execute.recording.registration import makes_graphs, name_of, re
 from chainer_ooc.execute.storage.slots import array_in_slot
 from chainer_ooc.execute.storage.storage import Storage
 
-#: After so many calls the program itself may have taken what was free.
+#: So many calls apart it is checked that the device still has room: the program itself may have taken it.
 LOOK_EVERY = 16
 
-#: So often a graph may turn out to be another before it is always taken note of.
+#: A graph that so often turned out to be another runs quietly no more.
 MOST_DIFFERENCES = 3
 
 
 class Quiet:
     """What has run of an iteration, as far as it is that of a known graph.
-
-    Args:
-        graph: the known one.
-        parameters: those that functions were given.
-        has_room: whether the device has so many bytes more.
 
     Attributes:
         graph: the known one.
@@ -68,15 +63,15 @@ class Quiet:
         self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
         self._seen: set[int] = set()  # of these
         self._next_step = 0
-        self._sessions_made = Company.made  # another thread's may be given maps, and rely on them
+        self._sessions_made = Company.made  # another thread's session may be given maps, and rely on them
         self.in_backward = False
 
     def is_alive(self) -> bool:
-        """Whether any function of it is."""
+        """Whether any function of it is alive."""
         return any(ref() is not None for ref in self._functions)
 
     def calls(self) -> int:
-        """How many have run."""
+        """How many calls have run."""
         return len(self._functions)
 
     def is_read_by(self, inputs: Sequence[Any]) -> bool:
@@ -98,7 +93,7 @@ class Quiet:
                 and forms([getattr(each, '_node', each) for each in inputs]) == call.arguments)
 
     def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
-        """The call has run; False if its outputs are not those of the recording, or the device has little room left."""
+        """Adds a call; False if its outputs are not those of the recording, or the device has little room left."""
         position = len(self._functions)
         self._functions.append(weakref.ref(function))
         self._number_of[id(function)] = position
@@ -126,7 +121,7 @@ class Quiet:
         if map_id == -1 or array is None:
             return array is not None
         root = arrays.root_of(array)
-        if root is None:  # somebody else's memory, such as a file's, where there was NumPy's own
+        if root is None:  # memory that is not NumPy's, such as a file's, where there was NumPy's own
             return False
         ref, known = self._batches.get(id(root), (None, -1))
         if ref is not None and ref() is root:
@@ -139,13 +134,12 @@ class Quiet:
     # --- backward --------------------------------------------------------------------------------------------------
 
     def begin_backward(self) -> bool:
-        """A backward pass begins; False if forward was another one."""
+        """Begins a backward pass; False if forward was not that of the graph."""
         self.in_backward = True
         self._parameters.begin_backward()
         return len(self._functions) == len(self._calls)
 
     def end_backward(self) -> None:
-        """It has ended."""
         self.in_backward = False
 
     def expects_step(self, function: Any) -> bool:
@@ -155,7 +149,6 @@ class Quiet:
                 and self._steps[self._next_step].call == self._number(function) >= 0)
 
     def note_step(self) -> None:
-        """The step has run."""
         self._next_step += 1
 
     def _number(self, function: Any) -> int:
@@ -164,7 +157,7 @@ class Quiet:
         return number if number >= 0 and self._functions[number]() is function else -1
 
     def functions(self) -> list[tuple[Any, bool]]:
-        """Those of its calls that are alive and in their graph, in order, and whether their steps have run."""
+        """The functions of its calls that are alive and in their graph, in order, and whether their steps have run."""
         stepped = {each.call for each in self._steps[:self._next_step]}
         return [(each, number in stepped) for number, ref in enumerate(self._functions)
                 if (each := ref()) is not None and each.inputs is not None]
@@ -174,7 +167,7 @@ class Quietly(abc.ABC):
     """An iteration that may run quietly.
 
     Attributes:
-        quiet: compares what runs, while nothing of it is taken note of, else None.
+        quiet: compares what runs, while nothing of it is registered, else None.
         recorded: what its calls allocate is measured.
     """
 
@@ -182,20 +175,16 @@ class Quietly(abc.ABC):
     recorded: bool
 
     @abc.abstractmethod
-    def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
-        """A call has run."""
+    def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None: ...
 
     @abc.abstractmethod
-    def begin_backward(self) -> None:
-        """A backward pass begins."""
+    def begin_backward(self) -> None: ...
 
     @abc.abstractmethod
-    def after_step(self, function: Any, needed: list[Storage], span: Span) -> None:
-        """A step has run."""
+    def after_step(self, function: Any, needed: list[Storage], span: Span) -> None: ...
 
     @abc.abstractmethod
-    def leave(self) -> Span:
-        """The graph is followed no more; gives now, as when something began and ended that was not timed."""
+    def leave(self) -> Span: ...
 
     def is_quiet(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
         """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""
@@ -205,27 +194,27 @@ class Quietly(abc.ABC):
         return self.quiet is not None
 
     def after_quiet_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """It has run."""
+        """Compares a call that has run."""
         if self.quiet is None:  # the device had no room for it
             self.after_call(function, inputs, outputs, self.leave())
         elif not self.quiet.note_call(function, outputs):
             self.differ()
 
     def after_quiet_step(self, function: Any) -> None:
-        """It has run."""
+        """Adds a step that has run."""
         if self.quiet is None:
             self.after_step(function, retained(function), self.leave())
         else:
             self.quiet.note_step()
 
     def differ(self) -> None:
-        """It is another graph than the one that it seemed to be."""
+        """Counts that it is another graph than the one that it seemed to be, and runs quietly no more."""
         if self.quiet is not None:
             self.quiet.graph.differences += 1
         self.speak()
 
     def speak(self) -> None:
-        """Takes note of all that has run and is alive, and goes on like an unknown iteration."""
+        """Registers all that has run and is alive, and goes on like an unknown iteration."""
         quiet, self.quiet = self.quiet, None
         if quiet is None:
             return
@@ -265,14 +254,7 @@ def _made_by(function: Any) -> list[_Made]:
 
 
 class Quietude:
-    """Decides whether an iteration may run quietly, and keeps those that have, as long as their maps may be alive.
-
-    Args:
-        memory: of the session.
-        parameters: those that functions were given.
-        graphs: the known ones.
-        company: the other threads.
-    """
+    """Decides whether an iteration may run quietly, and keeps those that have, as long as their maps may be alive."""
 
     def __init__(self, memory: Residency, parameters: Parameters, graphs: Graphs, company: Company):
         self._memory = memory
@@ -283,7 +265,7 @@ class Quietude:
 
     def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int, function: Any,
               inputs: Sequence[Any]) -> None:
-        """An iteration begins, and follows a graph or none: it runs quietly, or those before it do so no more.
+        """Has an iteration run quietly if it may, or else registers what earlier ones have left.
 
         A graph that another model begins, whose parameters are not known yet, is not another graph.
         """
@@ -305,12 +287,12 @@ class Quietude:
         return self._memory.has_room(maps_bytes + quiet.peak_bytes + unaccounted_bytes)
 
     def is_over(self, iteration: Quietly) -> None:
-        """An iteration has ended, in whatever way."""
+        """Keeps an iteration that has ended quietly."""
         if iteration.quiet is not None:
             self._before.append((iteration, iteration.quiet))
 
     def end(self) -> None:
-        """Takes note of what earlier iterations have left: something may have to leave now."""
+        """Registers what earlier iterations have left: something may have to leave now."""
         while self._before:
             self._before[0][0].speak()
             del self._before[0]

@@ -32,10 +32,10 @@ from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.problem import Standing
 from chainer_ooc.trace import Step
 
-#: What no account knows is rounded up to a part of the budget, one of so many.
+#: Unaccounted bytes are rounded up to a multiple of the budget divided by this.
 UNACCOUNTED_STEPS = 64
 
-#: Why a floor that is named for a new model, or in the middle of an iteration, may not be the last, see
+#: Why a floor that is named for a new model, or in the middle of an iteration, may be too small, see
 #: `InfeasibleBudgetError.doubt`.
 NEWCOMER = 'another model begins like a known graph for the first time, and what it brings is not known yet'
 UNDER_WAY = 'an iteration was under way with more in memory than when it was recorded, and has not come to its end'
@@ -44,17 +44,11 @@ UNDER_WAY = 'an iteration was under way with more in memory than when it was rec
 class Room:
     """Near memory of one iteration.
 
-    Args:
-        memory: of the session.
-        parameters: those that functions were given.
-        own: numbers of those that the iteration has used, which grow while it runs forward.
-        meter: counts what is allocated.
-        settings: of the session.
-        following: the graph that the iteration seems to be.
+    `own` are the numbers of the parameters that the iteration has used; they grow while it runs forward.
 
     Attributes:
-        beside: what stands there, as it was when that was looked at last.
-        unaccounted_bytes: what the device counts beside it, as it was when the iteration began.
+        beside: what stood beside the maps at the last `look`.
+        unaccounted_bytes: what the device counted beside that when the iteration began.
         left_bytes: what earlier iterations had left when this one began, and cannot be moved.
         adds_up: a backward pass that was recorded has added to own gradients that stood.
     """
@@ -79,17 +73,15 @@ class Room:
         self._following = following
 
     def look(self) -> None:
-        """Looks what stands beside the maps."""
+        """Finds out what stands beside the maps."""
         self.beside = self._parameters.beside(self._meter.has_counted if self._meter.running else None,
                                               None if self._in_backward is None else self._own)
 
     def begin_backward(self) -> bool:
-        """A backward pass begins. Where it adds to gradients, sums replace them while it runs.
+        """Begins a backward pass; gives whether parameters got their arrays in the recorded iteration.
 
-        The sums are what it has allocated; what they replace was there before, and goes one after the other. Gradients
-        of other parameters stay as they are.
-
-        Returns whether parameters got their arrays in the recorded iteration.
+        Where it adds to gradients, sums that it allocates replace them one after the other. Gradients of other
+        parameters stay as they are.
         """
         self._new_bytes = self._parameters.new_bytes(self._meter.has_counted) if self._meter.running else 0
         self._in_backward = self._in_backward or frozenset()
@@ -108,13 +100,13 @@ class Room:
         return self._new_bytes > 0
 
     def sum_bytes(self, function: Any) -> int:
-        """What a step's sums with gradients that stood take beside those, where the recording had no such sums."""
+        """Bytes of a step's sums with gradients that stood, where the recording had no such sums."""
         given = [node.get_variable_or_none() for node in function.inputs] if self._to_add else []
         numbers = {self._parameters.number_of(each) for each in given if hasattr(each, 'update_rule')}
         return sum(self._to_add.pop(each, 0) for each in numbers if each is not None)
 
     def disown(self, storage_of: Callable[[int], Storage | None]) -> None:
-        """What the program holds of the batch, and did not hold when it was recorded, is its own."""
+        """Books what the program holds of the batch, and did not when it was recorded, as the program's own."""
         graph = self._following.graph
         for each in graph.trace.maps if graph is not None and not self._memory.backend.counts_all else ():
             storage = storage_of(each.id) if each.producer is None and not each.foreign else None
@@ -132,17 +124,17 @@ class Room:
         self._replaced_bytes += nbytes
 
     def look_again(self) -> None:
-        """The same within an iteration. Gradients that backward adds to are Chainer's meanwhile, and not gone."""
+        """As `look`, within an iteration. Gradients that backward adds to are Chainer's meanwhile, and not gone."""
         gradient_bytes = self.beside.gradient_bytes
         self.look()
         self.beside = replace(self.beside, gradient_bytes=max(gradient_bytes, self.beside.gradient_bytes))
 
     def assume(self, steady_bytes: int) -> None:
-        """Parameters and the optimizer's state take so much, where none was seen yet."""
+        """Counts so much for parameters and the optimizer's state, where none was seen yet."""
         self.beside = replace(self.beside, steady_bytes=self.beside.steady_bytes or steady_bytes)
 
     def begin(self, function: Any, inputs: Sequence[Any], budget_bytes: int) -> None:
-        """The iteration begins with this call: it is seen what stands beside its maps, and a plan is looked for.
+        """Begins the iteration with this call: finds out what stands beside its maps, and a plan.
 
         Raises:
             InfeasibleBudgetError, PlanMismatchError, SpillError: see `Following.begin`.
@@ -164,7 +156,7 @@ class Room:
             budget_bytes, self.unaccounted_bytes)
 
     def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: Forms, first_bytes: int) -> int:
-        """What the device counts and nobody here knows, but for the batch; in steps, as each has plans of its own."""
+        """What only the device counts, but for the batch; in steps, since each figure needs plans of its own."""
         counted_bytes = self._memory.backend.counted_bytes()
         if not counted_bytes:
             return 0
@@ -174,11 +166,11 @@ class Room:
         return -(-max(0, counted_bytes - known_bytes - batch_bytes) // step_bytes) * step_bytes
 
     def _model(self) -> int | None:
-        """The number of the parameter that tells which model runs; None if the first call has none, or a new one."""
+        """The number of the parameter that stands for the model; None if the first call has none, or a new one."""
         return None if self._first is None else self._parameters.number_of(self._first())
 
     def tell(self, graph: Graph) -> None:
-        """The graph of the iteration learns what stood beside its maps, as far as backward has begun."""
+        """Notes in the iteration's graph what stood beside its maps, as far as backward has begun."""
         graph.left_bytes = self.left_bytes
         if self._in_backward is not None:
             own = frozenset(self._own)
@@ -186,7 +178,7 @@ class Room:
             graph.used.note(self._model(), Used(own, beside, self._at_first - own - beside))
 
     def scratch_bytes(self, recorded: bool) -> int:
-        """What was allocated since recording began and is no feature map; else the new gradients of parameters."""
+        """What was allocated since recording began and is no map; without recording new gradients of parameters."""
         if recorded:
             return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.beside.counted_bytes)
         return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes - self.beside.others_bytes)
@@ -200,7 +192,7 @@ class Room:
             scratch_bytes: what lives when it begins, beside maps and what was there before the iteration.
             is_known: the graph that is followed has it.
             function: what runs.
-            way: of which call, and whether it is forward or backward.
+            way: of which call, and whether it is forward or backward, for the error.
             most_bytes: what it allocates if it is that of another known graph; as far as there is room, and no more.
 
         Raises:
@@ -248,7 +240,7 @@ class Room:
         return max(0, step.other_bytes - others_bytes - self.beside.gradient_bytes)
 
     def stand_for(self, step: Step, others_bytes: int) -> None:
-        """A step of the graph begins, with so much of earlier graphs' maps."""
+        """Counts what lives when a step of the graph begins, with so much of earlier graphs' maps."""
         self._stand(self.scratch_of(step, others_bytes))
 
 
@@ -259,12 +251,12 @@ def _standing(parameters: Parameters, model: int | None, left_bytes: int, unacco
 
 
 def earlier_bytes(needed: Iterable[Storage], token: object) -> int:
-    """Maps of earlier iterations' graphs, as in double backprop: no plan knows them, and a step needs them."""
+    """Bytes of earlier iterations' maps, as in double backprop: no plan counts them, and a step needs them."""
     return sum(each.counted_bytes for each in needed if each.token is not token and not each.mapped)
 
 
 def is_foreign(storage: Storage) -> bool:
-    """Whether somebody else than Chainer has it in near memory."""
+    """Whether the program holds it in near memory."""
     return storage.state is State.RESIDENT and storage.root() is not None and storage.is_held_elsewhere()
 
 

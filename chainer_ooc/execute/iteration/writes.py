@@ -1,13 +1,13 @@
-"""Writes that nobody announces: of the program's functions to what they are given, of its hooks to what they are shown.
+"""Finds writes of the program's functions to what they are given, and of its hooks to what they are shown.
 
-What was written to is neither what its far copy is, nor what a recipe gives. So whatever has one of these is compared
-with its checksum from before: what a function is given when it has run, what hooks are shown when the next step begins.
+What was written to is neither what its far copy is, nor what a recipe gives. So what has one of these is compared with
+its checksum from before: what a function is given when it has run, what hooks are shown when the next step begins.
 
 Within a backward pass only functions and hooks of the program's run. What a step has left is what the next one is given
-there: its checksum is not computed again. Who writes in between all the same, such as another thread, is noticed then.
+there: its checksum is not computed again. A write in between, such as another thread's, is noticed then.
 
-A function of the program's that says ``ooc_recompute = True`` is taken to write to nothing. All that it is given is
-compared while an iteration is recorded, and when it is the first of its type.
+A function of the program's with ``ooc_recompute = True`` is taken to write to nothing. All that it is given is compared
+while an iteration is recorded, and when it is the first of its type.
 """
 
 from __future__ import annotations
@@ -28,33 +28,27 @@ _Before = tuple[Storage, int | None, Any]
 
 
 class Writes:
-    """Looks for writes around the computations of one iteration."""
+    """Finds writes around the computations of one iteration."""
 
     def __init__(self) -> None:
         self._given: Sequence[_Before] = ()
         self._shown: Sequence[_Before] = ()  # for the step that comes
         self._seen: Sequence[_Before] = ()  # for the last one: hooks may run after it
         self._read: Sequence[Storage] = ()  # by hooks, for the step that comes
-        self._watched: Sequence[int | None] = ()  # checksums: given to who says that it writes to nothing
+        self._watched: Sequence[int | None] = ()  # checksums of what a function with ooc_recompute is given
         self._left: weakref.WeakKeyDictionary[Storage, int | None] | None = None  # by steps of this backward pass
 
     def begin_backward(self) -> None:
-        """Until its end no code of the program's runs but functions and hooks."""
+        """Begins a backward pass: until its end no code of the program's runs but functions and hooks."""
         self._left = weakref.WeakKeyDictionary()
 
     def end_backward(self) -> None:
-        """A backward pass has ended, or failed."""
+        """Ends a backward pass, also one that failed."""
         self.show((), False)
         self._left = None
 
     def expect(self, function: Any, is_foreign: bool, storages: Iterable[Storage]) -> None:
-        """A function is about to run, on these storages.
-
-        Args:
-            function: the function.
-            is_foreign: it is the program's own, which may write to whatever it is given.
-            storages: what it is given.
-        """
+        """Exposes what recipes read and a foreign function is given; takes checksums of what else may be written to."""
         self._given = given = []
         if not is_foreign and not may_change_maps(function):
             return
@@ -66,18 +60,18 @@ class Writes:
                 given.append((storage, storage.checksum() if known is None else known, None))
 
     def look_at_given(self) -> None:
-        """The function has run."""
+        """Compares them when the function has run."""
         if self._given:
             _look(self._given, self._left)
 
     def watch(self, function: Any, inputs: Sequence[Any], always: bool) -> None:
-        """A function is about to run that may say it writes to nothing: the first of its type is watched, or always."""
+        """Takes checksums of the inputs of a function with ``ooc_recompute``: the first of its type, or always."""
         types = declared_types(function)
         needs_look = types and (always or not all(kind in believed for kind in types))
         self._watched = list(map(_checksum, inputs)) if needs_look else ()
 
     def has_written(self, function: Any, inputs: Sequence[Any]) -> bool:
-        """Whether it has written to one of its inputs all the same: it is not believed any more then."""
+        """Whether it has written to one of its inputs: its type runs again no more then."""
         if not self._watched:
             return False
         changed = [each for each, before in zip(inputs, self._watched, strict=True) if _checksum(each) != before]
@@ -92,7 +86,7 @@ class Writes:
         return bool(changed)
 
     def show(self, found: Sequence[Any], may_write: bool) -> None:
-        """Hooks see arrays from now on, and may write to them, also when a step has dropped what they lie on."""
+        """Takes checksums of arrays that hooks may write to, also when a step has dropped what they lie on."""
         self.look_at_shown()
         if self._left and (may_write or self._seen):
             self._left.clear()
@@ -103,12 +97,12 @@ class Writes:
                        if may_write and storage.is_relied_on()]
 
     def read_by_hooks(self) -> Sequence[Storage]:
-        """What hooks see of the step that comes: its backward reads that, too."""
+        """Returns what hooks see of the step that comes, once: that step reads it."""
         read, self._read = self._read, ()
         return read
 
     def look_at_shown(self) -> None:
-        """A step comes. Its hooks have had what they were shown, and those of the last one are done."""
+        """Compares what hooks were shown: a step begins, and hooks of the last one are done."""
         if self._shown or self._seen:
             _look((*self._seen, *self._shown))
             self._seen, self._shown = self._shown, ()
@@ -124,7 +118,7 @@ def _look(before: Sequence[_Before], left: MutableMapping[Storage, int | None] |
 
 
 def _open(storage: Storage) -> None:
-    """It was written to."""
+    """Exposes a storage that was written to."""
     storage.spoil_readers()
     storage.expose()
     storage.memory.open(storage)

@@ -1,10 +1,10 @@
-"""What near memory may hold, and who makes room in it (P3).
+"""What near memory may hold, and how room is made in it (P3).
 
     budget | beside the maps | maps | what a computation allocates |  spare maps, and what the device keeps for later
 
-What spare maps and the device's own stock have is what the rest leaves, so they yield first, those that have been spare
-for the longest before others. Then swap-outs that have ended free what they held; then they are waited for, the oldest
-first; then the map is evicted whose next use is farthest.
+Spare maps and what the device keeps have what the rest leaves, so they yield first, those that have been spare for the
+longest before others. Then swap-outs that have ended free what they held; then they are waited for, the oldest first;
+then the map is evicted whose next use is farthest.
 
 Source: zict's and distributed's two-tier mappings (evict until below target; the value is always in a tier).
 """
@@ -30,7 +30,7 @@ class Budget(Account, abc.ABC):
     Attributes:
         backend: the device.
         tally: of the iteration in hand.
-        budget_bytes: what near memory may hold; nothing is moved for its sake if it is None.
+        budget_bytes: what near memory may hold; None if that is not limited.
         candidates: what may be evicted.
     """
 
@@ -42,14 +42,14 @@ class Budget(Account, abc.ABC):
         self.begin(Tally(backend), None)
 
     def begin(self, tally: Tally, budget_bytes: int | None) -> None:
-        """Another iteration begins: what was used last, and will be used next, is not known any more."""
+        """Begins another iteration: forgets which maps were used last, and will be used next."""
         self.tally, self.budget_bytes = tally, budget_bytes
         self.candidates.clear()
         self._spare = deque(ref for ref in self._spare if (spare := ref()) is not None and spare.state is State.SPARE)
 
     @abc.abstractmethod
     def reap(self, wait: bool = False) -> None:
-        """Lets go of what has been copied out; with `wait`, waits for the oldest swap-out first."""
+        """Frees what has been copied out; with `wait`, waits for the oldest swap-out first."""
 
     @abc.abstractmethod
     def free_something(self) -> bool:
@@ -60,9 +60,9 @@ class Budget(Account, abc.ABC):
         return self.budget_bytes is None or self.near_bytes() + nbytes <= self.budget_bytes
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether so many more bytes keep within the budget, and the device gives them too. Spare maps yield to them.
+        """Whether so many more bytes keep within the budget, and the device has them too. Spare maps yield to them.
 
-        A device may refuse what the budget allows: free memory lies scattered, or others have taken it.
+        A device may lack what the budget allows: free memory is fragmented, or others have taken it.
         """
         if self.budget_bytes is None:
             return True
@@ -71,20 +71,19 @@ class Budget(Account, abc.ABC):
         while self._spare and self._bytes['spare'] > (
                 self.budget_bytes - self._bytes['maps'] - self.beside_bytes - nbytes):
             self._oldest_spare_yields()
-            if not self.fits(nbytes):  # somebody else holds it, and it counts
+            if not self.fits(nbytes):  # the program holds it, and it counts
                 return False
-        return self.backend.has_room(nbytes) or (self.spare_at_most(0) > 0 and self._has_room_now(nbytes))
-
-    def _has_room_now(self, nbytes: int) -> bool:
+        if self.backend.has_room(nbytes):
+            return True
+        if self.spare_at_most(0) <= 0:
+            return False
         self.backend.trim()
         return self.backend.has_room(nbytes)
 
     def make_room(self, nbytes: int, thorough: bool = False) -> bool:
         """Waits for swap-outs, then evicts what is used last, until there is room; False if the budget has none.
 
-        Args:
-            nbytes: that are to be allocated.
-            thorough: tries once more everything that could not go before.
+        With `thorough`, tries once more everything that could not be evicted before.
         """
         if not (has_room := self.has_room(nbytes)):
             with self.tally.stalled():
@@ -99,7 +98,7 @@ class Budget(Account, abc.ABC):
         return has_room or self.fits(nbytes)
 
     def on_out_of_memory(self, nbytes: int) -> bool:
-        """What a device calls when an allocation does not fit, see `Backend.limit`."""
+        """Makes room when an allocation does not fit the device, see `Backend.limit`."""
         with LOCK, self.tally.stalled():
             if self.spare_at_most(self.bytes_of('spare') - nbytes) >= nbytes:
                 return True
@@ -111,25 +110,25 @@ class Budget(Account, abc.ABC):
             return self.near_bytes() < before_bytes
 
     def note_peak(self, more_bytes: int = 0) -> None:
-        """Near memory holds so much more than what is in the account."""
+        """Notes that near memory holds so much more than what is in the account."""
         self.tally.peak_bytes = max(self.tally.peak_bytes, self.near_bytes() + more_bytes)
 
     def note_missing(self, nbytes: int) -> None:
-        """The account had room, and the device lacked so much: the next plan has to leave more alone."""
+        """Notes that the device lacked so much where the account had room: plans have to leave more alone."""
         self.tally.missing_bytes = max(self.tally.missing_bytes, nbytes)
 
     # --- spare maps ------------------------------------------------------------------------------------------------
 
     def keep_spare(self, storage: Storage) -> None:
-        """A storage has no known use any more: it stays as long as nothing else needs the room."""
+        """Keeps a storage without a known use as long as nothing else needs the room."""
         self._spare.append(weakref.ref(storage))  # first, or after an interrupt it would never yield
         storage.spare()
         self.book(storage, 'spare')
 
     def spare_at_most(self, nbytes: int) -> int:
-        """Has spare maps yield, those that have been spare for the longest first; gives what has become free.
+        """Has spare maps yield, those that have been spare for the longest first; gives the bytes that became free.
 
-        What somebody else holds is not free then: it counts.
+        What the program holds is not free then: it counts.
         """
         before_bytes = self.near_bytes() + self._bytes['spare']
         while self._spare and self._bytes['spare'] > max(0, nbytes):
@@ -144,10 +143,9 @@ class Budget(Account, abc.ABC):
             storage.yield_room(is_sealed=not is_held and not self.backend.counts_all)
 
     def leave_room(self, peak_bytes: int) -> None:
-        """The program may allocate without asking, as an optimizer or an evaluation does: spare maps leave room for it.
+        """Has spare maps leave room for what the program allocates by itself, as an optimizer or an evaluation does.
 
-        Args:
-            peak_bytes: what all of near memory has held when it held most, of which no account knows more.
+        How much that is, is not known: `peak_bytes`, the most that near memory has held, has to be enough.
         """
         if self._bytes['spare']:
             more_bytes = max(0, peak_bytes - self.near_bytes())
@@ -155,10 +153,7 @@ class Budget(Account, abc.ABC):
                 self.spare_at_most(0)
 
     def limit_kept(self, nbytes: int) -> None:
-        """What the device keeps for later, with what is near and so many bytes more, is within the budget.
-
-        So are spare maps, which have what that leaves.
-        """
+        """Limits what the device keeps for later, and spare maps, to what near memory and so many bytes more leave."""
         if self.budget_bytes is None:
             return
         while True:
@@ -166,4 +161,4 @@ class Budget(Account, abc.ABC):
             self.backend.keep_at_most(left_bytes)
             if not self._spare or self._bytes['spare'] <= max(0, left_bytes - self.backend.kept_bytes()):
                 return
-            self._oldest_spare_yields()  # what somebody else holds of it leaves less
+            self._oldest_spare_yields()  # what the program holds of it leaves less

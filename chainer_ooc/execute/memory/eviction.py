@@ -1,10 +1,10 @@
-"""Which resident storage goes first when near memory is short: the one whose next use is farthest (P3).
+"""Which resident storage is evicted first when near memory is short: the one whose next use is farthest (P3).
 
-A heap, into which those that were used go when memory is short: each is ranked by its next use as it is known then. So
-while there is room a use costs next to nothing. A new entry makes the older ones of its storage stale; they are dropped
-when they come up. What could not go when it was its turn is put aside: it is tried again after its next use, a few at a
-time when memory is short again, and all before anything is refused. So each use and each shortage costs the same,
-however many storages there are.
+A heap, into which those that were used are put when memory is short, by their next use as it is known then. So while
+there is room a use costs next to nothing. A new entry makes the older ones of its storage stale; they are removed when
+they are at the top. What could not be evicted is put aside: it is tried again after its next use, a few at a time when
+memory is short again, and all before anything is refused. So each use and each shortage costs the same, however many
+storages there are.
 
 Source: PoocH 4.3 and SuperNeurons 3.3.2 have the order; the lazy heap is the usual one for keys that change.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 
-#: As many of those that could not go are tried again at each shortage.
+#: So many of those that were put aside are tried again at each shortage.
 AGAIN = 4
 
 #: Minus the next use, the order of use, and the storage.
@@ -38,7 +38,7 @@ class Candidates:
         self._serial = itertools.count()
 
     def add(self, storage: Storage) -> None:
-        """Takes note of a use of a storage: its next use is another one now."""
+        """Adds a storage that was used: its next use is another one now."""
         ref = weakref.ref(storage)
         self._used.pop(ref, None)
         self._used[ref] = None
@@ -49,12 +49,12 @@ class Candidates:
             known.clear()
 
     def take_again(self, everything: bool) -> None:
-        """Has some of those that were put aside come up once more, or all."""
+        """Tries some of those that were put aside once more, or all."""
         for _ in range(len(self._aside) if everything else min(AGAIN, len(self._aside))):
             heapq.heappush(self._heap, self._aside.popleft())
 
     def pop(self, next_use: Callable[[Storage], float]) -> Storage | None:
-        """Takes out the one that is used last, as `next_use` says; None if there is none."""
+        """Takes out the one whose next use is farthest; None if there is none."""
         self._rank(next_use)
         while self._heap:
             entry = heapq.heappop(self._heap)

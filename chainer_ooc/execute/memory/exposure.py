@@ -1,7 +1,7 @@
 """What the program reads, it may write to: what is made from it is made before.
 
     map --recipe--> map that backward waits for          made now, from the bytes as they are
-     '--recipe--> map that nobody waits for any more     its recipe goes on with a checksum of what it reads
+     '--recipe--> map that backward waits for no more    its recipe goes on with a checksum of what it reads
 
 The same is done when a session ends, whose storages others read.
 """
@@ -18,7 +18,7 @@ from chainer_ooc.execute.storage.storage import Storage
 
 
 def expose(storage: Storage, block: ByteArray) -> None:
-    """The program may write to the block from now on: what is waited for is made from it before.
+    """Has the program write to the block from now on: makes before what is waited for and made from it.
 
     Raises:
         SpillError, MemoryError: as `fetch`; nothing has changed.

@@ -1,17 +1,17 @@
-"""Recipes that are written late: for maps that have made room after their last known use, and are read all the same.
+"""Recipes that are written late: for maps that have yielded after their last known use, and are read all the same.
 
-Their functions ran without anything being written down, since nobody expected this and nobody should pay for it. But
-the graph still knows what was made from what:
+Nothing was written down when their functions ran, since that takes time and such reads are rare. But the graph has what
+was made from what:
 
     batch, parameters --> Linear --> map (dead) --> ReLU --> map (sealed) --> backward reads it
 
-A copy of each function runs once more, from what is left of the inputs. Whether it gives what the first run gave, the
-bytes tell: they are compared with a checksum that was taken when the map made room, its *seal*. So a parameter that has
-changed since, or whatever the program has written to, gives an error and never another result.
+A copy of each function runs once more, from what is left of the inputs. The bytes are compared with a checksum that was
+taken when the map yielded, its *seal*. So a parameter that has changed since, or anything that the program has written
+to, gives an error and never another result.
 
 No storage keeps such a recipe: the next update would make it worthless, and a chain that fails leaves nothing behind.
 
-Left out: functions that draw random numbers, as nobody has their state, and a program's own, which may have effects.
+Left out: functions that draw random numbers, whose state is not known, and a program's own, which may have effects.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from chainer_ooc.execute.storage.storage import Storage
 
 
 class LateRecipe(Recipe):
-    """How a function is run again that nobody has copied before it ran. What it gives has to meet the seals."""
+    """How a function is run again that was not copied before it ran. What it gives has to match the seals."""
 
     def run(self, here: Here) -> tuple[tuple[Array, ...], Made, list[Change]]:
-        """See `Recipe.run`. Whatever goes wrong tells that the function is not what it was."""
+        """See `Recipe.run`. Any error means that the function is not what it was."""
         try:
             return super().run(here)
         except (MemoryError, LostMapError):
@@ -106,7 +106,7 @@ def _nbytes(node: Any) -> int:
 
 
 def _content(node: Any) -> Array | Away | None:
-    """What a node or its Variable has."""
+    """The array of a node or its Variable, or the stand-in."""
     content = NodeSlot(node).get()
     return VariableSlot(node).get() if content is None else content
 

@@ -3,10 +3,9 @@
     RESIDENT --swap_out--> LEAVING --reap--> AWAY --read or prefetched--> RESIDENT, on the mapping --drop--> AWAY
                               '--read or prefetched: exchanged as soon as it can
 
-The mapping is the far copy, so that it never has to be written back, whatever the program writes to it, and letting go
-of it loses nothing. It is none of the budget: the system decides what of it is in memory. That is why a map that is
-wanted while it is still leaving, or has yet to leave, does not stay, as elsewhere: its plan has counted no memory for
-it.
+The mapping is the far copy, so it never has to be written back, whatever the program writes to it, and to free it loses
+nothing. It is none of the budget: the system decides what of it is in memory. That is why a map that is wanted while it
+is still leaving, or has yet to leave, does not stay, as elsewhere: its plan has counted no memory for it.
 
 Source: OOC-Paleo 4.3 (UM-Chainer), see the policy `unified`.
 """
@@ -55,7 +54,7 @@ class Mapped:
             storage.free()
 
     def left(self, memory: Transit, storage: Storage) -> None:
-        """Exchanges the block of one that was wanted meanwhile. What nobody can ask for has no copy.
+        """Exchanges the block of one that was wanted meanwhile. What can be read no more has no copy.
 
         What the program holds it keeps; that is then taken up again when it is read.
         """

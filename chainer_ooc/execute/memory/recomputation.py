@@ -3,8 +3,8 @@
     RESIDENT --discard--> LOST, with a recipe --make_again--> RESIDENT --drop--> LOST ...
     SPARE --yield--> LOST, with a seal --make_again, by recipes that are written now--> RESIDENT
 
-A chain runs in the order of the first runs. What it makes for itself alone dies when its last reader in the chain has
-run; what functions still wait for stays if the plan shares chains, so that a prefix of several runs once (P7).
+A chain runs in the order of the first runs. What only the chain reads dies when its last reader has run; what functions
+still wait for stays if the plan shares chains, so that a prefix of several runs once (P7).
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: froz
     here: dict[Any, Any] = {}
     made_here: set[Storage] = set()
     readers = Counter(each for recipe in chain for each in recipe.needs())
-    readers[wanted] += 1  # who asks for it
+    readers[wanted] += 1  # the caller
     for recipe in chain:
         needed = recipe.needs()
         for each in needed:
             if each not in here:
                 here[each] = each.memory.fetch(each, exposed=False)
         memory.pin(pinned.union(each for each in here if isinstance(each, Storage)))
-        if recipe.spoilt:  # what it reads was found to be held by somebody
+        if recipe.spoilt:  # what it reads was found to be held by the program
             raise _gone(wanted)
         made_here.update(_call(memory, wanted, recipe, here, readers))
         for each in needed:
@@ -71,13 +71,13 @@ def _run(memory: Transit, wanted: Storage, chain: Sequence[Recipe], pinned: froz
                 del here[each]
                 if each in made_here and not _stays(memory, each):
                     each.memory.drop(each, may_lose=False)
-    # What has interrupted a call may have had it made, too.
+    # A signal handler that has interrupted a call may have had it made, too.
     return here[wanted] if wanted in here else wanted.memory.fetch(wanted, exposed=False)
 
 
 def _call(memory: Transit, wanted: Storage, recipe: Recipe, here: dict[Any, Any], readers: Counter[Any]
           ) -> list[Storage]:
-    """Runs one call: what is read of its results is here from then on. Gives the storages that it brought back."""
+    """Runs one call and puts those of its results into `here` that are read. Gives the storages that came back."""
     memory.make_room(recipe.peak_bytes)
     memory.note_peak(recipe.peak_bytes)
     with memory.tally.recomputing():

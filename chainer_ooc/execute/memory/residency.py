@@ -38,16 +38,10 @@ class Residency(Transit):
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
 
     def register(self, array: Any, root: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
-        """Returns the storage under an array, made known as `map_id` of `token` if need be; None if it cannot be moved.
+        """Returns the storage under an array, new as `map_id` of iteration `token` if need be; None if it cannot move.
 
-        Of a block from outside of the graph only the array's part counts: a batch may be a slice of a whole data set.
-
-        Args:
-            array: any array.
-            root: its root.
-            token: the iteration.
-            map_id: what the storage is called there, if it is new.
-            from_outside: no function of that iteration made it.
+        Of a block from outside of the graph, which no function of the iteration made, only the array's part counts: a
+        batch may be a slice of a whole data set.
         """
         found = storage_at(root)
         if found is not None and not found.memory.closed:
@@ -67,7 +61,7 @@ class Residency(Transit):
     # --- moving ----------------------------------------------------------------------------------------------------
 
     def swap_out(self, storage: Storage) -> bool:
-        """Lets a resident storage go as soon as its copy is whole; False if it cannot go now.
+        """Starts to copy a resident storage out, which is freed when the copy is whole; False if it cannot leave now.
 
         If this fails: `reap` reports it, and the storage stays resident.
         """
@@ -79,11 +73,11 @@ class Residency(Transit):
         if storage.is_held_elsewhere():
             return False
         block = storage.bytes_here()
-        if block is None:  # the collector or another thread has let go of the last holder
+        if block is None:  # the collector or another thread has ended the last holder
             return False
         copy, transfer = self.backend.swap_out(block)
         self.tally.swapped_out_bytes += storage.nbytes
-        self.leaving.append(storage)  # first, or an interrupt leaves it to nobody
+        self.leaving.append(storage)  # first, or after an interrupt it would never be seen off
         storage.leave(block, copy, transfer, storage.recalled and not self.context.far.takes_memory)
         return True
 
@@ -91,22 +85,18 @@ class Residency(Transit):
         """Starts to bring a storage back, keeps one that is leaving; False if there is no room now."""
         storage.recall()
         found = self._notice(storage)
-        if found is not None and storage.state is State.RESIDENT:  # nobody else may hold it for long
+        if found is not None and storage.state is State.RESIDENT:  # what else holds it may not for long
             storage.refill(found)
         if found is not None or storage.state is not State.AWAY:
             return True
         return self.context.far.begin(self, storage)
 
     def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
-        """Makes a storage resident because somebody reads it now (P1).
+        """Makes a storage resident because it is read now, and gives the block (P1).
 
-        Args:
-            storage: what is read.
-            exposed: the program reads it, who may write to it: then the far copy is worthless, and Variables get their
-                arrays back. Else only what Chainer retains comes back.
-
-        Returns:
-            The block. It lives no longer than this reference and the slots that took arrays on it.
+        The block lives no longer than this reference and the slots that took arrays on it. If `exposed`, the program
+        reads it and may write to it: then the far copy is worthless, and Variables get their arrays back. Else only
+        what Chainer retains comes back.
 
         Raises:
             LostMapError: it was freed, and cannot be made again.
@@ -126,11 +116,7 @@ class Residency(Transit):
             return block
 
     def open(self, storage: Storage) -> None:
-        """Makes a storage resident for a function that may write to it.
-
-        Raises:
-            As `fetch`.
-        """
+        """Makes a storage resident for a function that may write to it; raises as `fetch`."""
         with LOCK:
             block = self.fetch(storage, exposed=False)
             if storage.is_in_slots():  # else a copy of a Variable is all that is left, whose read is noticed
@@ -141,7 +127,7 @@ class Residency(Transit):
         """Frees a storage after its last backward use.
 
         Its far copy stays while the graph lives, so that it can still be read, and so does its recipe. One with neither
-        is lost as soon as its room is needed, where that is allowed and no Variable of the program's shows it.
+        becomes spare, if `may_lose` and no Variable of the program's shows it.
         """
         if storage.state is State.ARRIVING:
             self.turn_back(storage)
@@ -154,7 +140,7 @@ class Residency(Transit):
             self.keep_spare(storage)
 
     def close(self) -> None:
-        """Brings back what somebody may still read, then gives the backend back.
+        """Brings back what may still be read, then closes the backend.
 
         If this fails: an error of a transfer passes through, and the backend stays open with what it has.
         """
@@ -174,7 +160,7 @@ class Residency(Transit):
         super().close()
 
     def is_idle(self) -> bool:
-        """Whether nobody can ask for anything that is not in near memory."""
+        """Whether all that can still be read is in near memory."""
         return all(storage.state in (State.RESIDENT, State.SPARE) or not storage.is_wanted()
                    for storage in list(self._all))
 
@@ -183,11 +169,11 @@ class Residency(Transit):
         return any(not storage.from_outside and storage.is_cut_off() for storage in list(self._all))
 
     def is_relied_on(self) -> bool:
-        """Whether a far copy or a recipe would be wrong if somebody wrote to any block unseen."""
+        """Whether a far copy or a recipe would be wrong after a write that was not noticed."""
         return any(storage.is_relied_on() for storage in list(self._all))
 
     def leave_to_parent(self) -> None:
-        """In a forked child: nothing is moved here any more, and what was away is the parent's."""
+        """In a forked child: moves nothing any more; what was away is the parent's."""
         self.closed = True
         self.enter(Context(Tally(self.backend)))
         super().close()
@@ -195,12 +181,11 @@ class Residency(Transit):
     # --- room ------------------------------------------------------------------------------------------------------
 
     def can_come(self, storage: Storage, beside_bytes: int) -> bool:
-        """Whether a storage may come now and leave room for so many bytes more."""
+        """Whether there is room for a storage to come now, and for so many bytes more."""
         return (storage.state is not State.AWAY or not self.context.far.takes_memory
                 or self.has_room(storage.nbytes + beside_bytes))
 
     def free_something(self) -> bool:
-        """Waits for the oldest swap-out, or else evicts; False if there is nothing left to try."""
         if self.leaving:
             self.reap(wait=True)
             return True
@@ -220,14 +205,14 @@ class Residency(Transit):
 
     def _expose(self, storage: Storage, block: ByteArray) -> None:
         pinned = self.pinned
-        self.pin([*pinned, storage])  # it makes no room for what is made from it
+        self.pin([*pinned, storage])  # it is not evicted for what is made from it
         try:
             exposure.expose(storage, block)
         finally:
             self.pin(pinned)
 
     def _notice(self, storage: Storage) -> ByteArray | None:
-        """As `Storage.notice`; what is spare is not any more."""
+        """As `Storage.notice`; what was spare is resident then."""
         if storage.state is State.SPARE:
             storage.use_again()
             self.book(storage, 'maps')

@@ -1,11 +1,11 @@
-"""What is on its way between near and far memory, and what an iteration says about it.
+"""What is on its way between near and far memory, and what an iteration wants of it.
 
     leave --> leaving --reap--> freed, or stays              swap-outs, the oldest first
     begin_arrival --> arriving --arrive--> resident          swap-ins, the oldest first
 
-A swap-out that is done frees nothing by itself: `reap` looks at finished ones at the edges of calls, so that the memory
-that a call sees does not change while it runs. An iteration says once what it wants (`Context`). How bytes that are not
-there come back is a `Source`: copied in, mapped (`mapped`) or made again (`recomputation`).
+A swap-out that is done frees nothing by itself: `reap` looks at finished ones between calls, so that near memory does
+not change while a call runs. What an iteration wants is one value (`Context`). How bytes come back from far memory is a
+`Source`: copied in, or mapped (`mapped`); what is lost is made again (`recomputation`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Source(Protocol):
     """A way in which bytes come back from far memory.
 
     Attributes:
-        takes_memory: what comes back has near memory, which plans count: what is wanted again before it has left stays.
+        takes_memory: what comes back takes near memory, which plans count: what is wanted before it has left stays.
     """
 
     @property
@@ -48,10 +48,10 @@ class Source(Protocol):
         """Makes it resident now, and gives its block."""
 
     def want(self, memory: Transit, storage: Storage) -> None:
-        """Somebody reads it while it is leaving."""
+        """Called when it is read while it is leaving."""
 
     def left(self, memory: Transit, storage: Storage) -> None:
-        """Its swap-out has ended well, and it is resident again; lets go of it if nobody wants it."""
+        """Frees it, whose swap-out has ended and which is resident again, unless it is wanted."""
 
 
 class CopyIn:
@@ -88,13 +88,13 @@ COPY_IN = CopyIn()
 
 @dataclass(frozen=True)
 class Context:
-    """What an iteration says to the memory that it runs in.
+    """What an iteration wants of the memory that it runs in.
 
     Attributes:
         tally: counts what it costs.
-        budget_bytes: what near memory may hold; nothing is moved for its sake if it is None.
+        budget_bytes: what near memory may hold; None if that is not limited.
         min_bytes: smaller blocks are never evicted.
-        next_use: position of a storage's next use, for eviction; the farthest goes first.
+        next_use: position of a storage's next use; the farthest is evicted first.
         far: how what is in far memory comes back.
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
@@ -120,7 +120,7 @@ class Transit(Budget):
         context: of the iteration in hand.
         pinned: storages that the current call needs.
         leaving: what is being copied out, the oldest first.
-        unproven: what a device was asked about maps that were made again in the backward pass in hand, else None.
+        unproven: changes that a device has yet to check for maps made again in the backward pass in hand, else None.
     """
 
     _open: ClassVar[weakref.WeakSet[Transit]] = weakref.WeakSet()
@@ -135,7 +135,7 @@ class Transit(Budget):
         self._open.add(self)
 
     def enter(self, context: Context) -> None:
-        """Begins an iteration, or goes on with it in another way."""
+        """Begins an iteration, or goes on with it in another context."""
         if context.listener != self.context.listener:
             self.meter(context.listener)
         self.context = context
@@ -144,7 +144,7 @@ class Transit(Budget):
             self.touch(storage)
 
     def pin(self, storages: Iterable[Storage] = ()) -> None:
-        """Says what the current computation needs, and is not evicted."""
+        """Sets what the current computation needs, which is not evicted."""
         self.pinned = frozenset(storages)
 
     def is_pinned(self, storage: Storage) -> bool:
@@ -152,12 +152,12 @@ class Transit(Budget):
         return storage in self.pinned or any(storage in each.pinned for each in list(self._open))
 
     def touch(self, storage: Storage) -> None:
-        """A storage was used, or has come: its next use is another one now."""
+        """Notes that a storage was used, or has come: its next use is another one now."""
         if storage.nbytes >= self.context.min_bytes:
             self.candidates.add(storage)
 
     def heed(self, storage: Storage, changes: Iterable[Change]) -> None:
-        """Sees whether what a storage was made from again has changed; a device is asked at the end of a backward pass.
+        """Checks whether what a storage was made from again has changed; on a device at the end of a backward pass.
 
         Raises:
             LostMapError: it has.
@@ -169,10 +169,10 @@ class Transit(Budget):
                 self.unproven.append((storage, change))
 
     def prove(self) -> None:
-        """A backward pass has ended: asks the device whether all that it has made again was right.
+        """At the end of a backward pass, waits for the device to check what was made again in it.
 
         Raises:
-            LostMapError: it was not.
+            LostMapError: something had changed.
         """
         unproven, self.unproven = self.unproven or [], None
         for storage, change in unproven:
@@ -185,7 +185,7 @@ class Transit(Budget):
     # --- out -------------------------------------------------------------------------------------------------------
 
     def reap(self, wait: bool = False) -> None:
-        """Lets go of what has been copied out; with `wait`, waits for the oldest swap-out first.
+        """See `Budget.reap`.
 
         Raises:
             SpillError: a swap-out failed; that storage is resident.
@@ -202,7 +202,7 @@ class Transit(Budget):
             self.leaving.popleft()
 
     def see_off(self, storage: Storage) -> None:
-        """Waits for a swap-out, and lets go of what nobody wants.
+        """Waits for a swap-out, and frees what is not wanted.
 
         Raises:
             SpillError: it failed; the storage is resident and has no copy.
@@ -220,7 +220,7 @@ class Transit(Budget):
         self.context.far.left(self, storage)
 
     def abandon_dead(self) -> None:
-        """Ends the copies of maps that nobody can ask for any more, such as those of a graph that is gone."""
+        """Ends the copies of maps that can be read no more, such as those of a graph that is gone."""
         for storage in self.leaving:
             if storage.copy is not None and not storage.is_wanted():
                 storage.drop_copy()  # and stays, then
@@ -238,9 +238,9 @@ class Transit(Budget):
             self.reap(wait=True)
 
     def calm(self) -> None:
-        """Waits for all swap-outs; what could not leave stays, and nobody has to hear of it any more.
+        """Waits for all swap-outs when the iteration is over; what could not leave stays, and is no error.
 
-        The iteration is over: after an exception nobody asks what is unproven either.
+        After an exception what is unproven is not checked either.
         """
         self.unproven = None
         while self.leaving:
@@ -258,7 +258,7 @@ class Transit(Budget):
         storage.refill(block)
 
     def turn_back(self, storage: Storage) -> None:
-        """Ends a swap-in that nobody waits for: the far copy is still whole."""
+        """Ends a swap-in that is not needed: the far copy is still whole."""
         storage.notice()
         with contextlib.suppress(OSError):
             if storage.state is State.ARRIVING:
@@ -323,8 +323,8 @@ class Transit(Budget):
             copy-out             [ map of l ]                                                . waits for the swap-in
             copy-in                                              [ map of l ]
 
-        What a call lets go of is gone before the next call begins. A swap-in that begins with a step is waited for when
-        that step has ended, whichever later step reads the map.
+        What leaves after a call is away before the next call begins. A swap-in that begins with a step is waited for
+        when that step has ended, whichever later step reads the map.
 
         Source: OOC-Paleo 2.1 and 3.4 (vDNN). What differs: there a layer's swap-out runs beside the layer itself, which
         only reads the map; here no copy begins before the map's last use in forward has ended.
@@ -333,7 +333,7 @@ class Transit(Budget):
         self.arrive_all()
 
     def _forget_targets(self) -> None:
-        """Lets go of the blocks that copies have written to. They live until then, though their storages may not.
+        """Forgets the blocks that copies have written to. They live until then, though their storages may not.
 
         Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
         """
@@ -347,6 +347,6 @@ class Transit(Budget):
 
 
 def _refuse_if(changed: Any, error: Callable[[], LostMapError]) -> None:
-    """Waits for the device, where that has to say whether it has changed."""
+    """Raises the error if it has changed; where a device checks that, waits for it."""
     if changed:
         raise error()

@@ -1,4 +1,4 @@
-"""What parameters will take that do not yet: the floor that a refusal names counts it, so that it holds later too.
+"""What parameters will take later: the floor that a refusal names counts it, so that it is enough then too.
 
     recorded iterations              | what comes                              | foreseen by
     before the first update          | the optimizer's state                   | an update rule without state
@@ -8,7 +8,7 @@
     calls of another model, without  | that model's training: its parameters,  | an update rule of a parameter that was
     backprop                         | their gradients, its optimizer's state  | only seen in such calls
 
-Whether a budget is refused depends on none of this, but on what stands in memory at the time.
+Whether a budget is refused depends only on what stands in memory at the time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Models:
     """What the last iterations of a graph did with parameters, of each model that it has run.
 
     Attributes:
-        adds_up: the graph's recording has what sums of gradients with those that stood take, as far as is known.
+        adds_up: the graph's recording counts sums of gradients with those that stood, as far as is known.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Models:
         self._used: dict[int | None, Used] = {}
 
     def of(self, model: int | None) -> Used | None:
-        """Of a model, by the number of its first parameter, or else of the one that ran last, if there is one."""
+        """That of a model, by the number of its first parameter, or else of the one that ran last, if any did."""
         return self._used.get(model, next(reversed(self._used.values()), None))
 
     def lacks(self, model: int | None) -> bool:
@@ -62,7 +62,7 @@ class Models:
         return model is None or (model not in self._used and 0 < len(self._used) < MODELS)
 
     def note(self, model: int | None, used: Used) -> None:
-        """An iteration of a model is over."""
+        """Adds what an iteration of a model did."""
         self._used.pop(model, None)
         self._used[model] = used
         if len(self._used) > MODELS:
@@ -77,7 +77,7 @@ class Expected:
         self._updates: dict[int, int] = {}  # of each parameter, when a gradient was about to be made for it
 
     def see(self, inputs: Sequence[Any]) -> None:
-        """A function was given these without backprop."""
+        """Notes the parameters among what a function was given without backprop."""
         import chainer
 
         for each in inputs:
@@ -85,17 +85,16 @@ class Expected:
                 self._evaluated[id(each)] = weakref.ref(each)
 
     def begin_backward(self, parameters: Iterable[Any]) -> None:
-        """A backward pass makes gradients for those that have none, and adds to those that were there at first."""
+        """Notes the updates so far of parameters that a backward pass makes, or at first adds to, a gradient of."""
         for each in parameters:
             rule = _rule_of(each)
             if rule is not None and (each.grad is None or id(each) not in self._updates):
                 self._updates[id(each)] = rule.t
 
     def nbytes(self, parameters: Iterable[Any]) -> int:
-        """What is to come whichever graph runs: the state of optimizers, and models that were only evaluated.
+        """Bytes to come whichever graph runs: the state of optimizers, and models that were only evaluated.
 
-        Args:
-            parameters: those that are counted already, as far as they have something.
+        What `parameters` have already is counted elsewhere.
         """
         known = {id(each): each for each in parameters}
         self._updates = {key: count for key, count in self._updates.items() if key in known}
@@ -104,7 +103,7 @@ class Expected:
         return sum(map(_of_known, known.values())) + sum(map(_of_other, others))
 
     def is_unused(self, parameter: Any) -> bool:
-        """Whether no update has used its gradient: backward adds to it if it is not cleared."""
+        """Whether no update has used its gradient, so that backward adds to it if it is not cleared."""
         rule = _rule_of(parameter)
         return rule is not None and self._updates.get(id(parameter)) == rule.t
 
@@ -126,7 +125,7 @@ def _rule_of(parameter: Any) -> Any:
 
 
 def _state_bytes(parameter: Any) -> int:
-    """What a rule's state takes: asked for with a parameter of one element, as Chainer's own `serialize` does."""
+    """Bytes of a rule's state: it is made for a parameter of one element, as in Chainer's own `serialize`."""
     import chainer
 
     array, rule = array_of(parameter), copy.copy(parameter.update_rule)
@@ -135,7 +134,7 @@ def _state_bytes(parameter: Any) -> int:
     rule._state = {'copy': one} if in_float32 else {}
     try:
         rule.init_state(chainer.Variable(one, grad=one))
-    except Exception:  # a rule of the program's that wants more than a parameter; nobody must hear of it here
+    except Exception:  # a rule of the program's that needs more than a parameter; that is no error here
         return 0
     return int(sum(getattr(each, 'size', 0) * each.dtype.itemsize for each in rule.state.values()
                    if hasattr(each, 'dtype')) * array.size)

@@ -39,7 +39,7 @@ class Beside:
 
 
 class Parameters:
-    """The parameters that functions were given: what stands in near memory through an iteration."""
+    """The parameters that functions were given, by numbers."""
 
     def __init__(self) -> None:
         self._parameters: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -48,10 +48,7 @@ class Parameters:
         self._expected = Expected()
 
     def add(self, parameter: Any) -> int:
-        """Remembers a parameter; its array, and any view of it, is no feature map (P5).
-
-        Returns its number, which no other parameter ever gets.
-        """
+        """Adds a parameter, whose array is no feature map (P5), and gives its number, which no other ever gets."""
         ref, number = self._parameters.get(id(parameter), (None, 0))
         if ref is None or ref() is not parameter:
             number = next(self._numbers)
@@ -67,7 +64,7 @@ class Parameters:
         return number if ref is not None and ref() is parameter else None
 
     def own(self, root: Any) -> bool:
-        """Whether what owns a block owns a parameter's."""
+        """Whether a block, by its root, is a parameter's."""
         ref = self._roots.get(id(root))
         return ref is not None and ref() is root
 
@@ -101,14 +98,14 @@ class Parameters:
         return sum(each.nbytes for each in found if each is not None and is_counted(arrays.root_of(each)))
 
     def standing(self, used: Used | None, left_bytes: int, adds_up: bool = True) -> Standing:
-        """What lives through an iteration beside its feature maps, as far as it can be told when it begins.
+        """What lives through an iteration beside its feature maps, as far as it is known when it begins.
 
         Gradients of other parameters than its own stand in backward for certain if they did the last time.
 
         Args:
             used: what the graph did with parameters when it ran last, or None if that is not known.
-            left_bytes: what lives beside them.
-            adds_up: sums with gradients that stand were recorded.
+            left_bytes: what earlier iterations have left.
+            adds_up: see `Models`.
         """
         beside, certain_bytes, forward_bytes, backward_bytes, most_bytes = self.beside(), 0, 0, 0, 0
         for number, parameter in self._alive():
@@ -130,19 +127,18 @@ class Parameters:
                         forward_bytes, forward_bytes + backward_bytes)
 
     def gradients(self, own: Container[int]) -> dict[int, Any]:
-        """The gradients of those with these numbers, where there are any."""
+        """The gradients that parameters with these numbers have."""
         return {number: each.grad for number, each in self._alive() if number in own and each.grad is not None}
 
     def evaluate(self, inputs: Sequence[Any]) -> None:
-        """A function was given these without backprop: parameters among them may be trained later."""
+        """Notes what a function was given without backprop: parameters among it may be trained later."""
         self._expected.see(inputs)
 
     def begin_backward(self) -> None:
-        """A backward pass begins."""
         self._expected.begin_backward(each for _, each in self._alive())
 
     def _alive(self) -> list[tuple[int, Any]]:
-        """Their numbers, and themselves."""
+        """Those that are alive, with their numbers."""
         alive = {key: (number, each) for key, (ref, number) in self._parameters.items() if (each := ref()) is not None}
         self._parameters = {key: self._parameters[key] for key in alive}
         return list(alive.values())

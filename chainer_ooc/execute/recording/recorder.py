@@ -1,4 +1,4 @@
-"""What an iteration did, row by row, while it runs; `trace` freezes it.
+"""What an iteration did, row by row while it runs; `freeze_trace` makes a trace of it.
 
 A feature map gets its id when its storage is first seen, in the order of inputs, outputs, hidden arrays, so that equal
 graphs give equal ids. Two graphs are equal if their calls have the same names, ids, dtypes and shapes.
@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import Backend, Bandwidth
+from chainer_ooc.execute import log
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
 from chainer_ooc.version import __version__
 
@@ -45,7 +48,7 @@ class MapRow:
 
 
 def forms(given: Sequence[Any]) -> tuple[ArrayForm, ...]:
-    """Of some arrays or nodes."""
+    """The forms of arrays or nodes."""
     return tuple([_form(each.dtype, each.shape) for each in given if each is not None])
 
 
@@ -55,7 +58,7 @@ def _form(dtype: Any, shape: tuple[int, ...]) -> ArrayForm:
 
 
 def versions() -> dict[str, str]:
-    """Of all that has a say in what an iteration does."""
+    """The versions of all that decides what an iteration does."""
     import chainer
 
     return {'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version(),
@@ -88,7 +91,7 @@ class Recorder:
         return map_id
 
     def is_other_part(self, map_id: int, layout: Hashable) -> bool:
-        """Whether this part of a map's block was not asked for yet."""
+        """Whether this part of a map's block is a new one."""
         known = len(self._parts)
         self._parts.add((map_id, layout))
         return len(self._parts) > known
@@ -101,16 +104,10 @@ class Recorder:
 
     def call(self, label: str, ids: tuple[list[int], list[int], list[int]], given: Sequence[Any], span: Span,
              peak_bytes: int, repeatable: bool = False, other_bytes: int = 0) -> Call:
-        """Adds a forward call.
+        """Adds a forward call, see `Call`.
 
-        Args:
-            label: the function's.
-            ids: of its inputs, outputs and hidden arrays.
-            given: its inputs and outputs, arrays or nodes, for their shapes and dtypes.
-            span: the moments before and after it.
-            peak_bytes: what it allocated at its highest.
-            repeatable: it can run again.
-            other_bytes: what lived before it, see `Call`.
+        `ids` are those of inputs, outputs and hidden arrays; `given` are inputs and outputs, arrays or nodes, for their
+        shapes and dtypes.
         """
         inputs, outputs, hidden = map(tuple, ids)
         row = Call(len(self.calls), label, inputs, outputs, hidden, 0.0, peak_bytes, forms(given[:len(inputs)]),
@@ -123,7 +120,7 @@ class Recorder:
         return row
 
     def forget_others(self) -> None:
-        """What lived before the calls so far was more than what will: parameters got their arrays between them."""
+        """Forgets what lived before the calls so far: parameters, which got their arrays between them, were in it."""
         self.calls = [replace(each, other_bytes=0) for each in self.calls]
 
     def step(self, call: int, maps: Sequence[int], span: Span, peak_bytes: int, other_bytes: int) -> Step:
@@ -158,3 +155,24 @@ class Recorder:
             seconds=seconds, write_bytes_per_second=bandwidth.write_bytes_per_second,
             read_bytes_per_second=bandwidth.read_bytes_per_second, copy_slowdown=bandwidth.slowdown,
             versions=versions())
+
+
+def freeze_trace(recorder: Recorder, memory: Residency, parameters: Parameters, others_bytes: int,
+                 workspace_bytes: int | None) -> Trace:
+    """Makes the trace of an iteration that has ended, with the machine and what stood on it.
+
+    `others_bytes` is what gradients of others than its own `parameters` took while it ran backward.
+    """
+    beside = parameters.beside()
+    trace = recorder.trace(memory.backend, memory.tally.seconds, _bandwidth(memory.backend))
+    return replace(
+        trace, machine=memory.backend.machine(), workspace_bytes=workspace_bytes,
+        standing_forward_bytes=beside.total_bytes, standing_backward_bytes=beside.steady_bytes + others_bytes)
+
+
+def _bandwidth(backend: Backend) -> Bandwidth:
+    try:
+        return backend.bandwidth()
+    except (MemoryError, OSError) as error:
+        log.logger.warning('the bandwidth of far memory could not be measured: %s', str(error))
+        return Bandwidth(0.0, 0.0, 0.0)

@@ -22,14 +22,11 @@ Ids = tuple[list[int], list[int], list[int]]
 class Register:
     """Gives a feature map's id to each storage that the calls of one iteration touch.
 
-    Args:
-        memory: where the storages are.
-        parameters: which are no feature maps.
-        min_bytes: smaller arrays that functions hide stay with them unseen.
+    Arrays that functions hide are no maps if they are smaller than `min_bytes`.
 
     Attributes:
         recorder: takes the rows of the maps.
-        token: what tells that a storage is a feature map of the iteration.
+        token: marks a storage as a feature map of the iteration.
         storages: of the feature maps, by id.
         own: numbers of the parameters that its calls were given.
     """
@@ -48,13 +45,13 @@ class Register:
         return self.storages[map_id]() if 0 <= map_id < len(self.storages) else None
 
     def left_behind(self) -> list[Storage]:
-        """What is still in near memory when the iteration is over, and does not leave."""
+        """What is still in near memory when the iteration is over, and cannot leave."""
         found = (each() for each in self.storages)
         return [each for each in found
                 if each is not None and each.token is self.token and not can_leave(each, self._min_bytes)]
 
     def call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Ids, list[Storage]]:
-        """Takes note of all that a call has touched; returns the ids, and the storages that its backward may read."""
+        """Registers all that a call has touched; returns the ids, and the storages that its backward may read."""
         producer = len(self.recorder.calls)
         given = [self._given(each, node) for each, node in zip(inputs, function.inputs, strict=True)]
         made = [self._shown(array_of(each), each.node, producer) for each in outputs]
@@ -116,14 +113,14 @@ class Register:
         return storage
 
     def _count_part(self, storage: Storage, array: Any, is_new: bool) -> None:
-        """One more part of a block from outside, of which only the parts that are used count."""
+        """Counts one more part of a block from outside, of which only the parts that are used count."""
         if self.recorder.is_other_part(storage.map, arrays.layout_of(array, storage.root())) and not is_new:
             storage.count_as(min(storage.nbytes, storage.counted_bytes + int(array.nbytes)))
             self._memory.count_again(storage)
             self.recorder.maps[storage.map].nbytes = storage.counted_bytes
 
     def _is_map(self, slot: AttributeSlot) -> bool:
-        """Whether a function hides an array that nobody else has: persistent values and constants are no maps."""
+        """Whether a function hides an array that nothing else has: persistent values and constants are no maps."""
         array: Any = slot.get()
         if array.nbytes < max(self._min_bytes, 1):
             return False
@@ -145,7 +142,7 @@ def can_leave(storage: Storage, min_bytes: int) -> bool:
 
 
 def name_of(function: Any) -> str:
-    """What a function is called: its class, since a label may have a number in it that changes (``_ * 0.25``)."""
+    """A function's class, since its label may have a number in it that changes (``_ * 0.25``)."""
     name: str = function._impl_name
     return name
 
@@ -160,9 +157,7 @@ def makes_graphs() -> bool:
 def retained(function: Any, hidden: Sequence[AttributeSlot] | None = None) -> list[Storage]:
     """The storages that a function's backward may read, each once, wherever they are.
 
-    Args:
-        function: the function.
-        hidden: where it hides arrays, if that is known already.
+    `hidden`: where it hides arrays, if that is known already.
     """
     found: dict[Storage | None, None] = {}
     for index in function._input_indexes_to_retain or ():

@@ -1,4 +1,4 @@
-"""What is in near memory, by the account: whose each byte is, from its birth until it is really gone.
+"""The account of near memory: which kind each byte is, from its allocation until it is really gone.
 
     parameters, gradients, optimizer     arrays of the parameters that functions were given
     scratch                              gradients on their way, and what else a backward pass holds between its steps
@@ -7,12 +7,12 @@
     program                              what is left when its iteration is over and cannot be moved: the program's own
 
 The first three lines count against the budget; spare maps have what these leave of it. The last does not count where
-the budget is kept by this account: the program had it, or would have it in plain Chainer as well, and nothing that the
-manager does changes it. A device that limits every allocation counts it all the same (`Backend.counts_all`).
+the budget is kept by this account: the program would have it in plain Chainer as well. A device that limits every
+allocation counts it all the same (`Backend.counts_all`).
 
-A block counts as long as anything refers to it; a weak reference tells when it dies, and another when its storage does:
-what was spare and is held by somebody else counts again. That may happen in another thread or in the garbage collector,
-so a death is only queued there, and booked when somebody asks.
+A block counts as long as anything refers to it. A weak reference calls back when it dies, and another when its storage
+does: what was spare and is held by the program counts again. That may happen in another thread or in the garbage
+collector, so a death is only queued there, and booked before a figure is read.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class _Ref(weakref.ref[Any]):
 class _Block:
     """One block, as it was counted.
 
-    It keeps its storage alive, unless it is spare: what is spare lives no longer than those who could ask for it.
+    It keeps its storage alive, unless it is spare: what is spare lives no longer than the slots that could read it.
 
     Attributes:
         account: has its bytes.
         root: weak reference to what owns the block.
-        storage: weak reference to who can be asked for it.
+        storage: weak reference to its storage.
         held: the storage, if it is kept alive.
         nbytes: what of it counts.
         stretch: of metering, which saw it allocated; -1 if none has.
@@ -69,7 +69,7 @@ class _Block:
     map: int = -1
 
     def move(self, kind: Kind, storage: Storage | None = None, stretch: int = -1) -> None:
-        """From now on it counts as this, and for what its storage is now if that is given.
+        """Counts it as another kind, and for what its storage is now if that is given.
 
         What the system pages costs none of the budget.
         """
@@ -93,7 +93,7 @@ class _Block:
             totals['metered'] += sign * self.nbytes
 
     def look(self) -> Kind:
-        """What it is now. If only its storage has died somebody else holds it, and it counts."""
+        """Its kind by what is alive. If only its storage has died the program holds it, and it counts."""
         if self.root() is None:
             return 'gone'
         if self.kind == 'program':
@@ -121,7 +121,7 @@ class Account:
         self._bytes = dict.fromkeys(('maps', 'spare', 'program', 'metered'), 0)
 
     def stands(self, beside_bytes: int) -> None:
-        """Says what lives beside feature maps now."""
+        """Sets what lives beside feature maps now."""
         self.beside_bytes = beside_bytes
 
     def near_bytes(self) -> int:
@@ -136,7 +136,7 @@ class Account:
         return self._bytes[kind]
 
     def counts(self, root: Any) -> bool:
-        """Whether a block counts, in whosever account."""
+        """Whether a block counts, in any account."""
         block = self._blocks.get(id(root))
         return block is not None and block.root() is root and block.kind == 'maps'
 
@@ -147,7 +147,7 @@ class Account:
                 if each.account is self and each.kind == 'maps' and each.held is not None]
 
     def meter(self, listener: Listener | None) -> None:
-        """A new stretch of metering begins, which has not seen what is there now; or the last is over."""
+        """Begins a stretch of metering, which has not seen what is there now; or ends the last."""
         self._stretch += 1
         self._bytes['metered'] = 0
         self.listener = listener
@@ -156,7 +156,7 @@ class Account:
         """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
         bury()  # a block that died at the same place
         key, note_death = id(root), self._deaths.append  # not a function of ours, where an interrupt would lose a death
-        if key in self._blocks:  # it was spare, and nobody can ask for that any more
+        if key in self._blocks:  # it was spare, and can be read no more
             self._blocks[key].move('gone')
         block = _Block(self, _Ref(root, note_death), _Ref(storage, note_death))
         block.root.key = block.storage.key = key
@@ -165,13 +165,13 @@ class Account:
         block.move('maps', storage, self._stretch if metered else -1)
 
     def count_again(self, storage: Storage) -> None:
-        """A block that is known has another size that counts, or is part of another iteration."""
+        """Counts a known block anew: another size of it counts, or it is part of another iteration."""
         block = _block_of(storage)
         if block is not None:
             block.move('maps', storage)
 
     def book(self, storage: Storage, kind: Kind) -> None:
-        """A block is of this kind from now on; the program's own stays so until it is counted again."""
+        """Counts a block as another kind; the program's own stays so until it is counted again."""
         block = _block_of(storage)
         if block is not None and block.kind != 'program':
             block.move(kind)
@@ -187,7 +187,7 @@ class Account:
             each.add(1)
 
     def close(self) -> None:
-        """No block is this memory's any more."""
+        """Removes all blocks of this memory."""
         for key, each in list(self._blocks.items()):
             if each.account is self:
                 del self._blocks[key]
@@ -213,7 +213,7 @@ def bury() -> None:
         block = blocks.get(key)
         if block is not None:
             block.move(block.look())
-            if block.kind == 'gone':  # last, or after an interrupt nobody knows in whose account its bytes are
+            if block.kind == 'gone':  # last, or after an interrupt its bytes would be in an account for ever
                 del blocks[key]
 
 

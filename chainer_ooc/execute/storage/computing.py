@@ -1,7 +1,6 @@
-"""Who reads: a function of Chainer's, one of the program's own, or the program.
+"""What reads: a function of Chainer's, one of the program's own, or the program outside of all functions.
 
-Chainer's functions only read what they are given. A function of the program's may write to it, and so may the program
-itself, whatever it reads outside of all functions. Each thread says for itself what it runs.
+Chainer's functions only read what they are given; the others may write to it. What runs is kept for each thread.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 
 class _Thread(threading.local):
-    """Of each thread: whether the innermost function that it runs is one of the program's own; None if it runs none."""
+    """For each thread, whether the innermost function that runs in it is the program's own; None if none runs."""
 
     is_foreign: bool | None = None
 
@@ -21,10 +20,9 @@ _thread = _Thread()
 
 
 class computing:  # noqa: N801
-    """Within it, this thread runs a function. Not a generator: one that an interrupt left open would end much later.
+    """Within it, this thread runs a function; if `is_foreign`, one of the program's own.
 
-    Args:
-        is_foreign: it is the program's own, which may write to whatever it reads. Chainer's functions only read.
+    Not a generator: one that an interrupt left open would end much later.
     """
 
     __slots__ = ('_before', '_is_foreign')
@@ -48,7 +46,7 @@ def run_as(is_foreign: bool, run: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def forget_computations() -> None:
-    """No function runs in this thread any more: an exception has come to the outermost, and may have hit any line."""
+    """Sets that no function runs in this thread: an exception has left the outermost, and may have hit any line."""
     _thread.is_foreign = None
 
 
@@ -58,5 +56,5 @@ def is_computing() -> bool:
 
 
 def only_reads() -> bool:
-    """Whether it runs one that does not write to what it reads: whoever else reads is the program."""
+    """Whether it runs a function that does not write to what it reads; any other read is the program's."""
     return _thread.is_foreign is False

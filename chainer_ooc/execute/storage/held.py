@@ -4,9 +4,9 @@
     slots[variable] --> array --+--> root, the owner of the block
     slots[function, name] --> array --'
 
-The slots empty all together, each for a stand-in of its own array, and are filled together. Whether anybody else has
-the block, such as the program, is told by counting references: those of the slots, and of what lies between their
-arrays and the root, are known.
+The slots get stand-ins for their arrays all together, and the arrays again. Whether anything else has the block, such
+as the program, is found by counting references: those of the slots, and of what lies between their arrays and the root,
+are known.
 
 Left out: what the bytes are while the slots are empty (`storage`).
 """
@@ -48,7 +48,7 @@ class Held(BlockOwner):
         self.slots: dict[tuple[int, object], Slot] = {}
 
     def add_slots(self, *slots: Slot) -> None:
-        """Learns of slots that may hold an array on the block; one known already counts once."""
+        """Adds slots that may hold an array on the block, each once."""
         if len(self.slots) >= CROWDED and not len(self.slots) & (len(self.slots) - 1):
             self.slots = {key: each for key, each in self.slots.items() if each.is_alive()}
         for slot in slots:
@@ -57,18 +57,18 @@ class Held(BlockOwner):
                 self.slots[slot.key] = slot
 
     def bytes_here(self) -> ByteArray | None:
-        """The block, if it is in near memory, whoever has it there."""
+        """The block, if anything has it in near memory."""
         root = self.root()
         return None if root is None else arrays.flat_bytes(root)
 
-    # --- who holds it ----------------------------------------------------------------------------------------------
+    # --- what holds it ---------------------------------------------------------------------------------------------
 
     def is_retained(self) -> bool:
         """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
         return any(type(slot) is not VariableSlot for slot, _ in self._held())
 
     def is_wanted(self) -> bool:
-        """Whether anybody is left who could ask for it."""
+        """Whether anything is left that could read it."""
         return any(slot.is_alive() for slot in self.slots.values())
 
     def is_shown(self) -> bool:
@@ -89,7 +89,7 @@ class Held(BlockOwner):
         return any(type(slot) is VariableSlot for slot, _ in self._held())
 
     def is_held_elsewhere(self) -> bool:
-        """Whether anything but the slots refers to the block: then letting go frees nothing, and bytes may change."""
+        """Whether anything but the slots refers to the block: then it cannot be freed, and bytes may change."""
         root = self.root()
         if root is None:
             return True
@@ -126,7 +126,7 @@ class Held(BlockOwner):
         return is_noticed
 
     def _empty(self) -> None:
-        """Lets every slot give its array up for a stand-in; the caller keeps the bytes in reach until it returns."""
+        """Puts stand-ins into the slots in place of their arrays; the caller holds the bytes until this returns."""
         root = self.root()
         stand_ins: dict[int, Away] = {}
         for slot, array in list(self._held()):
@@ -135,12 +135,9 @@ class Held(BlockOwner):
             slot.put(stand_ins[id(array)])
 
     def _fill(self, block: ByteArray, in_variables: bool, is_watched: bool) -> None:
-        """Gives slots that have one of our stand-ins their arrays.
+        """Puts arrays on the block into slots that have stand-ins of it; into Variables only if `in_variables`.
 
-        Args:
-            block: the bytes.
-            in_variables: Variables get theirs too.
-            is_watched: the program's next read is still to be noticed.
+        If `is_watched`, the program's next read is still to be noticed.
         """
         views: dict[arrays.Layout, Array] = {}
         for slot in self.slots.values():

@@ -1,15 +1,15 @@
-"""The lock around all that changes, and who enters it a second time: the core itself, or the program in its midst.
+"""The lock around all that changes, and what enters it a second time: the core itself, or the program in its midst.
 
 A signal handler runs between any two lines of the main thread, and a finalizer wherever the collector is called: also
-where the core has begun a change and not ended it, with the lock in its hands. What such code reads is looked at as it
-lies, in near or in far memory, and nothing is changed for it (`slots.Away.look`).
+where the core has begun a change and not ended it, while it holds the lock. Such code reads bytes as they lie, in near
+or in far memory, and nothing is changed for it (`slots.Away.look`).
 
     program -> core, with the lock -> program's function, run again         the core has called it
     program -> core, with the lock -> program's handler -> reads a map      has interrupted the core
     program -> core, with the lock -> reads a map                           the core's own
 
-Who reads is told by the frames between, which are looked at only where the thread has the lock already: a read that
-interrupts nothing costs one call of C.
+Which one reads is found by the frames between, which are looked at only where the thread has the lock already: a read
+that interrupts nothing costs one call of C.
 
 Left out: threads that read meanwhile. They wait for the lock.
 """
@@ -29,7 +29,7 @@ from chainer_ooc.errors import ReentryError
 
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 
-#: Held by whoever changes a storage, an account or a residency.
+#: Held while a storage, an account or a residency changes.
 LOCK = threading.RLock()
 
 #: Whether the calling thread holds it.
@@ -37,18 +37,18 @@ is_locked: Callable[[], bool] = LOCK._is_owned  # type: ignore[attr-defined]
 
 _CORE = __name__.partition('.')[0]
 
-#: Code between a reader and what it reads, which says nothing of who reads.
+#: Code between a reader and what it reads, which may be either's.
 _BETWEEN = frozenset({'chainer', 'cupy', 'numpy', *sys.stdlib_module_names})
 
 #: Modules of the core that reads come through.
 _ENTRANCES = frozenset({__name__, f'{_CORE}.execute.manager', f'{__package__}.slots'})
 
-#: Code of the core's that runs functions of the program's with the lock in its hands.
+#: Code of the core's that runs functions of the program's while it holds the lock.
 _callers: set[CodeType] = set()
 
 
 def runs_functions(caller: _Function) -> _Function:
-    """Says of a function of the core's that what the program does within it was called by the core."""
+    """Marks a function of the core's: what the program does within it was called by the core."""
     _callers.add(caller.__code__)
     return caller
 
@@ -59,7 +59,7 @@ def may_have_called(code: CodeType) -> bool:
 
 
 def refusal(act: str) -> ReentryError:
-    """What a handler or a finalizer is told that does what cannot be done where it has interrupted the core."""
+    """The error for a handler or a finalizer that does what cannot be done where it has interrupted the core."""
     return ReentryError(f'a signal handler or a finalizer {act} in the middle of a change of what is in memory, where '
                         'that cannot be done; have it set a flag, and act on it between two functions')
 
@@ -67,7 +67,7 @@ def refusal(act: str) -> ReentryError:
 def copies() -> bool:
     """Whether this is a thread of a backend's, where a finalizer may run as well: what it waits for never comes.
 
-    How the thread began tells that: it may not have come to the backend's code yet, nor be listed by Python.
+    Found by how the thread began: it may not have come to the backend's code yet, nor be listed by Python.
     """
     if threading.get_ident() == threading.main_thread().ident:
         return False
@@ -79,9 +79,9 @@ def copies() -> bool:
 
 
 def interrupted() -> CodeType | None:
-    """The code of the core's that the program's own runs within, where this thread holds the lock; None if it does not.
+    """The code of the core's that code of the program's runs within; None if there is none of the program's.
 
-    Only to be asked where the thread holds the lock.
+    Only to be called where the thread holds the lock.
     """
     by_program = False
     for frame, _ in traceback.walk_stack(sys._getframe(1)):

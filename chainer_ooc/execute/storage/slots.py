@@ -1,8 +1,8 @@
-"""The slots in which Chainer holds arrays, each of which can give its array up and take it back.
+"""The slots in which Chainer holds arrays, each of which can take a stand-in for its array, and the array again.
 
-A slot holds an array, the stand-in (`Away`) of one that left, or nothing. Whoever reads a slot whose array left reaches
-`Away.fetch` first: `VariableNode.data`, `FunctionNode.__getattr__` and the retained outputs through
-the seam patch, a Variable's data list by its own `__getitem__`. That is promise P1.
+A slot holds an array, the stand-in (`Away`) of one that left, or nothing. A read of a slot whose array left reaches
+`Away.fetch` first: `VariableNode.data`, `FunctionNode.__getattr__` and the retained outputs through the seam patch, a
+Variable's data list by its own `__getitem__`. That is promise P1.
 
     node._data ------> array --.
     Variable._data --> [array]--+--> root            (resident)
@@ -45,21 +45,18 @@ _NO_ARRAYS = frozenset({type(None), bool, int, str, tuple, list, dict})
 
 
 class BlockOwner(Protocol):
-    """What a stand-in asks for the bytes: a storage."""
+    """What a stand-in gets the bytes from: a storage."""
 
     __slots__ = ()
 
     def fetch(self) -> ByteArray:
-        """What a read of an absent or watched array reaches (P1).
-
-        Makes the storage resident, takes note if the program reads it, and gives its block.
-        """
+        """Makes the storage resident, notes if the program reads it, and gives its block (P1)."""
 
     def peek(self) -> ByteArray | None:
-        """Its bytes as they are, for who interrupts the core: nothing changes. None if they are nowhere to be read."""
+        """Its bytes as they are, for code that interrupts the core: nothing changes. None if they cannot be read."""
 
     def is_guarded(self) -> bool:
-        """Whether who reads it now only reads, or what it is given is compared with what it was before."""
+        """Whether what reads it now only reads, or is compared for writes afterwards."""
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +67,7 @@ class Away:
     layout: Layout
 
     def fetch(self) -> Array:
-        """Brings the storage back, and with it every slot's array; returns the one that this stands for."""
+        """Brings the storage back, and with it all slots' arrays; returns the one that this stands for."""
         if is_locked() and (code := interrupted()) is not None:
             return self.look(code)
         array: Array = view(self.storage.fetch(), self.layout)
@@ -91,7 +88,7 @@ class Away:
         return array
 
     def read(self, array: Array | None) -> Array:
-        """What is read of a node that has this and, while it is only watched, its array."""
+        """What a read of a node gives that has this and, while it is only watched, its array."""
         if array is not None and (only_reads() or self.storage.is_guarded()):
             return array
         if is_locked() and (code := interrupted()) is not None:
@@ -148,7 +145,7 @@ class Slot(abc.ABC):
         return self.owner() is not None
 
     def identity(self) -> object:
-        """Tells it from other slots: two slots may be one, of a Variable and its copy."""
+        """Tells it from other slots; two slots may be one, of a Variable and its copy."""
         return self.key
 
     @abc.abstractmethod
@@ -159,7 +156,7 @@ class Slot(abc.ABC):
     def put(self, content: Array | Away) -> None:
         """Puts an array or a stand-in there, in place of what it holds now; what is watched stays so.
 
-        What it belongs to may have died since somebody looked: the collector, or another thread, comes at any moment.
+        What it belongs to may have died meanwhile: the collector, or another thread, comes at any moment.
         """
 
     def is_watched(self, storage: BlockOwner) -> bool:
@@ -167,10 +164,10 @@ class Slot(abc.ABC):
         return True
 
     def watch(self, away: Away | None) -> None:  # noqa: B027  not every slot can be
-        """Has the program's next read noticed, unless there are copies, or none any more; the array stays."""
+        """Has the program's next read noticed, or no more if `away` is None; the array stays. Copies prevent it."""
 
     def unwatch(self, storage: BlockOwner) -> None:
-        """Has the program read a storage's array as it likes; there may be another's by now."""
+        """Ends the watch for a storage's array; the slot may have another's by now."""
         content = self.get()
         if content is not None and type(content) is not Away and self.is_watched(storage):
             self.watch(None)

@@ -1,21 +1,21 @@
 """Where the bytes of a storage are, and what may happen to it when.
 
-    event        from                 to          who calls for it
+    event        from                 to          when
     -----------  -------------------  ----------  -------------------------------------------------------------
     leave        RESIDENT             LEAVING     a swap-out starts: the slots are empty, the block is held here
     stay         LEAVING              RESIDENT    its copy is whole, or failed: the slots have the block again
     free         RESIDENT             AWAY        the far copy is what the block is: nothing is lost
     lose         RESIDENT             LOST        no copy: to be made again where there is a recipe. Both also when the
-                                                  last array has died without our doing
+                                                  last array has died by itself
     spare        RESIDENT             SPARE       no known use is left: the slots are empty, the block is held here
-    use again    SPARE                RESIDENT    somebody reads it all the same
+    use again    SPARE                RESIDENT    it is read all the same
     yield        SPARE                LOST        its room is needed
     come         AWAY                 ARRIVING    a swap-in starts: the target is held here
     arrive       ARRIVING             RESIDENT    the bytes are there
-    turn back    ARRIVING             AWAY        the swap-in failed, or nobody waits for it: the far copy is whole
+    turn back    ARRIVING             AWAY        the swap-in failed, or is not needed: the far copy is whole
     show         AWAY                 RESIDENT    the far copy itself is mapped, see `mapped`
     make         LOST                 RESIDENT    the recipe has run
-    take up      AWAY, LOST           RESIDENT    somebody held the array all the time: it stays one with Chainer's
+    take up      AWAY, LOST           RESIDENT    the program held the array all the time: Chainer has the same again
     -----------  -------------------  ----------  -------------------------------------------------------------
 """
 

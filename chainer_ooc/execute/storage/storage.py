@@ -3,8 +3,8 @@
 A storage never owns its block while that is RESIDENT: the slots do, and a weak reference tells when it is really gone.
 
 Every change is a method of `Storage` and goes through the table of `states`; nothing else writes its fields. A storage
-knows the `memory` of the session that made it, and whoever reads it, in whatever thread, reaches that memory through
-it: another session's spill file has other bytes at the same place. All changes happen under one lock of the process,
+has the `memory` of the session that made it, and a read of it, in whatever thread, goes to that memory: another
+session's spill file has other bytes at the same place. All changes happen under one lock of the process,
 `reentry.LOCK`, which is held while copies are waited for. Two locks could be taken in both orders; one cannot.
 
 **What the program reads, it may write to.** Variables and nodes of a block that has a far copy, or that recipes read,
@@ -30,53 +30,29 @@ from chainer_ooc.execute.storage.states import TRANSITIONS, State
 
 
 class Memory(Protocol):
-    """What a storage asks of the memory that it is in."""
+    """The memory that a storage is in: what is used of `residency.Residency`."""
 
     backend: Backend
     closed: bool
 
-    def fetch(self, storage: Storage, exposed: bool) -> ByteArray:
-        """Makes it resident."""
-
-    def swap_out(self, storage: Storage) -> bool:
-        """Lets it go as soon as its copy is whole; False if it cannot go now."""
-
-    def prefetch(self, storage: Storage) -> bool:
-        """Starts to bring it back; False if there is no room now."""
-
-    def drop(self, storage: Storage, may_lose: bool) -> None:
-        """Frees it after its last use."""
-
-    def touch(self, storage: Storage) -> None:
-        """It was used."""
-
-    def open(self, storage: Storage) -> None:
-        """Brings it back for somebody who may write to it."""
-
-    def restore(self, storage: Storage, block: ByteArray, mapped: bool = False) -> None:
-        """Takes a block that has the bytes of what is away or lost: a mapping of the far copy, or made again."""
-
-    def is_pinned(self, storage: Storage) -> bool:
-        """Whether a computation needs it, in whatever thread."""
+    def fetch(self, storage: Storage, exposed: bool) -> ByteArray: ...
+    def swap_out(self, storage: Storage) -> bool: ...
+    def prefetch(self, storage: Storage) -> bool: ...
+    def drop(self, storage: Storage, may_lose: bool) -> None: ...
+    def touch(self, storage: Storage) -> None: ...
+    def open(self, storage: Storage) -> None: ...
+    def restore(self, storage: Storage, block: ByteArray, mapped: bool = False) -> None: ...
+    def is_pinned(self, storage: Storage) -> bool: ...
 
 
 class Recipe(Protocol):
-    """How a storage's bytes are made again."""
+    """How a storage's bytes are made again: what is used of `recipe.Recipe`."""
 
-    def is_whole(self) -> bool:
-        """Whether every input can still be had as it was."""
-
-    def spoil(self) -> None:
-        """An input may not be as it was any more."""
-
-    def trusts(self, storage: Storage) -> bool:
-        """Whether it would not see that a storage's bytes are others."""
-
-    def distrust(self, storage: Storage, block: ByteArray) -> None:
-        """Has it see that from now on."""
-
-    def makes(self) -> list[Storage]:
-        """The storages that have it as their recipe."""
+    def is_whole(self) -> bool: ...
+    def spoil(self) -> None: ...
+    def trusts(self, storage: Storage) -> bool: ...
+    def distrust(self, storage: Storage, block: ByteArray) -> None: ...
+    def makes(self) -> list[Storage]: ...
 
 
 class Storage(Held):
@@ -128,42 +104,41 @@ class Storage(Held):
     # --- whose it is -----------------------------------------------------------------------------------------------
 
     def assign(self, token: object, map_id: int, from_outside: bool) -> None:
-        """Makes it a feature map of an iteration; functions of others wait for it no more."""
+        """Makes it a feature map of an iteration; functions of other iterations wait for it no more."""
         self.token, self.map, self.from_outside, self.pending_uses = token, map_id, from_outside, 0
 
     def count_as(self, nbytes: int) -> None:
-        """Says what of it counts as near memory."""
+        """Sets what of it counts as near memory."""
         self.counted_bytes = nbytes
 
     def use(self, position: int) -> None:
-        """A computation has used it."""
+        """Notes that a computation has used it."""
         self.touched = position
 
     def retain(self) -> None:
-        """One more function retains it for its backward."""
+        """Counts one more function that retains it for its backward."""
         self.pending_uses += 1
 
     def is_done(self) -> bool:
-        """One of these functions has run backward; True if it was the last."""
+        """Counts one of these functions less, which has run backward; True if it was the last."""
         self.pending_uses -= 1
         return self.pending_uses <= 0
 
     def add_node(self, node: Any) -> None:
-        """Learns of a variable node, and of its Variable; reads of both are noticed from now on."""
+        """Adds a variable node, and its Variable; reads of both are noticed from now on."""
         known = self.slots.get((id(node), NodeSlot.name))
         if known is None or not known.is_alive():
             self.add_slots(NodeSlot(node), VariableSlot(node))
         self.watch(self.slots[id(node), NodeSlot.name], self.slots[id(node), VariableSlot.name])
 
     def watch(self, *slots: Slot) -> None:
-        """Has the program's next read noticed, in all slots or in these. Where that fails it may write unseen."""
+        """Has the program's next read noticed, in all slots or in these; where that fails it is exposed."""
         if self.is_relied_on() and not self.exposed and not self._watch(slots or self.slots.values()):
             self.expose()
 
-    # --- what is asked ---------------------------------------------------------------------------------------------
+    # --- reads and questions ---------------------------------------------------------------------------------------
 
     def fetch(self) -> ByteArray:
-        """See `BlockOwner`."""
         if copies():
             raise refusal(f'reads feature map {self.map} in a thread that copies maps')
         return self.memory.fetch(self, exposed=not only_reads())
@@ -176,7 +151,6 @@ class Storage(Held):
         return block
 
     def is_guarded(self) -> bool:
-        """See `BlockOwner`."""
         return only_reads() or (is_computing() and self.memory.is_pinned(self))
 
     def has_true_copy(self) -> bool:
@@ -184,11 +158,11 @@ class Storage(Held):
         return self.copy is not None and (self.mapped or not self.exposed)
 
     def is_relied_on(self) -> bool:
-        """Whether a far copy, its recipe or others would be wrong if somebody wrote to the block unseen."""
+        """Whether a far copy, its recipe or others would be wrong after a write that was not noticed."""
         return self.copy is not None or self.recipe is not None or bool(self.readers)
 
     def can_return(self) -> bool:
-        """Whether its bytes can be had whenever they are asked for, as long as its graph lives."""
+        """Whether its bytes can be had at any time, as long as its graph lives."""
         return self.has_true_copy() or self.recipe is not None or self.is_retained()
 
     def is_lost(self) -> bool:
@@ -196,7 +170,7 @@ class Storage(Held):
         return self.notice() is None and self.state is State.LOST
 
     def is_held_on(self) -> bool:
-        """Whether the slots have given the block up, and somebody else has it all the same."""
+        """Whether the slots have the block no more, and the program holds it all the same."""
         if self.state is State.SPARE:
             return references([self.block]) > 1
         return self.state in (State.AWAY, State.LOST) and self.root() is not None
@@ -216,8 +190,8 @@ class Storage(Held):
     def leave(self, block: ByteArray, copy: FarCopy, transfer: Transfer, recalled: bool) -> None:
         """A swap-out has started.
 
-        The order matters to an interrupt, here and below: nobody writes to what is said to leave, or to be away, and a
-        copy is trusted when the state says so.
+        The order matters to an interrupt, here and below: nothing writes to what is LEAVING or AWAY, and a copy is
+        trusted when the state says so.
         """
         self.drop_copy()
         self.block, self.transfer = block, transfer
@@ -233,7 +207,7 @@ class Storage(Held):
         self.refill(self.block)
 
     def free(self) -> None:
-        """Gives the block up: its far copy is true, or else its recipe makes it again, or it is gone already."""
+        """Frees the block: its far copy is true, or else its recipe makes it again, or it is gone already."""
         root, true = self.root(), self.has_true_copy()
         assert root is None or true or self.recipe is not None
         self._empty()
@@ -243,9 +217,9 @@ class Storage(Held):
         self._note_holder()
 
     def discard(self) -> bool:
-        """Frees what can be made again; False if it has to go another way.
+        """Frees what can be made again; False if it has to be swapped out.
 
-        What no function retains dies by itself, whoever holds it: what recipes read stays what it was.
+        What no function retains dies by itself, whatever holds it: what recipes read stays what it was.
         """
         if self.state is not State.RESIDENT or self.root() is None:
             return self.state is State.LOST and self.recipe is not None
@@ -266,18 +240,18 @@ class Storage(Held):
         self._empty()
 
     def use_again(self) -> None:
-        """Somebody reads what was spare; the caller gives the slots their arrays."""
+        """What was spare is read; the caller gives the slots their arrays."""
         self._go('use again')
 
     def yield_room(self, is_sealed: bool = False) -> None:
-        """The room of what was spare is needed; it may be made again if nobody else has it, who could write to it."""
+        """Frees what was spare; it may be made again if `is_sealed`: nothing else has it that could write to it."""
         self.seal = arrays.checksum(self.block) if is_sealed and self.block is not None else None
         self._go('yield')
         self.block = None
         self._note_holder()
 
     def _note_holder(self) -> None:
-        """Whoever holds the block that was freed may write to it: recipes of what is waited for will see that.
+        """Marks a freed block that is still held, and may be written to, in recipes of what functions wait for.
 
         The others are spoilt when it is read again; checksums of all that Chainer's own loop holds would take too long.
         """
@@ -288,7 +262,7 @@ class Storage(Held):
                     recipe.distrust(self, block)
 
     def recall(self, wanted: bool = True) -> None:
-        """It is wanted back soon, or is not any more."""
+        """Notes that it is wanted back soon, or is not any more."""
         self.recalled = wanted
 
     def come(self, block: ByteArray) -> None:
@@ -310,7 +284,7 @@ class Storage(Held):
 
     def turn_back(self) -> None:
         """The swap-in is of no use: the far copy is still whole."""
-        self.block, self.transfer, self.root = None, None, NOBODY  # it may live on under a copy that nobody waits for
+        self.block, self.transfer, self.root = None, None, NOBODY  # it may live on under a copy that is not waited for
         self._go('turn back')
 
     def come_back(self, mapped: bool) -> None:
@@ -319,7 +293,7 @@ class Storage(Held):
         self._go('show' if mapped else 'make')
 
     def watch_root(self, root: weakref.ref[Array]) -> None:
-        """Says who owns the block from now on."""
+        """Sets what owns the block from now on."""
         self.root = root
 
     def refill(self, block: ByteArray) -> None:
@@ -333,14 +307,14 @@ class Storage(Held):
             self.block = None
 
     def notice(self) -> ByteArray | None:
-        """Returns the block if it is in near memory, and takes note if it is so, or is not, without our doing."""
+        """Returns the block if it is in near memory; sets the state right where it came or went by itself."""
         root = self.root()
         if self.state is State.ARRIVING and self.transfer is None:  # an interrupt came while it turned back
             self.turn_back()
         elif self.state is State.LEAVING:
             self.recalled = True
         elif root is not None and self.state in (State.AWAY, State.LOST):
-            for recipe in list(self.readers):  # who held the array may have written to it
+            for recipe in list(self.readers):  # what held the array may have written to it
                 if recipe.trusts(self):
                     recipe.spoil()
             self._go('take up')
@@ -354,33 +328,33 @@ class Storage(Held):
         self.exposed, self.recipe = True, None
 
     def enclose(self) -> None:
-        """The program held no array any more: what the block is now is true, and a copy from before is not."""
+        """The program holds no array any more: what the block is now is true, and a copy from before is not."""
         if self.exposed and not self.mapped:
             self.drop_copy()
         self.exposed = False
 
     def remember(self, recipe: Recipe | None) -> None:
-        """Says how the bytes are made again, or that they cannot be. What the program may write to never is."""
+        """Sets how the bytes are made again, or that they cannot be. What the program may write to never is."""
         self.recipe = None if self.exposed else recipe
 
     def read_by(self, recipe: Recipe) -> None:
-        """A recipe reads it, as long as that is alive."""
+        """Adds a recipe that reads it, as long as that is alive."""
         if not self.readers:
             self.readers = weakref.WeakSet()
         self.readers.add(recipe)
 
     def spoil_readers(self) -> None:
-        """The bytes may not be any more what recipes have read."""
+        """Spoils the recipes that have read it: the bytes may be others now."""
         for recipe in list(self.readers):
             recipe.spoil()
         self.readers = ()
 
     def keep(self, block: ByteArray) -> None:
-        """The bytes live as long as it does: until the slots have them, or for ever once its memory is closed."""
+        """Keeps the bytes alive: until the slots have them, or as long as it lives once its memory is closed."""
         self.block = block
 
     def drop_copy(self) -> None:
-        """Gives the far copy up."""
+        """Releases the far copy."""
         copy, self.copy = self.copy, None
         if copy is not None:
             self.memory.backend.release(copy)
