@@ -64,18 +64,9 @@ class Series:
             raise _altered(site / path, expected, found)
         return content
 
-    def verify(self, site: Path) -> None:
-        """Reads every upstream file that the series changes, so that an altered one shows before anything runs."""
-        for path in self.expected:
-            self.upstream(path, site)
-
 
 def folder() -> Path:
-    """The folder with the patches.
-
-    Raises:
-        ForkError: there is none.
-    """
+    """The folder with the patches; raises ForkError if there is none."""
     package = Path(__file__).resolve().parent.parent
     places = package / 'patches', package.parent / 'patches'
     for place in places:
