@@ -6,7 +6,7 @@
     heap.py                   how glibc keeps what is freed
     meter.py                  what computations allocate
     limits.py, groups.py      what the process can still get: of the system, of a container
-    headroom.py, guard.py     budgets, room for the next computation, and an error in place of a kill
+    headroom.py, guard.py     budgets, room for the next computation, and MemoryError where a process would be killed
     measure.py                how fast copies are, and what they cost computations
 """
 

@@ -8,8 +8,8 @@ measured: it is missing from what is free. What is still to come is set aside:
           |<-- measured ->|<---- the default budget, in steps ---->|<--- set aside --->|
 
 Set aside is a tenth of what is free. In a container it is a twentieth, what is allocated unasked, and half of the pages
-that may be dirty: there each computation and each swap-in asks first, since nothing but the kernel says no, and it
-kills. What is lacking then leaves early, which costs time and no more.
+that may be dirty: there each computation and each swap-in asks first, since the kernel refuses nothing and ends the
+process. Maps are then evicted for what is lacking, which costs time and no more.
 
 A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while a quarter of what
 would be set aside is still free, and less than an eighth can be added. When it falls, half is set aside: the smallest

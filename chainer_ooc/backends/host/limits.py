@@ -5,9 +5,9 @@
     a container   limit - (usage - cache)            see ``groups``; this group and those above it
     the system    MemAvailable
 
-Memory that glibc holds free in its heap can be used on top of the first two; whoever asks says how much that is.
+Memory that glibc holds free in its heap can be used on top of the first two; the caller says how much that is.
 
-Left out: NUMA nodes, and swap space (whoever trains into swap has chosen a worse spill file).
+Left out: NUMA nodes, and swap space, which would be a slower spill file.
 """
 
 from __future__ import annotations

@@ -74,11 +74,7 @@ def latency_seconds(backend: Backend, tiny: ByteArray) -> float:
 
 
 class _Computation:
-    """A matrix product, then element-wise passes for about as long.
-
-    Args:
-        has_products: else there are the passes alone.
-    """
+    """A matrix product, then element-wise passes for about as long; without products the passes alone."""
 
     def __init__(self, has_products: bool) -> None:
         self._matrix = np.full((_SIDE, _SIDE), 0.5, np.float32)

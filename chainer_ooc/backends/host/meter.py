@@ -66,7 +66,7 @@ def _allocators_kept() -> Iterator[None]:
 class HostMeter(Meter):
     """Counts by tracemalloc. `start` is False if the process has started it too often (`MOST_STARTS`).
 
-    Who starts and stops meters holds a lock of the process, as execution does; an interrupt would leave ours locked.
+    The caller holds a lock of the process meanwhile, as execution does; an interrupt could leave one of our own taken.
     """
 
     def __init__(self) -> None:
@@ -113,10 +113,5 @@ class HostMeter(Meter):
         return tracemalloc.get_traced_memory()[1] - self._mark_bytes if self.running else 0
 
 
-def _forget_threads() -> None:
-    """In a forked child: the meters of other threads are gone."""
-    _counting.clear()
-
-
 if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_forget_threads)
+    os.register_at_fork(after_in_child=_counting.clear)  # the meters of other threads are gone there
