@@ -1,8 +1,8 @@
 """What execution may ask of a device: two tiers of memory and the copies between them.
 
-Execution decides *when* a feature map leaves near memory; a backend knows *how*, and is the only place that knows
-which device it is. Each backend fills in the classes below, and one suite (``tests/backends/test_contract.py``)
-holds all of them to the same guarantees:
+Execution decides *when* a feature map leaves near memory; a backend decides *how*, and only a backend knows which
+device it is. Each fills in the classes below, and one suite (``tests/backends/test_contract.py``) holds all of them to
+the same guarantees:
 
 C1  **The bytes are always in a tier.** A source is only read, and a failed copy changes neither the source of a
     swap-out nor the far copy of a swap-in.

@@ -31,13 +31,7 @@ HELP = 'say whether training can work here, and what is missing'
 
 @dataclass
 class Findings:
-    """What the examination has found so far.
-
-    Attributes:
-        facts: by topic; JSON-ready.
-        problems: what keeps training from working, each with the next step.
-        warnings: what works and could be better.
-    """
+    """What was found so far: facts by topic, JSON-ready; problems, each with the next step; warnings."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """``chainer-ooc tables``: the papers' tables, ours beside theirs, without any GPU.
 
 The networks are those of ``examples/models`` in a checkout. Chainer runs each of them at two small sizes, once for all
-tables; everything else is computed from that on paper.
+tables; everything else is worked out and simulated from these traces.
 """
 
 from __future__ import annotations

@@ -37,12 +37,7 @@ _READS_TWICE = ('BatchNormalization', 'GroupNormalization', 'LayerNormalization'
 
 @dataclass(frozen=True)
 class Work:
-    """What a computation does.
-
-    Attributes:
-        operations: multiplications and additions.
-        nbytes: read and written.
-    """
+    """What a computation does: multiplications and additions, and bytes that it reads and writes."""
 
     operations: int
     nbytes: int

@@ -64,9 +64,7 @@ def needs_gradient(trace: Trace, map_id: int) -> bool:
 def follow_gradients(trace: Trace, adds_in_place: bool = False) -> Gradients:
     """Passes over the steps of backward.
 
-    Args:
-        trace: the iteration.
-        adds_in_place: a second part of a gradient is added to the first where it lies, unless others share that.
+    If `adds_in_place`, a second part of a gradient is added to the first where it lies, unless other maps share that.
     """
     walk = _Walk(trace, adds_in_place)
     live, made, moved = [], [], []
@@ -81,7 +79,7 @@ def follow_gradients(trace: Trace, adds_in_place: bool = False) -> Gradients:
 
 
 class _Walk:
-    """The gradients that are alive. One block may be the gradient, or a part of it, of several maps."""
+    """The gradients that live. One block may be the gradient, or a part of it, of several maps."""
 
     def __init__(self, trace: Trace, adds_in_place: bool):
         self.trace, self.adds_in_place = trace, adds_in_place

@@ -80,10 +80,7 @@ def machine_names() -> tuple[str, ...]:
 
 
 def read_machine(name: str) -> Machine:
-    """Reads a description.
-
-    Args:
-        name: one of `machine_names`, or the path of a file.
+    """Reads the description of one of `machine_names`, or of the path of a file.
 
     Raises:
         MachineError: there is none, or it lacks something.

@@ -23,10 +23,7 @@ WORKSPACE_BYTES = 8 << 20
 def on_cuda(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES, adds_in_place: bool = False) -> Trace:
     """Returns the iteration as a GPU has it; an array that it does not have keeps its number, with 0 bytes.
 
-    Args:
-        trace: as the host recorded it.
-        workspace_bytes: of each convolution.
-        adds_in_place: gradients are added where they lie, as Chainer does not.
+    Each convolution takes `workspace_bytes`; if `adds_in_place`, gradients are added where they lie, unlike in Chainer.
     """
     absent: set[int] = set()
     more_uses: defaultdict[int, set[int]] = defaultdict(set)

@@ -38,11 +38,7 @@ class Series:
         return self.diffs[path][0][1].is_new
 
     def patched(self, path: str, site: Path) -> str:
-        """The text of one file after the whole series.
-
-        Args:
-            path: one of ``diffs``.
-            site: the folder that holds ``chainer/``.
+        """The text of one of `diffs` after the whole series, from upstream's file below the folder `site`.
 
         Raises:
             ForkError: the upstream file is not the one that the series was made for.

@@ -13,10 +13,8 @@ from typing import Any
 
 ABSENT = '-'
 
-
-def plain(value: object) -> str:
-    """A value as `str` writes it."""
-    return str(value)
+#: The form of a value that is shown as it is.
+plain = str
 
 
 def megabytes(value: float) -> str:
@@ -63,13 +61,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns.
-
-    Attributes:
-        columns: What is shown, from left to right.
-        rows: Raw values.
-        title: A line above the table; none when empty.
-    """
+    """Rows of raw values under columns, and a line above them unless `title` is empty."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]

@@ -157,14 +157,7 @@ class Step:
 
 @dataclass(frozen=True)
 class MemoryEvent:
-    """A block of storage appeared or went, before the position's computation or in it.
-
-    Attributes:
-        kind: 'malloc' or 'free'.
-        map: id of the feature map.
-        nbytes: size of the block.
-        position: when.
-    """
+    """The block of a feature map appeared ('malloc') or went ('free'), before the position's computation or in it."""
 
     kind: str
     map: int

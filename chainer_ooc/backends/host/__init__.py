@@ -1,6 +1,6 @@
 """The host device: near memory is the process's private memory, far memory a spill file (`backends.spill`).
 
-    backend.py                what execution asks for; hands it to the others
+    backend.py                what execution calls; calls the others
     arrays.py                 NumPy's arrays, and the memory under them
     block.py, block_pool.py  near memory of swap-ins, kept for the next ones of the same size
     heap.py                   how glibc keeps what is freed

@@ -15,7 +15,7 @@ Only the thread that trains asks for blocks. An array may die in any thread; its
 Whatever an interrupt leaves between two steps here, a block that is forgotten goes back to the system.
 
 Source: CuPy's memory pool (bins of equal sizes). Left out: blocks that fit only nearly, which would hold memory that no
-account knows.
+account has.
 """
 
 from __future__ import annotations

@@ -54,13 +54,7 @@ _FIELD = re.compile(rb'^(\w+) (\d+)$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Group:
-    """A group with a limit that this process is in.
-
-    Attributes:
-        folder: where the kernel shows it.
-        limit_bytes: when it was found.
-        version: of its files.
-    """
+    """A group with a limit that this process is in; `limit_bytes` is what the limit was when it was found."""
 
     folder: str
     limit_bytes: int

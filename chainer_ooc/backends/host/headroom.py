@@ -54,12 +54,7 @@ class Headroom:
         self._looked_at = float('-inf')
 
     def has_room(self, nbytes: int, will_write: bool) -> bool:
-        """Whether so much more can be used now.
-
-        Args:
-            nbytes: of near memory.
-            will_write: the spill file is about to be written to.
-        """
+        """Whether so much more near memory can be used now, and the spill file be written to if `will_write`."""
         for each in self._in_force():
             needed_bytes = nbytes + _unasked_bytes(each)
             dirty_bytes = _dirty_bytes(each) if will_write else 0

@@ -35,8 +35,7 @@ def free_bytes(reusable_bytes: int = 0) -> int:
 def limits_bytes(reusable_bytes: int = 0) -> dict[str, int]:
     """Returns the bytes that are left by each limit in force, by its name.
 
-    Args:
-        reusable_bytes: what the process has from the system and can use again; limits on what it has count that.
+    RLIMIT_DATA and RLIMIT_AS count `reusable_bytes`, which the process has from the system and can use again.
     """
     status = kilobyte_fields('/proc/self/status')
     left: dict[str, int] = {}
