@@ -1,8 +1,7 @@
 """chainer.config.ooc* as one frozen value.
 
-Chainer's configuration is a bag of attributes. The seam patch calls `check` for every entry that is set, so a bad value
-raises where it is written; `current` reads all of them once an iteration into `Settings`, and nothing else in the
-package looks at chainer.config.
+The seam patch calls `check` for every entry that is set, so that a bad value raises in the line that sets it. `current`
+reads all entries into `Settings`; nothing else in the package looks at chainer.config.
 """
 
 from __future__ import annotations
@@ -23,6 +22,9 @@ from chainer_ooc.quantities import parse_bytes
 
 ALLOCATORS = ('pool', 'virtual', 'async', 'unified')
 
+#: Takes the entry's name and a value; returns what `Settings` has of it, or raises ConfigError.
+_Reader = Callable[[str, Any], Any]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -32,10 +34,10 @@ class Settings:
         policy: name of a policy in `classify.policies.POLICIES`.
         budget_bytes: near memory for all arrays, or None for what is free.
         spill_dir: folder of the spill file, or None for the system's temporary folder.
-        host_limit_bytes: far memory before disk (cuda only), or None.
+        host_limit_bytes: pinned memory for far copies (cuda only), or None for a share of what is free.
         workspace_bytes: scratch of one call, or None for Chainer's own way.
         min_bytes: arrays smaller than this always stay.
-        allocator: what gives out near memory on a device that has a choice (cuda).
+        allocator: what allocates near memory, one of `ALLOCATORS` (cuda only).
         profile_iterations: iterations recorded before a graph is planned, at least 1.
         plan_file: absolute path of a file of plans, to read and to write, or None.
         log_level: level of the logger 'chainer_ooc', or None for silence.
@@ -54,10 +56,10 @@ class Settings:
 
 
 def check(name: str, value: Any) -> None:
-    """Raises at once when `value` cannot be used for the entry `name`.
+    """Checks a value for the entry `name`.
 
     Raises:
-        ConfigError: with the entry, the value and the values that can be used.
+        ConfigError: there is no such entry, or it cannot have this value; the message names those that it can have.
     """
     if name not in _READERS:
         raise ConfigError(f'chainer.config.{name} is no entry of chainer_ooc; there are: {", ".join(sorted(_READERS))}')
@@ -68,7 +70,7 @@ def current() -> Settings:
     """Reads chainer.config of the calling thread.
 
     Raises:
-        ConfigError: a value went in unseen by `check`.
+        ConfigError: a value was set past `check` and cannot be used.
     """
     import chainer
 
@@ -90,8 +92,12 @@ def _refuse(name: str, value: Any, good: str) -> ConfigError:
     return ConfigError(f'chainer.config.{name} = {value!r} cannot be used; {good}')
 
 
-def _policy(name: str, value: Any) -> str | None:
-    if value is not None and not (isinstance(value, str) and value in POLICIES):
+def _optional(read: _Reader) -> _Reader:
+    return lambda name, value: None if value is None else read(name, value)
+
+
+def _policy(name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in POLICIES:
         raise _refuse(name, value, f'use None or one of: {", ".join(sorted(POLICIES))}')
     return value
 
@@ -106,13 +112,7 @@ def _bytes(name: str, value: Any, least: int = 1) -> int:
     return nbytes
 
 
-def _optional_bytes(name: str, value: Any) -> int | None:
-    return None if value is None else _bytes(name, value)
-
-
-def _folder(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
+def _folder(name: str, value: Any) -> str:
     try:
         folder = os.fsdecode(value)
     except TypeError:
@@ -135,12 +135,10 @@ def _count(name: str, value: Any) -> int:
 def _allocator(name: str, value: Any) -> str:
     if not isinstance(value, str) or value not in ALLOCATORS:
         raise _refuse(name, value, f'use one of: {", ".join(ALLOCATORS)}')
-    return str(value)
+    return value
 
 
-def _plan(name: str, value: Any) -> str | None:
-    if value is None:
-        return None
+def _plan(name: str, value: Any) -> str:
     try:
         path = os.path.abspath(os.fsdecode(value))
     except TypeError:
@@ -157,25 +155,23 @@ def _plan(name: str, value: Any) -> str | None:
     return path
 
 
-def _log_level(name: str, value: Any) -> int | None:
-    if value is None:
-        return None
+def _log_level(name: str, value: Any) -> int:
     level = logging.getLevelName(value.upper()) if isinstance(value, str) else value
     if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < math.inf:
         raise _refuse(name, value, "use None or a level of Python's logging, such as 'INFO' or logging.INFO")
     return level
 
 
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    'ooc': _policy,
-    'ooc_budget': _optional_bytes,
-    'ooc_spill_dir': _folder,
-    'ooc_host_limit': _optional_bytes,
-    'ooc_workspace': _optional_bytes,
+_READERS: dict[str, _Reader] = {
+    'ooc': _optional(_policy),
+    'ooc_budget': _optional(_bytes),
+    'ooc_spill_dir': _optional(_folder),
+    'ooc_host_limit': _optional(_bytes),
+    'ooc_workspace': _optional(_bytes),
     'ooc_min_bytes': functools.partial(_bytes, least=0),
     'ooc_profile_iterations': _count,
-    'ooc_plan': _plan,
+    'ooc_plan': _optional(_plan),
     'ooc_allocator': _allocator,
-    'ooc_log': _log_level,
+    'ooc_log': _optional(_log_level),
 }
 _values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter(*_READERS)

@@ -1,7 +1,7 @@
 """The errors that chainer_ooc raises.
 
-Every one derives from `OocError` and from the built-in that a caller who does not know this package would expect. A
-message says what failed, the values with their units, and the next step. `assert` is kept for faults of our own.
+Every one derives from `OocError` and from the built-in that programs which do not know this package catch. A message
+says what failed, the values with their units, and the next step. `assert` is kept for faults of our own.
 """
 
 from chainer_ooc.quantities import format_bytes, format_enough
@@ -9,6 +9,18 @@ from chainer_ooc.quantities import format_bytes, format_enough
 
 class OocError(Exception):
     """Base of all errors of this package."""
+
+
+def _reduced(error: OocError) -> tuple[object, ...]:
+    """Has pickle and copy keep the values of an error, whose ``__init__`` takes these and not the message."""
+    return _rebuild, (type(error), error.args, error.__dict__)
+
+
+def _rebuild(kind: type[OocError], args: tuple[object, ...], state: dict[str, object]) -> OocError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class ForkError(OocError, ImportError):
@@ -23,13 +35,15 @@ class InfeasibleBudgetError(OocError, ValueError):
     """No plan keeps within the budget.
 
     Attributes:
-        budget_bytes: the budget that was asked for.
+        budget_bytes: the budget that was set.
         floor_bytes: the smallest budget for which the policy has a plan.
         where: the call that sets the floor, such as ``'Convolution2DFunction, backward of call 14'``.
         expected_bytes: of the floor, what is not there yet, or not for certain: state of optimizers that have not
             updated, gradients that no update has used and that may therefore stay, those of other models.
         doubt: why more may turn out to be needed all the same; '' where `floor_bytes` is what recorded iterations need.
     """
+
+    __reduce__ = _reduced
 
     def __init__(self, policy: str, budget_bytes: int, floor_bytes: int, where: str, *, expected_bytes: int = 0,
                  doubt: str = ''):
@@ -46,38 +60,34 @@ class InfeasibleBudgetError(OocError, ValueError):
             f'{format_enough(floor_bytes)}, set by {where}{expected}){why}; raise chainer.config.ooc_budget, choose '
             'another policy or lower the batch size')
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
 
 class DeviceMemoryError(OocError, MemoryError):
-    """A device has no room for an array, and nobody who makes some.
+    """A device has no room for an array, and nothing more can be evicted for it.
 
     Attributes:
-        floor_bytes: what all arrays together would have held with it.
+        floor_bytes: the limit at which it would have had room.
     """
+
+    __reduce__ = _reduced
 
     def __init__(self, message: str, floor_bytes: int):
         self.floor_bytes = floor_bytes
         super().__init__(message)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
 
 class SpillError(OocError, OSError):
-    """A copy to or from the spill medium failed; the array is still whole in one of the two tiers."""
+    """A copy to or from far memory failed; the array is still whole in one of the two tiers."""
 
 
 class ReentryError(OocError, RuntimeError):
-    """A signal handler or a finalizer has interrupted the core, and asks for what cannot be had in its midst."""
+    """A signal handler or a finalizer has interrupted chainer_ooc, and asks for what cannot be done within it."""
 
 
 class LostMapError(OocError, RuntimeError):
-    """A feature map has made room after its last known backward use and is read once more.
+    """A feature map was freed after its last known use in backward, to make room, and is read once more.
 
-    Only a map that the policy kept on the device has no copy to come back from. The plan of the graph is dropped, so
-    the next iteration learns the additional use.
+    Only a map that the policy kept on the device has no far copy to come from. The plan of the graph is dropped, so
+    that the next iteration records the additional use.
     """
 
 
@@ -85,9 +95,11 @@ class RecomputeMismatchError(OocError, RuntimeError):
     """A function that ran again gave an array of another shape or dtype than at its first run.
 
     Attributes:
-        recorded: shape and dtype of the first run.
-        recomputed: those of the second.
+        recorded: (shape, dtype) of the first run.
+        recomputed: (shape, dtype) of the second.
     """
+
+    __reduce__ = _reduced
 
     def __init__(self, label: str, recorded: tuple[object, object], recomputed: tuple[object, object]):
         self.recorded = recorded
@@ -96,9 +108,6 @@ class RecomputeMismatchError(OocError, RuntimeError):
             f'{label} gave an array of shape {recorded[0]}, dtype {recorded[1]} at first, and of shape '
             f'{recomputed[0]}, dtype {recomputed[1]} when it was recomputed; set ooc_recompute = False on the class of '
             'a function whose result depends on anything but its inputs')
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class TraceFormatError(OocError, ValueError):
@@ -116,7 +125,10 @@ class PlanMismatchError(OocError, ValueError):
         what: the thing that differs, such as 'machine'.
         saved: its value in the file.
         present: its value here.
+        next_step: what to do about it.
     """
+
+    __reduce__ = _reduced
 
     def __init__(self, what: str, saved: str, present: str, next_step: str):
         self.what = what
@@ -124,13 +136,3 @@ class PlanMismatchError(OocError, ValueError):
         self.present = present
         self.next_step = next_step
         super().__init__(f'the saved plan is for another {what}: made for {saved}, here it is {present}; {next_step}')
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
-
-def _rebuild(kind: type[OocError], args: tuple[object, ...], state: dict[str, object]) -> OocError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error

@@ -4,7 +4,7 @@ Execution moves storage, not arrays (P4): several views may share one block of m
 its own shape, strides and offset. A *root* is what owns the block and dies with it, an array or another object that
 weak references can watch; a `Layout` is how a view lies on it.
 
-Here an array's own type says which library it is; what is of no library that is known has no root, and never moves.
+An array's type says which library it is of. One of an unknown library has no root, and never moves.
 """
 
 from __future__ import annotations

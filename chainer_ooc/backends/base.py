@@ -1,8 +1,8 @@
 """What execution may ask of a device: two tiers of memory and the copies between them.
 
-Execution decides *when* a feature map leaves near memory; a backend knows *how*, and is the only place that knows
-which device it is. Each backend fills in the classes below, and one suite (``tests/backends/test_contract.py``)
-holds all of them to the same guarantees:
+Execution decides *when* a feature map leaves near memory; a backend decides *how*, and only a backend knows which
+device it is. Each fills in the classes below, and one suite (``tests/backends/test_contract.py``) holds all of them to
+the same guarantees:
 
 C1  **The bytes are always in a tier.** A source is only read, and a failed copy changes neither the source of a
     swap-out nor the far copy of a swap-in.
@@ -13,7 +13,7 @@ C4  **A swap-in waits for its own swap-out**, in the backend: the caller need no
 C5  **Done means dropped.** Before ``Transfer.done`` becomes true the backend gives up its own reference to the array,
     so that the caller's ``del`` frees the memory there and then.
 C6  **A far copy may be read many times**, also after a failed swap-in, until it is released.
-C7  **Release never blocks and never raises**, whoever calls it: any thread, a weakref callback, the garbage collector.
+C7  **Release never blocks and never raises**, wherever it is called: any thread, a weakref callback, the collector.
     A far copy that is garbage collected counts as released.
 C8  **Close leaves nothing**: no thread, no descriptor, no file.
 C9  **A forked child owns no backend.** There, every call but ``release`` and ``close`` raises, and none hangs.
@@ -76,11 +76,7 @@ class Bandwidth:
 
 
 class FarCopy:
-    """A handle of bytes in far memory, made by ``Backend.swap_out`` and by nothing else.
-
-    Attributes:
-        nbytes: Size of the copy in bytes.
-    """
+    """A handle of `nbytes` bytes in far memory, made by ``Backend.swap_out`` and by nothing else."""
 
     __slots__ = ('__weakref__', 'nbytes')
 
@@ -89,11 +85,7 @@ class FarCopy:
 
 
 class Transfer(abc.ABC):
-    """One copy in flight, in either direction.
-
-    Attributes:
-        nbytes: Size of the copy in bytes.
-    """
+    """One copy of `nbytes` bytes in flight, in either direction."""
 
     nbytes: int
 
@@ -112,7 +104,7 @@ class Transfer(abc.ABC):
         """Blocks until the copy has ended.
 
         A KeyboardInterrupt may pass through; the copy goes on, and ``wait`` may be called again. The swap-out of a
-        copy that was released meanwhile ends early and without an error: nobody can ask for its bytes any more.
+        copy that was released meanwhile ends early and without an error: its bytes cannot be read any more.
 
         Raises:
             SpillError: The copy failed; raised at every call.
@@ -123,11 +115,7 @@ class Transfer(abc.ABC):
 
 
 class Meter(abc.ABC):
-    """How much near memory is allocated: what a computation takes at its highest, and what stays.
-
-    Attributes:
-        running: it counts.
-    """
+    """Counts, while it is `running`, how much near memory computations take at their highest, and what stays."""
 
     running = False
 
@@ -216,8 +204,8 @@ class Backend(abc.ABC):
     def computing(self) -> contextlib.AbstractContextManager[None]:
         """Goes around each computation; not to be nested.
 
-        Where the system ends a process for want of memory, it has the computation raise MemoryError instead, as far as
-        the device can.
+        Where the system ends a process for lack of memory, the computation raises MemoryError instead, as far as the
+        device can tell.
         """
         return contextlib.nullcontext()
 
@@ -235,11 +223,11 @@ class Backend(abc.ABC):
         """
 
     def counted_bytes(self) -> int:
-        """Returns what counts in `limit` now, whoever allocated it; 0 where nothing does but execution's account."""
+        """Returns the bytes that count in `limit` now, the program's too; 0 where only execution's account does."""
         return 0
 
     def lacking_bytes(self, nbytes: int) -> int:
-        """Returns by how much ``nbytes`` more would exceed `limit`; 0 where nothing does but execution's account."""
+        """Returns by how many bytes ``nbytes`` more would exceed `limit`; 0 where only execution's account counts."""
         return 0
 
     @abc.abstractmethod
@@ -276,16 +264,16 @@ class Backend(abc.ABC):
     def has_room(self, nbytes: int) -> bool:
         """Whether the device would give ``nbytes`` more at once; asked before each computation and each swap-in.
 
-        So it must be quick: tens of microseconds. A device that says yes must not fail, or have the system end the
-        process, for want of these bytes. After a no the caller waits for swap-outs, calls ``trim``, lets go of arrays.
+        So it must be quick: tens of microseconds. After True the device must not fail, nor the system end the process,
+        for lack of these bytes. After False the caller waits for swap-outs, calls ``trim``, or evicts.
         """
         return nbytes <= self.free_bytes()
 
     def keep_at_most(self, nbytes: int) -> None:  # noqa: B027 - nothing to do is a right answer
-        """Gives back what is free but kept for the next arrays, beyond ``nbytes``; called often, so it is quick."""
+        """Trims what is free but kept for the next arrays to ``nbytes``; called often, so it is quick."""
 
     def kept_bytes(self) -> int:
-        """Returns how much of what is free is kept for the next arrays, where that counts in no account."""
+        """Returns how many of the free bytes are kept for the next arrays, where that counts in no account."""
         return 0
 
     def trim(self) -> None:  # noqa: B027 - nothing to do is a right answer
@@ -359,7 +347,7 @@ class Backend(abc.ABC):
                          "such as 'capacity'")
 
     def peek(self, copy: FarCopy) -> ByteArray | None:
-        """Returns what a whole copy has, wherever this thread was interrupted; None if that cannot be read there."""
+        """Returns a new array of a whole copy's bytes, also within an interrupt; None if they cannot be read there."""
         return None
 
     @abc.abstractmethod

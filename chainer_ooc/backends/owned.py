@@ -1,9 +1,8 @@
 """What all devices do alike: a backend, its transfers and its far copies belong to the process that made them.
 
-A forked child has them too, and can do nothing with them: the threads that copy, the streams and the file's contents
-are its parent's. So it is refused (C9), and its copies of the backends are closed as it begins, or its copy of a spill
-file's descriptor would hold the file's space for as long as it runs. Releasing is for everybody, at any instruction
-(C7): the garbage collector may do it, in any thread.
+A forked child is refused (C9): the threads that copy, the streams and the file's contents are its parent's. Its copies
+of the backends are closed as it begins, or its copy of a spill file's descriptor would hold the file's space until it
+ends. Any thread may release, at any instruction (C7), as the garbage collector does.
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ from chainer_ooc.errors import SpillError
 
 
 class Place:
-    """Where a far copy lies.
-
-    Attributes:
-        unwanted: the copy is released; whoever releases it sets it, and nobody takes it back.
-    """
+    """Where a far copy lies; `unwanted` once the copy is released, and never again False."""
 
     __slots__ = ('unwanted',)
 
@@ -32,12 +27,9 @@ class Place:
 
 
 class OwnedCopy(FarCopy):
-    """A far copy that goes back to its backend when it is released, or when nothing refers to it any more.
+    """A far copy that is released when nothing refers to it any more, if not before.
 
-    Args:
-        nbytes: size of the copy in bytes.
-        place: where it lies.
-        unwanted: the backend's places to give back; appending to it is atomic.
+    Its place is appended to the backend's deque `unwanted`, which is atomic; the backend takes places back from there.
     """
 
     __slots__ = ('place', 'unwanted')
@@ -48,9 +40,9 @@ class OwnedCopy(FarCopy):
         self.unwanted = unwanted  # the last, see __del__
 
     def release(self) -> None:
-        """Hands the place over to whoever takes places back, and marks it.
+        """Queues the place to be taken back, then marks it.
 
-        In this order: interrupted in between, the place is handed over once more later, which does no harm.
+        In this order: interrupted in between, the place is queued once more later, which does no harm.
         """
         if not self.place.unwanted:
             self.unwanted.append(self.place)
@@ -65,9 +57,6 @@ class OwnedTransfer(Transfer):
     """A transfer that the process that began it can wait for, and no other.
 
     Subclasses end it: they set `_failure` first, and `_done` as the last field of all.
-
-    Args:
-        nbytes: size of the copy in bytes.
     """
 
     __slots__ = ('_done', '_failure', '_owner', 'nbytes')
@@ -133,13 +122,7 @@ class OwnedBackend(Backend):
 
 
 def check_process(owner: int, act: str, elsewhere: str) -> None:
-    """Raises SpillError in any process but the owner.
-
-    Args:
-        owner: its number.
-        act: what is asked for.
-        elsewhere: why it cannot be done here, and what to do.
-    """
+    """Raises SpillError in any process but the owner; `elsewhere` says why, and what to do."""
     if os.getpid() != owner:
         raise SpillError(f'cannot {act} in process {os.getpid()}: {elsewhere}')
 

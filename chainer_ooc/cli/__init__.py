@@ -1,7 +1,7 @@
 """The command line: ``python -m chainer_ooc`` or ``chainer-ooc``.
 
 One module a command, each with ``add_arguments(parser)`` and ``run(arguments) -> Answer``. What a command needs beyond
-this package is imported when it runs, so that ``--help`` and a broken environment cost nothing and hide nothing.
+this package is imported when it runs, so that ``--help`` is quick and ``doctor`` runs in a broken environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ['main']
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong arguments get the house's form of an error; argparse would put the usage in front of it."""
+    """Wrong arguments get the form of all errors here; argparse would put the usage in front of it."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f'error: {message}; "{self.prog} --help" shows what can be written\n')

@@ -1,4 +1,4 @@
-"""What a command answers: the same facts as tables for people and as one JSON object for programs."""
+"""What a command answers: the same facts as tables to read and as one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Answer:
 
     Attributes:
         facts: JSON-ready; quantities carry their unit in the key.
-        tables: the same for people, in this order.
+        tables: the same to read, in this order.
         closing: lines below the tables, such as what to do next.
         status: the exit status of the process.
     """

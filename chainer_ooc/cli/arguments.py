@@ -16,7 +16,7 @@ _Read = TypeVar('_Read')
 
 
 def add_trace(parser: argparse.ArgumentParser) -> None:
-    """Adds the trace, and which of its maps are too small to be moved."""
+    """Adds the trace, and the size below which its maps stay."""
     parser.add_argument('trace', type=Path, metavar='TRACE', help=(
         'file of a trace, as "profile MODEL --save FILE" writes it; it carries the bytes that parameters and gradients '
         "take, and the optimizer's state if there was an optimizer"))

@@ -1,13 +1,13 @@
 """``chainer-ooc doctor``: whether training can work here, and what to do where it cannot.
 
-Nothing that it looks at may be taken for granted, so every part is tried on its own, and a failure becomes a line under
-"problems" that says what to do. Warnings are what works and could be better. Where there is a GPU the same is tried on
-it as on the host.
+Any part may be missing or broken, so each is tried on its own, and a failure becomes a line under "problems" that says
+what to do. Warnings are what works and could be better. Where there is a GPU the same is tried on it as on the host.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import platform
 import warnings
 from collections.abc import Callable, Mapping
@@ -31,13 +31,7 @@ HELP = 'say whether training can work here, and what is missing'
 
 @dataclass
 class Findings:
-    """What the examination has found so far.
-
-    Attributes:
-        facts: by topic; JSON-ready.
-        problems: what keeps training from working, each with the next step.
-        warnings: what works and could be better.
-    """
+    """What was found so far: facts by topic, JSON-ready; problems, each with the next step; warnings."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -51,7 +45,7 @@ class Findings:
                 self.facts[topic] = act()
         except OocError as error:
             self.problems.append(f'{topic}: {message(error)}')
-        except Exception as error:  # a doctor reports every illness, also those that it does not know
+        except Exception as error:  # whatever fails is a finding, also what has no error of its own here
             self.problems.append(f'{topic}: {type(error).__name__}: {message(error)}')
 
 
@@ -110,32 +104,28 @@ def device(spill_dir: str | None) -> dict[str, Any]:
     Raises:
         SpillError: the folder cannot be used, or a trial copy failed.
     """
-    backend = choose('host', BackendOptions(spill_dir))
-    try:
-        facts = backend.describe()
-        limits = facts['near_limits_bytes']
-        return {'budget_bytes': facts.pop('default_budget_bytes'),
-                'budget_limit': min(limits, key=limits.get, default=None),
-                **facts, **asdict(backend.bandwidth())}
-    finally:
-        backend.close()
+    facts = _backend_facts('host', spill_dir)
+    limits = facts['near_limits_bytes']
+    return {'budget_bytes': facts.pop('default_budget_bytes'),
+            'budget_limit': min(limits, key=limits.get, default=None), **facts}
 
 
 def gpu_device(spill_dir: str | None) -> dict[str, Any]:
     """The first card and its far memory.
 
     Raises:
-        RuntimeError: Chainer has no use of it, or CUDA fails.
+        RuntimeError: Chainer cannot use it, or CUDA fails.
         SpillError: a trial copy failed.
     """
     import chainer
 
     chainer.get_device(GPU).use()
-    backend = choose('cuda', BackendOptions(spill_dir))
-    try:
+    return _backend_facts('cuda', spill_dir)
+
+
+def _backend_facts(kind: str, spill_dir: str | None) -> dict[str, Any]:
+    with contextlib.closing(choose(kind, BackendOptions(spill_dir))) as backend:
         return {**backend.describe(), **asdict(backend.bandwidth())}
-    finally:
-        backend.close()
 
 
 def _show_versions(facts: Mapping[str, Any]) -> dict[str, object]:

@@ -7,7 +7,7 @@ given each of the other verdicts, and the answer says what that would cost. Left
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.classify.policies import POLICIES
@@ -27,21 +27,6 @@ from chainer_ooc.trace import FeatureMap
 HELP = 'say why each of the largest feature maps is kept, swapped or recomputed'
 _NOTHING_SECONDS = 1e-9  # sums in another order
 _DONE = {Verdict.KEEP: 'kept', Verdict.SWAP: 'swapped', Verdict.RECOMPUTE: 'recomputed'}
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """What an iteration would be with another verdict for one map.
-
-    Attributes:
-        verdict: the other one.
-        seconds: of the iteration, or None if it does not fit.
-        needed_bytes: the smallest budget that it fits.
-    """
-
-    verdict: str
-    seconds: float | None
-    needed_bytes: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +55,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     policy = POLICIES[arguments.policy]
     plan = make_plan(replace(policy, decide=decide), problem)
     explainer = _Explainer(problem, decisions[-1])
-    retained = [each for each in trace.maps if each.retained]  # the others die by themselves
+    retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: (-each.nbytes, each.id))[:arguments.top]
     rows = [explainer.explain(each) for each in largest]
     facts = {'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds,
@@ -101,7 +86,7 @@ class _Explainer:
             'swap_in_seconds': costs.read_seconds(nbytes) if leaves else None,
             'recompute_seconds': self._recompute_seconds(map_id) if self.recomputable[map_id] else None,
             'stall_seconds': sum(each.seconds for each in self.timeline.stalls if each.map == map_id),
-            'alternatives': [asdict(each) for each in others],
+            'alternatives': others,
             'why': '; '.join(map(self._line, others)) if leaves else self._held_back(feature_map),
         }
 
@@ -114,11 +99,12 @@ class _Explainer:
     def _with(self, map_id: int, verdict: Verdict) -> tuple[Verdict, ...]:
         return changed(self.decision.verdicts, [map_id], verdict)
 
-    def _alternative(self, map_id: int, verdict: Verdict) -> Alternative:
+    def _alternative(self, map_id: int, verdict: Verdict) -> dict[str, Any]:
+        """What an iteration would be with another verdict for one map; 'seconds' is None if it does not fit."""
         schedule = lay_out(self.problem, replace(self.decision, verdicts=self._with(map_id, verdict)))
         fits = schedule.fits(self.problem.budget_bytes)
         seconds = run_on_paper(self.problem, schedule)[0] if fits else None
-        return Alternative(verdict.value, seconds, schedule.needed_bytes)
+        return {'verdict': verdict.value, 'seconds': seconds, 'needed_bytes': schedule.needed_bytes}
 
     def _recompute_seconds(self, map_id: int) -> float:
         """What runs again because this map is recomputed and not swapped, the other verdicts being as they are."""
@@ -127,11 +113,11 @@ class _Explainer:
             return sum(self.problem.costs.seconds[call] for calls in chains.calls_at.values() for call in calls)
         return total(Verdict.RECOMPUTE) - total(Verdict.SWAP)
 
-    def _line(self, other: Alternative) -> str:
-        begin = f'if {_DONE[Verdict(other.verdict)]}, '
-        if other.seconds is None:
-            return begin + f'needs {format_bytes(other.needed_bytes)}, which exceeds the budget'
-        slower = other.seconds - self.timeline.seconds
+    def _line(self, other: dict[str, Any]) -> str:
+        begin = f'if {_DONE[Verdict(other["verdict"])]}, '
+        if other['seconds'] is None:
+            return begin + f'needs {format_bytes(other["needed_bytes"])}, which exceeds the budget'
+        slower = other['seconds'] - self.timeline.seconds
         if abs(slower) < _NOTHING_SECONDS:
             return begin + 'takes the same time'
         return begin + f'takes {seconds(abs(slower))} {"more" if slower > 0 else "less"}'

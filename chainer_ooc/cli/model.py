@@ -23,10 +23,10 @@ _EXAMPLES = Path(__file__).resolve().parents[2] / 'examples'
 
 @dataclass(frozen=True)
 class Model:
-    """A chain with the name that the user gave it.
+    """A chain, and how it is called.
 
     Attributes:
-        name: as written.
+        name: as the command line has it.
         chain: a chainer.Chain.
         takes_labels: it is called with images and labels and returns the loss; else with images alone, and the loss is
             softmax cross entropy over what it returns.
@@ -109,8 +109,8 @@ def example_module(module: str, name: str, otherwise: str = '') -> Any:
 
     Args:
         module: such as ``'models'``.
-        name: what is wanted of it, for messages.
-        otherwise: what else than running in a checkout helps, for messages.
+        name: what is looked for in it, for messages.
+        otherwise: the end of the message, after the advice to run in a checkout.
 
     Raises:
         OocError: this is no checkout.
@@ -125,8 +125,7 @@ def example_module(module: str, name: str, otherwise: str = '') -> Any:
 
 def _example(name: str) -> Callable[[], object]:
     models = example_module('models', name, ', or name a model as module:attribute')
-    build: Callable[[], object] = models.ARCHITECTURES[name].build
-    return build
+    return models.ARCHITECTURES[name].build  # type: ignore[no-any-return]
 
 
 def _attribute(name: str) -> Any:
@@ -163,9 +162,9 @@ def _public_callables(module: object) -> list[str]:
 
 
 def _required_arguments(chain: Any) -> int:
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     import chainer
 
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     # Chains may still have a `__call__` of their own, as all had up to Chainer 4.
     called = chain.forward if type(chain).__call__ is chainer.Link.__call__ else chain
     parameters = inspect.signature(called).parameters.values()

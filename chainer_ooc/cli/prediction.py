@@ -22,13 +22,13 @@ _NO_LIMIT = 1 << 60
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a policy makes of a problem.
+    """What a policy plans for a problem.
 
     Attributes:
         policy: its name.
-        budget_bytes: what it had.
+        budget_bytes: of the problem.
         plan: its plan, or None if none keeps within the budget.
-        floor_bytes, where: of a refusal, the smallest budget that works and what sets it.
+        floor_bytes, where: without a plan, the smallest budget that has one, and the call that sets it.
     """
 
     policy: str
@@ -67,7 +67,7 @@ def on_machine(recorded: Trace, machine: Machine, factor: float) -> Trace:
     latency of copies is left out.
 
     Raises:
-        OocError: the trace does not have what times can be worked out from.
+        OocError: the trace has no shapes, from which times are worked out.
     """
     costs = analytic(on_cuda(recorded), machine)
     there = on_cuda(recorded if factor == 1 else scale(recorded, factor))
@@ -86,7 +86,7 @@ def problem_of(trace: Trace, budget_bytes: int, min_bytes: int) -> Problem:
 
 
 def predict(policy: str, problem: Problem) -> Prediction:
-    """Has a policy plan; a refusal is an answer too."""
+    """Has a policy plan. A budget that is too small is no error here."""
     try:
         return Prediction(policy, problem.budget_bytes, make_plan(POLICIES[policy], problem))
     except InfeasibleBudgetError as error:
@@ -94,15 +94,12 @@ def predict(policy: str, problem: Problem) -> Prediction:
 
 
 def in_core(problem: Problem) -> Plan:
-    """Policy keep in memory without end: what every other policy is measured by."""
+    """The plan of policy keep without a limit of memory, which the other policies are compared with."""
     return make_plan(POLICIES['keep'], replace(problem, budget_bytes=_NO_LIMIT))
 
 
 def lower_bound_seconds(problem: Problem) -> float:
-    """The sum of all computations, which no plan is faster than: it neither waits nor computes anything twice.
-
-    What the budget forces to be moved or made again is left out, so that a plan at a small budget cannot reach it.
-    """
+    """The sum of all computations. No plan is faster, and one at a small budget, which has to move maps, is slower."""
     return sum(problem.costs.seconds)
 
 
@@ -123,7 +120,7 @@ def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int]:
     """Returns the trace as it may be for a larger batch, and the batch.
 
     Raises:
-        OocError: the batch is smaller than the trace's, of which nothing is known that errs on the safe side.
+        OocError: the batch is smaller than the trace's; figures for it might be too low.
     """
     if batch is None:
         return trace, batch_of(trace)

@@ -1,7 +1,7 @@
 """``chainer-ooc profile MODEL``: what one training iteration of a model computes, keeps and needs.
 
-The model runs on random images through chainer_ooc itself, under an ordinary configuration: what is shown is the very
-trace that planning sees. Left out: real data and the optimizer's step, which touch no feature map.
+The model runs on random images under chainer_ooc, so that what is shown is the trace that plans are made from. Left
+out: real data and the optimizer's step, which touch no feature map.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ def run(arguments: argparse.Namespace) -> Answer:
     Raises:
         OocError: the model cannot be found or run, or the file cannot be written.
     """
+    import chainer
+
     trace = record(arguments.model, arguments.batchsize, arguments.insize, arguments.policy, arguments.device)
     if arguments.save is not None:
         _write(arguments.save, trace.to_json())
-    found = totals(trace, arguments.batchsize, _min_bytes())
-    retained = [each for each in trace.maps if each.retained]  # the others die by themselves
+    found = totals(trace, arguments.batchsize, parse_bytes(chainer.config.ooc_min_bytes))
+    retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: -each.nbytes)[:arguments.top]
     facts = {
         'model': arguments.model, 'batchsize': arguments.batchsize, 'insize': arguments.insize, **asdict(found),
@@ -79,7 +81,7 @@ def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
 
     Args:
         name: of what runs, for messages.
-        iterate: runs one iteration. It keeps nothing of it, or that is there still while the next one is recorded.
+        iterate: runs one iteration. It must keep no array, which would still live while the next one is recorded.
 
     Raises:
         OocError: nothing was recorded.
@@ -97,12 +99,6 @@ def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
     if trace is None:
         raise OocError(f'{name} left no trace: its backward pass reached no function')
     return trace
-
-
-def _min_bytes() -> int:
-    import chainer
-
-    return parse_bytes(chainer.config.ooc_min_bytes)
 
 
 def _write(file: Path, text: str) -> None:

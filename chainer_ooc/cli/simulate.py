@@ -1,7 +1,7 @@
 """``chainer-ooc simulate TRACE``: how long an iteration would take under a policy and a budget, and what it would hold.
 
 Seconds and bytes are the simulator's, from the times that were recorded with the trace, or from a description of
-another machine. A budget that no plan of the policy keeps within is an answer, not an error.
+another machine. Where no plan of the policy keeps within the budget, the answer is the smallest budget that has one.
 """
 
 from __future__ import annotations

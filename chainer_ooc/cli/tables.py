@@ -1,7 +1,7 @@
 """``chainer-ooc tables``: the papers' tables, ours beside theirs, without any GPU.
 
 The networks are those of ``examples/models`` in a checkout. Chainer runs each of them at two small sizes, once for all
-tables; everything else is computed from that on paper.
+tables; everything else is worked out and simulated from these traces.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _distinct(entries: Iterable[Entry]) -> list[str]:
 
 
 def _make(entries: Sequence[Entry], experiments: Experiments) -> list[PaperTable]:
-    """Makes one after the other, with a progress bar on a terminal."""
+    """Makes the tables, with a progress bar on a terminal."""
     from chainer_ooc.classify.progress import Bar  # here, as `doctor` has to run where nothing is installed
 
     made = []
@@ -103,7 +103,7 @@ def record(network: str, size: Size) -> Trace:
 
 
 def _prepare(folder: Path) -> None:
-    """Fails before the work, not after it."""
+    """Makes the folder, and fails before the tables are made, not after it."""
     if importlib.util.find_spec('matplotlib') is None:
         raise OocError('--out draws the tables, and matplotlib is not installed; run '
                        "`pip install 'chainer-ooc[examples]'` or `pip install matplotlib`")
@@ -128,9 +128,9 @@ def _write(folder: Path, table: PaperTable) -> None:
 
 def _closing(made: Sequence[PaperTable], folder: Path | None) -> list[str]:
     """A line for each paper, one for all, and where the files are."""
-    papers = dict.fromkeys(each.paper for each in made)
-    lines = [presentation.summary(presentation.score(row for each in made if each.paper == paper for row in each.rows),
-                                  paper) for paper in papers]
-    if len(papers) > 1:
-        lines.append(presentation.summary(presentation.score(row for each in made for row in each.rows), 'all'))
-    return [*lines, *([f'written to {folder}'] if folder is not None else [])]
+    rows = {paper: [row for each in made if each.paper == paper for row in each.rows]
+            for paper in dict.fromkeys(each.paper for each in made)}
+    if len(rows) > 1:
+        rows['all'] = [row for each in made for row in each.rows]
+    lines = [presentation.summary(presentation.score(of_paper), paper) for paper, of_paper in rows.items()]
+    return lines if folder is None else [*lines, f'written to {folder}']

@@ -17,11 +17,9 @@ class Totals:
     """What `profile` says about a whole iteration.
 
     Attributes:
-        maps: number of feature maps.
-        retained_maps: those that a function keeps for backward.
-        retained_bytes: their size.
-        retained_bytes_per_image: the same, by the batch size.
-        calls, steps: number of forward calls and of steps in backward.
+        maps, retained_maps: numbers of feature maps: of all, and of those that a function keeps for backward.
+        retained_bytes, retained_bytes_per_image: of the latter.
+        calls, steps: numbers of forward calls and of steps in backward.
         forward_seconds, backward_seconds: their durations.
         kept_bytes: peak of an iteration in which every map stays until its last use.
         working_set_bytes: peak when every map that can leave is away whenever it is not read: no policy needs less.
@@ -42,13 +40,7 @@ class Totals:
 
 
 def totals(trace: Trace, batchsize: int, min_bytes: int) -> Totals:
-    """Sums up a trace.
-
-    Args:
-        trace: of an iteration.
-        batchsize: images in that iteration.
-        min_bytes: maps smaller than this always stay.
-    """
+    """Sums up a trace of `batchsize` images; maps smaller than `min_bytes` always stay."""
     retained = [each for each in trace.maps if each.retained]
     retained_bytes = sum(each.nbytes for each in retained)
     nothing = Standing(forward_bytes=0, backward_bytes=0)

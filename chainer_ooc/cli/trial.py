@@ -1,4 +1,4 @@
-"""A tiny training with every feature map swapped: the shortest proof that all parts work together on this machine."""
+"""A tiny training with every feature map swapped, which shows whether all parts work together on this machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ class Trial:
     """What the trial did in its last iteration.
 
     Attributes:
-        swap: number of feature maps that were let go.
-        swapped_in_bytes: bytes that came back from far memory; a map that is read before its copy has ended has
-            never been away.
+        swap: number of feature maps that were swapped out.
+        swapped_in_bytes: bytes that were swapped in; a map that is read before its swap-out has ended never left.
     """
 
     swap: int
@@ -25,11 +24,7 @@ class Trial:
 
 
 def try_training(spill_dir: str | None, device: str = '@numpy') -> Trial:
-    """Trains in-core and with every map swapped, and compares.
-
-    Args:
-        spill_dir: folder of the spill file, or None for the default.
-        device: Chainer's name of the device, such as '@cupy:0'.
+    """Trains in-core and with every map swapped, on a device as Chainer names it, and compares.
 
     Raises:
         OocError: nothing was swapped, or the gradients differ.

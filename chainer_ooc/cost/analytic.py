@@ -6,9 +6,9 @@ An operation is a multiplication or an addition. Convolutions and linear functio
 twice, for their inputs and for their weights. All others are as fast as their arrays are read and written: inputs,
 parameters, outputs and what they keep for backward, each once, and some twice (`_READS_TWICE`).
 
-A roofline is reached by nobody. Where a paper states how fast its in-core training was, `in_core_seconds`, all times
-are drawn out alike until they add up to that: what is left open, by how much each kernel misses its roof, is then the
-same for all. Without one they stay as they are.
+No kernel reaches its roofline. Where a paper states how fast its in-core training was, `in_core_seconds`, all times are
+multiplied by the factor that makes them add up to that, as if each kernel missed its roof by as much. Without one they
+stay as they are.
 
 Source: OOC-Paleo 2.2 and 3.6 (PALEO: time from operations and bytes by layer). What differs: PALEO looks up which
 algorithm cuDNN takes; here all take as many operations as the definition has. Left out: the time between kernels.
@@ -31,18 +31,13 @@ from chainer_ooc.cost.gradients import (
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.trace import Call, Trace
 
-#: What they normalise they read for the statistics, and again; their backward pass likewise, with the gradient.
+#: They read their input for the statistics, and again to normalise it; their backward pass likewise, with the gradient.
 _READS_TWICE = ('BatchNormalization', 'GroupNormalization', 'LayerNormalization')
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a computation does.
-
-    Attributes:
-        operations: multiplications and additions.
-        nbytes: read and written.
-    """
+    """What a computation does: multiplications and additions, and bytes that it reads and writes."""
 
     operations: int
     nbytes: int
@@ -105,8 +100,7 @@ def _made_bytes(trace: Trace, call: Call) -> int:
 
 def _products(call: Call) -> int:
     """Multiplications and additions of the call's product with its weights; 0 if it has none."""
-    weighted = is_convolution(call.label) or call.label == 'LinearFunction'
-    if not weighted:
+    if not is_convolution(call.label) and call.label != 'LinearFunction':
         return 0
     x, weights, *_ = arguments_of(call)
     many = x if 'deconvolution' in call.label.lower() else call.results[0]
@@ -144,4 +138,4 @@ def _dtype(trace: Trace) -> str:
     for each in trace.maps:
         if each.dtype.startswith('float'):
             nbytes[each.dtype] = nbytes.get(each.dtype, 0) + each.nbytes
-    return max(nbytes, key=lambda dtype: nbytes[dtype], default='float32')
+    return max(nbytes, key=nbytes.__getitem__, default='float32')

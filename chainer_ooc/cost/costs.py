@@ -16,11 +16,11 @@ class Costs:
 
     Attributes:
         seconds: of each position's computation: the calls, then the steps.
-        write_bytes_per_second: near to far; 0 if a transfer takes no time, or if nobody knows.
+        write_bytes_per_second: near to far; 0 if a transfer takes no time, or if it is unknown.
         read_bytes_per_second: far to near; likewise.
         latency_seconds: what each transfer takes beside its bytes.
-        slowdown: a computation takes 1 + slowdown times as long while copies run. On a GPU copy engines do them; on a
-            host the cores do, that would compute.
+        slowdown: a computation takes 1 + slowdown times as long while copies run: a GPU has engines for them, on a host
+            the cores that compute make them.
         source: where the times come from, such as 'measured'.
     """
 

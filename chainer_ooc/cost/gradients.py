@@ -64,39 +64,29 @@ def needs_gradient(trace: Trace, map_id: int) -> bool:
 def follow_gradients(trace: Trace, adds_in_place: bool = False) -> Gradients:
     """Passes over the steps of backward.
 
-    Args:
-        trace: the iteration.
-        adds_in_place: a second part of a gradient is added to the first where it lies, unless others share that.
+    If `adds_in_place`, a second part of a gradient is added to the first where it lies, unless other maps share that.
     """
     walk = _Walk(trace, adds_in_place)
+    live, made, moved = [], [], []
     for step in trace.steps:
-        walk.begin()
+        live.append(walk.live_bytes)
+        walk.made_bytes = walk.moved_bytes = 0
         if step.call >= 0:
             walk.through(trace.calls[step.call])
-        walk.end()
-    return Gradients(tuple(walk.live), tuple(walk.made), tuple(walk.moved))
+        made.append(walk.made_bytes)
+        moved.append(walk.moved_bytes)
+    return Gradients(tuple(live), tuple(made), tuple(moved))
 
 
 class _Walk:
-    """The gradients that are alive. One block may be the gradient, or a part of it, of several maps."""
+    """The gradients that live. One block may be the gradient, or a part of it, of several maps."""
 
     def __init__(self, trace: Trace, adds_in_place: bool):
         self.trace, self.adds_in_place = trace, adds_in_place
-        self.live: list[int] = []
-        self.made: list[int] = []
-        self.moved: list[int] = []
         self.blocks: dict[int, frozenset[int]] = {}  # of each map
         self.sizes: list[int] = []
         self.holders: Counter[int] = Counter()
         self.live_bytes = self.made_bytes = self.moved_bytes = 0
-
-    def begin(self) -> None:
-        self.live.append(self.live_bytes)
-        self.made_bytes = self.moved_bytes = 0
-
-    def end(self) -> None:
-        self.made.append(self.made_bytes)
-        self.moved.append(self.moved_bytes)
 
     def through(self, call: Call) -> None:
         """One step: takes the gradients of outputs, gives those of inputs and parameters."""
@@ -114,9 +104,9 @@ class _Walk:
         gradient_bytes = parameter_bytes(call)
         self.made_bytes += gradient_bytes
         self.moved_bytes += gradient_bytes
-        for blocks in taken:
-            self._release(blocks)
         self.live_bytes += gradient_bytes
+        for blocks in taken:
+            self._free(blocks)
 
     def _allocate(self, map_id: int) -> frozenset[int]:
         nbytes = self.trace.maps[map_id].nbytes
@@ -133,7 +123,7 @@ class _Walk:
             self.moved_bytes -= self.trace.maps[map_id].nbytes
             del self.blocks[map_id]
             self._give(map_id, self._allocate(map_id))
-            self._release(before)
+            self._free(before)
 
     def _give(self, map_id: int, blocks: frozenset[int]) -> None:
         """A part of a map's gradient; if there is one already, their sum takes the place of both."""
@@ -141,14 +131,14 @@ class _Walk:
         if before is not None:
             self.moved_bytes += 2 * self.trace.maps[map_id].nbytes
             blocks = self._allocate(map_id)
-            self._release(before)
+            self._free(before)
         self.blocks[map_id] = blocks
         for block in blocks:
             self.holders[block] += 1
             if self.holders[block] == 1:
                 self.live_bytes += self.sizes[block]
 
-    def _release(self, blocks: frozenset[int]) -> None:
+    def _free(self, blocks: frozenset[int]) -> None:
         for block in blocks:
             self.holders[block] -= 1
             if not self.holders[block]:

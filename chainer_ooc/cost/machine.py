@@ -1,12 +1,12 @@
 """Descriptions of machines: what data sheets say about a device, its memory, and its link to far memory.
 
-A description is a JSON file. Each figure stands with where it comes from, so that a reader can doubt it::
+A description is a JSON file. Each figure names its source, so that you can check it::
 
     {"name": "v100-pcie3", "title": "...",
      "figures": {"near_bytes": {"value": 17179869184, "source": "..."}, ...,
                  "operations_per_second": {"float32": {"value": 1.4e13, "source": "..."}}}}
 
-Those that come with the package are in `cost/machines`; a user's own is named by its path. Source: OOC-Paleo table 1.
+Those that come with the package are in `cost/machines`; your own are named by their paths. Source: OOC-Paleo table 1.
 """
 
 from __future__ import annotations
@@ -80,10 +80,7 @@ def machine_names() -> tuple[str, ...]:
 
 
 def read_machine(name: str) -> Machine:
-    """Reads a description.
-
-    Args:
-        name: one of `machine_names`, or the path of a file.
+    """Reads the description of one of `machine_names`, or of the path of a file.
 
     Raises:
         MachineError: there is none, or it lacks something.

@@ -1,9 +1,9 @@
 """An iteration as it is on a GPU with cuDNN, from one that was recorded on the host.
 
-Chainer's functions keep other arrays there. Max pooling keeps its input and output, from which cuDNN tells the largest
+Chainer's functions keep other arrays there. Max pooling keeps its input and output, from which cuDNN finds the largest
 element, in place of indexes; local response normalisation has one array of scales, not two. The batch is an array of
-the training loop's like any other, and PoocH counts it among ResNet50's 105 maps. Convolutions take a workspace of up
-to 8 MiB, Chainer's default.
+the training loop like any other, and PoocH counts it among ResNet50's 105 maps. Convolutions take a workspace of up to
+8 MiB, Chainer's default.
 
 Source: `chainer.functions` (max_pooling_nd, local_response_normalization) and `chainer.backends.cuda`.
 """
@@ -23,10 +23,7 @@ WORKSPACE_BYTES = 8 << 20
 def on_cuda(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES, adds_in_place: bool = False) -> Trace:
     """Returns the iteration as a GPU has it; an array that it does not have keeps its number, with 0 bytes.
 
-    Args:
-        trace: as the host recorded it.
-        workspace_bytes: of each convolution.
-        adds_in_place: gradients are added where they lie, as Chainer does not.
+    Each convolution takes `workspace_bytes`; if `adds_in_place`, gradients are added where they lie, unlike in Chainer.
     """
     absent: set[int] = set()
     more_uses: defaultdict[int, set[int]] = defaultdict(set)

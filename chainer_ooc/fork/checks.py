@@ -1,7 +1,7 @@
 """What must hold before Chainer can be patched, and the errors that say what to do where it does not.
 
 Everything is checked when chainer is imported and not before, so that ``python -m chainer_ooc doctor`` runs where
-chainer is absent. Only an import that came too early shows at once.
+chainer is absent. Only an import that came too early is refused when chainer_ooc is imported.
 """
 import ast
 import importlib.machinery
@@ -11,7 +11,7 @@ import types
 from pathlib import Path
 
 from chainer_ooc.errors import ForkError
-from chainer_ooc.fork.series import Series, load
+from chainer_ooc.fork.series import load
 
 VERSION = '7.8.1'
 # Its setup.py imports pkg_resources, which later setuptools lack, and pip's isolated build would fetch the latest.
@@ -28,17 +28,18 @@ def check() -> Path:
     Raises:
         ForkError: it is absent, another version or altered.
     """
-    site = find_site()
-    verify(load(), site)
+    series, site = load(), _find_site()
+    found = _version(site)
+    if found != VERSION:
+        raise ForkError(f'chainer {found} is installed in {site}, and the patches are made for {VERSION} alone; '
+                        f'{_INSTALL}', name='chainer', path=str(site))
+    for path in series.expected:  # an altered file is refused before anything runs
+        series.upstream(path, site)
     return site
 
 
-def find_site() -> Path:
-    """The folder that holds the ``chainer/`` that Python would import.
-
-    Raises:
-        ForkError: there is none.
-    """
+def _find_site() -> Path:
+    """The folder that holds the ``chainer/`` that Python would import; raises ForkError if there is none."""
     for finder in sys.meta_path:
         if getattr(finder, 'is_chainer_ooc', False) or not hasattr(finder, 'find_spec'):
             continue
@@ -52,26 +53,11 @@ def find_site() -> Path:
     raise ForkError(f'chainer is not installed for {sys.executable}; {_INSTALL}', name='chainer')
 
 
-def verify(series: Series, site: Path) -> None:
-    """Checks the version first, then every file that the series changes.
-
-    Raises:
-        ForkError: another version, or an altered file.
-    """
-    found = _version(site)
-    if found != VERSION:
-        raise ForkError(f'chainer {found} is installed in {site}, and the patches are made for {VERSION} alone; '
-                        f'{_INSTALL}', name='chainer', path=str(site))
-    series.verify(site)
-
-
 def refuse_early_import() -> None:
     """Raises ForkError if a module of chainer that the series changes was imported without our loader."""
-    names = [name for name in sys.modules if name == 'chainer' or name.startswith('chainer.')]
-    if not any(_is_unpatched(name) for name in names):
-        return
-    raise ForkError(f'chainer was imported before chainer_ooc{_importer()}, so it can no longer be patched; '
-                    'import chainer_ooc first and start Python again', name='chainer')
+    if any(map(_is_unpatched, list(sys.modules))):
+        raise ForkError(f'chainer was imported before chainer_ooc{_importer()}, so it can no longer be patched; '
+                        'import chainer_ooc first and start Python again', name='chainer')
 
 
 def _version(site: Path) -> str:
@@ -87,6 +73,8 @@ def _version(site: Path) -> str:
 
 
 def _is_unpatched(name: str) -> bool:
+    if name.partition('.')[0] != 'chainer':
+        return False
     loader = getattr(sys.modules[name], '__loader__', None)
     if loader is None or getattr(loader, 'is_chainer_ooc', False):
         return False

@@ -1,8 +1,8 @@
 """Unified diffs, read and applied exactly.
 
-Why not a library or ``git apply``: neither is on a newcomer's machine for certain, and both search for a place where a
-hunk might fit. The files that our patches change are known to the last bit (their hashes are committed), so every hunk
-has one right place and anything else is an error.
+Why not a library or ``git apply``: not every machine has them, and both search for a place where a hunk might fit. The
+files that our patches change are known to the last bit (their hashes are committed), so every hunk has one right place
+and anything else is an error.
 
 Source: the unified format as ``git diff -U0`` writes it. Left out: renames, deletions, file modes and binary
 files; the series has no use for them and `parse` refuses them.
@@ -44,11 +44,7 @@ class FileDiff:
 
 
 def parse(text: str, name: str) -> tuple[FileDiff, ...]:
-    """Reads a patch file: prose up to the first ``diff --git``, then the diffs.
-
-    Args:
-        text: content of the patch file.
-        name: name of the patch file, for errors.
+    """Reads the text of a patch file: prose up to the first ``diff --git``, then the diffs; `name` is for errors.
 
     Raises:
         ForkError: not a diff that this module can apply.
@@ -66,7 +62,7 @@ def apply(diff: FileDiff, text: str, name: str) -> str:
 
     Args:
         diff: what to change.
-        text: content of the file as the patches before this one left it; ``''`` for a new file.
+        text: the file as the patches before this one left it; ``''`` for a new file.
         name: name of the patch file, for errors.
 
     Raises:

@@ -5,7 +5,7 @@ Python would take it for the unpatched file's. Their code objects keep the name 
 is told the patched text, so that tracebacks, `inspect.getsource` and debuggers show what runs. The entry has no
 modification time, which is how `linecache` marks text that came from a loader and must not be read again from the disk;
 only `linecache.clearcache` forgets it. Up to 3.12 the interpreter prints an uncaught exception from the file, without
-`linecache`; there `sys.excepthook` is set to the same print-out by `traceback`, unless somebody else has set it.
+`linecache`; there `sys.excepthook` is set to the same print-out by `traceback`, unless the program has set it.
 
 Left out: zipped or frozen copies of Chainer, which have no files to verify.
 """
@@ -24,14 +24,7 @@ from chainer_ooc.fork.series import Series, load
 
 
 class ForkLoader(SourceFileLoader):
-    """Executes the patched text of one module.
-
-    Args:
-        module: full name of the module.
-        path: path of its file within the series, ``chainer/...``.
-        site: folder that holds ``chainer/``.
-        series: the patches.
-    """
+    """Executes the patched text of one module, whose file is `path` (``chainer/...``) below the folder `site`."""
 
     is_chainer_ooc = True
 
@@ -64,23 +57,17 @@ class ForkFinder(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None,
                   target: types.ModuleType | None = None) -> ModuleSpec | None:
+        relative: str | None = None
         if fullname == 'chainer':
-            series = load()
-            self._site = checks.find_site()
-            checks.verify(series, self._site)
-            return self._spec(fullname, 'chainer/__init__.py', self._site, series)
-        if fullname.startswith('chainer.') and self._site is not None:
-            series = load()
-            relative = series.path_of(fullname)
-            if relative is not None:
-                return self._spec(fullname, relative, self._site, series)
-        return None
-
-    @staticmethod
-    def _spec(module: str, path: str, site: Path, series: Series) -> ModuleSpec | None:
-        folders = [str((site / path).parent)] if path.endswith('/__init__.py') else None
-        loader = ForkLoader(module, path, site, series)
-        return spec_from_file_location(module, site / path, loader=loader, submodule_search_locations=folders)
+            self._site, relative = checks.check(), 'chainer/__init__.py'
+        elif self._site is not None and fullname.startswith('chainer.'):
+            relative = load().path_of(fullname)
+        if relative is None or self._site is None:
+            return None
+        file = self._site / relative
+        folders = [str(file.parent)] if file.name == '__init__.py' else None
+        loader = ForkLoader(fullname, relative, self._site, load())
+        return spec_from_file_location(fullname, file, loader=loader, submodule_search_locations=folders)
 
 
 def install() -> None:

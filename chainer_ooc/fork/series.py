@@ -38,11 +38,7 @@ class Series:
         return self.diffs[path][0][1].is_new
 
     def patched(self, path: str, site: Path) -> str:
-        """The text of one file after the whole series.
-
-        Args:
-            path: one of ``diffs``.
-            site: the folder that holds ``chainer/``.
+        """The text of one of `diffs` after the whole series, from upstream's file below the folder `site`.
 
         Raises:
             ForkError: the upstream file is not the one that the series was made for.
@@ -64,18 +60,9 @@ class Series:
             raise _altered(site / path, expected, found)
         return content
 
-    def verify(self, site: Path) -> None:
-        """Reads every upstream file that the series changes, so that an altered one shows before anything runs."""
-        for path in self.expected:
-            self.upstream(path, site)
-
 
 def folder() -> Path:
-    """The folder with the patches.
-
-    Raises:
-        ForkError: there is none.
-    """
+    """The folder with the patches; raises ForkError if there is none."""
     package = Path(__file__).resolve().parent.parent
     places = package / 'patches', package.parent / 'patches'
     for place in places:

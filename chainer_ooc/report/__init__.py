@@ -1,5 +1,4 @@
-"""Frozen values in, text and figures out.
+"""Turns frozen values into text and figures; imports no Chainer.
 
-Nothing here measures, imports chainer or decides anything. `table` turns rows into text, Markdown and JSON, `figure`
-has the looks of all pictures. Drawing needs matplotlib, which is an extra.
+`table` turns rows into text, Markdown and JSON; `figure` has what all pictures share. Drawing needs matplotlib.
 """

@@ -1,4 +1,4 @@
-"""What all our figures share: the way to matplotlib, the colours, the saving.
+"""What all figures share: how they are made and saved, and their colours.
 
 Colours are Okabe and Ito's, which colour-blind readers can tell apart; every use adds a second sign (a line style, a
 mark or a label) for prints in grey. Figures are made without pyplot: no window, no global state.

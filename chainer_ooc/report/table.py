@@ -13,10 +13,8 @@ from typing import Any
 
 ABSENT = '-'
 
-
-def plain(value: object) -> str:
-    """A value as `str` writes it."""
-    return str(value)
+#: The form of a value that is shown as it is.
+plain = str
 
 
 def megabytes(value: float) -> str:
@@ -63,13 +61,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns.
-
-    Attributes:
-        columns: What is shown, from left to right.
-        rows: Raw values.
-        title: A line above the table; none when empty.
-    """
+    """Rows of raw values under columns, and a line above them unless `title` is empty."""
 
     columns: Sequence[Column]
     rows: Sequence[Mapping[str, Any]]
@@ -80,16 +72,14 @@ class Table:
         lines = self._cells()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         lines.insert(1, ['-' * width for width in widths])
-        body = ['  '.join(self._aligned(line, widths)).rstrip() for line in lines]
-        return '\n'.join([self.title, *body] if self.title else body)
+        return self._below_title('  '.join(self._aligned(line, widths)).rstrip() for line in lines)
 
     def to_text_sideways(self) -> str:
         """A line per column and a column per row, for a few rows with many figures each."""
         heading, *lines = zip(*self._cells(), strict=True)
         widths = [max(map(len, cells)) for cells in zip(heading, *lines, strict=True)]
-        body = ['  '.join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
-                for line in (heading, ['-' * width for width in widths], *lines)]
-        return '\n'.join([self.title, *body] if self.title else body)
+        return self._below_title('  '.join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+                                 for line in (heading, ['-' * width for width in widths], *lines))
 
     def to_markdown(self) -> str:
         """A Markdown table, for documents."""
@@ -101,6 +91,9 @@ class Table:
     def to_json(self) -> str:
         """The rows with all their values, also those that no column shows."""
         return json.dumps({'title': self.title, 'rows': [dict(row) for row in self.rows]}, indent=2)
+
+    def _below_title(self, lines: Iterable[str]) -> str:
+        return '\n'.join([self.title, *lines] if self.title else lines)
 
     def _cells(self) -> list[list[str]]:
         heading = [column.heading for column in self.columns]

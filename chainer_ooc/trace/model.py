@@ -3,8 +3,8 @@
 Its JSON form is one object, versioned, with a table for each kind of row.
 
 Time is counted in *positions*: the forward calls are 0 .. F-1, the steps of backward F .. F+B-1. A feature map is one
-block of storage (P4), whoever sees it: an input or output that a function retains, an array that a function hides on
-itself (P5), or an output that nobody retains and that dies by itself. A life, from left to right::
+block of storage (P4), whatever shows it: an input or output that a function retains, an array that a function hides on
+itself (P5), or an output that no function retains and that is freed by itself. A life, from left to right::
 
     position    0      1      2            F-1    F                 F+B-1
                 produced   last_forward_use         backward_uses ...
@@ -41,20 +41,20 @@ class FeatureMap:
         producer: index of the call that made it, or None if it came from outside (the batch).
         hidden: a function keeps it as an attribute of its own, out of Chainer's sight.
         retained: some function keeps it for backward.
-        foreign: at its last forward use somebody else still held the array itself, so that letting go frees nothing.
+        foreign: at its last forward use the program still held the array itself, so that no swap-out frees it.
         last_forward_use: index of the last call that makes or reads it.
         backward_uses: positions of the steps that read it, ascending.
         shape, dtype: of the array through which it was first seen.
-        last_alive: the last position at which a map that nobody retains was in near memory: a model's local variables
-            may hold it longer than its uses last. -1 if that is not known.
-        shown: a Variable of the user's still shows it when backward begins, who may read it when parameters have
+        last_alive: the last position at which a map that no function retains was in near memory: a model's local
+            variables may hold it longer than its uses last. -1 if that is not known.
+        shown: a Variable of the program still shows it when backward begins, and may be read when parameters have
             changed.
         written: a function that may write to its inputs has read it, so that its producer may not give it again.
         reused: a backward pass of a later iteration has read it, after the uses that are known here.
-        held: after its last use in backward somebody else held the array, such as a function of second order, so that
+        held: something else held the array after its last use in backward, such as a function of second order, so that
             it stays in near memory.
-        last_held: the last position in forward at which somebody else still held the array after its last use there, so
-            that it could not leave: a frame's local variable, for example. -1 if nobody did.
+        last_held: the last position in forward at which something else, such as a local variable, held the array after
+            its last use there, so that it could not leave. -1 if there was none.
     """
 
     id: int
@@ -157,14 +157,7 @@ class Step:
 
 @dataclass(frozen=True)
 class MemoryEvent:
-    """A block of storage appeared or went, before the position's computation or in it.
-
-    Attributes:
-        kind: 'malloc' or 'free'.
-        map: id of the feature map.
-        nbytes: size of the block.
-        position: when.
-    """
+    """The block of a feature map appeared ('malloc') or went ('free'), before the position's computation or in it."""
 
     kind: str
     map: int
@@ -181,13 +174,13 @@ class Trace:
 
     Attributes:
         device: 'host', 'cuda'.
-        calls, steps, maps: see there.
+        calls, steps, maps: in the order of positions, and of ids.
         events: in the order in which they happened while recording.
         seconds: from the first call to the end of backward, as recorded.
         write_bytes_per_second, read_bytes_per_second: measured bandwidth of far memory; 0 if it could not be measured.
         copy_slowdown: a computation takes 1 + copy_slowdown times as long while copies run; measured too.
         versions: of Chainer, NumPy, Python and chainer_ooc.
-        machine: what it was recorded on, in the device's words; '' if nobody said.
+        machine: what it was recorded on, as `Backend.machine` says; '' if unknown.
         workspace_bytes: scratch that one call had (``ooc_workspace``), or None.
         standing_forward_bytes, standing_backward_bytes: what lived through it beside feature maps: parameters and the
             optimizer's state, in forward the gradients before too, in backward those of other parameters alone.

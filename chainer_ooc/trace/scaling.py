@@ -1,6 +1,6 @@
-"""A recorded iteration as it may be for inputs of another size: a profile for a graph that was never seen.
+"""A recorded iteration as it may be for inputs of another size: an estimate for a graph that was not recorded.
 
-Every figure is meant to be no smaller than the truth. For larger inputs, bytes and times grow with the first call's
+No figure shall be smaller than a recording would have it. For larger inputs, bytes and times grow with the first call's
 input; what does not depend on it is then too large. For smaller ones they stay as they were recorded.
 """
 

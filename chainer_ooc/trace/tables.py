@@ -68,7 +68,7 @@ class Form:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Says of what goes wrong meanwhile that the text is damaged."""
+        """Raises `error`, which says that the text is damaged, for what goes wrong meanwhile."""
         try:
             yield
         except OocError:

@@ -2,7 +2,7 @@
 
 Nothing here imports CuPy: `CudaBackend` does so when it is made without a driver of its own.
 
-    backend.py                 what execution asks for; hands it to the others
+    backend.py                 what execution calls; calls the others
     presence.py                what of CUDA is there, for `doctor`
     arrays.py, owner.py        CuPy's arrays, and what owns the memory under them
     budget.py, meter.py        the limit of near memory, and what computations allocate
@@ -11,7 +11,7 @@ Nothing here imports CuPy: `CudaBackend` does so when it is made without a drive
     pinned.py, disk.py         the two tiers of far memory: pinned, and the spill file through staging blocks
     tiers.py                   what went to which tier
     measure.py                 how fast copies are
-    preparations.py            kernels and plans that were made, whose first calls tell no times
+    preparations.py            counts kernels and plans that were made: their first calls are not timed
     driver.py, cupy_driver.py  what is asked of CUDA, and how CuPy is asked
 """
 

@@ -24,7 +24,7 @@ def root_of(array: Any) -> Owner | None:
 
 
 def layout_of(array: Any, root: Owner) -> Layout:
-    """Describes `array` as a part of the block of `root`; CuPy knows no arrays that must not be written to."""
+    """Describes `array` as a part of the block of `root`; CuPy has no read-only arrays."""
     return Layout(array.dtype, array.shape, array.strides, array.data.ptr - root.pointer, True)
 
 
@@ -70,12 +70,9 @@ def mark(array: Any) -> Any:
     """A checksum that stays on the device: the sums of the content's columns, each times an odd number of its own."""
     import cupy
 
-    words = cupy.ascontiguousarray(array).reshape(-1).view(_word(array.nbytes))
+    word = next(word for word, size in (('u4', 4), ('u2', 2), ('u1', 1)) if array.nbytes % size == 0)
+    words = cupy.ascontiguousarray(array).reshape(-1).view(word)
     whole = words.size // COLUMNS * COLUMNS
     sums, rest = words[:whole].reshape(-1, COLUMNS).sum(axis=0, dtype='u8'), words[whole:]
     odd = cupy.arange(1, 4 * COLUMNS, 2, dtype='u8')
     return (sums * odd[:COLUMNS]).sum() + (rest * odd[COLUMNS:COLUMNS + rest.size]).sum()
-
-
-def _word(nbytes: int) -> str:
-    return next(word for word, size in (('u4', 4), ('u2', 2), ('u1', 1)) if nbytes % size == 0)

@@ -5,8 +5,8 @@ r"""The CUDA backend: arrays on the GPU, swapped to pinned host memory by two st
        release (any thread) -> deques, emptied by the caller's next swap-out and by the swap-out thread
        arrays ---> Budget ---> allocator ---> the device                                               (budget)
 
-What orders the copies with the computations is told in ``transfer``. The limit of near memory is the budget's, which is
-CuPy's allocator for as long as the backend is open: it covers every array of the process, whoever made it.
+What orders the copies with the computations stands in ``transfer``. The limit of near memory is the budget's, which is
+CuPy's allocator for as long as the backend is open: it covers every array of the process, the program's too.
 
 Left out: the order and the time of swaps (``schedule``); mappings of the spill file; a second GPU.
 """
@@ -21,7 +21,7 @@ from typing import Any
 
 from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Meter, Transfer, check_array, check_target
 from chainer_ooc.backends.cuda import measure
-from chainer_ooc.backends.cuda.driver import DeviceFacts, Driver, Event
+from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
 from chainer_ooc.backends.cuda.transfer import ELSEWHERE
 from chainer_ooc.backends.owned import OwnedBackend, close_in_children
@@ -57,7 +57,11 @@ class CudaBackend(OwnedBackend):
     def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'async',
                  driver: Driver | None = None) -> None:
         super().__init__()
-        self._driver = _cupy_driver() if driver is None else driver
+        if driver is None:
+            from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
+
+            driver = CupyDriver()
+        self._driver = driver
         self._allocator = allocator
         self._bandwidth: Bandwidth | None = None
         self._facts = self._driver.facts()
@@ -113,8 +117,8 @@ class CudaBackend(OwnedBackend):
     def trim(self) -> None:
         """Under a limit nothing goes back: what is kept counts as free, and is given back where it is in the way.
 
-        Giving it all back would have the host wait for the device, and the driver map it anew. What may have changed is
-        what others leave of the device.
+        Giving it all back would have the host wait for the device, and the driver map it anew. Only the device is asked
+        again how much of it other programs leave.
         """
         if self._budget.limit_bytes is None:
             self._budget.trim()
@@ -170,7 +174,7 @@ class CudaBackend(OwnedBackend):
             limits['budget'] = self._budget.limit_bytes
         return {
             'device': self.name,
-            **_described(self._facts),
+            **{f'device_{name}': value for name, value in asdict(self._facts).items()},
             'allocator': self._allocator,
             'near_free_bytes': self.free_bytes(),
             'near_limits_bytes': limits,
@@ -237,13 +241,3 @@ class CudaBackend(OwnedBackend):
 
 #: Of each budget, what the backends that are open let the device hold; None for one that has no limit yet.
 _shares: weakref.WeakKeyDictionary[Any, dict[int, int | None]] = weakref.WeakKeyDictionary()
-
-
-def _cupy_driver() -> Driver:
-    from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
-
-    return CupyDriver()
-
-
-def _described(facts: DeviceFacts) -> dict[str, Any]:
-    return {f'device_{name}': value for name, value in asdict(facts).items()}

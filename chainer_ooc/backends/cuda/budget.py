@@ -1,7 +1,7 @@
 """The hard limit: what CuPy calls for memory while a budget is in force (P3).
 
 Each request goes to an allocator whose limit is what the budget leaves. If it has no room, not even after what it has
-cached went back to the driver, others are asked to make some, and the request is tried again each time::
+cached went back to the driver, `on_out_of_memory` is asked to make some, and the request is tried again each time::
 
     request -> allocator: cached, or new from the driver within the limit, or after giving its cache back
       no room -> what CuPy's default pool has cached goes back too
@@ -17,7 +17,7 @@ What was allocated before the budget was installed, parameters above all, lies i
 allocator may hold what the limit leaves beside that. Each allocator's budget is made once in a process and
 lives as long as it does, since arrays may outlive every session; installed is at most one.
 
-Left out: memory that nobody asks CuPy for (the context, libraries' own workspaces, other programs).
+Left out: memory that CuPy does not allocate (the context, libraries' own workspaces, other programs).
 """
 
 from __future__ import annotations
@@ -89,16 +89,13 @@ class AllocatorBudget:
         self._giving_back = threading.Lock()  # a finalizer must not give back in the midst of giving back
 
     def __call__(self, nbytes: int) -> Any:
-        """Gives memory.
-
-        Args:
-            nbytes: of the array.
+        """Gives memory for an array.
 
         Returns:
             A `cupy.cuda.MemoryPointer`; the memory lives as long as anything refers to its `mem`.
 
         Raises:
-            MemoryError: there is no room, and nobody who makes some. The message has the figures.
+            DeviceMemoryError: there is no room, and nothing more can be evicted. The message has the figures.
             InfeasibleBudgetError: from `on_out_of_memory`.
 
         If this fails: live memory is as it was, but for what was evicted.
@@ -109,11 +106,6 @@ class AllocatorBudget:
         ledgers = self.ledgers.add(memory.size)
         return self._calls.pointer(
             memory.ptr, nbytes, LimitedBlock(memory, nbytes, self._calls.device_id, ledgers, self))
-
-    @property
-    def name(self) -> str:
-        """The allocator's."""
-        return self._allocator.name
 
     @property
     def limit_bytes(self) -> int | None:
@@ -130,7 +122,7 @@ class AllocatorBudget:
 
     @property
     def on_out_of_memory(self) -> OnOutOfMemory | None:
-        """Who makes room for the calling thread, as it has said: each thread that trains evicts its own."""
+        """What makes room for the calling thread, as set by it: each thread that trains evicts its own maps."""
         return self._on_out_of_memory.get(threading.get_ident())
 
     @on_out_of_memory.setter
@@ -142,7 +134,7 @@ class AllocatorBudget:
 
     @contextlib.contextmanager
     def no_relief(self) -> Iterator[None]:
-        """In this thread, what does not fit fails at once: nobody is asked to make room."""
+        """In this thread, what does not fit fails at once: nothing is evicted for it."""
         before = self._thread.alone
         self._thread.alone = True
         try:
@@ -207,7 +199,7 @@ class AllocatorBudget:
         self._share_limit()
 
     def uninstall(self) -> None:
-        """Has CuPy ask whom it asked before; nothing if not installed, or if somebody has set another meanwhile.
+        """Puts back CuPy's allocator; does nothing if not installed, or if the program has set another meanwhile.
 
         Raises:
             RuntimeError: called within `cupy.cuda.using_allocator`. Nothing has changed.
@@ -230,7 +222,7 @@ class AllocatorBudget:
     def close(self) -> None:
         """Uninstalls it, forgets limit, relief and meters, and gives back what is cached.
 
-        Live memory stays its owners'; when the last of it is freed, it goes back too. `install` takes all this back.
+        Live memory stays; when the last of it is freed, it goes back too. `install` opens it again.
         """
         self.uninstall()
         self._limit_bytes = self._allocator.limit_bytes = None
@@ -257,8 +249,7 @@ class AllocatorBudget:
             self._calls.trim_outside()
             self._share_limit()
             memory = self._try(nbytes)
-        may_ask = self._may_ask()
-        while memory is None and may_ask and self._has_made_room(nbytes):
+        while memory is None and self._has_made_room(nbytes):
             memory = self._try(nbytes)
         if memory is None and not self._thread.alone:
             gc.collect()
@@ -273,12 +264,10 @@ class AllocatorBudget:
         except MemoryError:
             return None
 
-    def _may_ask(self) -> bool:
-        return self.on_out_of_memory is not None and not self._thread.alone
-
     def _has_made_room(self, nbytes: int) -> bool:
         on_out_of_memory = self.on_out_of_memory
-        assert on_out_of_memory is not None
+        if on_out_of_memory is None or self._thread.alone:
+            return False
         with self.no_relief():
             return on_out_of_memory(self._missing_bytes(nbytes))
 
@@ -304,7 +293,7 @@ class AllocatorBudget:
         return DeviceMemoryError(
             f'no room on the device for {format_bytes(nbytes)} (live {format_bytes(self.used_bytes())}, held '
             f'{format_bytes(self.held_bytes())}, allocated elsewhere {format_bytes(self.outside_bytes())}, limit '
-            f'{limit}, allocator {self.name!r}); raise chainer.config.ooc_budget or lower the batch size',
+            f'{limit}, allocator {self._allocator.name!r}); raise chainer.config.ooc_budget or lower the batch size',
             self._floor_bytes(nbytes))
 
     def _floor_bytes(self, nbytes: int) -> int:
@@ -316,7 +305,7 @@ class AllocatorBudget:
 
 
 class _Thread(threading.local):
-    """What each thread has of its own: whether it goes without relief."""
+    """What each thread has of its own: whether nothing is evicted for it."""
 
     alone = False
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda import arrays, preparations
+from chainer_ooc.backends.cuda.budget import budget_of
 from chainer_ooc.backends.cuda.driver import DeviceFacts, Event, MemoryBudget, Stream
 from chainer_ooc.backends.cuda.owner import Guest, Owner
 
@@ -45,8 +46,9 @@ class CupyDriver:
 
     def facts(self) -> DeviceFacts:
         properties = self._runtime.getDeviceProperties(self._number)
+        name = properties['name']
         return DeviceFacts(
-            name=_text(properties['name']),
+            name=name.decode() if isinstance(name, bytes) else name,
             number=self._number,
             total_bytes=int(properties['totalGlobalMem']),
             compute_capability=f'{properties["major"]}.{properties["minor"]}',
@@ -61,8 +63,6 @@ class CupyDriver:
         return preparations.total()
 
     def budget(self, allocator: str) -> MemoryBudget:
-        from chainer_ooc.backends.cuda.budget import budget_of
-
         return budget_of(allocator)
 
     def empty(self, nbytes: int) -> ByteArray:
@@ -86,7 +86,7 @@ class CupyDriver:
         stream.synchronize()
 
     def record(self, stream: Stream, timed: bool = False) -> Event:
-        # block: whoever waits sleeps, and leaves the core to threads that load data.
+        # block: a thread that waits sleeps, and leaves the core to threads that load data.
         event = cupy.cuda.Event(block=True, disable_timing=not timed)
         stream.record(event)
         return event
@@ -133,7 +133,3 @@ class CupyDriver:
 def version(number: int) -> str:
     """``'13.0'`` of CUDA's 13000."""
     return f'{number // 1000}.{number % 1000 // 10}'
-
-
-def _text(name: bytes | str) -> str:
-    return name.decode() if isinstance(name, bytes) else name

@@ -40,12 +40,7 @@ _STAGING_BLOCKS = 2
 
 
 class Job:
-    """The near side of a copy, as a thread takes it over.
-
-    Args:
-        driver: the device.
-        array: near memory, which lives as long as this.
-    """
+    """The near side of a copy, as a thread takes it over; `array` lives as long as this."""
 
     def __init__(self, driver: Driver, array: ByteArray) -> None:
         self.array = array
@@ -82,8 +77,8 @@ class DiskTier:
 
     Args:
         driver: the device.
-        folder: of the spill file. One that is named is opened at once, so that a wrong name is told at once; the
-            default one (None) when pinned memory is full.
+        folder: of the spill file. One that is named is opened at once, so that a wrong name fails at once; the default
+            one (None) when pinned memory is full.
         out, into: the streams of the two directions.
 
     Attributes:

@@ -1,8 +1,8 @@
 """What the CUDA backend asks of CUDA, and nothing more.
 
-A GPU is rarely at hand. Everything above this line of calls is proven with a stand-in for it, whose copies are as late
-and in as unlucky an order as CUDA allows (``tests/support/fake_driver.py``); what is below it (`cupy_driver`) is a line
-or two for each call, and held to the wheels' signatures.
+The rest of the backend is tested without a GPU, with a stand-in for these calls whose copies end as late and in any
+order that CUDA allows (``tests/support/fake_driver.py``). `cupy_driver`, which makes them, is a line or two for each,
+and a test holds it to the wheels' signatures.
 
 Streams and events are opaque here. An event is always made and recorded in one step: CUDA says of one that was never
 recorded that it has passed.
@@ -86,7 +86,7 @@ class Driver(Protocol):
         """Describes the device."""
 
     def free_bytes(self) -> int:
-        """Bytes of the device's memory that nobody has taken."""
+        """Bytes of the device's memory that no program has taken."""
 
     def preparations(self) -> int:
         """How many kernels and plans were made or loaded in this process, see ``preparations``."""
@@ -145,13 +145,10 @@ class Driver(Protocol):
         """
 
     def show(self, address: int, nbytes: int, gone: Callable[[], None]) -> ByteArray:
-        """Shows pinned memory as an array of the device, which reads and writes it over the link.
+        """Shows what `pin` gave, 1 byte or more, as an array of the device, which reads and writes it over the link.
 
-        Args:
-            address: what `pin` gave.
-            nbytes: its size, at least 1.
-            gone: called once when nothing refers to the memory through the array any more; from any thread, also within
-                the garbage collector.
+        `gone` is called once when nothing refers to the memory through the array any more; from any thread, also within
+        the garbage collector.
         """
 
     def unpin(self, address: int) -> None:

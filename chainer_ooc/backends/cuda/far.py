@@ -1,10 +1,10 @@
 """Far memory of a GPU: pinned host memory first, the spill file behind it.
 
 A copy goes to pinned memory if a block can be lent for it, else to the spill file, and stays there. Nothing moves from
-one to the other: a training repeats its copies in the same order, so that the same ones find room again, and moving
-would take the disk's time for what was put into memory to be fast.
+one to the other, which would take the disk's time: a training repeats its copies in the same order, so that the same
+ones find room again.
 
-A failure of CUDA while a copy is put on its stream is told when the copy is waited for (C2), as one of the copy itself.
+A failure of CUDA while a copy is put on its stream is raised when the copy is waited for (C2), as one of the copy.
 
 Left out: choosing what goes to the disk by when it is read again (the policy does not know of the two tiers).
 """
@@ -27,11 +27,7 @@ from chainer_ooc.quantities import format_bytes
 
 
 class PinnedPlace(Place):
-    """A copy's place in pinned memory.
-
-    Attributes:
-        block: its bytes; None before they are there and once they were given back.
-    """
+    """A copy's place in pinned memory; `block` is None before it has one and once that was taken back."""
 
     __slots__ = ('block',)
 
@@ -41,13 +37,7 @@ class PinnedPlace(Place):
 
 
 class CudaCopy(OwnedCopy):
-    """A far copy of a GPU's memory.
-
-    Args:
-        place: where it lies; None if it has none, as its swap-out was refused.
-        swap_out: the transfer that fills it.
-        unwanted: the list of places to give back; appending to it is atomic.
-    """
+    """A far copy of a GPU's memory, which `swap_out` fills; `place` is None if that was refused."""
 
     __slots__ = ('swap_out',)
 
@@ -60,17 +50,9 @@ class CudaCopy(OwnedCopy):
 
 
 class FarMemory:
-    """Both tiers, and the two directions of copies.
+    """Both tiers, `pinned` and `disk`, the two directions of copies, and `tiers`, which counts what went to which tier.
 
-    Args:
-        driver: the device.
-        folder: of the spill file, see `DiskTier`.
-        limit_bytes: of pinned memory, see `PinnedMemory`.
-
-    Attributes:
-        pinned: the first tier.
-        disk: the second.
-        tiers: what went to which.
+    `folder` is that of `DiskTier`, `limit_bytes` that of `PinnedMemory`.
 
     Raises:
         SpillError: no file can be made in `folder`.

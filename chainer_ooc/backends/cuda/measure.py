@@ -1,8 +1,8 @@
 """How fast bytes move between the GPU and pinned memory, through the very path that swaps take.
 
-The first passes are thrown away: they pin the blocks, and a link that was idle takes a moment to reach its speed. What
-the spill file behind pinned memory gives is not measured: a plan that counts on pinned memory is wrong about what goes
-to the disk, and the times that are measured while it runs correct it.
+The first passes do not count: they pin the blocks, and a link that was idle takes a moment to reach its speed. The
+speed of the spill file is not measured here: a plan that counts on pinned memory is wrong about what goes to the disk,
+and the times that are measured while it runs correct it.
 
 Computations run as fast beside copies as without them: the copies have engines of their own. Kernels that are
 bound by memory lose what the copies take of its bandwidth, a few per cent on today's cards.

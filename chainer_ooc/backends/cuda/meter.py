@@ -18,11 +18,7 @@ from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
 
 
 class DeviceMeter(Meter):
-    """See the module, and `Meter`. One meter of a budget may mark at a time: there is one peak.
-
-    Args:
-        ledgers: of the budget.
-    """
+    """See the module, and `Meter`. One meter of a budget may mark at a time: there is one peak."""
 
     def __init__(self, ledgers: Ledgers) -> None:
         self.running = False

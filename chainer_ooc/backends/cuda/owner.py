@@ -13,15 +13,12 @@ from collections.abc import Callable
 
 
 class Owner:
-    """Owns a block, for as long as anything refers to it; what becomes of the block then is a subclass's matter.
+    """Owns a block, for as long as anything refers to it; subclasses say what becomes of the block then.
 
-    Args:
+    Attributes:
         pointer: its address.
         nbytes: its size, as it was asked for.
         device_id: the device that it is on.
-
-    Attributes:
-        pointer, nbytes, device_id: as given.
     """
 
     __slots__ = ('__weakref__', 'device_id', 'nbytes', 'pointer')
@@ -33,11 +30,10 @@ class Owner:
 
 
 class Guest(Owner):
-    """Stands for memory that is somebody else's, who is told when nothing refers to it through this any more.
+    """Stands for memory that another object owns.
 
-    Args:
-        pointer, nbytes, device_id: as for `Owner`.
-        gone: called then, from any thread, also within the garbage collector.
+    `gone` is called when nothing refers to the memory through this any more, from any thread, also within the garbage
+    collector.
     """
 
     __slots__ = ('_gone',)

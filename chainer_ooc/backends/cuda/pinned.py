@@ -1,20 +1,19 @@
 """Host memory that the device copies to and from by itself: pinned once, of exact sizes, used again and again.
 
 Pinning costs milliseconds for each ten megabytes, and a training iteration repeats its sizes; so a block that a copy
-leaves is the next one's of the same size. When the limit is reached, blocks of sizes that nobody asks for now are
-unpinned first.
+leaves is the next one's of the same size. When the limit is reached, unused blocks are unpinned first.
 
     lent  -- take_back -->  unused  -- lend(same size) -->  lent
                               |
                               +--- the limit is reached, oldest first ---> the system
 
-A block may be lent again while the copy that used it last still runs: `PinnedBlock.last` is that copy's event, and
-whoever puts the next copy on a stream has the stream wait for it. Only `unpin` has the host wait.
+A block may be lent again while the copy that used it last still runs: `PinnedBlock.last` is that copy's event, and the
+stream of the next copy waits for it. Only unpinning has the host wait.
 
 Pinned pages can neither be swapped nor dropped, so that a machine whose memory is all pinned ends processes instead of
 slowing down. Without a limit given it is therefore a share of what the machine has for us; the rest is for batches, for
-the page cache of the spill file, and for others. The machine is asked again when the limit is in the way, at most once
-a second: others may have left, and a virtual machine may be given memory as it uses it.
+the page cache of the spill file, and for other programs. The machine is asked again when the limit is in the way, at
+most once a second: other programs may have ended, and a virtual machine may be given memory as it uses it.
 
 A refusal of the system is no limit for good either. For a second nothing is asked for, then for two, four, eight: a
 refusal costs time, and most of what causes one passes::
@@ -25,7 +24,7 @@ refusal costs time, and most of what causes one passes::
 Only the caller's thread uses an instance.
 
 Source: a peer reports 49.6 % overhead with pinning at each copy, and 22 % without. Left out: blocks that fit only
-nearly, which would hold memory that nobody accounts for.
+nearly, which would hold memory that is in no account.
 """
 
 from __future__ import annotations
@@ -56,11 +55,9 @@ class PinnedBlock:
     """A piece of pinned memory.
 
     Attributes:
-        address: on the host.
-        nbytes: size in bytes.
         last: the event after which no copy uses it any more, or None if none has.
         settled: `last` is true. It is not while a copy is put on a stream, and stays so if that failed half-way.
-        shown: tokens of the mappings that are alive; whoever drops one discards its token, in a single call of C.
+        shown: tokens of the mappings that are alive; what drops one discards its token, in a single call of C.
         was_shown: computations may have used it.
     """
 
@@ -81,7 +78,7 @@ class PinnedMemory:
     Args:
         driver: pins them.
         limit_bytes: of all of them; None for a share of the machine's free memory.
-        now: gives seconds that only grow.
+        now: a monotonic clock.
 
     Attributes:
         limit_bytes: in force; lower than what was asked for while the system refuses more.
@@ -182,7 +179,7 @@ class PinnedMemory:
             self._unpin_left(block)
 
     def _hide(self, block: PinnedBlock, token: object) -> None:
-        """A mapping is gone; the garbage collector may say so at any instruction."""
+        """Called when a mapping is gone, by the garbage collector at any instruction."""
         block.shown.discard(token)
         if not block.shown:
             self._unpin_left(block)
@@ -260,5 +257,5 @@ class PinnedMemory:
 
 
 def host_view(address: int, nbytes: int) -> memoryview:
-    """The bytes at an address of the host, as files take them; whoever calls keeps the memory."""
+    """The bytes at an address of the host, as files take them; the caller keeps the memory alive."""
     return memoryview((ctypes.c_ubyte * nbytes).from_address(address)).cast('B')

@@ -12,7 +12,7 @@ _total = 0
 
 
 def note() -> None:
-    """One more was prepared. Of several threads at once some may not count: that it grows is what matters."""
+    """Counts one more. Of several threads at once some may not count: what matters is that the number grows."""
     global _total
     _total += 1
 
@@ -25,7 +25,7 @@ def total() -> int:
 def watch_compiler(compiler: Any) -> None:
     """Has each kernel count that `cupy.cuda.compiler` compiles, or finds on the disk and loads; once is enough.
 
-    CuPy keeps kernels that it has loaded, and comes by here for the others alone. It has no hook for that.
+    CuPy keeps kernels that it has loaded, and calls this for the others alone. It has no hook for that.
     """
     compile_module = compiler._compile_module_with_cache
     if getattr(compile_module, '_counts', False):

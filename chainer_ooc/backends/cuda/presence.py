@@ -1,7 +1,7 @@
 """What there is of CuPy, CUDA and cuDNN on this machine, and how to get what is missing.
 
-For ``chainer-ooc doctor``. Nothing may be taken for granted, so that each question is asked on its own, and a call that
-raises is an answer too. Advice stops at what comes first: without a driver, missing libraries are no news.
+For ``chainer-ooc doctor``. Each question is asked on its own, as any part may be missing or broken, and a call that
+raises is an answer too. Advice stops at what comes first: without a driver, missing libraries are not reported.
 
 Left out: whether a training runs, which the doctor tries.
 """
@@ -20,23 +20,6 @@ LIBRARIES = ('cublas', 'cufft', 'curand', 'cusolver', 'cusparse')
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """One GPU; None is what it would not say.
-
-    Attributes:
-        name: as its driver calls it.
-        compute_capability: such as '9.0'.
-        total_bytes: its memory.
-        free_bytes: what nobody had when it was asked.
-    """
-
-    name: str
-    compute_capability: str
-    total_bytes: int
-    free_bytes: int | None
-
-
-@dataclass(frozen=True)
 class Presence:
     """What was found.
 
@@ -45,7 +28,8 @@ class Presence:
         cupy: its version; None if it is not installed or cannot be imported, and then all below is None or empty.
         built_for: the version of CUDA that CuPy was made for, such as '13.2'.
         driver: the newest version of CUDA that the driver supports; None without a driver.
-        gpus: in the order of their numbers.
+        gpus: in the order of their numbers, each with name, compute_capability such as '9.0', total_bytes, and
+            free_bytes, which is None if CUDA does not tell.
         missing: libraries of CUDA that cannot be loaded; not looked for without a GPU.
         cudnn: version of the library.
         cudnn_frontend: version of the package that Chainer's functions reach it through.
@@ -57,7 +41,7 @@ class Presence:
     cupy: str | None = None
     built_for: str | None = None
     driver: str | None = None
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[dict[str, Any], ...] = ()
     missing: tuple[str, ...] = ()
     cudnn: str | None = None
     cudnn_frontend: str | None = None
@@ -108,12 +92,13 @@ def version(distribution: str) -> str | None:
         return None
 
 
-def _gpu(cupy: Any, number: int) -> Gpu:
+def _gpu(cupy: Any, number: int) -> dict[str, Any]:
     says = cupy.cuda.runtime.getDeviceProperties(number)
     name = says['name']
     memory, _ = asked(lambda: cupy.cuda.Device(number).mem_info)
-    return Gpu(name.decode() if isinstance(name, bytes) else str(name), f'{says["major"]}.{says["minor"]}',
-               int(says['totalGlobalMem']), None if memory is None else int(memory[0]))
+    return {'name': name.decode() if isinstance(name, bytes) else str(name),
+            'compute_capability': f'{says["major"]}.{says["minor"]}', 'total_bytes': int(says['totalGlobalMem']),
+            'free_bytes': None if memory is None else int(memory[0])}
 
 
 def _missing(cupy: Any) -> list[str]:

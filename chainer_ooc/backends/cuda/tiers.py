@@ -31,11 +31,7 @@ _LOG = logging.getLogger('chainer_ooc')
 
 
 class Tiers:
-    """Counts what is swapped out, by tier. Only the caller's thread uses it.
-
-    Attributes:
-        out_bytes: ever swapped out, by tier.
-    """
+    """Counts what is swapped out, by tier (`out_bytes`). Only the caller's thread uses it."""
 
     def __init__(self) -> None:
         self.out_bytes = {PINNED: 0, FILE: 0}
@@ -49,12 +45,9 @@ class Tiers:
         self.out_bytes[PINNED] += nbytes
 
     def to_file(self, transfer: HostTransfer, folder: str, pinned_bytes: int) -> None:
-        """Counts a copy to the spill file; the first one is news for the log, unless nothing was to be pinned.
+        """Counts a copy to the spill file in `folder`, for which pinned memory of `pinned_bytes` has no room.
 
-        Args:
-            transfer: the copy.
-            folder: of the file.
-            pinned_bytes: the limit of pinned memory, which has no room for it.
+        The first one is logged, unless nothing was to be pinned.
         """
         if pinned_bytes and not self.out_bytes[FILE]:
             _LOG.warning('pinned memory has no room within its %s: what does not fit goes to the spill file in %s, '
@@ -67,11 +60,7 @@ class Tiers:
         self._read.append(transfer)
 
     def together(self, pinned: Bandwidth) -> Bandwidth:
-        """The speed of all copies, by what each tier took since the last call.
-
-        Args:
-            pinned: the speed of pinned memory.
-        """
+        """The speed of all copies, by what each tier took since the last call and the speed of pinned memory."""
         parts = {tier: nbytes - self._planned_bytes[tier] for tier, nbytes in self.out_bytes.items()}
         if not any(parts.values()):
             return pinned

@@ -10,12 +10,12 @@ an event that one stream waits for; the host waits for none of them::
     in                                        +-------------+-> [ far -> b ] passed -------+ wait()
 
 *swap-out*: "out" waits for what compute was given before. The caller keeps `a` until the transfer is done, so that
-nobody writes to it; then it is freed, and its memory may go to any later computation: the copy is over.
+nothing writes to it; then it is freed, and its memory may go to any later computation: the copy is over.
 
 *swap-in*: the memory of `b` comes from an allocator in the order of compute, where earlier kernels may still use it for
 what it was before. So "in" waits for all of compute up to the call, that is up to after the allocation, and for the
 copy's own swap-out (C4). `wait` has compute wait for the copy and returns at once. From then on the transfer counts as
-done, and the backend lets go of `b`: whatever the memory is used for on compute comes after the copy.
+done, and the backend drops `b`: whatever the memory is used for on compute comes after the copy.
 
 What follows from that, for memory that is freed early and used again:
 
@@ -27,11 +27,11 @@ What follows from that, for memory that is freed early and used again:
 
 A transfer by way of the spill file (`disk`) is made by a thread, which ends it when all is copied; it has no events.
 
-Only the caller's thread looks at transfers. One that an interrupt left half-begun is ended by the next one who looks,
-once its stream has run dry.
+Only the caller's thread looks at transfers. One that an interrupt left half-begun is ended at the next look, once its
+stream has run dry.
 
-Left out: computations on several streams. Who switches CuPy's current stream between a wait and a read orders the two,
-as with every array of CuPy's.
+Left out: computations on several streams. A program that switches CuPy's current stream between a wait and a read has
+to order the two, as with every array of CuPy's.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class CudaTransfer(OwnedTransfer):
         return self._seconds
 
     def finish(self, failure: SpillError | None) -> None:
-        """Ends it, and lets go of the array first (C5)."""
+        """Drops the array, then ends the transfer (C5)."""
         self._array = self.after = None
         self._failure = failure
         self._done = True
@@ -111,10 +111,7 @@ class Line:
 
     Args:
         driver: the device.
-        outward: they are swap-outs: who waits for one frees its source, and is blocked until it is over.
-
-    Attributes:
-        stream: what they run on.
+        outward: they are swap-outs: waiting for one blocks until it is over, as its source is freed then.
     """
 
     def __init__(self, driver: Driver, outward: bool) -> None:
@@ -135,7 +132,7 @@ class Line:
             self._pending.popleft()  # only now, in case of an interrupt
 
     def wait_for(self, transfer: CudaTransfer) -> None:
-        """Ends a transfer with all that come before it, as soon as nobody can see that they are not over."""
+        """Ends a transfer with all that come before it, once all that follows is ordered after them."""
         while not transfer.ended:
             self._wait_for_first()
             self._pending.popleft()

@@ -1,12 +1,12 @@
 """The host device: near memory is the process's private memory, far memory a spill file (`backends.spill`).
 
-    backend.py                what execution asks for; hands it to the others
+    backend.py                what execution calls; calls the others
     arrays.py                 NumPy's arrays, and the memory under them
     block.py, block_pool.py  near memory of swap-ins, kept for the next ones of the same size
     heap.py                   how glibc keeps what is freed
     meter.py                  what computations allocate
     limits.py, groups.py      what the process can still get: of the system, of a container
-    headroom.py, guard.py     budgets, room for the next computation, and an error in place of a kill
+    headroom.py, guard.py     budgets, room for the next computation, and MemoryError where a process would be killed
     measure.py                how fast copies are, and what they cost computations
 """
 

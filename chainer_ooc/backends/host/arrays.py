@@ -2,8 +2,8 @@
 
 The root of an array is the array that owns its memory: each view has that as its base.
 
-Left out: arrays whose block belongs to somebody else (a file that others mapped, shared memory, a foreign buffer),
-arrays of Python objects and subclasses of ndarray. `root_of` gives None for them, and they are never moved.
+Left out: arrays whose block NumPy does not own (a mapped file, shared memory, a foreign buffer), arrays of Python
+objects and subclasses of ndarray. `root_of` gives None for them, and they are never moved.
 """
 
 from __future__ import annotations

@@ -9,13 +9,13 @@ Iterations ask for the same sizes again and again, so what one swap-in leaves is
                                |
                                +--- keep_at_most, oldest first ---> the system
 
-A block that somebody still refers to when its array is gone (`array.base`) is never lent again.
+A block that something still refers to when its array is gone (`array.base`) is never lent again.
 
 Only the thread that trains asks for blocks. An array may die in any thread; its death is queued, as in the account.
 Whatever an interrupt leaves between two steps here, a block that is forgotten goes back to the system.
 
 Source: CuPy's memory pool (bins of equal sizes). Left out: blocks that fit only nearly, which would hold memory that no
-account knows.
+account has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host import block
 from chainer_ooc.backends.host.block import HeapBlock
 
-#: References to a block that is in nobody's hands: the local name and getrefcount's argument.
+#: References to a block that nothing else refers to: the local name and getrefcount's argument.
 _OWN_REFERENCES = 2
 
 
@@ -70,7 +70,7 @@ class BlockPool:
         return number > 0
 
     def close(self) -> None:
-        """Keeps nothing any more; blocks whose arrays live on go with these."""
+        """Keeps nothing any more; blocks whose arrays live on are freed with these."""
         self._lent.clear()
         self._free.clear()
 

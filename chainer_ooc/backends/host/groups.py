@@ -16,7 +16,7 @@ end, for budgets, and what is left now, for the next allocation.
     clean and dirty       total_inactive_file + total_active_file       inactive_file + active_file
     dirty, being written  total_dirty + total_writeback                 file_dirty + file_writeback
 
-An answer takes 8 us while the group has room that nobody ever used, and 25 us afterwards.
+An answer takes 8 us while the group has room that was never used, and 25 us afterwards.
 
 Left out: limits of swap and of the kernel's memory alone, and what other groups may take from a group above.
 """
@@ -54,13 +54,7 @@ _FIELD = re.compile(rb'^(\w+) (\d+)$', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Group:
-    """A group with a limit that this process is in.
-
-    Attributes:
-        folder: where the kernel shows it.
-        limit_bytes: when it was found.
-        version: of its files.
-    """
+    """A group with a limit that this process is in; `limit_bytes` is what the limit was when it was found."""
 
     folder: str
     limit_bytes: int
@@ -88,8 +82,7 @@ class Group:
         return unused_bytes + cache_bytes - busy_bytes
 
     def _used_bytes(self) -> int:
-        found = _number(os.path.join(self.folder, self.version.used))
-        return 0 if found is None else found
+        return _number(os.path.join(self.folder, self.version.used)) or 0
 
     def _stat(self) -> dict[str, int]:
         text = _read(os.path.join(self.folder, 'memory.stat'))
@@ -98,16 +91,14 @@ class Group:
 
 def groups(root: str = '/sys/fs/cgroup', membership: str = '/proc/self/cgroup') -> list[Group]:
     """Finds the groups with a limit that this process is in, those above its own included."""
-    return list(_groups(root, membership))
-
-
-def _groups(root: str, membership: str) -> Iterator[Group]:
+    found: list[Group] = []
     for line in _read(membership).decode('ascii', 'replace').splitlines():
         _, controllers, path = line.split(':', 2)
         if not controllers:
-            yield from _limited(root, path, _VERSION_2)
+            found += _limited(root, path, _VERSION_2)
         elif 'memory' in controllers.split(','):
-            yield from _limited(os.path.join(root, 'memory'), path, _VERSION_1)
+            found += _limited(os.path.join(root, 'memory'), path, _VERSION_1)
+    return found
 
 
 def _limited(root: str, path: str, version: Version) -> Iterator[Group]:

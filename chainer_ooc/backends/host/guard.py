@@ -34,11 +34,7 @@ _DATA_FIELD = 5  # of /proc/self/statm: pages of data, the main stack included
 
 
 class Guard(contextlib.AbstractContextManager[None]):
-    """The limit around one computation after the other.
-
-    Args:
-        headroom: says what is left.
-    """
+    """The limit around one computation after the other; `headroom` says what is left."""
 
     def __init__(self, headroom: Headroom) -> None:
         self._headroom = headroom

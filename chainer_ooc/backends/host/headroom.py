@@ -8,8 +8,8 @@ measured: it is missing from what is free. What is still to come is set aside:
           |<-- measured ->|<---- the default budget, in steps ---->|<--- set aside --->|
 
 Set aside is a tenth of what is free. In a container it is a twentieth, what is allocated unasked, and half of the pages
-that may be dirty: there each computation and each swap-in asks first, since nothing but the kernel says no, and it
-kills. What is lacking then leaves early, which costs time and no more.
+that may be dirty: there each computation and each swap-in asks first, since the kernel refuses nothing and ends the
+process. Maps are then evicted for what is lacking, which costs time and no more.
 
 A plan takes seconds to make, and it may need all of its budget. So the budget in force stays while a quarter of what
 would be set aside is still free, and less than an eighth can be added. When it falls, half is set aside: the smallest
@@ -54,12 +54,7 @@ class Headroom:
         self._looked_at = float('-inf')
 
     def has_room(self, nbytes: int, will_write: bool) -> bool:
-        """Whether so much more can be used now.
-
-        Args:
-            nbytes: of near memory.
-            will_write: the spill file is about to be written to.
-        """
+        """Whether so much more near memory can be used now, and the spill file be written to if `will_write`."""
         for each in self._in_force():
             needed_bytes = nbytes + _unasked_bytes(each)
             dirty_bytes = _dirty_bytes(each) if will_write else 0

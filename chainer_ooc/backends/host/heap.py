@@ -38,10 +38,9 @@ KEPT_BYTES = 64 << 20
 
 
 def return_freed_memory(mapped_bytes: int = MAPPED_BYTES) -> str | None:
-    """Sets glibc up; returns None, or a sentence that says why it is not.
+    """Has glibc map arrays from `mapped_bytes` on, at most ``MAPPED_BYTES``, on their own.
 
-    Args:
-        mapped_bytes: Arrays from this size on are mapped on their own, at most ``MAPPED_BYTES``.
+    Returns None, or a sentence that says why it does not.
     """
     if not is_glibc():
         return 'the C library is not glibc: how it keeps freed memory is left as it is'

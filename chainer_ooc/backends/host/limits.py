@@ -5,9 +5,9 @@
     a container   limit - (usage - cache)            see ``groups``; this group and those above it
     the system    MemAvailable
 
-Memory that glibc holds free in its heap can be used on top of the first two; whoever asks says how much that is.
+Memory that glibc holds free in its heap can be used on top of the first two; the caller says how much that is.
 
-Left out: NUMA nodes, and swap space (whoever trains into swap has chosen a worse spill file).
+Left out: NUMA nodes, and swap space, which would be a slower spill file.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def free_bytes(reusable_bytes: int = 0) -> int:
 def limits_bytes(reusable_bytes: int = 0) -> dict[str, int]:
     """Returns the bytes that are left by each limit in force, by its name.
 
-    Args:
-        reusable_bytes: what the process has from the system and can use again; limits on what it has count that.
+    RLIMIT_DATA and RLIMIT_AS count `reusable_bytes`, which the process has from the system and can use again.
     """
     status = kilobyte_fields('/proc/self/status')
     left: dict[str, int] = {}

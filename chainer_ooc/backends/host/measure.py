@@ -1,6 +1,6 @@
 """How fast the spill file is and what its use costs computations, measured through the very path that swaps take.
 
-The first pass is thrown away: it writes fresh pages of the file and reads into a new block, while training uses the
+The first pass does not count: it writes fresh pages of the file and reads into a new block, while training uses the
 same extents again and again, and the same blocks as far as the budget has room to keep them (`block_pool`). What is
 measured is therefore the page cache, which training uses as well as long as the file fits it; a set of maps that is
 much larger than the machine's memory runs at the speed of the disk, which a short measurement cannot show.
@@ -74,11 +74,7 @@ def latency_seconds(backend: Backend, tiny: ByteArray) -> float:
 
 
 class _Computation:
-    """A matrix product, then element-wise passes for about as long.
-
-    Args:
-        has_products: else there are the passes alone.
-    """
+    """A matrix product, then element-wise passes for about as long; without products the passes alone."""
 
     def __init__(self, has_products: bool) -> None:
         self._matrix = np.full((_SIDE, _SIDE), 0.5, np.float32)

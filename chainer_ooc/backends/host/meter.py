@@ -4,9 +4,9 @@ NumPy reports each array's memory to tracemalloc, so that its current and peak f
 give what the call allocates at its highest. tracemalloc is switched on for recorded iterations alone, and a program
 that already uses it keeps it running.
 
-Objects of Python are not counted: there are hundreds for each array, and looking at them took two thirds of the time of
-a recorded iteration. tracemalloc hooks Python's allocators when it starts; these are put back at once, and what NumPy
-reports by itself remains. No thread can be in a hook either, then, when tracemalloc stops.
+Objects of Python are not counted: there are hundreds for each array, and counting them took two thirds of the time of a
+recorded iteration. tracemalloc hooks Python's allocators when it starts; these are put back at once, and what NumPy
+reports by itself remains. So no thread can be in a hook when tracemalloc stops.
 
 Up to Python 3.12 tracemalloc loses memory at each stop, 40 bytes for each line that allocated: 2.5 kB an iteration.
 A training whose graph changes all the time would lose gigabytes, so that the number of starts is limited there; 60 MB
@@ -66,7 +66,7 @@ def _allocators_kept() -> Iterator[None]:
 class HostMeter(Meter):
     """Counts by tracemalloc. `start` is False if the process has started it too often (`MOST_STARTS`).
 
-    Who starts and stops meters holds a lock of the process, as execution does; an interrupt would leave ours locked.
+    The caller holds a lock of the process meanwhile, as execution does; an interrupt could leave one of our own taken.
     """
 
     def __init__(self) -> None:
@@ -113,10 +113,5 @@ class HostMeter(Meter):
         return tracemalloc.get_traced_memory()[1] - self._mark_bytes if self.running else 0
 
 
-def _forget_threads() -> None:
-    """In a forked child: the meters of other threads are gone."""
-    _counting.clear()
-
-
 if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_forget_threads)
+    os.register_at_fork(after_in_child=_counting.clear)  # the meters of other threads are gone there

@@ -8,7 +8,7 @@ A training iteration repeats its sizes, so best fit finds exact fits from the se
 (tens of entries) and is searched from end to end.
 
 Left out: giving space back to the file system before the file is closed; locks. One thread owns an instance, see
-``backend``.
+``store``.
 """
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ def aligned(nbytes: int) -> int:
 
 
 class Extents:
-    """Free and used extents of a file that grows at its end.
-
-    Attributes:
-        end_bytes: Size of the file; it never shrinks.
-        free_bytes: Sum of the free extents below ``end_bytes``.
-    """
+    """Extents of a file of `end_bytes`, which never shrinks; `free_bytes` are those of its free extents."""
 
     def __init__(self) -> None:
         self.end_bytes = 0

@@ -1,7 +1,7 @@
 """What kind of folder the spill file lies in, and which folder to take when none is named.
 
-A spill file on a RAM disk is no far memory: its bytes stay in the memory that is to be relieved. Many systems mount
-``/tmp`` as one, hence the second candidate.
+A spill file on a RAM disk frees nothing: its bytes stay in memory. Many systems mount ``/tmp`` as one, hence the second
+candidate.
 
 Left out: network file systems (they work, and the measured bandwidth shows them) and quotas below the file system's
 own figures.
@@ -34,7 +34,7 @@ def is_ram_disk(folder: str) -> bool:
 
 
 def default_folder() -> str:
-    """Returns the folder for temporary files, or ``/var/tmp`` where that one is a RAM disk that nobody asked for.
+    """Returns the folder for temporary files; ``/var/tmp`` where that is a RAM disk that neither TMPDIR nor TEMP names.
 
     Raises:
         SpillError: No folder for temporary files takes a file.

@@ -34,13 +34,9 @@ _OUT_OF_ADDRESSES = (errno.ENOMEM, errno.EAGAIN)
 
 
 class Mapping:
-    """A mapped extent; ``arrays.root_of`` knows it by its type.
+    """A mapped extent of at least a byte; ``arrays.root_of`` knows it by its type.
 
-    Args:
-        descriptor: of the file.
-        start: offset in the file, a multiple of the page size.
-        nbytes: length, at least 1.
-        mapped: takes the mapping's token for as long as the mapping lives.
+    `start` is a multiple of the page size; `mapped` has the mapping's token for as long as the mapping lives.
 
     Raises:
         MemoryError: The system gives no addresses.
@@ -75,7 +71,7 @@ class Mapping:
 
     def __del__(self) -> None:
         if hasattr(self, '_address'):
-            self._mapped.discard(self._token)  # nobody can read it any more
+            self._mapped.discard(self._token)  # nothing can read it any more
             self._unmap(self._address, self._nbytes)
 
 

@@ -21,8 +21,8 @@ cache after each write (a quarter) keep the page cache small, and it is the firs
 under pressure anyway: neither is done. Where a container's limit counts the page cache, what is dirty in it is kept
 small (see ``write_back``). What the policy ``unified`` maps, it maps to read (see ``mapping``).
 
-Calls move at most ``PIECE_BYTES`` at a time: the interpreter's lock is free meanwhile, and a copy that nobody wants
-any more stops soon. Calls that a signal interrupts are repeated by Python itself (PEP 475).
+Calls move at most ``PIECE_BYTES`` at a time: the interpreter's lock is free meanwhile, and a copy that was released
+stops soon. Calls that a signal interrupts are repeated by Python itself (PEP 475).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NEXT_STEP = 'free space there or set chainer.config.ooc_spill_dir to a folder w
 
 
 class SpillWarning(UserWarning):
-    """The spill file works but does not do what it is for."""
+    """The spill file works, and frees no memory: it lies on a RAM disk."""
 
 
 class SpillFile:
@@ -57,9 +57,6 @@ class SpillFile:
     Args:
         folder: Where the file lies; None for ``filesystem.default_folder()``.
         dirty_bytes: Says how much of the file may be dirty in the page cache; None for any amount.
-
-    Attributes:
-        folder: Where the file lies.
 
     Raises:
         SpillError: The folder is missing or cannot be written to. Nothing is left open.
@@ -140,7 +137,7 @@ class SpillFile:
             mapping.make_private(self._descriptor)
 
     def __del__(self) -> None:
-        # An interrupt may end whoever made this file before anybody knows of it.
+        # An interrupt may come before the caller has a reference to this file.
         if hasattr(self, '_owner'):
             self.close()
 
@@ -198,7 +195,7 @@ def _open_nameless(folder: str) -> io.FileIO:
         unnamed = getattr(os, 'O_TMPFILE', 0)
         if unnamed:
             try:
-                return _open(folder, unnamed | os.O_EXCL)  # O_EXCL: nobody can give it a name later
+                return _open(folder, unnamed | os.O_EXCL)  # O_EXCL: it cannot be given a name later
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
                     raise
@@ -217,6 +214,6 @@ def _open_nameless(folder: str) -> io.FileIO:
 
 def _open(path: str, flags: int) -> io.FileIO:
     # An interrupt comes between two steps of the interpreter. Here there is none between the opening and the object
-    # that closes the descriptor when nobody has it: ``map`` goes from one to the other by itself.
+    # that closes the descriptor when nothing refers to it: ``map`` goes from one to the other by itself.
     file, = map(io.FileIO, map(os.open, (path,), (flags | os.O_RDWR | os.O_CLOEXEC,), (0o600,)), ('r+',))
     return file

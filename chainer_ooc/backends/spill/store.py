@@ -1,10 +1,9 @@
 r"""A spill file with the two threads that write it and read it.
 
-Who owns what is what keeps it free of locks. The extents belong to the swap-out thread alone: it places each copy just
-before that is written, and first takes back the places that were released, which arrive on a deque from any thread. So
-a KeyboardInterrupt, which Python raises in the main thread only, can never find the list of extents half changed, and
-a release from the garbage collector has nothing to wait for. A place that is mapped is taken back when its mappings are
-gone::
+There are no locks. The extents belong to the swap-out thread alone: it places each copy just before that is written,
+and first takes back the places that were released, which arrive on a deque from any thread. So a KeyboardInterrupt,
+which Python raises in the main thread only, can never find the list of extents half changed, and a release from the
+garbage collector has nothing to wait for. A place that is mapped is taken back when its mappings are gone::
 
     caller ------ tasks -----> swap-out thread (owns extents)  --write--> spill file
        |  \------ tasks -----> swap-in thread                  <--read---
@@ -53,7 +52,7 @@ class SpillStore:
         self._write, self._read = write, read
         self._extents = Extents()
         self._asked_bytes = 0  # ever given to swap_out
-        self._answered_bytes = 0  # of those: placed, failed or no longer wanted
+        self._answered_bytes = 0  # of those: placed, failed or no longer needed
         self._sought_bytes = 0  # ever given to swap_in
         self._found_bytes = 0  # of those: read, or failed
         self._swap_out = SwapThread(f'{name}-out', self._place_and_write, self._write_ended, stack_bytes)
@@ -150,7 +149,7 @@ class SpillStore:
     # What follows runs in the threads.
 
     def _place_and_write(self, space: Space, near: Any) -> None:
-        """Finds a copy's place in the file and has it written there, unless nobody wants it.
+        """Finds a copy's place in the file and has it written there, unless it is no longer needed.
 
         If this fails: the place is free again, and what was raised passes through.
         """

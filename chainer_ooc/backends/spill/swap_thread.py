@@ -2,9 +2,9 @@
 
 Two such threads serve a backend, so that reading and writing run beside each other and beside the computation; within
 ``pwritev`` and ``preadv`` the interpreter's lock is free. ``concurrent.futures`` is of no use here: its work item holds
-the array until the worker fetches the next one, and an array that is held is an array that is not freed. Here the array
-is handed over in a list of one element, which the thread empties, and the only frame that holds it has returned
-before the transfer counts as done (C5).
+the array, which then cannot be freed, until the worker fetches the next one. Here the array is handed over in a list of
+one element, which the thread empties, and the only frame that holds it has returned before the transfer counts as done
+(C5).
 
 The stack is small, as a default one (8 MB) is private memory that RLIMIT_DATA counts.
 """
@@ -26,7 +26,7 @@ STACK_BYTES = 256 << 10
 #: For threads that call a device's driver, which knows nothing of small stacks.
 DRIVER_STACK_BYTES = 8 << 20
 
-#: A thread that has not begun after so long will not: one that dies for want of memory before its first line says
+#: A thread that has not begun after so long will not: one that ends for lack of memory before its first line says
 #: nothing, and Python's own ``Thread.start`` waits for it for ever.
 LONGEST_START_SECONDS = 10.0
 
@@ -35,14 +35,7 @@ Copy = Callable[[Space, Any], None]
 
 
 class CopyTask:
-    """One copy to make.
-
-    Args:
-        space: The far side.
-        near: The near side; held until the thread takes it.
-        transfer: What to report to.
-        after: A transfer that must have ended well before.
-    """
+    """One copy between `space` and `near`, which is held until the thread takes it; `after` must end well before."""
 
     __slots__ = ('_handed_over', 'after', 'space', 'transfer')
 
@@ -61,7 +54,7 @@ class SwapThread:
     """A daemon thread with a queue, started by the first task, or before.
 
     Args:
-        name: Name of the thread, seen in debuggers and in ``threading.enumerate()``.
+        name: Of the thread.
         copy: Makes one copy; raises SpillError if it fails.
         ended: Called after each task, well or not, before its transfer is done.
         stack_bytes: Of the thread.
@@ -109,8 +102,8 @@ class SwapThread:
     def start(self) -> None:
         """Starts the thread unless it runs; after an interrupt it may be called again.
 
-        An interrupt within ``Thread.start`` would leave a thread that runs or does not, and nobody could tell.
-        Interrupts come to the main thread only, so another one, which begins by a single call of C, starts it.
+        After an interrupt within ``Thread.start`` it could not be told whether the thread runs. Interrupts come to the
+        main thread only, so another one, which begins by a single call of C, starts it.
 
         Raises:
             SpillError: The thread cannot be started, or does not begin.

@@ -7,8 +7,8 @@ which the interpreter keeps:
     Space.start                 the swap-out thread
     Space.reads_started         the caller
     Space.reads_ended           the swap-in thread
-    Space.unwanted              whoever releases (only ever from False to True)
-    Space.mapped                the caller adds, whoever drops a mapping discards: single calls of C
+    Space.unwanted              any thread that releases (only ever from False to True)
+    Space.mapped                the caller adds, any thread that drops a mapping discards: single calls of C
     HostTransfer, all fields    the thread that copies; ``done`` is the last to change
 
 A lock would have to be taken in ``release``, which the garbage collector may call at any instruction, also while the
@@ -27,7 +27,7 @@ from chainer_ooc.errors import SpillError
 ELSEWHERE = ('the swap threads are those of the process that it was forked from, and what was away then can be read '
              'there alone; read it before the fork, or run forward again here')
 
-#: A waiting caller looks again this often, in case that a waiter before it was interrupted with the gate in its hand.
+#: A waiting caller looks again this often: an earlier one may have been interrupted while it had taken the gate.
 _LOOK_AGAIN_SECONDS = 0.5
 
 
@@ -99,5 +99,5 @@ class Space(Place):
         self.mapped: set[object] = set()
 
     def useless(self) -> bool:
-        """Whether nobody will read the bytes any more."""
+        """Whether the bytes will not be read any more."""
         return self.unwanted and self.reads_started == self.reads_ended and not self.mapped

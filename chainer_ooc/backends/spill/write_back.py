@@ -27,11 +27,7 @@ _WAIT_BEFORE, _WRITE, _WAIT_AFTER = 1, 2, 4  # SYNC_FILE_RANGE_..., linux/fs.h
 
 
 class WriteBack:
-    """What of a file may be dirty, in the order in which it was written; for the thread that writes.
-
-    Args:
-        descriptor: of the file.
-    """
+    """What of a file may be dirty, in the order in which it was written; for the thread that writes."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -40,17 +36,12 @@ class WriteBack:
         self._waiting_bytes = self._started_bytes = 0
 
     def wrote(self, start: int, nbytes: int, allowed_bytes: int | None) -> None:
-        """Takes note of a piece that was written, and has the oldest go to disk before too much is dirty.
-
-        Args:
-            start: where it lies in the file.
-            nbytes: its size.
-            allowed_bytes: that may be dirty or on the way to the disk; None for any number.
+        """Notes a piece that was written, and writes the oldest to the disk before more than `allowed_bytes` are dirty.
 
         Raises:
             OSError: the disk failed. Any piece that was not waited for may be lost.
         """
-        if allowed_bytes is None:
+        if allowed_bytes is None:  # any number may be
             return
         self._waiting.append((start, nbytes))
         self._waiting_bytes += nbytes

@@ -20,15 +20,10 @@ from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import ManagedAllocator, PoolAllocator
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 
-
-def _virtual(calls: Calls) -> Allocator:
-    return VirtualAllocator(calls, MappingCalls(calls.device_id))
-
-
 #: By their names in `chainer.config.ooc_allocator`.
 ALLOCATORS: dict[str, Callable[[Calls], Allocator]] = {
     'pool': PoolAllocator,
-    'virtual': _virtual,
+    'virtual': lambda calls: VirtualAllocator(calls, MappingCalls(calls.device_id)),
     'async': AsyncAllocator,
     'unified': ManagedAllocator,
 }

@@ -8,8 +8,8 @@ the driver. The limit is on *held*, because that is what another program, or the
     held    |[####..][######      ][     ]|    .: rounding    blank: cached
     used       ####    ######
 
-Left out: who is asked to make room when the limit is reached (`budget`), and devices other than one: memory is the
-current device's, and the figures are that one's.
+Left out: making room when the limit is reached (`budget`), and several devices: memory and figures are the current
+device's.
 """
 
 from __future__ import annotations
@@ -19,29 +19,15 @@ from typing import Protocol
 
 
 class DeviceMemory(Protocol):
-    """Device memory that lives as long as this object, in CuPy's terms a `BaseMemory`.
+    """Memory that lives as long as this object, in CuPy's terms a `BaseMemory`; `size` is rounded by its allocator."""
 
-    Attributes:
-        ptr: its address, 0 if it has no bytes.
-        size: in bytes, rounded as its allocator rounds.
-        device_id: whose memory it is.
-    """
-
-    @property
-    def ptr(self) -> int:
-        """See the class."""
-
-    @property
-    def size(self) -> int:
-        """See the class."""
-
-    @property
-    def device_id(self) -> int:
-        """See the class."""
+    ptr: int
+    size: int
+    device_id: int
 
 
 class NoRoomError(MemoryError):
-    """The device, or the limit, refuses. `Budget` catches it and says what its caller can do."""
+    """The device, or the limit, refuses. `AllocatorBudget` catches it and makes room, or raises with the next step."""
 
 
 class NoPoolError(RuntimeError):
@@ -89,5 +75,5 @@ class Allocator(abc.ABC):
         """Called before it is used, also after `close`."""
 
     def close(self) -> None:
-        """Gives all cached memory back. What lives stays its owner's; another `close` gives that back once freed."""
+        """Gives all cached memory back. What lives stays; another `close` gives it back once it is freed."""
         self.trim(0)

@@ -1,14 +1,14 @@
 """'async': CUDA's own pool, in the order of a stream (`cudaMallocAsync`).
 
 The driver puts memory together from its pages as `virtual` does, and knows when each stream is done with it. CuPy's
-memory hooks never fire for it, so `Budget` counts by itself, as for every allocator.
+memory hooks never fire for it, so `AllocatorBudget` counts by itself, as for every allocator.
 
 The driver has no limit for such a pool. What can be limited is what is asked of it, and since it takes from the device
 in steps of its own (32 MiB where that was seen), whether it passed the limit shows only afterwards: then what is free
 in it is given back, and if that does not help, the new block too.
 
-Left out: a pool of our own. The device's current one is taken, so that others in the process who allocate in the order
-of a stream share what is cached; their memory counts against the limit.
+Left out: a pool of our own. The device's current one is taken, so that whatever else in the process allocates in the
+order of a stream shares what is cached; that memory counts against the limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The allocators' calls through CuPy 13 and 14; nothing else in the folder knows CuPy."""
+"""The allocators' calls through CuPy 13 and 14; nothing else in the folder imports CuPy."""
 
 from __future__ import annotations
 

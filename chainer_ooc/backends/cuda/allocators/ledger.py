@@ -1,8 +1,8 @@
-"""A sum of bytes that anybody may lower at any time: a finalizer, the garbage collector, another thread.
+"""A sum of bytes that may be lowered at any time: by a finalizer, the garbage collector, another thread.
 
-A block of device memory dies wherever its last view dies. That may be inside this package's own code, between two lines
-that hold a lock, since the garbage collector runs when it likes. A finalizer that took a lock could wait for itself.
-So it appends to a deque, which is atomic and takes no lock, and whoever asks for the sum next books what lies there::
+A block of device memory is freed where its last view is. That may be inside this package's own code, between two lines
+that hold a lock, since the garbage collector may run at any line. A finalizer that took a lock could wait for itself.
+So it appends to a deque, which is atomic and takes no lock, and the next call for the sum books what lies there::
 
     main thread     add(4)             add(2)        total() -> 2
     collector                lower(4)
@@ -20,11 +20,7 @@ from collections import deque
 
 
 class Ledger:
-    """Bytes that live.
-
-    Attributes:
-        peak_bytes: the highest sum since `mark`.
-    """
+    """Bytes that live; `peak_bytes` is the highest sum since `mark`."""
 
     def __init__(self) -> None:
         self.peak_bytes = 0
@@ -44,7 +40,7 @@ class Ledger:
             return True
 
     def lower(self, nbytes: int) -> None:
-        """Subtracts; never blocks and never raises, whoever calls it."""
+        """Subtracts; never blocks and never raises, wherever it is called."""
         self._lowered.append(nbytes)
 
     def total(self) -> int:
@@ -66,29 +62,21 @@ class Ledger:
 
 
 class Ledgers:
-    """The ledger of all that lives, and others that count beside it for a while.
-
-    Attributes:
-        live: all that was added and not subtracted.
-    """
+    """The ledger of all that lives (`live`), and others that count beside it for a while."""
 
     def __init__(self) -> None:
         self.live = Ledger()
         self._all: tuple[Ledger, ...] = (self.live,)
 
     def add(self, nbytes: int) -> tuple[Ledger, ...]:
-        """Adds to each that counts now; returns them, for whoever lowers them when the memory goes."""
+        """Adds to each that counts now; returns them, to be lowered when the memory is freed."""
         ledgers = self._all
         for ledger in ledgers:
             ledger.add(nbytes)
         return ledgers
 
     def count_in(self, ledger: Ledger) -> int:
-        """Has `ledger` count, beside all others, what is given from now on, for as long as that lives.
-
-        Returns:
-            What lives now, in bytes: the beginning of the stretch whose peak `live` has.
-        """
+        """Has `ledger` count what is given from now on, for as long as that lives; marks `live`, returns its sum."""
         self._all = (*self._all, ledger)
         return self.live.mark()
 

@@ -19,11 +19,7 @@ from chainer_ooc.quantities import format_bytes
 
 
 class MappingCalls:
-    """The driver's calls for one device.
-
-    Args:
-        device_id: whose memory.
-        driver: `cuda.bindings.driver`, or what stands in for it.
+    """The driver's calls for one device; `driver` is `cuda.bindings.driver`, or what stands in for it.
 
     Raises:
         RuntimeError: cuda-bindings is missing, or older than 12.6.

@@ -6,15 +6,15 @@ for it. A training repeats its sizes, so that a pool for each size of more than 
 has cached goes back to the driver whole: the size that was used longest ago first, and only as much as is missing.
 Smaller arrays share one pool.
 
-The pools are compiled code and as good as any: they keep an arena for each stream and take memory back from any
-thread. They are given their regions by us, for three reasons:
+The pools are compiled code, keep an arena for each stream and take memory back from any thread. Their regions come from
+here, for three reasons:
 
 - The limit is checked where memory leaves the driver, so that what is cached counts too. CuPy's own `set_limit` runs
   the garbage collector each time it is reached, which costs a tenth of a second in a process with Chainer's graphs; out
   of core it is reached all the time, and an eviction has to come first.
-- A refusal of the driver comes to `Budget` at once, for the same reason.
+- A refusal of the driver comes to `AllocatorBudget` at once, for the same reason.
 - The driver gives memory in pages: a region of 3 MiB takes 4 MiB from the device. With hundreds of regions that is
-  hundreds of MiB that `MemoryPool.total_bytes` knows nothing of.
+  hundreds of MiB that `MemoryPool.total_bytes` does not count.
 
 Left out: arrays whose sizes never come again, which have the driver take memory back each time; see `virtual`.
 """
@@ -134,8 +134,7 @@ class ManagedAllocator(PoolAllocator):
 
     More managed memory than the card has free would be legal: the driver then moves pages to and fro as they are
     touched. It is refused here, because on a card that several programs share that can stop all of them, each evicting
-    the pages that the others are about to touch. Whoever wants to train beyond the card sets a policy; that is what
-    they are for.
+    the pages that the others are about to touch. To train beyond the card, set a policy that swaps or recomputes.
 
     The driver counts a managed page as used only once it is on the device, which a prefetch does some time later. So
     what is free now is not enough to know: all managed memory together also stays within what was free at the start.

@@ -8,12 +8,7 @@ from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 
 
 class Timestamp:
-    """All that a stream had been given when this was recorded.
-
-    Attributes:
-        event: of the driver.
-        users: how many ranges refer to it.
-    """
+    """All that a stream had been given when its event was recorded; `users` is how many ranges refer to it."""
 
     __slots__ = ('event', 'users')
 
@@ -28,7 +23,7 @@ class Timestamp:
 
 
 class Timestamps:
-    """Records and waits; an event whose moment nobody needs any more records the next one."""
+    """Records and waits; an event without users records the next timestamp."""
 
     def __init__(self, mapping: MappingCalls) -> None:
         self._mapping = mapping
@@ -57,7 +52,7 @@ class Timestamps:
                 self._spare.append(timestamp.event)
 
     def close(self) -> None:
-        """Destroys the events that nobody needs."""
+        """Destroys the events without users."""
         while self._spare:
             self._mapping.destroy_event(self._spare[-1])
             self._spare.pop()

@@ -3,14 +3,14 @@
 A pool that splits regions ends with free bytes that fit nothing. Here a large array is given a range of addresses, and
 as many chunks are mapped into it as it needs, from anywhere in the device; what is lost is the rest of its last chunk.
 
-MappingCalls costs calls of the driver, so it is put off as long as there is hope to need none::
+Mapping costs calls of the driver, so it is put off until a request cannot do without::
 
     free a       range of a -> idle, still mapped; nothing is called
     malloc, the same number of chunks, the same stream -> the newest idle range of that size, as it is
     malloc, another size -> free chunks; else new ones from the driver; else the oldest idle ranges are unmapped
 
 An idle range that goes to the same stream needs no wait: the stream's order is the order of its users. To unmap, or
-to give chunks to others, all that the stream had been given when the array was freed must be over, and the driver does
+to give chunks elsewhere, all that the stream had been given when the array was freed must be over, and the driver does
 not wait by itself. So an event is recorded, not by the finalizer (which may be the garbage collector's, at any moment,
 in any thread: it only appends to a deque) but at the next request, once for all that was freed since the last one::
 
@@ -57,7 +57,7 @@ class Chunks:
 
     Attributes:
         free: handles of those that are mapped nowhere; the last is taken first.
-        held_bytes: of all.
+        held_bytes: of all chunks.
     """
 
     def __init__(self, mapping: MappingCalls, chunk_bytes: int) -> None:
@@ -88,11 +88,8 @@ class Range:
     """Addresses with chunks behind them.
 
     Attributes:
-        address: of the first byte.
-        size_bytes: of all its chunks.
-        handles: of the chunks, in order.
         stream: whose work may use it; kept alive, as an event will be recorded on it.
-        moment: when that work is over, since it was freed; None while it lives.
+        timestamp: when that work is over, since it was freed; None while it lives.
     """
 
     address: int
@@ -126,12 +123,8 @@ class VirtualAllocator(Allocator):
     """See the module.
 
     Args:
-        calls: of CuPy.
-        mapping: of the driver.
+        calls, mapping: of CuPy and of the driver.
         chunk_bytes: of a physical chunk, rounded up to what the device can map; None takes what suits the limit.
-
-    Attributes:
-        chunk_bytes: in use.
     """
 
     name = 'virtual'
