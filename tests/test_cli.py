@@ -54,11 +54,29 @@ class Called(chainer.Chain):
         return F.softmax_cross_entropy(F.relu(self.fc(images)), labels)
 
 
+def returning(result):
+    """A class of chains that return something else than scores."""
+    class Other(Scores):
+        def forward(self, images):
+            return result(super().forward(images))
+    return Other
+
+
+class Three(Scores):
+    """A network that wants more than images and labels."""
+
+    def forward(self, images, labels, more):
+        return super().forward(images)
+
+
 @pytest.fixture
 def networks(monkeypatch):
     """A module that can be imported by the name ``networks``."""
     module = types.ModuleType('networks')
     module.Scores, module.Loss, module.Called, module.number, module.Linear = Scores, Loss, Called, 7, L.Linear
+    module.Pair, module.Nothing = returning(lambda scores: (scores, 1)), returning(lambda scores: None)
+    module.Array, module.Classes = returning(lambda scores: scores.array), returning(lambda h: F.argmax(h, axis=1))
+    module.Three = Three
     monkeypatch.setitem(sys.modules, 'networks', module)
     monkeypatch.setattr(sys, 'path', list(sys.path))
 
@@ -152,6 +170,13 @@ def test_profile_knows_the_example_networks(capsys):
     (['profile', 'networks:number'], 'networks:number is a int, which cannot be called'),
     (['profile', 'networks:Linear'], 'networks:Linear cannot be called without arguments'),
     (['profile', 'builtins:dict'], 'builtins:dict returns a dict, not a chainer.Chain'),
+    (['profile', 'networks:Pair', '--insize', '8'], 'networks:Pair returned tuple, not a Variable of floating point'),
+    (['profile', 'networks:Nothing', '--insize', '8'], 'networks:Nothing returned NoneType, not a Variable'),
+    (['profile', 'networks:Array', '--insize', '8'], 'networks:Array returned ndarray float32, not a Variable'),
+    (['profile', 'networks:Classes', '--insize', '8'], 'networks:Classes returned Variable int32, not a Variable of'),
+    (['profile', 'networks:Three', '--insize', '8'], 'networks:Three takes 3 arguments; name a chain that'),
+    (['profile', 'networks:Loss', '--insize', '1000000', '--batchsize', '99'],
+     'networks:Loss on images (99, 3, 1000000, 1000000) needs more memory than there is'),
     (['profile', 'networks:Loss', '--insize', '16', '--policy', 'pooch2'], "chainer.config.ooc = 'pooch2'"),
     (['profile', 'networks:Loss', '--insize', '16', '--out', '/nowhere/x'], 'cannot write the trace'),
     (['profile', 'networks:Loss', '--device', '@cupy:99'], '--device @cupy:99 cannot be used'),
@@ -195,3 +220,11 @@ def test_a_reader_that_stops_early_gets_no_traceback():
     command = f'{sys.executable} -m chainer_ooc policies | true'
     done = subprocess.run(['sh', '-c', command], cwd=ROOT, text=True, capture_output=True)
     assert done.stderr == ''
+
+
+def test_a_full_standard_output_is_said_in_one_line():
+    with open('/dev/full', 'w') as full:
+        ended = subprocess.run([sys.executable, '-m', 'chainer_ooc', 'policies'], stdout=full, stderr=subprocess.PIPE,
+                               text=True, cwd=ROOT, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr == 'error: cannot write to standard output: No space left on device\n'

@@ -47,14 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         answer: Answer = COMMANDS[arguments.command].run(arguments)
-        print(answer.json() if arguments.json else answer.text(), flush=True)
+        text = answer.json() if arguments.json else answer.text()
     except OocError as error:
         print(f'error: {message(error)}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough; Python must not flush again at exit
+    try:
+        print(text, flush=True)
+    except OSError as error:  # Python must not flush again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # else the reader, such as `head`, has seen enough
+            print(f'error: cannot write to standard output: {error.strerror}', file=sys.stderr)
         return 1
     return answer.status
 

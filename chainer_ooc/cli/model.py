@@ -61,28 +61,31 @@ class Model:
         import numpy as np
         from chainer.utils.type_check import InvalidType
 
-        images = np.random.default_rng(0).standard_normal((batchsize, 3, insize, insize), dtype=np.float32)
-        labels = np.zeros(batchsize, np.int32)
+        shape = batchsize, 3, insize, insize
         try:
+            images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+            labels = np.zeros(batchsize, np.int32)
             loss = self._loss(*map(self.chain.device.send, (images, labels)))
             self.chain.cleargrads()
             loss.backward()
         except OocError:
             raise
         except MemoryError:
-            raise OocError(f'{self.name} on images {images.shape} needs more memory than there is; choose a smaller '
-                           '--batchsize, or --policy swap-all') from None
+            raise OocError(f'{self.name} on images {shape} needs more memory than there is; choose a smaller '
+                           '--batchsize or --insize, or --policy swap-all') from None
         except (InvalidType, AssertionError, ValueError) as error:
-            raise OocError(f'{self.name} cannot be trained on images {images.shape}: {message(error)}; '
+            raise OocError(f'{self.name} cannot be trained on images {shape}: {message(error)}; '
                            'choose another --insize, or a chain for such images') from error
 
     def _loss(self, images: Any, labels: Any) -> Any:
         import chainer.functions as F
 
-        if self.takes_labels:
-            return self.chain(images, labels)
-        scores = self.chain(images)
-        return F.softmax_cross_entropy(F.reshape(scores, (len(images), -1)), labels)
+        found = self.chain(images, labels) if self.takes_labels else self.chain(images)
+        if getattr(getattr(found, 'dtype', None), 'kind', None) != 'f' or not hasattr(found, 'backward'):
+            kind = f'{type(found).__name__} {getattr(found, "dtype", "")}'.rstrip()
+            raise OocError(f'{self.name} returned {kind}, not a Variable of floating point numbers; name a chain that '
+                           'returns scores, or, where it takes labels, the loss')
+        return found if self.takes_labels else F.softmax_cross_entropy(F.reshape(found, (len(images), -1)), labels)
 
 
 def load_model(name: str) -> Model:
@@ -101,7 +104,10 @@ def load_model(name: str) -> Model:
     if not isinstance(chain, chainer.Chain):
         raise OocError(f'{name} returns a {type(chain).__name__}, not a chainer.Chain; name a class or function that '
                        'returns one')
-    return Model(name, chain, takes_labels=_required_arguments(chain) >= 2)
+    arguments = _required_arguments(chain)
+    if arguments > 2:
+        raise OocError(f'{name} takes {arguments} arguments; name a chain that takes images, or images and labels')
+    return Model(name, chain, takes_labels=arguments == 2)
 
 
 def example_module(module: str, name: str, otherwise: str = '') -> Any:

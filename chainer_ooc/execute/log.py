@@ -10,14 +10,19 @@ import logging
 
 logger = logging.getLogger('chainer_ooc')
 logger.addHandler(logging.NullHandler())
+_ours: list[logging.Handler] = []  # for a program that has none
 
 
 def set_level(level: int | None) -> None:
-    """Shows records from `level` on; None leaves the logger to the program."""
+    """Shows records from `level` on; None leaves the logger to the program, without our handler."""
     if level is None:
+        while _ours:
+            logger.removeHandler(_ours.pop())
+            logger.setLevel(logging.NOTSET)
         return
     logger.setLevel(level)
     if all(isinstance(each, logging.NullHandler) for each in (*logger.handlers, *logging.getLogger().handlers)):
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter('%(name)s: %(message)s'))
+        _ours.append(handler)
         logger.addHandler(handler)

@@ -36,6 +36,14 @@ def test_records_go_where_they_should(level, program_has_logging, printed):
     assert ended.stderr.splitlines() == printed
 
 
+def test_none_is_silent_after_a_level():
+    program = PROGRAM.format(level=30, program_has_logging=False) + (
+        "log.set_level(None); log.logger.warning('another'); print(log.logger.handlers, log.logger.level)")
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, timeout=120, check=True)
+    assert ended.stderr.splitlines() == ['chainer_ooc: a warning']
+    assert ended.stdout == '[<NullHandler (NOTSET)>] 0\n'
+
+
 def test_a_record_that_somebody_keeps_keeps_no_frames(monkeypatch, caplog):
     """An error's traceback refers to the functions that ran, and these to their arrays."""
     def refuse(self):

@@ -111,6 +111,13 @@ def test_a_file_of_bytes_is_refused_with_its_path(tmp_path, content):
         read_plans(str(tmp_path / 'plans.json'))
 
 
+@pytest.mark.parametrize('path', ['/dev/full', '/dev/zero', '/dev/null'])
+def test_a_device_is_refused_and_not_replaced(saved, path):
+    """The first two never end."""
+    with pytest.raises(PlanFormatError, match=f'cannot read the plans in {path}: it is no regular file; name another'):
+        put_plan(path, saved())
+
+
 def damaged(saved, change):
     read = json.loads(dump_plans([saved()]))
     change(read)
