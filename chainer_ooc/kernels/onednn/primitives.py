@@ -134,15 +134,16 @@ class Reorder:
 
     Args:
         library: the library.
-        source, target: memory descriptors that live longer than this.
+        source, target: memory descriptors that live longer than this, or are taken over.
+        takes_over: they are.
     """
 
-    def __init__(self, library: Library, source: c_void_p, target: c_void_p) -> None:
+    def __init__(self, library: Library, source: c_void_p, target: c_void_p, takes_over: bool = False) -> None:
         self._library, self._source, self._target = library, source, target
         descriptor = library.created('reorder_primitive_desc_create', source, library.engine, target, library.engine,
                                      library.attributes)
         self._primitive = library.created('primitive_create', descriptor)
-        _destroy_after(self, library, self._primitive, descriptor)
+        _destroy_after(self, library, self._primitive, descriptor, *((source, target) if takes_over else ()))
         scratchpad = library.queried_descriptor(descriptor, _QUERIES[SCRATCHPAD])
         self._scratchpad = scratchpad if scratchpad is not None and library.nbytes(scratchpad) else None
 
@@ -271,7 +272,7 @@ def batch_normalization(shape: Shape, eps: float, backward: bool) -> Primitive:
 def to_channels_last(shape: Shape) -> Reorder:
     """Makes the copy of a C-contiguous array to a channels-last one."""
     library = _library()
-    return Reorder(library, plain_layout(library, shape), channels_last_layout(library, shape))
+    return Reorder(library, plain_layout(library, shape), channels_last_layout(library, shape), takes_over=True)
 
 
 def _forget_in_child() -> None:
