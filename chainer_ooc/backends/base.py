@@ -213,6 +213,9 @@ class Backend(abc.ABC):
         """Returns how many kernels and the like were prepared so far; times of computations meanwhile say nothing."""
         return 0
 
+    def begin(self) -> None:  # noqa: B027 - few have anything to start
+        """Starts what has to be closed, once somebody knows the backend who will: an interrupt may come at any time."""
+
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:  # noqa: B027 - accounts do
         """Has near memory hold so many bytes at most from now on, where the device can enforce that.
 

@@ -142,6 +142,7 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
             _close(each, its_device)
     session = _sessions[thread, device] = Session(
         settings, choose(device, backend_options_of(settings)), functools.partial(_has_company, thread))
+    session.begin()  # known by now: if this is interrupted, a reset closes it
     return session
 
 

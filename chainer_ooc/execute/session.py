@@ -215,6 +215,10 @@ class Session:
             graph = self._graphs.latest()
         return None if graph is None else graph.trace
 
+    def begin(self) -> None:
+        """Starts what `close` ends."""
+        self._memory.backend.begin()
+
     def close(self) -> None:
         """Ends the iteration in hand and closes the backend."""
         with LOCK:

@@ -58,6 +58,8 @@ def test_behind_a_limit_the_threads_start_while_there_is_memory_for_them(tmp_pat
     monkeypatch.setattr(limits, 'is_limited', lambda: True)
     backend = HostBackend(str(tmp_path))
     try:
+        assert not [each for each in threading.enumerate() if 'chainer_ooc' in each.name]
+        backend.begin()
         assert [each.is_alive() for each in threading.enumerate() if 'chainer_ooc' in each.name] == [True, True]
     finally:
         backend.close()

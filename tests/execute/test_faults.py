@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.backends.host import HostBackend
+from chainer_ooc.backends.host import HostBackend, limits
+from chainer_ooc.backends.spill.swap_thread import SwapThread
 from chainer_ooc.errors import ConfigError, OocError, SpillError
 from support.trainings.faults import (
     Patched,
@@ -413,5 +414,27 @@ def test_a_session_that_cannot_be_closed_for_other_settings_is_closed_when_it_ca
     saved.restore(training)
     with ooc('swap-all', spill_dir=str(tmp_path) if after == 'the new settings' else None):
         training.iterate()
+    chainer_ooc.reset()
+    assert nothing_left() == ([], 0, [])
+
+
+@pytest.mark.host
+@pytest.mark.parametrize('thread', ['chainer_ooc-swap-out', 'chainer_ooc-swap-in'])
+def test_an_interrupt_as_threads_start_early_leaves_none(thread, monkeypatch):
+    """Behind a limit they start with the session, which is known before."""
+    start, interrupts = SwapThread.start, iter([KeyboardInterrupt])
+
+    def interrupted_start(self):
+        start(self)
+        if self._name == thread:
+            for each in interrupts:
+                raise each
+    monkeypatch.setattr(limits, 'is_limited', lambda: True)
+    monkeypatch.setattr(SwapThread, 'start', interrupted_start)
+    chainer_ooc.reset()
+    with ooc('swap-all'):
+        with pytest.raises(KeyboardInterrupt):
+            Training('hidden').iterate()
+        Training('hidden').iterate(2)
     chainer_ooc.reset()
     assert nothing_left() == ([], 0, [])

@@ -68,11 +68,14 @@ class HostBackend(OwnedBackend):
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory(mapped_bytes)
         close_in_children(self)
-        if limits.is_limited():  # the threads start while there is memory for them
-            with contextlib.suppress(SpillError):  # the first copy tries again, and says so
-                self._store.start()
 
     timestamp = staticmethod(time.perf_counter)  # a function of ours around it would be called four times a computation
+
+    def begin(self) -> None:
+        """Starts the threads where memory may be short later."""
+        if limits.is_limited():
+            with contextlib.suppress(SpillError):  # the first copy tries again, and says so
+                self._store.start()
 
     def meter(self) -> HostMeter:
         return HostMeter()
