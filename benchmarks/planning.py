@@ -38,6 +38,8 @@ from chainer_ooc.errors import OocError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.report.table import Column, Table, plain, ratio, seconds
+from chainer_ooc.schedule.schedule import lay_out
+from chainer_ooc.simulate.simulator import run
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
 from models.resnet import ResNet, units_of
@@ -159,7 +161,7 @@ def problem_of(trace: Trace, budget_bytes: int, times: float, limit_seconds: flo
 
 def _peak_bytes(trace: Trace, keep: Callable[[Problem], Any]) -> int:
     problem = Problem(trace, Costs((0.0,) * trace.positions, 0.0, 0.0), NOTHING, 1 << 62, MIN_BYTES)
-    return evaluate(problem, keep(problem)).peak_bytes
+    return run(problem, lay_out(problem, keep(problem)))[1]
 
 
 def without_scratch(trace: Trace) -> Trace:

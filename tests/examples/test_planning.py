@@ -6,8 +6,9 @@ import pytest
 import devices
 import planning
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.search import evaluate
 from chainer_ooc.plans.making import make_plan
+from chainer_ooc.schedule.schedule import lay_out
+from chainer_ooc.simulate.simulator import run
 from models.googlenet import GoogLeNet
 from models.resnet import ResNet, units_of
 from models.resnet50 import ResNet50
@@ -40,8 +41,8 @@ def test_each_policy_is_at_least_as_fast_as_the_one_before_within_the_budget(tra
 
 def test_a_trace_is_grown_to_the_peak_that_is_asked_for(trace):
     problem = planning.problem_of(trace, BUDGET_BYTES, 2.0, 60.0)
-    kept = evaluate(problem, POLICIES['keep'].decide(problem))
-    assert kept.peak_bytes == pytest.approx(2 * BUDGET_BYTES, rel=1e-3)
+    _, peak_bytes = run(problem, lay_out(problem, POLICIES['keep'].decide(problem)))
+    assert peak_bytes == pytest.approx(2 * BUDGET_BYTES, rel=1e-3)
     retained_bytes = sum(each.nbytes for each in problem.trace.maps if each.retained)
     link = problem.costs.write_bytes_per_second
     assert sum(problem.costs.seconds) == pytest.approx(retained_bytes / (2 * link))
