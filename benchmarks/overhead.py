@@ -8,8 +8,8 @@ Two trainings with the same seeds take turns in one process: one in plain Chaine
 same workspace, which shows what the swapping alone costs; the other under a policy. A turn is two iterations, of which
 the second is timed (`iterations.py` says why). Both must give the same bits: losses, and after three iterations of
 momentum SGD every parameter, running statistic and array of the optimizer. With `--workspace` convolutions are split,
-which changes the order of sums: plain Chainer is then no measure, and a third training under `keep`, which splits them
-likewise, is.
+and with `--use-ideep` oneDNN computes them, which changes the order of sums: plain Chainer is then no measure, and a
+third training under `keep`, which computes likewise, is.
 """
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def measure(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
         'swapped_out_bytes': stats.swapped_out_bytes, 'swapped_in_bytes': stats.swapped_in_bytes,
         'faults': stats.faults, 'phase': stats.phase}
     measure_of_bits = reference
-    if arguments.beside == 'plain' and arguments.workspace is not None:
+    if arguments.beside == 'plain' and (arguments.workspace or arguments.use_ideep):
         measure_of_bits = iterated(Training(network, arguments.batchsize, arguments.crop, keep_entries))
     return {
         'network': ARCHITECTURES[network].title, 'batchsize': ooc.batchsize,

@@ -51,13 +51,14 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--policy', default='swap-all', metavar='NAME', help='chainer.config.ooc (%(default)s)')
     parser.add_argument('--budget', metavar='BYTES', help='chainer.config.ooc_budget (what is free)')
     parser.add_argument('--workspace', metavar='BYTES', help="chainer.config.ooc_workspace (Chainer's own way)")
+    parser.add_argument('--use-ideep', choices=['auto', 'always'], help='chainer.config.use_ideep: by oneDNN (NumPy)')
     parser.add_argument('--spill-dir', metavar='DIR', help='chainer.config.ooc_spill_dir (the temporary folder)')
 
 
 def config_entries(arguments: argparse.Namespace) -> dict[str, str]:
     """The entries of chainer.config that out-of-core iterations run under."""
     entries = {'ooc': arguments.policy, 'ooc_budget': arguments.budget, 'ooc_workspace': arguments.workspace,
-               'ooc_spill_dir': arguments.spill_dir}
+               'ooc_spill_dir': arguments.spill_dir, 'use_ideep': arguments.use_ideep}
     return {name: value for name, value in entries.items() if value is not None}
 
 
