@@ -79,9 +79,10 @@ class Model:
 
     def _loss(self, images: Any, labels: Any) -> Any:
         import chainer.functions as F
+        from chainer import Variable
 
         found = self.chain(images, labels) if self.takes_labels else self.chain(images)
-        if getattr(getattr(found, 'dtype', None), 'kind', None) != 'f' or not hasattr(found, 'backward'):
+        if not (isinstance(found, Variable) and found.dtype.kind == 'f'):
             kind = f'{type(found).__name__} {getattr(found, "dtype", "")}'.rstrip()
             raise OocError(f'{self.name} returned {kind}, not a Variable of floating point numbers; name a chain that '
                            'returns scores, or, where it takes labels, the loss')

@@ -96,13 +96,6 @@ class Library:
         """Whether two memory descriptors describe the same layout."""
         return bool(self._functions.dnnl_memory_desc_equal(one, other))
 
-    def version(self) -> tuple[int, int, int]:
-        """Returns the version of the library."""
-        found = self._functions.dnnl_version
-        found.restype = ctypes.POINTER(c_int * 3)
-        major, minor, patch = found().contents
-        return major, minor, patch
-
     def compute_in_one_thread(self) -> None:
         """Has primitives that are made from now on use the calling thread alone."""
         set_threads: Callable[[int], None] | None = getattr(self._functions, 'omp_set_num_threads', None)

@@ -174,7 +174,6 @@ class _Argument(ctypes.Structure):
     _fields_ = (('argument', c_int), ('memory', c_void_p))
 
 
-
 def execute(library: Library, primitive: c_void_p, given: Mapping[int, tuple[c_void_p, Array]]) -> None:
     """Runs a primitive with arrays, each with its memory descriptor."""
     memories: list[c_void_p] = []
@@ -218,26 +217,15 @@ def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Prim
     geometry = [dimensions(each) for each in (
         of.stride, [each - 1 for each in of.dilate], of.pad, of.pad_after())]
     bias = layouts.get(BIAS) or c_void_p()
+    direct, no_hint = c_int(_CONVOLUTION_DIRECT), c_void_p()
+    name, arguments = {
+        RESULT: ('forward', (c_int(_FORWARD_TRAINING), direct, x, any_w, bias, y, *geometry)),
+        SOURCE_GRADIENT: ('backward_data', (direct, x, any_w, y, *geometry, no_hint)),
+        WEIGHTS_GRADIENT: ('backward_weights', (direct, x, any_w, c_void_p(), y, *geometry, no_hint))}[argument]
     try:
-        if argument == RESULT:
-            descriptor = library.created(
-                'convolution_forward_primitive_desc_create', library.engine, c_int(_FORWARD_TRAINING),
-                c_int(_CONVOLUTION_DIRECT), x, any_w, bias, y, *geometry, library.attributes)
-        elif argument == SOURCE_GRADIENT:
-            descriptor = library.created(
-                'convolution_backward_data_primitive_desc_create', library.engine, c_int(_CONVOLUTION_DIRECT), x,
-                any_w, y, *geometry, c_void_p(), library.attributes)
-        else:
-            descriptor = library.created(
-                'convolution_backward_weights_primitive_desc_create', library.engine, c_int(_CONVOLUTION_DIRECT), x,
-                any_w, c_void_p(), y, *geometry, c_void_p(), library.attributes)
-    except BaseException:
-        for each in layouts.values():
-            library.call('memory_desc_destroy', each)
-        raise
+        return _made(library, layouts, names[1], f'convolution_{name}', *arguments)
     finally:
         library.call('memory_desc_destroy', any_w)
-    return Primitive(library, descriptor, layouts, names[1])
 
 
 @functools.lru_cache(maxsize=256)
@@ -249,23 +237,27 @@ def batch_normalization(shape: Shape, eps: float, backward: bool) -> Primitive:
     """
     library = _library()
     x = channels_last_layout(library, shape)
-    vectors = {each: plain_layout(library, (shape[1],)) for each in (MEAN, VARIANCE, SCALE)}
-    flags = c_int(_USE_SCALE | _USE_SHIFT)
-    epsilon = c_float(eps)
-    if not backward:
-        layouts = {SOURCE: x, RESULT: channels_last_layout(library, shape), **vectors,
-                   SHIFT: plain_layout(library, (shape[1],))}
-        descriptor = library.created(
-            'batch_normalization_forward_primitive_desc_create', library.engine, c_int(_FORWARD_TRAINING), x, x,
-            epsilon, flags, library.attributes)
-    else:
-        layouts = {each: channels_last_layout(library, shape) for each in (RESULT_GRADIENT, SOURCE_GRADIENT)}
-        layouts = {SOURCE: x, **layouts, **vectors, **{
-            each: plain_layout(library, (shape[1],)) for each in (SCALE_GRADIENT, SHIFT_GRADIENT)}}
-        descriptor = library.created(
-            'batch_normalization_backward_primitive_desc_create', library.engine, c_int(_BACKWARD), x, x, x, epsilon,
-            flags, c_void_p(), library.attributes)
-    return Primitive(library, descriptor, layouts)
+    maps = (RESULT_GRADIENT, SOURCE_GRADIENT) if backward else (RESULT,)
+    vectors = (MEAN, VARIANCE, SCALE, *((SCALE_GRADIENT, SHIFT_GRADIENT) if backward else (SHIFT,)))
+    layouts = {SOURCE: x, **{each: channels_last_layout(library, shape) for each in maps},
+               **{each: plain_layout(library, (shape[1],)) for each in vectors}}
+    settings = c_float(eps), c_int(_USE_SCALE | _USE_SHIFT)
+    if backward:
+        return _made(library, layouts, None, 'batch_normalization_backward', c_int(_BACKWARD), x, x, x, *settings,
+                     c_void_p())
+    return _made(library, layouts, None, 'batch_normalization_forward', c_int(_FORWARD_TRAINING), x, x, *settings)
+
+
+def _made(library: Library, layouts: Mapping[int, c_void_p], weights: int | None, name: str,
+          *arguments: Any) -> Primitive:
+    """Makes a primitive by name; the layouts are its own, or destroyed if this fails."""
+    try:
+        descriptor = library.created(f'{name}_primitive_desc_create', library.engine, *arguments, library.attributes)
+    except BaseException:
+        for each in layouts.values():
+            library.call('memory_desc_destroy', each)
+        raise
+    return Primitive(library, descriptor, layouts, weights)
 
 
 @functools.lru_cache(maxsize=1024)
