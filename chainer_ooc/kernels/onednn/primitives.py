@@ -4,8 +4,6 @@ Feature maps are channels-last: arrays of the shape that Chainer knows (batch, c
 the channels of a pixel side by side. That is the layout in which oneDNN needs neither copies nor scratch of the size of
 a map. Weights lie as Chainer has them, and are laid out anew for each call where a primitive wants them otherwise.
 
-A forked child lacks the threads that its parent's primitives wait for: it makes primitives of its own, for one thread.
-
 Scratch is allocated with NumPy for each call, so that it counts in the account of near memory; oneDNN keeps the code
 that it has compiled, and no arrays.
 """
@@ -13,9 +11,7 @@ that it has compiled, and no arrays.
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
-import os
 import weakref
 from collections.abc import Mapping
 from ctypes import c_float, c_int, c_void_p
@@ -25,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.kernels.onednn.library import Library, dimensions, load
+from chainer_ooc.kernels.onednn.making import made_once
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -192,7 +189,7 @@ def execute(library: Library, primitive: c_void_p, given: Mapping[int, tuple[c_v
 # --- making them ------------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=1024)
+@made_once(1024)
 def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Primitive:
     """Makes one of the three computations of a convolution.
 
@@ -228,7 +225,7 @@ def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Prim
         library.call('memory_desc_destroy', any_w)
 
 
-@functools.lru_cache(maxsize=256)
+@made_once(256)
 def batch_normalization(shape: Shape, eps: float, backward: bool) -> Primitive:
     """Makes batch normalization over all axes but the channels', or its gradients.
 
@@ -260,23 +257,11 @@ def _made(library: Library, layouts: Mapping[int, c_void_p], weights: int | None
     return Primitive(library, descriptor, layouts, weights)
 
 
-@functools.lru_cache(maxsize=1024)
+@made_once(1024)
 def to_channels_last(shape: Shape) -> Reorder:
     """Makes the copy of a C-contiguous array to a channels-last one."""
     library = _library()
     return Reorder(library, plain_layout(library, shape), channels_last_layout(library, shape), takes_over=True)
-
-
-def _forget_in_child() -> None:
-    library = load() if load.cache_info().currsize else None
-    if library is not None:
-        library.compute_in_one_thread()
-        for made in (convolution, batch_normalization, to_channels_last):
-            made.cache_clear()
-
-
-if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _library() -> Library:
