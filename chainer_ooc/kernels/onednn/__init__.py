@@ -1,18 +1,21 @@
-"""Convolution and batch normalization on the CPU by oneDNN, where chainer.config.use_ideep is 'auto' or 'always'.
+"""Functions of Chainer on the CPU by oneDNN, where chainer.config.use_ideep is 'auto' or 'always'.
 
 Chainer's own way to oneDNN was iDeep, which is no longer kept. The setting is the same, and so is what it promises:
 other sums, the same functions.
 
-    seam.py        what Chainer's functions call; None where it is for NumPy
-    layouts.py     channels-last arrays
-    primitives.py  computations, made once for a geometry and run with arrays
-    library.py     finds the library; its functions and errors
+    seam.py         what Chainer's functions call; None where it is for NumPy
+    elementwise.py  the same for ReLU and sums, which have NumPy's bits
+    layouts.py      channels-last arrays
+    primitives.py   computations, made for a geometry and run with arrays
+    making.py       keeps them, and what oneDNN has not
+    library.py      finds the library; its functions and errors
 
 Bits depend on shapes, settings and the number of threads alone (P2).
 """
 
 from __future__ import annotations
 
+from chainer_ooc.kernels.onednn.elementwise import add, relu, relu_grad
 from chainer_ooc.kernels.onednn.seam import (
     batch_normalization,
     batch_normalization_grad,
@@ -25,6 +28,6 @@ from chainer_ooc.kernels.onednn.seam import (
 )
 
 __all__ = [
-    'batch_normalization', 'batch_normalization_grad', 'convolution_2d', 'convolution_2d_grad_w', 'convolution_nd',
-    'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd',
+    'add', 'batch_normalization', 'batch_normalization_grad', 'convolution_2d', 'convolution_2d_grad_w',
+    'convolution_nd', 'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd', 'relu', 'relu_grad',
 ]

@@ -29,6 +29,7 @@ _STATUSES = ('success', 'out of memory', 'invalid arguments', 'unimplemented', '
 _CPU = 1  # a kind of engine
 _IN_ORDER = 1  # a flag of streams
 _USER_SCRATCHPAD = 1  # a scratchpad mode
+_IMPLEMENTATION = 8  # a query
 
 
 class OneDnnError(RuntimeError):
@@ -54,11 +55,10 @@ class Library:
         self._functions = ctypes.CDLL(path)
         self._functions.dnnl_memory_desc_get_size.restype = c_size_t
         self._functions.dnnl_primitive_desc_query_md.restype = c_void_p
-        self.engine, self.stream, self.attributes = c_void_p(), c_void_p(), c_void_p()
+        self.engine, self.stream = c_void_p(), c_void_p()
         self.call('engine_create', ctypes.byref(self.engine), c_int(_CPU), c_size_t(0))
         self.call('stream_create', ctypes.byref(self.stream), self.engine, c_int(_IN_ORDER))
-        self.call('primitive_attr_create', ctypes.byref(self.attributes))
-        self.call('primitive_attr_set_scratchpad_mode', self.attributes, c_int(_USER_SCRATCHPAD))
+        self.attributes = self.new_attributes()
 
     def call(self, name: str, *arguments: Any) -> None:
         """Calls a function that returns a status.
@@ -83,10 +83,22 @@ class Library:
         self.call(name, ctypes.byref(handle), *arguments)
         return handle
 
+    def new_attributes(self) -> c_void_p:
+        """Makes attributes of primitives, under which the caller gives scratch."""
+        attributes = self.created('primitive_attr_create')
+        self.call('primitive_attr_set_scratchpad_mode', attributes, c_int(_USER_SCRATCHPAD))
+        return attributes
+
     def queried_descriptor(self, primitive_descriptor: c_void_p, what: int, index: int = 0) -> c_void_p | None:
         """Returns a memory descriptor, which lives as long as the primitive descriptor; None if there is none."""
         found = self._functions.dnnl_primitive_desc_query_md(primitive_descriptor, c_int(what), c_int(index))
         return c_void_p(found) if found else None
+
+    def implementation(self, primitive_descriptor: c_void_p) -> str:
+        """Returns the name of the code that is to run: 'jit:...', or 'ref:...' for the slow one."""
+        name = ctypes.c_char_p()
+        self.call('primitive_desc_query', primitive_descriptor, c_int(_IMPLEMENTATION), c_int(0), ctypes.byref(name))
+        return (name.value or b'').decode()
 
     def nbytes(self, descriptor: c_void_p) -> int:
         """Returns the size of what a memory descriptor describes."""
@@ -95,6 +107,11 @@ class Library:
     def equal(self, one: c_void_p, other: c_void_p) -> bool:
         """Whether two memory descriptors describe the same layout."""
         return bool(self._functions.dnnl_memory_desc_equal(one, other))
+
+    def threads(self) -> int | None:
+        """In how many threads primitives that are made now compute; None where they are not OpenMP's."""
+        count: Callable[[], int] | None = getattr(self._functions, 'omp_get_max_threads', None)
+        return None if count is None else count()
 
     def compute_in_one_thread(self) -> None:
         """Has primitives that are made from now on use the calling thread alone."""

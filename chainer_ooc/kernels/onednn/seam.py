@@ -33,7 +33,8 @@ from chainer_ooc.kernels.onednn.primitives import (
     Convolution,
 )
 
-_MOST_AXES = 5  # of feature maps: three beside batch and channels
+#: Of feature maps: three beside batch and channels.
+MOST_AXES = 5
 
 
 def convolution_2d(node: Any, x: Array, w: Array, b: Array | None) -> Any:
@@ -66,7 +67,7 @@ def deconvolution_nd(node: Any, x: Array, w: Array, b: Array | None) -> Any:
     return _deconvolution(x, w, b, tuple(node.outs), _windows_nd(node), node.groups)
 
 
-def _or_none(function: Callable[..., Any]) -> Callable[..., Any]:
+def or_none(function: Callable[..., Any]) -> Callable[..., Any]:
     """Gives None where oneDNN has no implementation."""
     @functools.wraps(function)
     def run(*arguments: Any) -> Any:
@@ -77,11 +78,11 @@ def _or_none(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@_or_none
+@or_none
 def _convolution(x: Array, w: Array, b: Array | None, windows: Any, groups: int, cover_all: bool) -> Any:
     from chainer.utils import conv
 
-    if not _serves(x, w, *(() if b is None else (b,))) or w.shape[0] % groups:
+    if not serves(x, w, *(() if b is None else (b,))) or w.shape[0] % groups:
         return None
     stride, pad, dilate = windows
     outs = tuple(conv.get_conv_outsize(*each[:4], cover_all=cover_all, d=each[4]) for each in zip(
@@ -98,9 +99,9 @@ def _convolution(x: Array, w: Array, b: Array | None, windows: Any, groups: int,
     return y,
 
 
-@_or_none
+@or_none
 def _grad_w(x: Array, gy: Array, kernel: Any, w_dtype: Any, windows: Any, groups: int) -> Any:
-    if w_dtype != np.float32 or not _serves(x, gy):
+    if w_dtype != np.float32 or not serves(x, gy):
         return None
     stride, pad, dilate = windows
     w_shape = gy.shape[1], x.shape[1] // groups, *kernel
@@ -111,9 +112,9 @@ def _grad_w(x: Array, gy: Array, kernel: Any, w_dtype: Any, windows: Any, groups
     return gw,
 
 
-@_or_none
+@or_none
 def _deconvolution(x: Array, w: Array, b: Array | None, outs: Any, windows: Any, groups: int) -> Any:
-    if not _serves(x, w, *(() if b is None else (b,))) or x.shape[1] % groups:
+    if not serves(x, w, *(() if b is None else (b,))) or x.shape[1] % groups:
         return None
     stride, pad, dilate = windows
     y_shape = x.shape[0], w.shape[1] * groups, *outs
@@ -126,7 +127,7 @@ def _deconvolution(x: Array, w: Array, b: Array | None, outs: Any, windows: Any,
     return y,
 
 
-@_or_none
+@or_none
 def batch_normalization(axis: tuple[int, ...], gamma: Array, beta: Array, x: Array, eps: float) -> Any:
     """Batch normalization in training: the result, and mean and variance of each channel."""
     if not _normalizes(axis, x, gamma, beta):
@@ -139,7 +140,7 @@ def batch_normalization(axis: tuple[int, ...], gamma: Array, beta: Array, x: Arr
     return y, mean, variance
 
 
-@_or_none
+@or_none
 def batch_normalization_grad(axis: tuple[int, ...], gamma: Array, gy: Array, x: Array, mean: Array, inv_std: Array,
                              eps: float) -> Any:
     """The gradients of batch normalization in training: of the input, of gamma and of beta."""
@@ -156,11 +157,17 @@ def batch_normalization_grad(axis: tuple[int, ...], gamma: Array, gy: Array, x: 
 
 
 def _normalizes(axis: tuple[int, ...], x: Array, *others: Array) -> bool:
-    return axis == (0, *range(2, x.ndim)) and _serves(x, *others)
+    return axis == (0, *range(2, x.ndim)) and serves(x, *others)
 
 
-def _serves(x: Array, *others: Array) -> bool:
-    """Whether oneDNN computes with these arrays.
+def serves(x: Array, *others: Array) -> bool:
+    """Whether oneDNN computes with these feature maps; raises as `is_wanted` does."""
+    return is_wanted() and 2 <= x.ndim <= MOST_AXES and all(
+        type(each) is np.ndarray and each.dtype == np.float32 and each.size for each in (x, *others))
+
+
+def is_wanted() -> bool:
+    """Whether oneDNN is there, to be used under the configuration.
 
     Raises:
         OSError: it cannot be loaded, and chainer.config.use_ideep is 'always'.
@@ -175,8 +182,7 @@ def _serves(x: Array, *others: Array) -> bool:
         if wanted == 'always':
             find()
         return False
-    return 2 <= x.ndim <= _MOST_AXES and all(
-        type(each) is np.ndarray and each.dtype == np.float32 and each.size for each in (x, *others))
+    return True
 
 
 def _windows_2d(node: Any) -> Any:
