@@ -41,6 +41,7 @@ class Settings:
         profile_iterations: iterations recorded before a graph is planned, at least 1.
         plan_file: absolute path of a file of plans, to read and to write, or None.
         log_level: level of the logger 'chainer_ooc', or None for silence.
+        use_ideep: Chainer's own entry: 'never', 'auto' or 'always'.
     """
 
     policy: str
@@ -53,6 +54,7 @@ class Settings:
     profile_iterations: int
     plan_file: str | None
     log_level: int | None
+    use_ideep: str = 'never'
 
 
 def check(name: str, value: Any) -> None:
@@ -79,13 +81,14 @@ def current() -> Settings:
 
 
 @functools.lru_cache(maxsize=16)
-def _settings(*values: Any) -> Settings:
+def _settings(use_ideep: Any, *values: Any) -> Settings:
     read = {name: reader(name, value) for (name, reader), value in zip(_READERS.items(), values, strict=True)}
     return Settings(
         policy=read['ooc'], budget_bytes=read['ooc_budget'], spill_dir=read['ooc_spill_dir'],
         host_limit_bytes=read['ooc_host_limit'], workspace_bytes=read['ooc_workspace'], min_bytes=read['ooc_min_bytes'],
         allocator=read['ooc_allocator'], profile_iterations=read['ooc_profile_iterations'],
-        plan_file=read['ooc_plan'], log_level=read['ooc_log'])
+        plan_file=read['ooc_plan'], log_level=read['ooc_log'],
+        use_ideep=str(use_ideep))
 
 
 def _refuse(name: str, value: Any, good: str) -> ConfigError:
@@ -174,4 +177,4 @@ _READERS: dict[str, _Reader] = {
     'ooc_allocator': _allocator,
     'ooc_log': _optional(_log_level),
 }
-_values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter(*_READERS)
+_values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter('use_ideep', *_READERS)

@@ -32,6 +32,7 @@ from chainer_ooc.execute.iteration.room import UNDER_WAY
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import Company
 from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.recorder import onednn_version
 from chainer_ooc.execute.recording.registration import can_leave, name_of
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, forget_computations, is_computing, run_as
@@ -238,6 +239,7 @@ class Session:
 
     def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
+        self._graphs.set_terms(self.settings.workspace_bytes, onednn_version(self.settings, self._memory.backend))
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._patience.met(True)
         self._disturbed = False

@@ -27,6 +27,7 @@ class Terms:
         min_bytes: smaller maps stay.
         workspace_bytes: scratch of one call, or None.
         budget_bytes: of near memory.
+        onednn: version, or '' where it was not used.
     """
 
     graph: str
@@ -40,6 +41,7 @@ class Terms:
     min_bytes: int
     workspace_bytes: int | None
     budget_bytes: int
+    onednn: str = ''  # which older files do not have
 
 
 @dataclass(frozen=True)
@@ -82,14 +84,15 @@ def _shown(name: str, value: object) -> str:
     return f'graph {value[:12]}' if name == 'graph' and isinstance(value, str) else repr(value) if value else 'none'
 
 
-_VERSIONS = ('chainer', 'numpy', 'python', 'chainer_ooc')
+_VERSIONS = ('chainer', 'numpy', 'python', 'chainer_ooc', 'onednn')
 _ANEW = 'delete the file to have it planned anew, or name another'
 _DIFFERENCES = {
     'graph': ('graph', _ANEW),
     'device': ('device', _ANEW),
     'machine': ('machine', _ANEW),
     **{name: (f'version of {title}', _ANEW) for name, title in zip(
-        _VERSIONS, ('Chainer', 'NumPy', 'Python', 'chainer_ooc'), strict=True)},
+        _VERSIONS[:4], ('Chainer', 'NumPy', 'Python', 'chainer_ooc'), strict=True)},
+    'onednn': ('oneDNN', f'set chainer.config.use_ideep as it was then; or {_ANEW}'),
     'policy': ('policy', f'set chainer.config.ooc = {{}}; or {_ANEW}'),
     'min_bytes': ('ooc_min_bytes', f'set chainer.config.ooc_min_bytes to that; or {_ANEW}'),
     'workspace_bytes': ('ooc_workspace', f'set chainer.config.ooc_workspace to that; or {_ANEW}'),

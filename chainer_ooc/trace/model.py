@@ -179,7 +179,7 @@ class Trace:
         seconds: from the first call to the end of backward, as recorded.
         write_bytes_per_second, read_bytes_per_second: measured bandwidth of far memory; 0 if it could not be measured.
         copy_slowdown: a computation takes 1 + copy_slowdown times as long while copies run; measured too.
-        versions: of Chainer, NumPy, Python and chainer_ooc.
+        versions: of Chainer, NumPy, Python, chainer_ooc and oneDNN, '' where that was not used.
         machine: what it was recorded on, as `Backend.machine` says; '' if unknown.
         workspace_bytes: scratch that one call had (``ooc_workspace``), or None.
         standing_forward_bytes, standing_backward_bytes: what lived through it beside feature maps: parameters and the

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chainer_ooc.backends.host import onednn as presence
 from chainer_ooc.kernels.onednn import layouts, library, primitives, seam
 from support.convolutions import (
     LAYOUTS,
@@ -331,7 +332,7 @@ def test_a_call_that_fails_says_which():
 @pytest.fixture
 def absent(monkeypatch):
     """OneDNN is not installed."""
-    monkeypatch.setattr(library, '_places', lambda: iter(['libdnnl-that-is-not-there.so']))
+    monkeypatch.setattr(presence, 'places', lambda: iter([('libdnnl-that-is-not-there.so', None)]))
     monkeypatch.setattr(seam, 'load', lambda: None)
 
 

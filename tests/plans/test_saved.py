@@ -14,7 +14,7 @@ from chainer_ooc.plans.saved import check_plan, save_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.trace.model import VERSION
 
-VERSIONS = {'chainer': '7.8.1', 'numpy': '2.0.0', 'python': '3.12.1', 'chainer_ooc': '0.1.0'}
+VERSIONS = {'chainer': '7.8.1', 'numpy': '2.0.0', 'python': '3.12.1', 'chainer_ooc': '0.1.0', 'onednn': '3.2.0'}
 
 
 @pytest.fixture
@@ -57,6 +57,8 @@ def test_a_plan_holds_on_its_own_terms_and_under_a_larger_budget(saved):
     ('numpy', '1.26.0', "another version of NumPy: made for '2.0.0', here it is '1.26.0'; delete the file"),
     ('python', '3.13.0', "another version of Python: made for '3.12.1', here it is '3.13.0'; delete the file"),
     ('chainer_ooc', '1', "another version of chainer_ooc: made for '0.1.0', here it is '1'; delete the file"),
+    ('onednn', '3.9.0', "another oneDNN: made for '3.2.0', here it is '3.9.0'; set chainer.config.use_ideep as"),
+    ('onednn', '', "another oneDNN: made for '3.2.0', here it is none; set chainer.config.use_ideep as it was"),
     ('policy', 'keep', "another policy: made for 'swap-all', here it is 'keep'; set chainer.config.ooc = 'swap-all'"),
     ('min_bytes', 0, 'another ooc_min_bytes: made for 1 bytes, here it is 0 bytes; set chainer.config.ooc_min_bytes'),
     ('workspace_bytes', None, 'another ooc_workspace: made for 64 bytes, here it is none; set chainer.config'),

@@ -8,6 +8,7 @@
     limits.py, groups.py      what the process can still get: of the system, of a container
     headroom.py, guard.py     budgets, room for the next computation, and MemoryError where a process would be killed
     measure.py                how fast copies are, and what they cost computations
+    onednn.py                 which oneDNN there is
 """
 
 from chainer_ooc.backends.host.backend import HostBackend

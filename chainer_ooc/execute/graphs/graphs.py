@@ -269,8 +269,17 @@ class Graphs:
     def __init__(self) -> None:
         self.saved: SavedPlans | None = None
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
+        self._terms: tuple[object, ...] = ()
+        self._under_others: dict[tuple[object, ...], OrderedDict[str, Graph]] = {}
         self._numbers = itertools.count(1)
         self._has_missed = False
+
+    def set_terms(self, *terms: object) -> None:
+        """Has the graphs be those that were recorded under these terms: others' times and scratch do not hold."""
+        if terms != self._terms:
+            if self._terms:
+                self._under_others[self._terms], self._graphs = self._graphs, OrderedDict()
+            self._graphs, self._terms = self._under_others.pop(terms, self._graphs), terms
 
     def latest(self) -> Graph | None:
         """The graph that ran last."""

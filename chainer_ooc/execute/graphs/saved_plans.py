@@ -55,9 +55,9 @@ class SavedPlans:
             budget_bytes = max(budget_bytes, saved.terms.budget_bytes)
         self._refused = True
         check_plan(saved, Terms(
-            graph=trace.fingerprint, device=self._backend.name, machine=self._backend.machine(), **versions(),
-            policy=settings.policy, min_bytes=settings.min_bytes, workspace_bytes=settings.workspace_bytes,
-            budget_bytes=budget_bytes))
+            graph=trace.fingerprint, device=self._backend.name, machine=self._backend.machine(),
+            **versions(settings, self._backend), policy=settings.policy, min_bytes=settings.min_bytes,
+            workspace_bytes=settings.workspace_bytes, budget_bytes=budget_bytes))
         self._refused = False
         return saved.plan
 

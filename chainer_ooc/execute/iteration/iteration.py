@@ -334,7 +334,7 @@ class Iteration(Quietly):
                                  or len(self.recorder.steps) != len(estimate.trace.steps)):
             return None
         trace = freeze_trace(self.recorder, self._memory, self._parameters, self.room.beside.others_bytes,
-                             self.settings.workspace_bytes)
+                             self.settings)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
 
     def timing(self) -> Callable[[], Timing] | None:

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import Backend, Bandwidth
+from chainer_ooc.backends.host import onednn
+from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.parameters import Parameters
@@ -57,12 +59,18 @@ def _form(dtype: Any, shape: tuple[int, ...]) -> ArrayForm:
     return ArrayForm(dtype.str, shape)
 
 
-def versions() -> dict[str, str]:
-    """The versions of all that decides what an iteration does."""
+def versions(settings: Settings, backend: Backend) -> dict[str, str]:
+    """The versions of all that decides what an iteration does, and how long that takes."""
     import chainer
 
     return {'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version(),
-            'chainer_ooc': __version__}
+            'chainer_ooc': __version__,
+            'onednn': onednn_version(settings, backend)}
+
+
+def onednn_version(settings: Settings, backend: Backend) -> str:
+    """The version of oneDNN that computes under these settings, or '' for none."""
+    return onednn.version_under(settings.use_ideep) if backend.name == 'host' else ''
 
 
 class Recorder:
@@ -153,12 +161,11 @@ class Recorder:
         return Trace(
             device=backend.name, calls=calls, steps=steps, maps=maps, events=tuple(self.events),
             seconds=seconds, write_bytes_per_second=bandwidth.write_bytes_per_second,
-            read_bytes_per_second=bandwidth.read_bytes_per_second, copy_slowdown=bandwidth.slowdown,
-            versions=versions())
+            read_bytes_per_second=bandwidth.read_bytes_per_second, copy_slowdown=bandwidth.slowdown)
 
 
 def freeze_trace(recorder: Recorder, memory: Residency, parameters: Parameters, others_bytes: int,
-                 workspace_bytes: int | None) -> Trace:
+                 settings: Settings) -> Trace:
     """Makes the trace of an iteration that has ended, with the machine and what stood on it.
 
     `others_bytes` is what gradients of others than its own `parameters` took while it ran backward.
@@ -166,7 +173,8 @@ def freeze_trace(recorder: Recorder, memory: Residency, parameters: Parameters, 
     beside = parameters.beside()
     trace = recorder.trace(memory.backend, memory.tally.seconds, _bandwidth(memory.backend))
     return replace(
-        trace, machine=memory.backend.machine(), workspace_bytes=workspace_bytes,
+        trace, machine=memory.backend.machine(), workspace_bytes=settings.workspace_bytes,
+        versions=versions(settings, memory.backend),
         standing_forward_bytes=beside.total_bytes, standing_backward_bytes=beside.steady_bytes + others_bytes)
 
 

@@ -8,7 +8,7 @@ other sums, the same functions.
     layouts.py      channels-last arrays
     primitives.py   computations, made for a geometry and run with arrays
     making.py       keeps them, and what oneDNN has not
-    library.py      finds the library; its functions and errors
+    library.py      its functions and errors
 
 Bits depend on shapes, settings and the number of threads alone (P2).
 """

@@ -1,4 +1,4 @@
-"""oneDNN's C interface through ctypes: where the library is, its functions, and its errors as exceptions.
+"""oneDNN's C interface through ctypes: its functions, and its errors as exceptions.
 
 The interface is that of version 3, whose numbers and signatures are stable. Calls let go of the interpreter's lock, so
 that swap threads go on meanwhile.
@@ -10,18 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.metadata
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
-#: Packages that bring the library, the smaller one first, and the name under which a system has it.
-PACKAGES = ('onednn-cpu-gomp', 'onednn')
-FILE_NAME = 'libdnnl.so.3'
-
-ADVICE = ('install it with "pip install chainer-ooc[cpu]", or the system\'s package (Debian and Ubuntu: libdnnl3), or '
-          'set chainer.config.use_ideep to "never"')
+from chainer_ooc.backends.host import onednn as presence
 
 _UNIMPLEMENTED, _LAST_IMPLEMENTATION_REACHED = 3, 4
 _STATUSES = ('success', 'out of memory', 'invalid arguments', 'unimplemented', 'last implementation reached',
@@ -136,22 +129,12 @@ def find() -> Library:
         OSError: it is not installed, or cannot be loaded; says how to get it.
     """
     said = []
-    for path in _places():
+    for path, _ in presence.places():
         try:
             return Library(path)
         except (OSError, AttributeError, OneDnnError) as error:  # another library of that name, or a broken one
             said.append(str(error))
-    raise OSError(f'oneDNN cannot be loaded ({"; ".join(said)}): {ADVICE}')
-
-
-def _places() -> Iterator[str]:
-    for package in PACKAGES:
-        try:
-            files = importlib.metadata.files(package) or ()
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        yield from (os.path.realpath(str(each.locate())) for each in files if each.name == FILE_NAME)
-    yield FILE_NAME
+    raise OSError(f'oneDNN cannot be loaded ({"; ".join(said)}): {presence.ADVICE}')
 
 
 def dimensions(values: Any) -> ctypes.Array[c_int64]:

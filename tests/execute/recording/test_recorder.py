@@ -1,9 +1,17 @@
 """The rows that an iteration gives, and what tells one graph from another."""
+import chainer_ooc
+
+# isort: split
+import platform
+
+import chainer
 import numpy as np
 import pytest
 
+from chainer_ooc import config
 from chainer_ooc.backends.base import Bandwidth
-from chainer_ooc.execute.recording.recorder import Recorder
+from chainer_ooc.backends.host import onednn
+from chainer_ooc.execute.recording.recorder import Recorder, versions
 
 BANDWIDTH = Bandwidth(1e9, 2e9, 0.001)
 SPAN = 2.0, 2.25
@@ -71,12 +79,25 @@ def test_a_new_map_is_an_event_and_a_death_is_its_last_position():
     assert [each.last_alive for each in frozen.maps] == [1, 3, 1]  # what was never freed lives to the end
 
 
-def test_bandwidth_versions_device_and_time_are_kept():
+def test_bandwidth_device_and_time_are_kept():
     frozen = trace(Recorder())
     assert (frozen.device, frozen.seconds) == ('host', 1.5)
     assert (frozen.write_bytes_per_second, frozen.read_bytes_per_second) == (1e9, 2e9)
-    assert frozen.versions['numpy'] == np.__version__
-    assert set(frozen.versions) == {'chainer', 'numpy', 'python', 'chainer_ooc'}
+
+
+@pytest.mark.parametrize(('device', 'use_ideep', 'version'), [
+    ('host', 'never', ''), ('host', 'auto', '3.9.0'), ('host', 'always', '3.9.0'), ('cuda', 'auto', '')])
+def test_versions_are_those_of_what_computes(device, use_ideep, version, monkeypatch):
+    monkeypatch.setattr(onednn, 'find', lambda: onednn.Presence('libdnnl.so.3', '3.9.0', None, 2))
+    onednn.version_under.cache_clear()
+    backend = Device()
+    backend.name = device
+    with chainer.using_config('ooc', 'keep'), chainer.using_config('use_ideep', use_ideep):
+        found = versions(config.current(), backend)
+    onednn.version_under.cache_clear()
+    assert found == {
+        'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version(),
+        'chainer_ooc': chainer_ooc.__version__, 'onednn': version}
 
 
 def test_a_trace_does_not_follow_the_recorder():
