@@ -1,4 +1,5 @@
 """The command line as its users meet it: what it prints, its exit status, and errors in one line."""
+import dataclasses
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import chainer.links as L
 import numpy as np
 import pytest
 
+from chainer_ooc.backends.host import onednn
 from chainer_ooc.cli import model as cli_model
 from chainer_ooc.cli.totals import totals
 from chainer_ooc.trace import Trace
@@ -111,6 +113,23 @@ def test_doctor_names_a_folder_that_cannot_be_used(capsys, tmp_path):
     assert status == 1
     assert f"problem: device: cannot make a spill file in '{tmp_path / 'missing'}'" in out
     assert 'ooc_spill_dir' in out
+
+
+@pytest.mark.parametrize(('found', 'line'), [
+    (onednn.Presence('/lib/libdnnl.so.3', '3.9.0', 'onednn 2025.2.0', 2),
+     '3.9.0 of onednn 2025.2.0 (libdnnl.so.3), 2 threads; used where chainer.config.use_ideep is "auto"'),
+    (onednn.Presence('libdnnl.so.3', '3.1.1', None, None), '3.1.1 of the system (libdnnl.so.3); used where'),
+    (None, 'absent; for chainer.config.use_ideep = "auto": install it with "pip install chainer-ooc[cpu]"')])
+def test_doctor_tells_which_onednn_there_is(capsys, monkeypatch, found, line):
+    monkeypatch.setattr(onednn, 'find', lambda: found)
+    assert run_json(capsys, 'doctor')['device']['onednn'] == (None if found is None else dataclasses.asdict(found))
+    _, out, _ = run(capsys, 'doctor')
+    assert line in ' '.join(out.split())
+
+
+def test_a_library_of_that_name_that_is_another_is_passed_over(monkeypatch):
+    monkeypatch.setattr(onednn, 'places', lambda: iter([('libm.so.6', None), ('libdnnl-that-is-not-there.so', 'a 1')]))
+    assert onednn.find() is None
 
 
 @pytest.mark.skipif(not os.path.isdir('/dev/shm'), reason='needs a RAM disk at /dev/shm')

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import platform
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 from chainer_ooc import fork
 from chainer_ooc.backends import BackendOptions, choose
 from chainer_ooc.backends.cuda import presence
+from chainer_ooc.backends.host import onednn
 from chainer_ooc.cli.answer import Answer, listing, message
 from chainer_ooc.cli.trial import try_training
 from chainer_ooc.errors import OocError
@@ -99,15 +101,16 @@ def patches() -> dict[str, Any]:
 
 
 def device(spill_dir: str | None) -> dict[str, Any]:
-    """The device that training would run on, its budget and its spill medium.
+    """The device that training would run on, its budget, its spill medium, and oneDNN if there is one.
 
     Raises:
         SpillError: the folder cannot be used, or a trial copy failed.
     """
     facts = _backend_facts('host', spill_dir)
-    limits = facts['near_limits_bytes']
+    limits, found = facts['near_limits_bytes'], onednn.find()
     return {'budget_bytes': facts.pop('default_budget_bytes'),
-            'budget_limit': min(limits, key=limits.get, default=None), **facts}
+            'budget_limit': min(limits, key=limits.get, default=None), **facts,
+            'onednn': None if found is None else asdict(found)}
 
 
 def gpu_device(spill_dir: str | None) -> dict[str, Any]:
@@ -164,7 +167,16 @@ def _show_device(facts: Mapping[str, Any]) -> dict[str, object]:
         'spill folder': f'{facts["spill_folder"]} ({facts["spill_filesystem"]}), '
                         f'{format_bytes(facts["spill_free_bytes"])} free',
         'spill speed': f'{_speeds(facts)}; computations beside it take {1 + facts["slowdown"]:.2f} times as long',
+        'oneDNN': _onednn(facts['onednn']),
     }
+
+
+def _onednn(facts: Mapping[str, Any] | None) -> str:
+    if facts is None:
+        return f'absent; for chainer.config.use_ideep = "auto": {onednn.INSTALL}'
+    threads = '' if facts['threads'] is None else f', {facts["threads"]} thread{"" if facts["threads"] == 1 else "s"}'
+    return (f'{facts["version"]} of {facts["package"] or "the system"} ({os.path.basename(facts["path"])}){threads}; '
+            'used where chainer.config.use_ideep is "auto"')
 
 
 def _show_gpu_device(facts: Mapping[str, Any]) -> dict[str, object]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 PACKAGES = ('onednn-cpu-gomp', 'onednn')
 FILE_NAME = 'libdnnl.so.3'
 
-ADVICE = ('install it with "pip install chainer-ooc[cpu]", or the system\'s package (Debian and Ubuntu: libdnnl3), or '
-          'set chainer.config.use_ideep to "never"')
+INSTALL = 'install it with "pip install chainer-ooc[cpu]", or the system\'s package (Debian and Ubuntu: libdnnl3)'
+ADVICE = f'{INSTALL}, or set chainer.config.use_ideep to "never"'
 
 
 @dataclass(frozen=True)
