@@ -5,6 +5,7 @@ other sums, the same functions.
 
     seam.py         what Chainer's functions call; None where it is for NumPy
     elementwise.py  the same for ReLU and sums, which have NumPy's bits
+    lrn.py          the same for local response normalization
     layouts.py      channels-last arrays
     primitives.py   computations, made for a geometry and run with arrays
     making.py       keeps them, and what oneDNN has not
@@ -16,6 +17,7 @@ Bits depend on shapes, settings and the number of threads alone (P2).
 from __future__ import annotations
 
 from chainer_ooc.kernels.onednn.elementwise import add, relu, relu_grad
+from chainer_ooc.kernels.onednn.lrn import local_response_normalization, local_response_normalization_grad
 from chainer_ooc.kernels.onednn.seam import (
     batch_normalization,
     batch_normalization_grad,
@@ -29,5 +31,6 @@ from chainer_ooc.kernels.onednn.seam import (
 
 __all__ = [
     'add', 'batch_normalization', 'batch_normalization_grad', 'convolution_2d', 'convolution_2d_grad_w',
-    'convolution_nd', 'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd', 'relu', 'relu_grad',
+    'convolution_nd', 'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd', 'local_response_normalization',
+    'local_response_normalization_grad', 'relu', 'relu_grad',
 ]
