@@ -15,7 +15,8 @@ difference, twice at most. A budget that no plan keeps within is raised to 1.02 
 marked with a star. `swap-all` has the same budget.
 
 PyTorch's tensors come from glibc's malloc, which keeps what is freed. Rows whose purpose is to save memory, and all of
-`--largest-batch`, have it give back blocks from `--malloc-threshold` on; without, these rows save next to nothing.
+`--largest-batch`, have it give back blocks from `--malloc-threshold` on; ResNet50 with batches of 4 and saved tensors
+in a file takes as much as plain without it.
 """
 from __future__ import annotations
 
