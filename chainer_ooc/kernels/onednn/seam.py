@@ -66,7 +66,7 @@ def deconvolution_nd(node: Any, x: Array, w: Array, b: Array | None) -> Any:
     return _deconvolution(x, w, b, tuple(node.outs), _windows_nd(node), node.groups)
 
 
-def _or_none(function: Callable[..., Any]) -> Callable[..., Any]:
+def or_none(function: Callable[..., Any]) -> Callable[..., Any]:
     """Gives None where oneDNN has no implementation."""
     @functools.wraps(function)
     def run(*arguments: Any) -> Any:
@@ -77,11 +77,11 @@ def _or_none(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@_or_none
+@or_none
 def _convolution(x: Array, w: Array, b: Array | None, windows: Any, groups: int, cover_all: bool) -> Any:
     from chainer.utils import conv
 
-    if not _serves(x, w, *(() if b is None else (b,))) or w.shape[0] % groups:
+    if not serves(x, w, *(() if b is None else (b,))) or w.shape[0] % groups:
         return None
     stride, pad, dilate = windows
     outs = tuple(conv.get_conv_outsize(*each[:4], cover_all=cover_all, d=each[4]) for each in zip(
@@ -98,9 +98,9 @@ def _convolution(x: Array, w: Array, b: Array | None, windows: Any, groups: int,
     return y,
 
 
-@_or_none
+@or_none
 def _grad_w(x: Array, gy: Array, kernel: Any, w_dtype: Any, windows: Any, groups: int) -> Any:
-    if w_dtype != np.float32 or not _serves(x, gy):
+    if w_dtype != np.float32 or not serves(x, gy):
         return None
     stride, pad, dilate = windows
     w_shape = gy.shape[1], x.shape[1] // groups, *kernel
@@ -111,9 +111,9 @@ def _grad_w(x: Array, gy: Array, kernel: Any, w_dtype: Any, windows: Any, groups
     return gw,
 
 
-@_or_none
+@or_none
 def _deconvolution(x: Array, w: Array, b: Array | None, outs: Any, windows: Any, groups: int) -> Any:
-    if not _serves(x, w, *(() if b is None else (b,))) or x.shape[1] % groups:
+    if not serves(x, w, *(() if b is None else (b,))) or x.shape[1] % groups:
         return None
     stride, pad, dilate = windows
     y_shape = x.shape[0], w.shape[1] * groups, *outs
@@ -126,7 +126,7 @@ def _deconvolution(x: Array, w: Array, b: Array | None, outs: Any, windows: Any,
     return y,
 
 
-@_or_none
+@or_none
 def batch_normalization(axis: tuple[int, ...], gamma: Array, beta: Array, x: Array, eps: float) -> Any:
     """Batch normalization in training: the result, and mean and variance of each channel."""
     if not _normalizes(axis, x, gamma, beta):
@@ -139,7 +139,7 @@ def batch_normalization(axis: tuple[int, ...], gamma: Array, beta: Array, x: Arr
     return y, mean, variance
 
 
-@_or_none
+@or_none
 def batch_normalization_grad(axis: tuple[int, ...], gamma: Array, gy: Array, x: Array, mean: Array, inv_std: Array,
                              eps: float) -> Any:
     """The gradients of batch normalization in training: of the input, of gamma and of beta."""
@@ -156,10 +156,10 @@ def batch_normalization_grad(axis: tuple[int, ...], gamma: Array, gy: Array, x: 
 
 
 def _normalizes(axis: tuple[int, ...], x: Array, *others: Array) -> bool:
-    return axis == (0, *range(2, x.ndim)) and _serves(x, *others)
+    return axis == (0, *range(2, x.ndim)) and serves(x, *others)
 
 
-def _serves(x: Array, *others: Array) -> bool:
+def serves(x: Array, *others: Array) -> bool:
     """Whether oneDNN computes with these arrays.
 
     Raises:
