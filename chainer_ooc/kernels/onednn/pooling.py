@@ -4,11 +4,10 @@ oneDNN notes which element of a window was its maximum as Chainer does: its numb
 first of equal ones. That is a channels-last array of one byte an element (four for windows of 256 elements and more),
 where NumPy's argmax takes eight. Nodes keep it as it is; a program that asks for indexes gets those of NumPy's dtype.
 
-What NumPy computes, since oneDNN has other results:
-
-- maxima of arrays with NaN, which oneDNN passes over, with minus infinity, or with the lowest number of float32, with
-  which it begins: it would not find where those are. One look at the minimum of the input tells.
-- windows without a pixel, all in padding.
+It passes over NaN, and begins with the lowest number of float32, so that it would not find the maximum of a window with
+NaN, or without anything above that number. One look at the minimum of the input tells; such an input is pooled by
+`tiled.pool`, which has NumPy's results in bounded memory. Nodes are left alike, so that to the memory manager it is the
+same graph. Left to Chainer's own way are windows without a pixel, all in padding.
 """
 
 from __future__ import annotations
@@ -28,6 +27,8 @@ from chainer_ooc.kernels.onednn.layouts import Array, channels_last, empty, is_c
 from chainer_ooc.kernels.onednn.library import UnsupportedError, dimensions
 from chainer_ooc.kernels.onednn.primitives import RESULT, RESULT_GRADIENT, SOURCE, SOURCE_GRADIENT, Primitive, Shape
 from chainer_ooc.kernels.onednn.seam import or_none, serves
+from chainer_ooc.kernels.tiled import pool
+from chainer_ooc.kernels.tiled.windows import Windows
 
 #: Algorithms.
 MAXIMUM, MEAN_WITH_PADDING, MEAN_OF_PIXELS = 0x1ff, 0x2ff, 0x3ff
@@ -36,6 +37,7 @@ _FORWARD_TRAINING = 64
 INDEXES = 64  # an argument: which element was the maximum
 _INDEXES_QUERY = 135
 _DATA_TYPES = {np.dtype(np.float32): 3, np.dtype(np.int32): 4, np.dtype(np.uint8): 6}
+_TILED_BYTES = 8 << 20
 _LOWEST = np.finfo(np.float32).min
 
 
@@ -71,6 +73,10 @@ class Pooling:
         """In which oneDNN notes elements of windows."""
         return np.dtype(np.uint8 if math.prod(self.kernel) < 256 else np.int32)
 
+    def windows(self) -> Windows:
+        """The same for `tiled`."""
+        return Windows(self.x_shape[2:], self.kernel, self.stride, self.pad, (1,) * len(self.kernel), self.y_shape[2:])
+
     def _last_starts(self) -> Shape:
         return tuple((out - 1) * stride - pad for out, stride, pad in zip(
             self.y_shape[2:], self.stride, self.pad, strict=True))
@@ -86,10 +92,12 @@ def max_pooling_nd(node: Any, x: Array) -> Any:
     if of is None:
         return None
     x = channels_last(x)
-    if not _above_lowest(x):
-        return None
     y, indexes = empty(of.y_shape), empty(of.y_shape, of.index_dtype())
-    pooling(of, MAXIMUM, False).run({SOURCE: x, RESULT: y, INDEXES: indexes})
+    if _above_lowest(x):
+        pooling(of, MAXIMUM, False).run({SOURCE: x, RESULT: y, INDEXES: indexes})
+    else:
+        for ours, found in zip((y, indexes), pool.max_pool(x, of.windows(), _TILED_BYTES), strict=True):
+            np.copyto(ours, found, casting='unsafe')
     _remember(node, x)
     node.indexes = np.ascontiguousarray(indexes, np.intp) if node.return_indices else indexes
     return y,
