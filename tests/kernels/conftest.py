@@ -4,6 +4,7 @@ import tracemalloc
 import pytest
 
 import chainer_ooc  # noqa: F401
+from chainer_ooc.kernels.onednn import primitives
 
 
 @pytest.fixture
@@ -19,3 +20,15 @@ def peak_scratch_bytes():
         del result
         return peak_bytes - left_bytes
     return measure
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The arguments of every primitive of oneDNN that runs."""
+    seen, run = [], primitives.Primitive.run
+
+    def counted(self, arrays):
+        seen.append(sorted(arrays))
+        run(self, arrays)
+    monkeypatch.setattr(primitives.Primitive, 'run', counted)
+    return seen

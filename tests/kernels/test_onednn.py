@@ -31,25 +31,11 @@ from support.convolutions import (
     convolve,
     laid_out,
 )
-
-needs_library = pytest.mark.skipif(library.load() is None, reason='oneDNN is not installed (extra cpu)')
-AUTO, NEVER = {'use_ideep': 'auto'}, {'use_ideep': 'never'}
+from support.onednn import AUTO, NEVER, needs_library
 
 
 def float32(arrays):
     return [each.astype(np.float32, order='K') for each in arrays]
-
-
-@pytest.fixture
-def runs(monkeypatch):
-    """The arguments of every primitive that runs."""
-    seen, run = [], primitives.Primitive.run
-
-    def counted(self, arrays):
-        seen.append(sorted(arrays))
-        run(self, arrays)
-    monkeypatch.setattr(primitives.Primitive, 'run', counted)
-    return seen
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
@@ -143,7 +129,7 @@ def test_results_lie_channels_last_and_own_their_memory():
 
 
 class Net(chainer.Chain):
-    """Convolutions of several kinds, and batch normalization."""
+    """Convolutions of several kinds, batch normalization, maxima and means."""
 
     def __init__(self):
         super().__init__()
@@ -154,9 +140,9 @@ class Net(chainer.Chain):
             self.d1, self.fc = L.Deconvolution2D(8, 4, 2, stride=2), L.Linear(None, 5)
 
     def forward(self, x, t):
-        h = F.max_pooling_2d(F.relu(self.b1(self.c1(x))), 2)
+        h = F.max_pooling_2d(F.relu(self.b1(self.c1(x))), 3, stride=2)
         h = F.relu(self.b2(self.c2(h)) + h)
-        return F.softmax_cross_entropy(self.fc(F.relu(self.d1(h))), t)
+        return F.softmax_cross_entropy(self.fc(F.average_pooling_2d(F.relu(self.d1(h)), 2)), t)
 
 
 def train(policy, budget=None, iterations=4):

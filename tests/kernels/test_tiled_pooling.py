@@ -11,12 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chainer_ooc.kernels.tiled import tiles
+from support.poolings import TAME, poolings
 
 WORKSPACES = [1, 300, 5000, '8MB']
-# Ties, both zeros, infinities and NaN: everything that an order of comparisons or sums may bring out.
-ODD = np.array([0.0, -0.0, 1.0, 1.0, -1.0, 2.5, np.inf, -np.inf, np.nan])
-ONE_TO_THREE_AXES = st.integers(1, 3)
-TAME = np.array([0.0, -0.0, -0.0, -0.0, 1.0, -1.0, 0.1, 1e-3, 3e3])
 
 
 def assert_same_bits(ours, theirs):
@@ -39,23 +36,6 @@ def run(workspace, function, x, layout='C'):
         gx, = chainer.grad([y], [x], [gy], enable_double_backprop=True)
         ggy, = chainer.grad([gx], [gy], [chainer.Variable(random.standard_normal(gx.shape).astype(gx.dtype))])
         return [y.array, gx.array, ggy.array], vars(y.creator)
-
-
-@st.composite
-def poolings(draw, axes=ONE_TO_THREE_AXES):
-    """An array, window, stride and pad."""
-    ndim = draw(axes)
-    kernel, stride, pad = (
-        tuple(draw(st.integers(low, high)) for _ in range(ndim)) for low, high in ((1, 4), (1, 3), (0, 3)))
-    size = tuple(max(1, k - 2 * p) + draw(st.integers(0, 4)) for k, p in zip(kernel, pad, strict=True))
-    if draw(st.booleans()):  # one window an image: NumPy sums that in another order
-        kernel, pad = size, (0,) * ndim
-    random = np.random.default_rng(draw(st.integers(0, 99)))
-    shape = (draw(st.integers(1, 3)), draw(st.integers(1, 9)), *size)
-    values = draw(st.sampled_from([ODD, ODD[:6], TAME, None]))
-    x = random.standard_normal(shape) if values is None else random.choice(values, shape)
-    x = x.astype(draw(st.sampled_from('efd')))
-    return (np.ascontiguousarray(x.T).T if draw(st.booleans()) else x), kernel, stride, pad
 
 
 def assert_nodes_alike(ours, theirs):

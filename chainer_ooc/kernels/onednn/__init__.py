@@ -5,6 +5,7 @@ other sums, the same functions.
 
     seam.py         what Chainer's functions call; None where it is for NumPy
     elementwise.py  the same for ReLU and sums, which have NumPy's bits
+    pooling.py      the same for pooling, with its primitives
     lrn.py          the same for local response normalization
     layouts.py      channels-last arrays
     primitives.py   computations, made for a geometry and run with arrays
@@ -18,6 +19,14 @@ from __future__ import annotations
 
 from chainer_ooc.kernels.onednn.elementwise import add, relu, relu_grad
 from chainer_ooc.kernels.onednn.lrn import local_response_normalization, local_response_normalization_grad
+from chainer_ooc.kernels.onednn.pooling import (
+    average_pooling_2d,
+    average_pooling_2d_grad,
+    average_pooling_nd,
+    average_pooling_nd_grad,
+    max_pooling_nd,
+    max_pooling_nd_grad,
+)
 from chainer_ooc.kernels.onednn.seam import (
     batch_normalization,
     batch_normalization_grad,
@@ -30,7 +39,8 @@ from chainer_ooc.kernels.onednn.seam import (
 )
 
 __all__ = [
-    'add', 'batch_normalization', 'batch_normalization_grad', 'convolution_2d', 'convolution_2d_grad_w',
-    'convolution_nd', 'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd', 'local_response_normalization',
-    'local_response_normalization_grad', 'relu', 'relu_grad',
+    'add', 'average_pooling_2d', 'average_pooling_2d_grad', 'average_pooling_nd', 'average_pooling_nd_grad',
+    'batch_normalization', 'batch_normalization_grad', 'convolution_2d', 'convolution_2d_grad_w', 'convolution_nd',
+    'convolution_nd_grad_w', 'deconvolution_2d', 'deconvolution_nd', 'local_response_normalization',
+    'local_response_normalization_grad', 'max_pooling_nd', 'max_pooling_nd_grad', 'relu', 'relu_grad',
 ]

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.kernels.onednn.layouts import Array, channels_last, is_channels_last
-from chainer_ooc.kernels.onednn.library import Library, UnsupportedError, load
+from chainer_ooc.kernels.onednn.library import Library, UnsupportedError
 from chainer_ooc.kernels.onednn.making import made_once
-from chainer_ooc.kernels.onednn.primitives import RESULT, SOURCE, Primitive, plain_layout
+from chainer_ooc.kernels.onednn.primitives import RESULT, SOURCE, Primitive, loaded, plain_layout
 from chainer_ooc.kernels.onednn.seam import MOST_AXES, is_wanted, or_none
 
 #: Smaller arrays are NumPy's: a call of oneDNN costs some 20 µs, and its chains are no faster than NumPy in a cache.
@@ -80,7 +80,7 @@ def add(*terms: Array) -> Any:
     if not 2 <= len(terms) <= _MOST_TERMS:
         return None
     arrays = _together(terms, LEAST_ELEMENTS_OF_SUMS)
-    if arrays is None or _library().threads() != 1:
+    if arrays is None or loaded().threads() != 1:
         return _computed(sum_of(len(terms)), arrays)
     if arrays is terms:
         return None  # NumPy is as fast
@@ -145,7 +145,7 @@ def computation(chain: Chain, size: int) -> Primitive:
         UnsupportedError: oneDNN has it not, or not as compiled code, or not with NumPy's bits.
     """
     _tried(chain)
-    return _made(_library(), chain, size)
+    return _made(loaded(), chain, size)
 
 
 def _run(primitive: Primitive, chain: Chain, arrays: Sequence[Array], result: Array) -> None:
@@ -185,12 +185,6 @@ def _made(library: Library, chain: Chain, size: int) -> Primitive:
     return primitive
 
 
-def _library() -> Library:
-    library = load()
-    assert library is not None, 'a primitive is made without the library'
-    return library
-
-
 # --- trial ------------------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +197,7 @@ def _tried(chain: Chain) -> bool:
     """
     arrays = _trial_arrays(len({*chain.operands} - {_ZERO}))
     result = np.empty_like(arrays[0])
-    _run(_made(_library(), chain, result.size), chain, arrays, result)
+    _run(_made(loaded(), chain, result.size), chain, arrays, result)
     with np.errstate(all='ignore'):
         expected = _by_numpy(chain, arrays)
     is_nan = np.isnan(expected)

@@ -14,9 +14,9 @@ Array = np.ndarray[Any, Any]
 _EXAMPLES = {axes: np.moveaxis(np.empty((2,) * axes, np.float32), -1, 1) for axes in range(2, 6)}
 
 
-def empty(shape: tuple[int, ...]) -> Array:
-    """Returns a new float32 array of that shape, channels-last in memory, which owns its memory."""
-    return np.empty_like(_EXAMPLES[len(shape)], shape=shape)
+def empty(shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+    """Returns a new array of that shape, channels-last in memory, which owns its memory."""
+    return np.empty_like(_EXAMPLES[len(shape)], dtype, shape=shape)
 
 
 def is_channels_last(array: Array) -> bool:

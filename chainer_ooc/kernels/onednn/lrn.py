@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.kernels.onednn.layouts import Array, channels_last, empty
-from chainer_ooc.kernels.onednn.library import Library, UnsupportedError, load
+from chainer_ooc.kernels.onednn.library import Library, UnsupportedError
 from chainer_ooc.kernels.onednn.making import made_once
 from chainer_ooc.kernels.onednn.primitives import (
     RESULT,
@@ -26,6 +26,7 @@ from chainer_ooc.kernels.onednn.primitives import (
     Primitive,
     Shape,
     channels_last_layout,
+    loaded,
 )
 from chainer_ooc.kernels.onednn.seam import or_none, serves
 
@@ -89,8 +90,7 @@ def computations(of: Response) -> Computations:
     Raises:
         UnsupportedError: oneDNN has one of them not, or not as compiled code.
     """
-    library = load()
-    assert library is not None, 'a primitive is made without the library'
+    library = loaded()
     layout = channels_last_layout(library, of.shape)
     descriptors: list[c_void_p] = []
     try:

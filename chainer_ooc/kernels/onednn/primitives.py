@@ -201,7 +201,7 @@ def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Prim
     Raises:
         UnsupportedError: oneDNN cannot compute it.
     """
-    library = _library()
+    library = loaded()
     names = {RESULT: (SOURCE, WEIGHTS, RESULT), SOURCE_GRADIENT: (SOURCE_GRADIENT, WEIGHTS, RESULT_GRADIENT),
              WEIGHTS_GRADIENT: (SOURCE, WEIGHTS_GRADIENT, RESULT_GRADIENT)}[argument]
     x, y = channels_last_layout(library, of.x_shape), channels_last_layout(library, of.y_shape)
@@ -232,7 +232,7 @@ def batch_normalization(shape: Shape, eps: float, backward: bool) -> Primitive:
     Raises:
         UnsupportedError: oneDNN cannot compute it.
     """
-    library = _library()
+    library = loaded()
     x = channels_last_layout(library, shape)
     maps = (RESULT_GRADIENT, SOURCE_GRADIENT) if backward else (RESULT,)
     vectors = (MEAN, VARIANCE, SCALE, *((SCALE_GRADIENT, SHIFT_GRADIENT) if backward else (SHIFT,)))
@@ -260,11 +260,12 @@ def _made(library: Library, layouts: Mapping[int, c_void_p], weights: int | None
 @made_once(1024)
 def to_channels_last(shape: Shape) -> Reorder:
     """Makes the copy of a C-contiguous array to a channels-last one."""
-    library = _library()
+    library = loaded()
     return Reorder(library, plain_layout(library, shape), channels_last_layout(library, shape), takes_over=True)
 
 
-def _library() -> Library:
+def loaded() -> Library:
+    """The library, where it is known to be there."""
     library = load()
     assert library is not None, 'a primitive is made without the library'
     return library
@@ -278,9 +279,9 @@ def plain_layout(library: Library, shape: Shape) -> c_void_p:
     return _strided(library, shape, [math.prod(shape[axis + 1:]) for axis in range(len(shape))])
 
 
-def channels_last_layout(library: Library, shape: Shape) -> c_void_p:
-    """The memory descriptor of a channels-last float32 array."""
-    return _strided(library, shape, channels_last_strides(shape))
+def channels_last_layout(library: Library, shape: Shape, data_type: int = _FLOAT32) -> c_void_p:
+    """The memory descriptor of a channels-last array, of float32 unless told."""
+    return _strided(library, shape, channels_last_strides(shape), data_type)
 
 
 def channels_last_strides(shape: Shape) -> list[int]:
@@ -290,6 +291,6 @@ def channels_last_strides(shape: Shape) -> list[int]:
     return [channels * math.prod(shape[2:]), 1, *inner]
 
 
-def _strided(library: Library, shape: Shape, strides: list[int]) -> c_void_p:
-    return library.created('memory_desc_create_with_strides', c_int(len(shape)), dimensions(shape), c_int(_FLOAT32),
+def _strided(library: Library, shape: Shape, strides: list[int], data_type: int = _FLOAT32) -> c_void_p:
+    return library.created('memory_desc_create_with_strides', c_int(len(shape)), dimensions(shape), c_int(data_type),
                            dimensions(strides))
