@@ -272,6 +272,9 @@ class Backend(abc.ABC):
         """
         return nbytes <= self.free_bytes()
 
+    #: Whether what is kept serves every new array; else it serves `allocate` alone, and computations find it missing.
+    kept_serves_all = False
+
     def keep_at_most(self, nbytes: int) -> None:  # noqa: B027 - nothing to do is a right answer
         """Trims what is free but kept for the next arrays to ``nbytes``; called often, so it is quick."""
 

@@ -114,7 +114,8 @@ class Session:
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Runs a forward call that no backward pass will run; it allocates without `make_room`."""
         with LOCK:
-            self._memory.backend.keep_at_most(0)
+            if not self._memory.backend.kept_serves_all:
+                self._memory.backend.keep_at_most(0)
             self._memory.leave_room(self._memory.tally.peak_bytes)
             self._parameters.evaluate(inputs)
         try:

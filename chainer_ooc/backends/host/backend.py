@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
-from chainer_ooc.backends.host import block, headroom, heap, limits, measure
+from chainer_ooc.backends.host import arena, block, headroom, heap, limits, measure
+from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.backends.host.guard import Guard
 from chainer_ooc.backends.host.headroom import Headroom
@@ -63,7 +64,9 @@ class HostBackend(OwnedBackend):
         self._store = SpillStore(functools.partial(SpillFile, spill_dir, self._headroom.dirty_bytes),
                                  'chainer_ooc-swap', self._write, self._read)
         self._file = self._store.open()
-        self._blocks = BlockPool()
+        self._no_arena = arena.available()
+        self._blocks: Arena | BlockPool = BlockPool() if self._no_arena else Arena()
+        self.kept_serves_all = self._blocks.serves_all
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory(mapped_bytes)
@@ -72,7 +75,8 @@ class HostBackend(OwnedBackend):
     timestamp = staticmethod(time.perf_counter)  # a function of ours around it would be called four times a computation
 
     def begin(self) -> None:
-        """Starts the threads where memory may be short later."""
+        """Has this thread's arrays come from kept pages; starts the threads where memory may be short later."""
+        self._blocks.begin()
         if limits.is_limited():
             with contextlib.suppress(SpillError):  # the first copy tries again, and says so
                 self._store.start()
@@ -100,6 +104,8 @@ class HostBackend(OwnedBackend):
         return headroom.budget(latest_bytes, *self._whole_and_set_aside(held_bytes))
 
     def has_room(self, nbytes: int) -> bool:
+        if self.kept_serves_all:
+            return nbytes <= (kept_bytes := self._blocks.nbytes()) or self._gives(nbytes - kept_bytes)
         return self._gives(nbytes) or (self._blocks.keep_at_most(0) and self._gives(nbytes))
 
     def keep_at_most(self, nbytes: int) -> None:
@@ -167,7 +173,7 @@ class HostBackend(OwnedBackend):
     def describe(self) -> dict[str, Any]:
         self._check_usable('describe')
         kind = filesystem.filesystem_type(self._file.folder)
-        warnings = [self._heap] if self._heap else []
+        warnings = [each for each in (self._heap, self._no_arena) if each]
         if kind in filesystem.RAM_DISKS:
             warnings.append('the spill folder is a RAM disk: what is swapped out stays in memory')
         return {

@@ -37,10 +37,15 @@ _OWN_REFERENCES = 2
 class BlockPool:
     """The blocks of one backend."""
 
+    serves_all = False
+
     def __init__(self) -> None:
         self._free: list[HeapBlock] = []  # the one that was freed last is the last
         self._lent: dict[int, tuple[weakref.ref[ByteArray], HeapBlock]] = {}
         self._deaths: deque[int] = deque()
+
+    def begin(self) -> None:
+        """Nothing to do."""
 
     def allocate(self, nbytes: int) -> ByteArray:
         """Returns `nbytes` of near memory with any content, used before if there are such.

@@ -1,4 +1,6 @@
-"""How glibc keeps freed arrays, set so that resident memory falls at no cost in time.
+"""How glibc keeps freed memory, set so that resident memory falls at no cost in time.
+
+Arrays of the thread that trains come from `arena` where that could be compiled; what follows is for others.
 
 Two ways to have freed arrays leave the process, measured on ResNet50, batch 16, with the maps swapped out and in (19 GB
 of arrays of 1 MB and more are allocated and freed in an iteration; replayed with each page touched; 675 MB are live at

@@ -158,6 +158,12 @@ class Budget(Account, abc.ABC):
             return
         while True:
             left_bytes = max(0, self.budget_bytes - self.near_bytes() - nbytes)
+            if self.backend.kept_serves_all:  # so many bytes come from there first
+                while self._spare and self._bytes['spare'] > left_bytes:
+                    self._oldest_spare_yields()
+                    left_bytes = max(0, self.budget_bytes - self.near_bytes() - nbytes)
+                self.backend.keep_at_most(max(0, self.budget_bytes - self.near_bytes() - self._bytes['spare']))
+                return
             self.backend.keep_at_most(left_bytes)
             if not self._spare or self._bytes['spare'] <= max(0, left_bytes - self.backend.kept_bytes()):
                 return

@@ -1,0 +1,155 @@
+"""Memory of NumPy's arrays from one pool of pages, which stay with the process as long as it trains.
+
+What NumPy frees, the C library gives back to the system if it is large, and the system has to make and clear its pages
+again for the next array: a quarter of an iteration of ResNet50. Kept in the C library's heap, arrays of different sizes
+leave holes between each other: out-of-core, resident memory was a third above what was in use. Here free pages are
+moved together (mremap) where no gap is large enough, which costs a twentieth of clearing others. So all free pages
+serve every array, and the pool holds no more than the most that was in use at once. `keep_at_most` gives them back.
+
+    NumPy: empty(n)  ->  handler (NEP 49, in C: _arena.c)  ->  free pages, and fresh ones for what they lack
+
+The handler is set in the thread that trains, while it does; an array frees its memory through the handler that gave it,
+whenever that is. Arrays of less than 256 KiB come from the C library as before.
+
+It has to be C: an array may be freed while an exception is on its way, when no code of Python can run. Where there was
+no compiler as the package was built, `available` says so, and `block_pool` keeps the blocks of swap-ins alone.
+
+Left out: handing free pages to the system on its demand (MADV_FREE), systems without mremap, pages of over 16 KiB,
+Python without its lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+import pathlib
+import sys
+import sysconfig
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from chainer_ooc.backends.base import ByteArray
+
+_SET_HANDLER, _GET_HANDLER = 304, 305  # in the table of NumPy's C API
+_LARGEST_PAGE_BYTES = 16 << 10
+_SLACK_BYTES = 256 << 10  # what is not worth a call of the system: blocks are whole grains, which no account knows
+_CAPSULE_NAME = b'mem_handler'  # as NumPy wants it; the capsule does not copy it
+
+#: Backends that are open: while there is one, freed pages are kept.
+_open: set[int] = set()
+
+
+def available() -> str | None:
+    """Returns None if there is an arena, or a sentence that says why there is none."""
+    found = _library()
+    return found if isinstance(found, str) else None
+
+
+class Arena:
+    """The pool as one backend uses it. There is one pool in a process, for all of them."""
+
+    serves_all = True
+
+    def __init__(self) -> None:
+        found = _library()
+        assert not isinstance(found, str), found
+        self._library = found
+
+    def begin(self) -> None:
+        """Has the arrays of this thread come from the pool, unless the program has set a handler of its own."""
+        _open.add(id(self))
+        self._library.arena_keep(1)
+        if _has_default_handler():
+            _handlers().set(_ours())
+
+    def close(self) -> None:
+        """Undoes `begin`; gives all free pages back with the last backend."""
+        _open.discard(id(self))
+        if not _open:
+            self._library.arena_keep(0)
+            if _handlers().get() is _ours():
+                _handlers().set_default(None)
+
+    def allocate(self, nbytes: int) -> ByteArray:
+        """Returns `nbytes` of near memory with any content.
+
+        Raises:
+            MemoryError: the system refuses.
+        """
+        before = _handlers().set(_ours())
+        try:
+            return np.empty(nbytes, np.uint8)
+        finally:
+            _handlers().set(before)
+
+    def nbytes(self) -> int:
+        """Bytes that are free and kept for the next arrays."""
+        return int(self._library.arena_unused_bytes())
+
+    def keep_at_most(self, nbytes: int) -> bool:
+        """Gives the rest back to the system, or leaves less than the smallest block of it; whether there was any."""
+        if self.nbytes() <= nbytes + (_SLACK_BYTES if nbytes else 0):
+            return False
+        self._library.arena_keep_at_most(nbytes)
+        return True
+
+
+class _Handlers:
+    """NumPy's functions that say which handler new arrays of this thread use."""
+
+    def __init__(self) -> None:
+        pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        table = (ctypes.c_void_p * (_GET_HANDLER + 1)).from_address(pointer_of(_multiarray()._ARRAY_API, None))
+        self.get: Callable[[], Any] = ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER] or 0)
+        self.set: Callable[[Any], Any] = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_SET_HANDLER] or 0)
+        self.set_default: Callable[[None], Any] = ctypes.PYFUNCTYPE(
+            ctypes.py_object, ctypes.c_void_p)(table[_SET_HANDLER] or 0)
+
+
+@functools.cache
+def _handlers() -> _Handlers:
+    return _Handlers()
+
+
+def _has_default_handler() -> bool:
+    return bool(_multiarray().get_handler_name() == 'default_allocator')
+
+
+def _multiarray() -> Any:
+    """NumPy's module that has these functions; its name changed with version 2."""
+    core = 'numpy.core' if np.__version__.startswith('1.') else 'numpy._core'
+    return importlib.import_module(f'{core}.multiarray')
+
+
+@functools.cache
+def _ours() -> Any:
+    library = _library()
+    assert not isinstance(library, str), library
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return make(ctypes.addressof(ctypes.c_char.in_dll(library, 'arena_handler')), _CAPSULE_NAME, None)
+
+
+@functools.cache
+def _library() -> ctypes.PyDLL | str:
+    """The library, or a sentence that says why there is none."""
+    path = pathlib.Path(__file__).with_name('_arena' + (sysconfig.get_config_var('EXT_SUFFIX') or '.so'))
+    if not sys.platform.startswith('linux'):
+        return 'only Linux moves pages between addresses'
+    if os.sysconf('SC_PAGE_SIZE') > _LARGEST_PAGE_BYTES:
+        return 'pages of the system are larger than 16 KiB'
+    try:
+        library = ctypes.PyDLL(str(path))  # calls hold Python's lock, which keeps the pool whole
+    except OSError:
+        return f'{path.name} is missing: there was no C compiler as chainer_ooc was installed'
+    for name in ('arena_unused_bytes', 'arena_used_bytes', 'arena_fresh_bytes'):
+        getattr(library, name).restype = ctypes.c_size_t
+    library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
+    if hasattr(os, 'register_at_fork'):
+        os.register_at_fork(after_in_child=lambda: library.arena_keep(0))
+    return library
