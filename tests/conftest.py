@@ -29,6 +29,13 @@ hypothesis.settings.load_profile('repeatable')
 OF_DRIVERS = ('/dev/nvidia', '/dev/dri/', '/dev/nvhost')
 
 
+@pytest.fixture
+def no_arena(monkeypatch):
+    """The host as it is where there was no compiler: the blocks of swap-ins alone are kept."""
+    from chainer_ooc.backends.host import arena
+    monkeypatch.setattr(arena, '_library', lambda: 'this test has none')
+
+
 def pytest_addoption(parser):
     group = parser.getgroup('chainer_ooc')
     group.addoption('--backend', choices=['host', 'chaos'], default='host',

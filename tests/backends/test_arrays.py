@@ -296,6 +296,7 @@ def test_views_of_one_block_share_it_again_afterwards(residency):
     assert holder.array1[1, 5] == holder.array2[5, 1] == -1
 
 
+@pytest.mark.usefixtures('no_arena')
 def test_arrays_above_the_mapping_size_come_back_on_a_mapping(residency):
     owner = np.arange(block.LEAST_MAPPED_BYTES, dtype='f4').reshape(512, -1)
     holder, storage, expected, _ = hidden_family(residency, [owner.T, owner[::-7, ::3]])

@@ -156,6 +156,11 @@ def test_a_refusal_of_the_system_is_a_memory_error_that_says_how_much(blocks):
 # --- as the backend uses them ---------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _without_arena(no_arena):
+    """Blocks are kept where there is no arena."""
+
+
 def test_the_backend_keeps_no_more_than_it_is_told(backend):
     arrays = [backend.allocate(LARGE) for _ in range(4)]
     mappings = [weakref.ref(each.base) for each in arrays]

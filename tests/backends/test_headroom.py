@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import HostBackend, groups, headroom, heap, limits
+from chainer_ooc.backends.host import HostBackend, arena, groups, headroom, heap, limits
 from chainer_ooc.backends.host.guard import Guard, data_bytes
 from chainer_ooc.backends.host.headroom import Headroom
 
@@ -125,6 +125,20 @@ def test_swap_ins_under_way_take_room_that_their_blocks_do_not_have_yet(containe
     assert contained.has_room(100 * MB)
 
 
+@pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))
+def test_pages_that_are_kept_serve_before_room_is_denied(contained, container):
+    contained.begin()
+    contained.trim()
+    array = contained.allocate(64 * MB)
+    array[:] = 1
+    del array
+    container.holds(LIMIT)
+    assert contained.has_room(64 * MB)
+    assert not contained.has_room(65 * MB)
+    assert contained._blocks.nbytes() == 64 * MB
+
+
+@pytest.mark.usefixtures('no_arena')
 def test_blocks_that_are_kept_go_back_before_room_is_denied(contained, container):
     array = contained.allocate(64 * MB)
     array[:] = 1

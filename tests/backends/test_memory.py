@@ -110,6 +110,7 @@ def test_free_bytes_follows_the_limit_on_data_and_what_is_allocated():
     assert address_space <= 30 * MB
 
 
+@pytest.mark.usefixtures('no_arena')
 def test_an_allocation_that_fails_is_tried_again_after_a_trim(monkeypatch, tmp_path):
     backend = _backend(tmp_path)
     trims, make = [], block.make
@@ -135,6 +136,7 @@ def _backend(folder):
         return HostBackend(str(folder))
 
 
+@pytest.mark.usefixtures('no_arena')
 def test_a_block_is_resident_as_far_as_it_goes_and_leaves_when_it_is_not_kept(backend):
     before = resident.private_bytes()
     arrays = [backend.allocate(4 * MB + 4096) for _ in range(16)]

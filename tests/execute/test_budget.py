@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.backends.host import block
+from chainer_ooc.backends.host import arena, block
 from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute import manager
@@ -79,6 +79,7 @@ class Kept:
 
 
 @pytest.mark.host
+@pytest.mark.usefixtures('no_arena')
 @pytest.mark.parametrize('policy', SWAPPING)
 @pytest.mark.parametrize('network', ['residual', 'views', 'hidden'])
 def test_blocks_are_used_again_where_the_budget_has_room_to_keep_them(network, policy, prompt_swap_outs, monkeypatch):
@@ -94,6 +95,7 @@ def test_blocks_are_used_again_where_the_budget_has_room_to_keep_them(network, p
 
 
 @pytest.mark.host
+@pytest.mark.usefixtures('no_arena')
 def test_an_evaluation_has_the_memory_that_was_kept(prompt_swap_outs, monkeypatch):
     kept = Kept(monkeypatch)
     training = Training('residual')
@@ -108,6 +110,7 @@ def test_an_evaluation_has_the_memory_that_was_kept(prompt_swap_outs, monkeypatc
 
 
 @pytest.mark.host
+@pytest.mark.usefixtures('no_arena')
 @pytest.mark.parametrize('policy', [*SWAPPING, 'keep', 'pooch'])
 @pytest.mark.parametrize('network', ['residual', 'views', 'hidden'])
 def test_what_is_kept_for_the_next_blocks_or_spare_is_within_the_budget(
@@ -119,6 +122,48 @@ def test_what_is_kept_for_the_next_blocks_or_spare_is_within_the_budget(
         training.iterate(8)
     assert kept.most_bytes > 0 >= kept.over_bytes
     assert_same_bits(training.finish(), plain(network, 8))
+
+
+@pytest.mark.host
+@pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))
+@pytest.mark.parametrize('policy', [*SWAPPING, 'keep', 'pooch'])
+def test_pages_that_are_kept_are_within_the_budget_and_come_back_to_each_iteration(policy, monkeypatch):
+    limit_kept, over_bytes, pools = Residency.limit_kept, [], set()
+
+    def limited(residency, nbytes):
+        limit_kept(residency, nbytes)
+        if residency.context.budget_bytes is not None:
+            used_bytes = residency.near_bytes() + residency.bytes_of('spare') + residency.backend.kept_bytes()
+            over_bytes.append(used_bytes - residency.context.budget_bytes)
+            pools.add(residency.backend._blocks)
+
+    monkeypatch.setattr(Residency, 'limit_kept', limited)
+    images = np.random.default_rng(0).normal(size=(8, 4, 64, 64)).astype('f4')  # 512 KiB, and so are all maps
+
+    def train(iterations):
+        np.random.seed(0)
+        link = L.Convolution2D(4, 4, 3, pad=1)
+        for _ in range(iterations):
+            h = images
+            for _ in range(8):
+                h = F.relu(link(h))
+            link.cleargrads()
+            F.sum(h).backward()
+        return link.W.grad.tobytes()
+
+    expected = train(2)
+    with ooc(policy, budget=1):
+        train(1)
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            train(1)
+    over_bytes.clear()
+    with ooc(policy, budget=refused.value.floor_bytes + NOISE_BYTES):
+        assert train(4) == expected
+    pool, = pools
+    assert max(over_bytes) <= 256 << 10  # what is not worth a call of the system
+    assert pool.nbytes() > 512 << 10
+    chainer_ooc.reset()
+    assert pool.nbytes() == 0
 
 
 def test_refusal_survives_a_pickle():
