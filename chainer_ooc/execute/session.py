@@ -354,6 +354,8 @@ class Session:
                 if not self._known():
                     self._patience.met(False)
             self._memory.calm()
+            if iteration is not None:
+                self._hand_over(iteration)
             self._memory.recount()
 
 

@@ -156,6 +156,8 @@ def test_pages_that_are_kept_are_within_the_budget_and_come_back_to_each_iterati
         train(1)
         with pytest.raises(InfeasibleBudgetError) as refused:
             train(1)
+    with ooc(policy):
+        train(3)  # in-core: more than the budget that follows
     over_bytes.clear()
     with ooc(policy, budget=refused.value.floor_bytes + NOISE_BYTES):
         assert train(4) == expected

@@ -211,3 +211,50 @@ def test_what_hooks_are_shown_is_part_of_the_floor(hook, policy):
     with hook():
         beside = floors_of(make, policy)
     assert [len(alone), len(beside)] == [1, 1], beside
+
+
+class Stops(chainer.FunctionHook):
+    """Ends an iteration with an exception, at its second call or step."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.left = way, 2
+
+    def forward_preprocess(self, function, in_data):
+        self._count('forward')
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        self._count('backward')
+
+    def _count(self, way):
+        self.left -= way == self.way
+        if not self.left:
+            raise KeyError(way)
+
+
+@pytest.mark.parametrize('way', ['forward', 'backward'])
+def test_batches_of_iterations_that_an_exception_ended_are_no_part_of_the_floor(way):
+    """They stayed in it for as long as the program had them, one more with each such iteration."""
+    batches = [np.full((100, 1000), number, np.float32) for number in range(6)]
+    model = chainer.Sequential(L.Linear(1000, 50), F.relu, L.Linear(50, 50), F.relu, L.Linear(50, 1))
+
+    def floor():
+        with ooc('swap-all', budget=1, min_bytes=2000), pytest.raises(InfeasibleBudgetError) as caught:
+            F.sum(model(batches[0]))
+        return caught.value.floor_bytes
+
+    def iterate(x):
+        loss = F.sum(model(x))
+        model.cleargrads()
+        loss.backward()
+
+    with ooc('swap-all', budget='1GB', min_bytes=2000):
+        for _ in range(2):
+            iterate(batches[0])
+    before = floor()
+    with ooc('swap-all', budget='1GB', min_bytes=2000):
+        for each in batches[1:]:
+            with pytest.raises(KeyError), Stops(way):
+                iterate(each)
+        iterate(batches[0])
+    assert floor() <= before
