@@ -186,7 +186,7 @@ def test_profile_knows_the_example_networks(capsys):
     (['profile', 'resnet51'], "there is no model 'resnet51'; write one of alexnet"),
     (['profile', 'nowhere:Model'], 'cannot import nowhere'),
     (['profile', 'networks:Missing'], 'networks has no Missing; it has: '),
-    (['profile', 'networks:number'], 'networks:number is a int, which cannot be called'),
+    (['profile', 'networks:number'], 'networks:number is of type int, which cannot be called'),
     (['profile', 'networks:Linear'], 'networks:Linear cannot be called without arguments'),
     (['profile', 'builtins:dict'], 'builtins:dict returns a dict, not a chainer.Chain'),
     (['profile', 'networks:Pair', '--insize', '8'], 'networks:Pair returned tuple, not a Variable of floating point'),
