@@ -155,8 +155,8 @@ def _attribute(name: str) -> Any:
 
 def _call(name: str, build: Any) -> object:
     if not callable(build):
-        raise OocError(f'{name} is of type {type(build).__name__}, which cannot be called; name a class or function that '
-                       'returns a chainer.Chain')
+        raise OocError(f'{name} is of type {type(build).__name__}, which cannot be called; name a class or function '
+                       'that returns a chainer.Chain')
     try:
         return build()
     except TypeError as error:
