@@ -32,7 +32,6 @@ from chainer_ooc.execute.iteration.room import UNDER_WAY
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import Company
 from chainer_ooc.execute.recording.parameters import Parameters
-from chainer_ooc.execute.recording.recorder import onednn_version
 from chainer_ooc.execute.recording.registration import can_leave, name_of
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, forget_computations, is_computing, run_as
@@ -114,9 +113,7 @@ class Session:
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Runs a forward call that no backward pass will run; it allocates without `make_room`."""
         with LOCK:
-            if not self._memory.backend.kept_serves_all:
-                self._memory.backend.keep_at_most(0)
-            self._memory.leave_room(self._memory.tally.peak_bytes)
+            self._memory.leave_all_room()
             self._parameters.evaluate(inputs)
         try:
             outputs = _run(function, inputs, may_write_inputs(function) or may_change_maps(function))
@@ -240,7 +237,7 @@ class Session:
 
     def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
-        self._graphs.set_terms(self.settings.workspace_bytes, onednn_version(self.settings, self._memory.backend))
+        self._graphs.set_terms(self.settings, self._memory.backend)
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._patience.met(True)
         self._disturbed = False

@@ -152,6 +152,12 @@ class Budget(Account, abc.ABC):
             if self.budget_bytes is not None and not self.has_room(more_bytes):
                 self.spare_at_most(0)
 
+    def leave_all_room(self) -> None:
+        """Has all that yields leave room for calls that do not `make_room`, those of an evaluation."""
+        if not self.backend.kept_serves_all:
+            self.backend.keep_at_most(0)
+        self.leave_room(self.tally.peak_bytes)
+
     def limit_kept(self, nbytes: int) -> None:
         """Limits what the device keeps for later, and spare maps, to what near memory and so many bytes more leave."""
         if self.budget_bytes is None:
