@@ -27,18 +27,6 @@ def is_compiled():
 needs_code = pytest.mark.skipif(not is_compiled(), reason="oneDNN's normalization is slow on this processor")
 
 
-@pytest.fixture
-def runs(monkeypatch):
-    """The arguments of every primitive that runs."""
-    seen, run = [], primitives.Primitive.run
-
-    def counted(self, arrays):
-        seen.append(sorted(arrays))
-        run(self, arrays)
-    monkeypatch.setattr(primitives.Primitive, 'run', counted)
-    return seen
-
-
 def images(shape=SHAPE, scale=30):
     return np.random.default_rng(0).standard_normal(shape) * scale
 
