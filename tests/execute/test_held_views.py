@@ -152,6 +152,19 @@ def test_what_yields_and_is_held_leaves_no_room(spare):
 
 
 @pytest.mark.usefixtures('nothing_quiet')
+def test_pages_that_are_kept_for_all_arrays_give_way_to_spare_maps(spare, monkeypatch):
+    memory, kept = manager.current()._memory, []
+    spare_bytes = memory.bytes_of('spare')
+    left_bytes = memory.budget_bytes - memory.near_bytes()
+    monkeypatch.setattr(memory.backend, 'kept_serves_all', True)
+    monkeypatch.setattr(memory.backend, 'keep_at_most', kept.append)
+    memory.limit_kept(left_bytes - spare_bytes)
+    assert (memory.bytes_of('spare'), kept) == (spare_bytes, [left_bytes - spare_bytes])
+    memory.limit_kept(left_bytes - spare_bytes + 1)
+    assert memory.bytes_of('spare') < spare_bytes
+
+
+@pytest.mark.usefixtures('nothing_quiet', 'no_arena')
 def test_what_yields_and_is_held_leaves_less_for_what_is_kept_for_swap_ins(spare, monkeypatch):
     memory = manager.current()._memory
     held, kept = spare[0].root(), []
