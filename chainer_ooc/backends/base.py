@@ -213,6 +213,10 @@ class Backend(abc.ABC):
         """Returns how many kernels and the like were prepared so far; times of computations meanwhile say nothing."""
         return 0
 
+    def onednn_version(self, use_ideep: str) -> str:
+        """Returns the version of oneDNN that computes under this chainer.config.use_ideep, or '' for none."""
+        return ''
+
     def begin(self) -> None:  # noqa: B027 - few have anything to start
         """Starts what has to be closed, once somebody knows the backend who will: an interrupt may come at any time."""
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
-from chainer_ooc.backends.host import arena, block, headroom, heap, limits, measure
+from chainer_ooc.backends.host import arena, block, headroom, heap, limits, measure, onednn
 from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.backends.host.guard import Guard
@@ -80,6 +80,9 @@ class HostBackend(OwnedBackend):
         if limits.is_limited():
             with contextlib.suppress(SpillError):  # the first copy tries again, and says so
                 self._store.start()
+
+    def onednn_version(self, use_ideep: str) -> str:
+        return onednn.version_under(use_ideep)
 
     def meter(self) -> HostMeter:
         return HostMeter()

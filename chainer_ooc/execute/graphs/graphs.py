@@ -23,7 +23,6 @@ from chainer_ooc.execute.graphs.orders import Orders, give_orders
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times, Timing
 from chainer_ooc.execute.recording.expected import Models
-from chainer_ooc.execute.recording.recorder import onednn_version
 from chainer_ooc.plans.making import plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, Standing, Verdict
@@ -277,7 +276,7 @@ class Graphs:
 
     def set_terms(self, settings: Settings, backend: Backend) -> None:
         """Has the graphs be those that were recorded with this workspace and oneDNN: others' times do not hold."""
-        terms = settings.workspace_bytes, onednn_version(settings, backend)
+        terms = settings.workspace_bytes, backend.onednn_version(settings.use_ideep)
         if terms != self._terms:
             if self._terms:
                 self._under_others[self._terms], self._graphs = self._graphs, OrderedDict()

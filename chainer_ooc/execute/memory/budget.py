@@ -162,15 +162,14 @@ class Budget(Account, abc.ABC):
         """Limits what the device keeps for later, and spare maps, to what near memory and so many bytes more leave."""
         if self.budget_bytes is None:
             return
+        serves_all = self.backend.kept_serves_all
         while True:
             left_bytes = max(0, self.budget_bytes - self.near_bytes() - nbytes)
-            if self.backend.kept_serves_all:  # so many bytes come from there first
-                while self._spare and self._bytes['spare'] > left_bytes:
-                    self._oldest_spare_yields()
-                    left_bytes = max(0, self.budget_bytes - self.near_bytes() - nbytes)
-                self.backend.keep_at_most(max(0, self.budget_bytes - self.near_bytes() - self._bytes['spare']))
-                return
-            self.backend.keep_at_most(left_bytes)
-            if not self._spare or self._bytes['spare'] <= max(0, left_bytes - self.backend.kept_bytes()):
-                return
+            if not serves_all:  # it has what is left before spare maps
+                self.backend.keep_at_most(left_bytes)
+                left_bytes = max(0, left_bytes - self.backend.kept_bytes())
+            if not self._spare or self._bytes['spare'] <= left_bytes:
+                break
             self._oldest_spare_yields()  # what the program holds of it leaves less
+        if serves_all:  # so many bytes will come from there, and it has what spare maps leave
+            self.backend.keep_at_most(max(0, self.budget_bytes - self.near_bytes() - self._bytes['spare']))

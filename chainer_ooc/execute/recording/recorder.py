@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.base import Backend, Bandwidth
-from chainer_ooc.backends.host import onednn
 from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
 from chainer_ooc.execute.memory.residency import Residency
@@ -65,12 +64,7 @@ def versions(settings: Settings, backend: Backend) -> dict[str, str]:
 
     return {'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version(),
             'chainer_ooc': __version__,
-            'onednn': onednn_version(settings, backend)}
-
-
-def onednn_version(settings: Settings, backend: Backend) -> str:
-    """The version of oneDNN that computes under these settings, or '' for none."""
-    return onednn.version_under(settings.use_ideep) if backend.name == 'host' else ''
+            'onednn': backend.onednn_version(settings.use_ideep)}
 
 
 class Recorder:
