@@ -4,7 +4,7 @@ import tracemalloc
 import pytest
 
 import chainer_ooc  # noqa: F401
-from chainer_ooc.kernels.onednn import primitives
+from chainer_ooc.kernels.onednn import library, primitives
 
 
 @pytest.fixture
@@ -20,6 +20,18 @@ def peak_scratch_bytes():
         del result
         return peak_bytes - left_bytes
     return measure
+
+
+@pytest.fixture
+def counts(monkeypatch):
+    """How often each function of oneDNN was called, by name."""
+    counts, call = {}, library.Library.call
+
+    def watched(self, name, *arguments):
+        counts[name] = counts.get(name, 0) + 1
+        return call(self, name, *arguments)
+    monkeypatch.setattr(library.Library, 'call', watched)
+    return counts
 
 
 @pytest.fixture

@@ -172,13 +172,7 @@ def test_what_is_not_compiled_is_numpys(runs, monkeypatch):
 
 
 @needs_code
-def test_what_is_given_up_is_destroyed(monkeypatch):
-    counts, call = {}, library.Library.call
-
-    def watched(self, name, *arguments):
-        counts[name] = counts.get(name, 0) + 1
-        return call(self, name, *arguments)
-    monkeypatch.setattr(library.Library, 'call', watched)
+def test_what_is_given_up_is_destroyed(counts):
     made = lrn.computations.__wrapped__(lrn.Response(SHAPE, 2, 1e-4, 0.75))
     del made
     assert counts['primitive_destroy'] == counts['primitive_desc_destroy'] == 2
