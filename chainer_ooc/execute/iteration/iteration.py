@@ -179,8 +179,10 @@ class Iteration(Quietly):
             recorder.maps[map_id].written = True  # their producers may not make them again
         self._liveness.read(call.inputs)
         self.following.check_call(call)
-        if self._prototype is not None and self.following.graph is not None:
-            recipe = write_recipe(self._prototype, function, inputs, outputs, peak_bytes, self._departures.will_stay)
+        known = self.following.call_at(position)
+        if self._prototype is not None and known is not None:
+            recipe = write_recipe(self._prototype, function, inputs, outputs, max(peak_bytes, known.peak_bytes),
+                                  self._departures.will_stay)
             self._departures.hold(recipe, position)
         self._prototype = None
         self._departures.after_call(call)

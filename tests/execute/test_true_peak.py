@@ -1,0 +1,73 @@
+"""The arrays of an iteration never take more than the budget, by what NumPy tells tracemalloc, not by our account."""
+import tracemalloc
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+
+import chainer_ooc
+from chainer_ooc.backends.host import meter
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.errors import InfeasibleBudgetError
+from support.trainings.ooc_training import ooc
+from support.trainings.verdict_mixes import MIXES
+
+#: Arrays of a few bytes that no account knows.
+BESIDE_BYTES = 10_000
+ITERATIONS = 4
+#: Made before anything is traced: it is the program's, and not in the budget.
+BATCH = np.ones((16, 8, 64, 64), np.float32)
+
+
+class Network(chainer.Chain):
+    """Calls of very different appetites between maps of 2 MiB: most of one's memory is in a single call."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.first, self.second = L.Convolution2D(8, 8, 3, pad=1), L.Convolution2D(8, 8, 3, pad=1)
+
+    def forward(self, x):
+        h = F.sigmoid(self.first(x))
+        h = F.local_response_normalization(h)
+        h = F.sigmoid(self.second(h))
+        h = F.local_response_normalization(F.tanh(h))
+        return F.sum(F.max_pooling_2d(F.tanh(h), 2))
+
+
+def true_peak(policy, budget):
+    """Trains, and returns the most that arrays took in any iteration after the first."""
+    network = Network()
+    optimizer = chainer.optimizers.SGD(lr=1e-3).setup(network)
+    peaks = []
+    with ooc(policy, budget=budget, workspace='1MB'):
+        for _ in range(ITERATIONS):
+            tracemalloc.reset_peak()
+            optimizer.update(network, BATCH)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        stats = chainer_ooc.stats()
+    assert stats.phase == 'run'
+    return max(peaks[1:])
+
+
+@pytest.fixture
+def tracing():
+    """Traces what is allocated from here on."""
+    with meter._allocators_kept():  # objects of Python are not traced, which would take most of the time
+        tracemalloc.start()
+    yield
+    chainer_ooc.reset()
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures('verdict_mixes', 'tracing')
+@pytest.mark.parametrize('policy', [*POLICIES, *MIXES])
+@pytest.mark.parametrize('share', [1.02, 1.3])
+def test_arrays_take_no_more_than_the_budget(policy, share):
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        true_peak(policy, 1)
+    chainer_ooc.reset()
+    budget = int(share * refused.value.floor_bytes)
+    assert true_peak(policy, budget) <= budget + BESIDE_BYTES
