@@ -74,6 +74,15 @@ def test_results_are_channels_last_and_own_their_memory(runs):
 
 
 @needs_code
+def test_the_result_is_not_kept_for_the_gradient():
+    x = chainer.Variable(images().astype('f'))
+    with chainer.using_config('use_ideep', 'auto'):
+        y = F.local_response_normalization(x)
+    assert y.creator.get_retained_outputs() == ()
+    assert [each is x for each in y.creator.get_retained_inputs()] == [True]
+
+
+@needs_code
 def test_nan_stays_where_it_was(runs):
     x = images().astype('f')
     x[1, 7, 2, 3] = np.nan

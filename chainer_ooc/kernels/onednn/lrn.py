@@ -1,7 +1,8 @@
 """Local response normalization by oneDNN, called by Chainer's functions as those of `seam` are (patch 0082).
 
 oneDNN keeps for the gradient what it likes, as many bytes as Chainer's two arrays of the map's size have. It is the
-node's `indexes`, where Chainer had iDeep's: a node that has it is for oneDNN in backward too.
+node's `indexes`, where Chainer had iDeep's: a node that has it is for oneDNN in backward too. The result, which Chainer
+keeps as well, is not needed then.
 
 Only compiled code is taken, which oneDNN has for some exponents and processors; the other is many times as slow as
 NumPy. And only sums of five neighbours, Chainer's default: oneDNN 3.2 crashes where there is one.
