@@ -207,7 +207,7 @@ class Iteration(Quietly):
             self.following.check_forward_is_over(self._retained)
         self._parameters.begin_backward()
         self._in_backward = True
-        if self.room.begin_backward():
+        if self.room.begin_backward(self.following.step_at(len(self.recorder.steps))):
             self.recorder.forget_others()
         self.writes.begin_backward()
         self._memory.unproven = self._memory.unproven or []

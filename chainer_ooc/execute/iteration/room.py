@@ -77,11 +77,11 @@ class Room:
         self.beside = self._parameters.beside(self._meter.has_counted if self._meter.running else None,
                                               None if self._in_backward is None else self._own)
 
-    def begin_backward(self) -> bool:
+    def begin_backward(self, first: Step | None) -> bool:
         """Begins a backward pass; gives whether parameters got their arrays in the recorded iteration.
 
-        Where it adds to gradients, sums that it allocates replace them one after the other. Gradients of other
-        parameters stay as they are.
+        What stands when its first step begins counts from now on: old gradients are gone. Where it adds to gradients,
+        sums that it allocates replace them one after the other. Gradients of other parameters stay as they are.
         """
         self._new_bytes = self._parameters.new_bytes(self._meter.has_counted) if self._meter.running else 0
         self._in_backward = self._in_backward or frozenset()
@@ -97,6 +97,8 @@ class Room:
         self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
                           for each in (stood.values() if recorded else ())
                           if not self._meter.has_counted(arrays.root_of(each))]
+        if first is not None:
+            self.stand_for(first, 0)
         return self._new_bytes > 0
 
     def sum_bytes(self, function: Any) -> int:
