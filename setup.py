@@ -1,7 +1,11 @@
-"""What setup.cfg cannot state: `find:` does not see that patches/ ships as a package, and one source is C."""
+"""What setup.cfg cannot state: `find:` does not see that patches/ ships as a package, and some sources are C."""
 from setuptools import Extension, find_packages, setup
 
-ARENA = Extension('chainer_ooc.backends.host._arena', ['chainer_ooc/backends/host/_arena.c'],
-                  optional=True)  # without a compiler the host keeps fewer pages, and is slower
+# Optional: without a compiler the host keeps fewer pages and is slower, and NumPy computes batch normalization.
+ARENA = Extension('chainer_ooc.backends.host._arena', ['chainer_ooc/backends/host/_arena.c'], optional=True)
+BATCH_NORM = Extension('chainer_ooc.kernels.onednn._batch_norm', ['chainer_ooc/kernels/onednn/_batch_norm.c'],
+                       extra_compile_args=['-O3', '-fopenmp', '-ffp-contract=off'], extra_link_args=['-fopenmp'],
+                       optional=True)
 
-setup(packages=[*find_packages(include=['chainer_ooc', 'chainer_ooc.*']), 'chainer_ooc.patches'], ext_modules=[ARENA])
+setup(packages=[*find_packages(include=['chainer_ooc', 'chainer_ooc.*']), 'chainer_ooc.patches'],
+      ext_modules=[ARENA, BATCH_NORM])

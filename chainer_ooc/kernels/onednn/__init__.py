@@ -7,6 +7,7 @@ other sums, the same functions.
     elementwise.py  the same for ReLU and sums, which have NumPy's bits
     pooling.py      the same for pooling, with its primitives
     lrn.py          the same for local response normalization
+    batch_norm.py   the same for batch normalization, in C of our own: oneDNN's is not accurate
     layouts.py      channels-last arrays
     primitives.py   computations, made for a geometry and run with arrays
     making.py       keeps them, and what oneDNN has not
@@ -17,6 +18,7 @@ Bits depend on shapes, settings and the number of threads alone (P2).
 
 from __future__ import annotations
 
+from chainer_ooc.kernels.onednn.batch_norm import batch_normalization, batch_normalization_grad
 from chainer_ooc.kernels.onednn.elementwise import add, relu, relu_grad
 from chainer_ooc.kernels.onednn.lrn import local_response_normalization, local_response_normalization_grad
 from chainer_ooc.kernels.onednn.pooling import (
@@ -28,8 +30,6 @@ from chainer_ooc.kernels.onednn.pooling import (
     max_pooling_nd_grad,
 )
 from chainer_ooc.kernels.onednn.seam import (
-    batch_normalization,
-    batch_normalization_grad,
     convolution_2d,
     convolution_2d_grad_w,
     convolution_nd,

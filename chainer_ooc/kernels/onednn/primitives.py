@@ -14,7 +14,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Mapping
-from ctypes import c_float, c_int, c_void_p
+from ctypes import c_int, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,12 +30,11 @@ _FLOAT32 = 3
 _ANY_LAYOUT = 1
 _FORWARD_TRAINING, _BACKWARD = 64, 128
 _CONVOLUTION_DIRECT = 1
-_USE_SCALE, _USE_SHIFT = 2, 4
 
 #: Arguments of primitives. What oneDNN calls a source is the input of the forward computation, also in backward.
-SOURCE, RESULT, WEIGHTS, BIAS, MEAN, VARIANCE, SCALE, SHIFT = 1, 17, 33, 41, 49, 50, 51, 52
+SOURCE, RESULT, WEIGHTS, BIAS = 1, 17, 33, 41
 SCRATCHPAD = 80
-SOURCE_GRADIENT, RESULT_GRADIENT, WEIGHTS_GRADIENT, SCALE_GRADIENT, SHIFT_GRADIENT = 129, 145, 161, 255, 256
+SOURCE_GRADIENT, RESULT_GRADIENT, WEIGHTS_GRADIENT = 129, 145, 161
 #: Queries for memory descriptors of a primitive.
 _QUERIES = {WEIGHTS: 131, WEIGHTS_GRADIENT: 132, SCRATCHPAD: 136}
 
@@ -223,26 +222,6 @@ def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Prim
         return _made(library, layouts, names[1], f'convolution_{name}', *arguments)
     finally:
         library.call('memory_desc_destroy', any_w)
-
-
-@made_once(256)
-def batch_normalization(shape: Shape, eps: float, backward: bool) -> Primitive:
-    """Makes batch normalization over all axes but the channels', or its gradients.
-
-    Raises:
-        UnsupportedError: oneDNN cannot compute it.
-    """
-    library = loaded()
-    x = channels_last_layout(library, shape)
-    maps = (RESULT_GRADIENT, SOURCE_GRADIENT) if backward else (RESULT,)
-    vectors = (MEAN, VARIANCE, SCALE, *((SCALE_GRADIENT, SHIFT_GRADIENT) if backward else (SHIFT,)))
-    layouts = {SOURCE: x, **{each: channels_last_layout(library, shape) for each in maps},
-               **{each: plain_layout(library, (shape[1],)) for each in vectors}}
-    settings = c_float(eps), c_int(_USE_SCALE | _USE_SHIFT)
-    if backward:
-        return _made(library, layouts, None, 'batch_normalization_backward', c_int(_BACKWARD), x, x, x, *settings,
-                     c_void_p())
-    return _made(library, layouts, None, 'batch_normalization_forward', c_int(_FORWARD_TRAINING), x, x, *settings)
 
 
 def _made(library: Library, layouts: Mapping[int, c_void_p], weights: int | None, name: str,

@@ -18,16 +18,10 @@ from chainer_ooc.kernels.onednn.layouts import Array, channels_last, empty
 from chainer_ooc.kernels.onednn.library import UnsupportedError, find, load
 from chainer_ooc.kernels.onednn.primitives import (
     BIAS,
-    MEAN,
     RESULT,
     RESULT_GRADIENT,
-    SCALE,
-    SCALE_GRADIENT,
-    SHIFT,
-    SHIFT_GRADIENT,
     SOURCE,
     SOURCE_GRADIENT,
-    VARIANCE,
     WEIGHTS,
     WEIGHTS_GRADIENT,
     Convolution,
@@ -125,39 +119,6 @@ def _deconvolution(x: Array, w: Array, b: Array | None, outs: Any, windows: Any,
     if b is not None:
         y += b.reshape((1, -1) + (1,) * len(outs))
     return y,
-
-
-@or_none
-def batch_normalization(axis: tuple[int, ...], gamma: Array, beta: Array, x: Array, eps: float) -> Any:
-    """Batch normalization in training: the result, and mean and variance of each channel."""
-    if not _normalizes(axis, x, gamma, beta):
-        return None
-    computation = primitives.batch_normalization(x.shape, float(eps), False)
-    y, mean, variance = empty(x.shape), np.empty(x.shape[1], np.float32), np.empty(x.shape[1], np.float32)
-    computation.run({
-        SOURCE: channels_last(x), SCALE: np.ascontiguousarray(gamma), SHIFT: np.ascontiguousarray(beta), RESULT: y,
-        MEAN: mean, VARIANCE: variance})
-    return y, mean, variance
-
-
-@or_none
-def batch_normalization_grad(axis: tuple[int, ...], gamma: Array, gy: Array, x: Array, mean: Array, inv_std: Array,
-                             eps: float) -> Any:
-    """The gradients of batch normalization in training: of the input, of gamma and of beta."""
-    if not _normalizes(axis, x, gy, gamma, mean, inv_std):
-        return None
-    variance = inv_std ** -2 - np.float32(eps)  # oneDNN adds it again
-    computation = primitives.batch_normalization(x.shape, float(eps), True)
-    gx, ggamma, gbeta = empty(x.shape), np.empty(x.shape[1], np.float32), np.empty(x.shape[1], np.float32)
-    computation.run({
-        SOURCE: channels_last(x), RESULT_GRADIENT: channels_last(gy), SCALE: np.ascontiguousarray(gamma),
-        MEAN: np.ascontiguousarray(mean), VARIANCE: variance, SOURCE_GRADIENT: gx,
-        SCALE_GRADIENT: ggamma, SHIFT_GRADIENT: gbeta})
-    return gx, ggamma, gbeta
-
-
-def _normalizes(axis: tuple[int, ...], x: Array, *others: Array) -> bool:
-    return axis == (0, *range(2, x.ndim)) and serves(x, *others)
 
 
 def serves(x: Array, *others: Array) -> bool:
