@@ -1,0 +1,160 @@
+"""The rows about memory: all maps together at each position, and single maps at some; see docs/bound.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from math import ceil, floor
+
+from chainer_ooc.classify.bound.facts import Absent
+from chainer_ooc.classify.bound.program import ONE, Entry
+from chainer_ooc.classify.bound.relaxation import Relaxation
+
+#: Of so many sizes of maps, the largest, the room that is needed is rounded up to whole maps.
+SIZES = 16
+
+
+class Memory:
+    """Adds rows about memory to a relaxation.
+
+    Attributes:
+        relaxation: it.
+        places: the positions at which not all maps may be there.
+        excess: by position, the bytes by which all maps together are too many.
+
+    If `may_exceed`, memory may be more than the budget, and what is small is by how much.
+    """
+
+    def __init__(self, relaxation: Relaxation, may_exceed: bool = False):
+        self.relaxation, self.facts, self.program = relaxation, relaxation.facts, relaxation.program
+        self.places: list[int] = []
+        self._beyond = [(self.program.variable(self.facts.nbytes), -ONE)] if may_exceed else []
+        self.excess = {position: self._excess(position) for position in range(self.facts.positions)}
+        self._absent: dict[tuple[int, int], int] = {}
+        #: Bytes that are not there at a position as their maps are to be recomputed; that may be away as swapped.
+        self.discarded, self.away = (self.program.variables(self.facts.positions, self.facts.nbytes) for _ in range(2))
+        for position in range(self.facts.positions):
+            self._account(position)
+            self._hold(position)
+        if self._beyond:
+            self.program.minimise(self._beyond[0][0])
+
+    def gap(self, position: int) -> list[Absent]:
+        """The maps that may be absent at a position and will be read, or may yet be read in backward."""
+        end = self.facts.positions if position >= self.facts.start else self.facts.positions + 1
+        return [each for each in self.facts.absents if each.leaves < position < each.use < end]
+
+    def _excess(self, position: int) -> int:
+        """Bytes by which all of these maps are too many."""
+        return self.facts.fixed[position] + sum(each.nbytes for each in self.gap(position)) - self.facts.budget
+
+    def _stretch(self, position: int) -> int:
+        """The last stretch that has ended when a position computes; -1 before backward."""
+        number = self.facts.stretch_of.get(position, -1)
+        return number - 1 if number >= 0 and self.facts.stretches[number][1] > position else number
+
+    # --- all maps together ------------------------------------------------------------------------------------------
+
+    def _account(self, position: int) -> None:
+        """Carries over what may be absent from one position to the next."""
+        discarded, away, relaxation = [], [], self.relaxation
+        before, now = self._stretch(position - 1), self._stretch(position)
+        for each in self.facts.absents:
+            size, map_id = each.nbytes, each.map
+            if each.leaves + 1 == position:
+                discarded += relaxation.is_again(map_id, -size)
+                away.append((relaxation.swapped[map_id], -size))
+            if position == each.use:
+                discarded += [*relaxation.is_again(map_id, size), *relaxation.was_made(map_id, before, -size)]
+                away += [(relaxation.swapped[map_id], size), *relaxation.was_wanted(map_id, before, -size)]
+            elif position < each.use and now != before:
+                discarded += [*relaxation.was_made(map_id, now, size), *relaxation.was_made(map_id, before, -size)]
+                away += [*relaxation.was_wanted(map_id, now, size), *relaxation.was_wanted(map_id, before, -size)]
+            if position == self.facts.start and each.use == self.facts.positions:
+                discarded += relaxation.is_again(map_id, size)
+        for variables, entries in ((self.discarded, discarded), (self.away, away)):
+            last = [(variables[position - 1], -ONE)] if position else []
+            self.program.at_most('memory', [(variables[position], ONE), *last, *entries])
+
+    def _hold(self, position: int) -> None:
+        relaxation, facts, program = self.relaxation, self.facts, self.program
+        out, begun, away = (each[position] for each in (relaxation.out_at, relaxation.begun, self.away))
+        program.at_most('away', [(out, ONE), (begun, -ONE), (away, -ONE)])
+        program.at_most('away', [(out, ONE), (relaxation.in_at[position], -ONE), (away, -ONE)])
+        unread = [(relaxation.swapped[each.map], each.nbytes) for each in facts.absents if each.use == facts.positions]
+        if self.excess[position] > 0 or unread:
+            self.places.append(position)
+            program.at_most('memory', [(begun, ONE), (out, -ONE), (self.discarded[position], -ONE),
+                                       *(unread if position >= facts.start else []), *self._beyond],
+                            -self.excess[position], position)
+
+    # --- single maps ------------------------------------------------------------------------------------------------
+
+    def look_closer(self, *positions: int) -> None:
+        """Tells the maps apart at some positions: each is there whole, or absent whole."""
+        for position in positions:
+            self._look_closer(position)
+
+    def _look_closer(self, position: int) -> None:
+        gap, relaxation = self.gap(position), self.relaxation
+        if self.excess[position] <= 0:
+            return
+        stretch = self._stretch(position)
+        absent: list[tuple[Absent, list[Entry]]] = []
+        for each in gap:
+            away = self._absent[each.map, position] = self.program.variable()
+            self.program.at_most('whole', [(away, ONE), (relaxation.swapped[each.map], -ONE),
+                                           *relaxation.was_wanted(each.map, stretch, ONE)], 0, position)
+            absent.append((each, [(away, ONE), *relaxation.is_again(each.map, ONE),
+                                  *relaxation.was_made(each.map, stretch, -ONE)]))
+        self._cover(position, absent)
+        self._agree(position, gap)
+        self._whole_out(position, gap)
+        if position >= self.facts.start:
+            self._whole_in(position, gap)
+
+    def _cover(self, position: int, absent: list[tuple[Absent, list[Entry]]]) -> None:
+        """What is absent makes room; rounded up in units of each size, as each map is absent whole or not at all."""
+        excess = self.excess[position]
+        self._at_least('whole', position, [(min(each.nbytes, excess), row) for each, row in absent], excess)
+        for size in sorted({each.nbytes for each, _ in absent})[-SIZES:]:
+            times = ceil(Fraction(excess, size))
+            rest = Fraction(excess, size) - (times - 1)
+            if rest < 1:
+                self._at_least('rounding', position, [
+                    (_rounded(Fraction(each.nbytes, size), rest), row) for each, row in absent], times * ONE)
+
+    def _at_least(self, rule: str, position: int, terms: Iterable[tuple[int, list[Entry]]], side: int) -> None:
+        self.program.at_most(rule, [(variable, -factor if sign > 0 else factor) for factor, row in terms
+                                    for variable, sign in row], -side, position)
+
+    def _agree(self, position: int, gap: list[Absent]) -> None:
+        """Bytes that left and are not on their way back are those of the maps that are away."""
+        relaxation, facts = self.relaxation, self.facts
+        unread = [(relaxation.swapped[each.map], -each.nbytes) for each in facts.absents
+                  if each.use == facts.positions and position >= facts.start]
+        self.program.at_most('whole', [
+            (relaxation.out_at[position], ONE), (relaxation.begun[position], -ONE), *unread,
+            *((self._absent[each.map, position], -each.nbytes) for each in gap)], 0, position)
+
+    def _whole_out(self, position: int, gap: list[Absent]) -> None:
+        for after in sorted({each.leaves for each in gap}):
+            self.program.at_most('out whole', [
+                *((self._absent[each.map, position], each.write) for each in gap if each.leaves >= after),
+                *self._between(after, position)], sum(self.facts.durations[after + 1:position]), position)
+
+    def _whole_in(self, position: int, gap: list[Absent]) -> None:
+        for use in sorted({each.use for each in gap}):
+            self.program.at_most('in whole', [
+                *((self._absent[each.map, position], each.read) for each in gap if each.use <= use),
+                *self._between(position, use)], sum(self.facts.durations[position + 1:use]), position)
+
+    def _between(self, first: int, last: int) -> list[Entry]:
+        """What is lost from the beginning of one position to that of another, on the left side."""
+        return [(self.relaxation.lost[last], -ONE), (self.relaxation.lost[first], ONE)]
+
+
+def _rounded(times: Fraction, rest: Fraction) -> int:
+    """A coefficient of the inequality of which all sides were rounded up (mixed-integer rounding)."""
+    whole = floor(times)
+    return ceil((whole + min(Fraction(1), (times - whole) / rest)) * ONE)
