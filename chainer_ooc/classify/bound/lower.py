@@ -16,6 +16,8 @@ from chainer_ooc.problem import Problem
 SMALL = 2500
 #: A closer look at single positions is taken so many times, at so many maps and positions in all each time.
 ROUNDS, LARGE = 3, 1200
+#: It is worth while where the largest map is at least this share of the bytes that have to be absent.
+LARGE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def _look_closer(memory: Memory) -> tuple[Solution, Fraction] | None:
     best = program.bound(solution.multipliers) if solution.feasible else Fraction(0)
     for _ in range(ROUNDS):
         worth = _worth(memory, solution) if solution.feasible else {}
-        places = sorted((each for each in left if worth.get(each)), key=lambda each: -worth[each])[:LARGE // maps or 1]
+        places = sorted((each for each in left if worth.get(each) and memory.largest_share(each) >= LARGE_SHARE),
+                        key=lambda each: -worth[each])[:LARGE // maps or 1]
         if not places:
             break
         memory.look_closer(*places)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from math import ceil, floor
 
@@ -30,6 +30,9 @@ class Memory:
         self.places: list[int] = []
         self._beyond = [(self.program.variable(self.facts.nbytes), -ONE)] if may_exceed else []
         self.excess = {position: self._excess(position) for position in range(self.facts.positions)}
+        self._leaving = _sorted_by(self.facts.absents, lambda each: each.leaves)
+        self._used = _sorted_by(self.facts.absents, lambda each: each.use)
+        self._unread = self._used.pop(self.facts.positions, [])
         self._absent: dict[tuple[int, int], int] = {}
         #: Bytes that are not there at a position as their maps are to be recomputed; that may be away as swapped.
         self.discarded, self.away = (self.program.variables(self.facts.positions, self.facts.nbytes) for _ in range(2))
@@ -44,6 +47,10 @@ class Memory:
         end = self.facts.positions if position >= self.facts.start else self.facts.positions + 1
         return [each for each in self.facts.absents if each.leaves < position < each.use < end]
 
+    def largest_share(self, position: int) -> float:
+        """The largest map that may be absent at a position, as a share of what has to be."""
+        return max((each.nbytes for each in self.gap(position)), default=0) / max(1, self.excess[position])
+
     def _excess(self, position: int) -> int:
         """Bytes by which all of these maps are too many."""
         return self.facts.fixed[position] + sum(each.nbytes for each in self.gap(position)) - self.facts.budget
@@ -57,36 +64,42 @@ class Memory:
 
     def _account(self, position: int) -> None:
         """Carries over what may be absent from one position to the next."""
-        discarded, away, relaxation = [], [], self.relaxation
+        relaxation, start = self.relaxation, self.facts.start
+        discarded = [entry for each in self._leaving.get(position - 1, ())
+                     for entry in relaxation.is_again(each.map, -each.nbytes)]
+        away: list[Entry] = []
+        if position == start:
+            discarded += [entry for each in self._unread for entry in relaxation.is_again(each.map, each.nbytes)]
         before, now = self._stretch(position - 1), self._stretch(position)
-        for each in self.facts.absents:
+        for each in self._used.get(position, ()):
             size, map_id = each.nbytes, each.map
-            if each.leaves + 1 == position:
-                discarded += relaxation.is_again(map_id, -size)
-                away.append((relaxation.swapped[map_id], -size))
-            if position == each.use:
-                discarded += [*relaxation.is_again(map_id, size), *relaxation.was_made(map_id, before, -size)]
-                away += [(relaxation.swapped[map_id], size), *relaxation.was_wanted(map_id, before, -size)]
-            elif position < each.use and now != before:
-                discarded += [*relaxation.was_made(map_id, now, size), *relaxation.was_made(map_id, before, -size)]
-                away += [*relaxation.was_wanted(map_id, now, size), *relaxation.was_wanted(map_id, before, -size)]
-            if position == self.facts.start and each.use == self.facts.positions:
-                discarded += relaxation.is_again(map_id, size)
-        for variables, entries in ((self.discarded, discarded), (self.away, away)):
-            last = [(variables[position - 1], -ONE)] if position else []
-            self.program.at_most('memory', [(variables[position], ONE), *last, *entries])
+            discarded += [*relaxation.is_again(map_id, size), *relaxation.was_made(map_id, before, -size)]
+            away += [(relaxation.swapped[map_id], size), *relaxation.was_wanted(map_id, before, -size)]
+        for each in self.facts.absents if now != before else ():
+            if each.use > position:
+                for stretch, size in ((now, each.nbytes), (before, -each.nbytes)):
+                    discarded += relaxation.was_made(each.map, stretch, size)
+                    away += relaxation.was_wanted(each.map, stretch, size)
+        self._carry(self.discarded[position], self.discarded[position - 1:position], discarded)
+        if position >= start:
+            self._carry(self.away[position], [
+                self.away[position - 1] if position > start else relaxation.can_go[position]], away)
+
+    def _carry(self, variable: int, before: list[int], entries: list[Entry]) -> None:
+        self.program.at_most('memory', [(variable, ONE), *((each, -ONE) for each in before), *entries])
 
     def _hold(self, position: int) -> None:
-        relaxation, facts, program = self.relaxation, self.facts, self.program
+        relaxation, program = self.relaxation, self.program
         out, begun, away = (each[position] for each in (relaxation.out_at, relaxation.begun, self.away))
-        program.at_most('away', [(out, ONE), (begun, -ONE), (away, -ONE)])
-        program.at_most('away', [(out, ONE), (relaxation.in_at[position], -ONE), (away, -ONE)])
-        unread = [(relaxation.swapped[each.map], each.nbytes) for each in facts.absents if each.use == facts.positions]
+        unread: list[Entry] = []
+        if position >= self.facts.start:
+            program.at_most('away', [(out, ONE), (begun, -ONE), (away, -ONE)])
+            program.at_most('away', [(out, ONE), (relaxation.in_at[position], -ONE), (away, -ONE)])
+            unread = [(relaxation.swapped[each.map], each.nbytes) for each in self._unread]
         if self.excess[position] > 0 or unread:
             self.places.append(position)
-            program.at_most('memory', [(begun, ONE), (out, -ONE), (self.discarded[position], -ONE),
-                                       *(unread if position >= facts.start else []), *self._beyond],
-                            -self.excess[position], position)
+            program.at_most('memory', [(begun, ONE), (out, -ONE), (self.discarded[position], -ONE), *unread,
+                                       *self._beyond], -self.excess[position], position)
 
     # --- single maps ------------------------------------------------------------------------------------------------
 
@@ -130,9 +143,9 @@ class Memory:
 
     def _agree(self, position: int, gap: list[Absent]) -> None:
         """Bytes that left and are not on their way back are those of the maps that are away."""
-        relaxation, facts = self.relaxation, self.facts
-        unread = [(relaxation.swapped[each.map], -each.nbytes) for each in facts.absents
-                  if each.use == facts.positions and position >= facts.start]
+        relaxation = self.relaxation
+        unread = [(relaxation.swapped[each.map], -each.nbytes) for each in self._unread
+                  if position >= self.facts.start]
         self.program.at_most('whole', [
             (relaxation.out_at[position], ONE), (relaxation.begun[position], -ONE), *unread,
             *((self._absent[each.map, position], -each.nbytes) for each in gap)], 0, position)
@@ -152,6 +165,13 @@ class Memory:
     def _between(self, first: int, last: int) -> list[Entry]:
         """What is lost from the beginning of one position to that of another, on the left side."""
         return [(self.relaxation.lost[last], -ONE), (self.relaxation.lost[first], ONE)]
+
+
+def _sorted_by(maps: Iterable[Absent], key: Callable[[Absent], int]) -> dict[int, list[Absent]]:
+    found: dict[int, list[Absent]] = {}
+    for each in maps:
+        found.setdefault(key(each), []).append(each)
+    return found
 
 
 def _rounded(times: Fraction, rest: Fraction) -> int:

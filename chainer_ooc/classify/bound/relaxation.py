@@ -6,6 +6,8 @@ here, and keeps all rows; so the minimum over all values is at most what the fas
 
 from __future__ import annotations
 
+import itertools
+
 from chainer_ooc.classify.bound.facts import Absent, Facts
 from chainer_ooc.classify.bound.program import ONE, Entry, Program
 
@@ -33,8 +35,8 @@ class Relaxation:
         self.swapped = {each.map: program.variable() for each in facts.absents}
         self.again = {each.map: program.variable() for each in facts.absents if each.call >= 0}
         self.lost = [program.variable(facts.longest if each else 0) for each in range(count + 1)]
-        self.out_at, self.out_after, self.begun, self.in_at, self.in_after, self.can_go = (
-            program.variables(count, facts.nbytes) for _ in range(6))
+        self.out_at, self.out_after, self.can_go = (self._bytes(1), self._bytes(0), self._bytes(1))
+        self.begun, self.in_at, self.in_after = (self._bytes(facts.start) for _ in range(3))
         self.made = {(each.map, stretch): program.variable() for each in facts.absents
                      if each.map in self.again and each.use < count for stretch in range(facts.stretch_of[each.use])}
         self.wanted = {(each.map, stretch): program.variable() for each in facts.absents
@@ -47,6 +49,11 @@ class Relaxation:
         self._time()
         self._copies_out()
         self._copies_in()
+
+    def _bytes(self, start: int) -> list[int]:
+        """A variable for each position, 0 before `start`."""
+        return [self.program.variable(self.facts.nbytes if position >= start else 0)
+                for position in range(self.facts.positions)]
 
     def _last_runs(self) -> dict[int, int]:
         """The last stretch in which each call may have to run again: later its outputs are there, or not needed."""
@@ -90,7 +97,7 @@ class Relaxation:
 
     def _grows(self, variables: dict[tuple[int, int], int], map_id: int, last: int, verdict: int) -> None:
         ways = [*(variables[map_id, stretch] for stretch in range(last + 1)), verdict]
-        for before, after in zip(ways, ways[1:], strict=False):
+        for before, after in itertools.pairwise(ways):
             self.program.at_most('verdicts', [(before, ONE), (after, -ONE)])
 
     # --- recomputation ----------------------------------------------------------------------------------------------
@@ -113,7 +120,7 @@ class Relaxation:
     def _is_at_hand(self, call: int, stretch: int, map_id: int) -> None:
         facts, run = self.facts, self.runs[call, stretch]
         each = facts.problem.trace.maps[map_id]
-        maker = [(self.runs[each.producer, stretch], -ONE)] if (each.producer, stretch) in self.runs else []
+        maker = self._runs_too(each.producer, stretch)
         if not each.retained:
             if maker:
                 self.program.at_most('inputs that died', [(run, ONE), *maker])
@@ -122,8 +129,13 @@ class Relaxation:
         if absent is None or absent.use == facts.positions or stretch >= facts.stretch_of[absent.use]:
             return
         self.program.at_most('inputs', [
-            (run, ONE), (self.swapped[map_id], ONE), *self.is_again(map_id, ONE), *self.was_wanted(map_id, stretch, -ONE),
-            *self.was_made(map_id, stretch - 1, -ONE), *(maker if map_id in self.again else [])], ONE)
+            (run, ONE), (self.swapped[map_id], ONE), *self.was_wanted(map_id, stretch, -ONE),
+            *self.is_again(map_id, ONE), *self.was_made(map_id, stretch - 1, -ONE),
+            *(maker if map_id in self.again else [])], ONE)
+
+    def _runs_too(self, call: int | None, stretch: int) -> list[Entry]:
+        run = None if call is None else self.runs.get((call, stretch))
+        return [] if run is None else [(run, -ONE)]
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -177,20 +189,18 @@ class Relaxation:
             program.at_most('leaves', [(can_go[position], ONE), *before, *leaving.get(position - 1, [])])
             program.at_most('leaves', [(self.out_at[position], ONE), (can_go[position], -ONE)])
             program.at_most('leaves', [(self.out_after[position], ONE), (can_go[position], -ONE)])
-        self._stream('out', self.out_at, self.out_after, self.write_rate)
+        self._stream('out', self.out_at, self.out_after, self.write_rate, 0)
 
     def _copies_in(self) -> None:
-        for position in range(self.facts.positions):
+        for position in range(self.facts.start, self.facts.positions):
             self.program.at_most('comes', [(self.in_after[position], ONE), (self.begun[position], -ONE)])
-            if position < self.facts.start:
-                self.program.at_most('comes', [(self.begun[position], ONE)])
-        self._stream('in', self.in_at, self.in_after, self.read_rate)
+        self._stream('in', self.in_at, self.in_after, self.read_rate, max(0, self.facts.start - 1))
 
-    def _stream(self, rule: str, at: list[int], after: list[int], rate: int) -> None:
-        """Bytes that are copied only grow, and no faster than the link is."""
+    def _stream(self, rule: str, at: list[int], after: list[int], rate: int, start: int) -> None:
+        """Bytes that are copied, none up to the beginning of `start`, only grow, and no faster than the link is."""
         facts, program, lost = self.facts, self.program, self.lost
-        program.at_most(rule, [(at[0], ONE)])
-        for position, seconds in enumerate(facts.durations):
+        for position in range(start, facts.positions):
+            seconds = facts.durations[position]
             waits = [(lost[position + 1], -ONE), (lost[position], ONE)]
             is_longer = position >= facts.start or facts.problem.costs.slowdown > 0
             program.at_most(rule, [(at[position], ONE), (after[position], -ONE)])

@@ -19,19 +19,21 @@ AMPLE, MOST_MAPS = 10 ** 9, 6
 def draw_problem(seed):
     """A problem; equal seeds give equal ones."""
     rng = random.Random(seed)
-    problem = Problem(_trace(rng), None, Standing(rng.choice([0, 0, 7]), rng.choice([0, 0, 5])), AMPLE, rng.choice([1, 1, 4]),
-                      recalls=rng.random() < 0.7)
-    problem = dataclasses.replace(problem, costs=_costs(rng, problem.trace))
+    trace = _trace(rng)
+    problem = Problem(trace, _costs(rng, trace), Standing(rng.choice([0, 0, 7]), rng.choice([0, 0, 5])), AMPLE,
+                      rng.choice([1, 1, 4]), recalls=rng.random() < 0.7)
     least, most = (lay_out(problem, Decision(verdicts)).floor_bytes for verdicts in (
         everything(problem.trace, problem.min_bytes), (Verdict.KEEP,) * len(problem.trace.maps)))
-    return dataclasses.replace(problem, budget_bytes=rng.randint(min(least, most) - rng.choice([0, 0, 0, 9]), max(least, most)))
+    least, most = min(least, most) - rng.choice([0, 0, 0, 9]), max(least, most)
+    return dataclasses.replace(problem, budget_bytes=rng.randint(least, most))
 
 
 def _trace(rng):
     calls = rng.randint(2, 6)
     sizes, producers, inputs = [rng.randint(1, 20)], [None], []
     for call in range(calls):
-        inputs.append(tuple(sorted({rng.randrange(max(0, len(sizes) - 2), len(sizes)) for _ in range(rng.choice([1, 1, 2]))})))
+        newest = range(max(0, len(sizes) - 2), len(sizes))
+        inputs.append(tuple(sorted({rng.choice(newest) for _ in range(rng.choice([1, 1, 2]))})))
         for _ in range(rng.choice([1, 1, 1, 2])):
             if len(sizes) < MOST_MAPS:
                 sizes.append(rng.choice([rng.randint(1, 20), sizes[-1]]))
@@ -39,7 +41,7 @@ def _trace(rng):
     uses = [set() for _ in sizes]
     for call in range(calls):
         for each in (*inputs[call], *(number for number, producer in enumerate(producers) if producer == call)):
-            if rng.random() < 0.55:
+            if rng.random() < 0.4:
                 uses[each].add(2 * calls - 1 - call)
     maps = tuple(_map(rng, number, sizes[number], producers[number], max(
         [producers[number] or 0, *(call for call in range(calls) if number in inputs[call])]), uses[number], calls)
@@ -96,10 +98,11 @@ def _rest(trace, verdicts, most, rng):
     count = 1
     for each in choices:
         count *= len(each)
-    rows = itertools.product(*choices) if count <= most else ([rng.choice(each) for each in choices] for _ in range(most))
-    for row in rows:
+    sample = ([rng.choice(each) for each in choices] for _ in range(most))
+    for row in itertools.product(*choices) if count <= most else sample:
         leaves, starts, shares = row[:len(swapped)], row[len(swapped):2 * len(swapped)], row[2 * len(swapped):]
-        yield Decision(verdicts, Starts(positions=dict(zip(swapped, starts, strict=True)) if rng.random() < 0.8 else None),
+        early = count > most and rng.random() < 0.2
+        yield Decision(verdicts, Starts(positions=None if early else dict(zip(swapped, starts, strict=True))),
                        dict(zip(swapped, leaves, strict=True)),
                        shares_chains=frozenset(itertools.compress(again, shares)))
 
