@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from chainer_ooc.classify.bound.facts import Facts
 from chainer_ooc.classify.bound.memory import Memory
-from chainer_ooc.classify.bound.program import Solution
+from chainer_ooc.classify.bound.program import NOTHING, Solution
 from chainer_ooc.classify.bound.relaxation import Relaxation
 from chainer_ooc.problem import Problem
 
@@ -80,27 +80,22 @@ def lower_bound(problem: Problem) -> Bound:
         return Bound(math.inf, _in_core(problem), facts.floor_bytes)
     relaxation = Relaxation(facts)
     memory = Memory(relaxation)
-    if not memory.places:
-        return Bound(_lowered(facts, Fraction(0)), _in_core(problem), facts.floor_bytes)
-    found = _look_closer(memory)
-    if found is None:
-        return _nothing_fits(facts)
-    solution, lost = found
+    solution, lost = _look_closer(memory) if memory.places else (NOTHING, Fraction(0))
     return Bound(_lowered(facts, lost), _in_core(problem), facts.floor_bytes, _prices(memory, solution),
                  _link_seconds(relaxation, solution))
 
 
-def _look_closer(memory: Memory) -> tuple[Solution, Fraction] | None:
-    """Solves, has a closer look at the positions that matter, and solves again; None if nothing fits."""
+def _look_closer(memory: Memory) -> tuple[Solution, Fraction]:
+    """Solves, has a closer look at the positions that matter, and solves again; gives the best that was proven."""
     program, maps = memory.program, max(1, len(memory.facts.absents))
     left = list(memory.places)
     if len(left) * maps <= SMALL:
         memory.look_closer(*left)
         left.clear()
     solution = program.solve()
-    best = program.bound(solution.multipliers) if solution.feasible else Fraction(0)
+    best = program.bound(solution.multipliers)
     for _ in range(ROUNDS):
-        worth = _worth(memory, solution) if solution.feasible else {}
+        worth = _worth(memory, solution)
         places = sorted((each for each in left if worth.get(each) and memory.largest_share(each) >= LARGE_SHARE),
                         key=lambda each: -worth[each])[:LARGE // maps or 1]
         if not places:
@@ -108,20 +103,8 @@ def _look_closer(memory: Memory) -> tuple[Solution, Fraction] | None:
         memory.look_closer(*places)
         left = [each for each in left if each not in places]
         solution = program.solve()
-        best = max(best, program.bound(solution.multipliers)) if solution.feasible else best
-    return (solution, best) if solution.feasible else None
-
-
-def _nothing_fits(facts: Facts) -> Bound:
-    """Proves it: how far above the budget memory has to go."""
-    relaxation = Relaxation(facts)
-    memory = Memory(relaxation, may_exceed=True)
-    solution = memory.program.solve()
-    beyond = memory.program.bound(solution.multipliers) if solution.feasible else Fraction(0)
-    in_core_seconds = _in_core(facts.problem)
-    if beyond <= 0:
-        return Bound(_lowered(facts, Fraction(0)), in_core_seconds, facts.floor_bytes)
-    return Bound(math.inf, in_core_seconds, facts.problem.budget_bytes + math.ceil(beyond * facts.unit_bytes))
+        best = max(best, program.bound(solution.multipliers))
+    return solution, best
 
 
 def _in_core(problem: Problem) -> float:

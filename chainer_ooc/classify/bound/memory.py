@@ -20,40 +20,43 @@ class Memory:
     Attributes:
         relaxation: it.
         places: the positions at which not all maps may be there.
-        excess: by position, the bytes by which all maps together are too many.
-
-    If `may_exceed`, memory may be more than the budget, and what is small is by how much.
+        excess: by position, the bytes by which all maps together are too many; below 0 where they fit.
     """
 
-    def __init__(self, relaxation: Relaxation, may_exceed: bool = False):
+    def __init__(self, relaxation: Relaxation):
         self.relaxation, self.facts, self.program = relaxation, relaxation.facts, relaxation.program
         self.places: list[int] = []
-        self._beyond = [(self.program.variable(self.facts.nbytes), -ONE)] if may_exceed else []
-        self.excess = {position: self._excess(position) for position in range(self.facts.positions)}
         self._leaving = _sorted_by(self.facts.absents, lambda each: each.leaves)
         self._used = _sorted_by(self.facts.absents, lambda each: each.use)
-        self._unread = self._used.pop(self.facts.positions, [])
+        read_again = {each for call in self.facts.calls for each in self.facts.problem.trace.calls[call].inputs}
+        #: Backward does not read them, but a chain may, and then they may go.
+        self._unread = [each for each in self._used.pop(self.facts.positions, []) if each.map in read_again]
+        self.excess = self._excess()
         self._absent: dict[tuple[int, int], int] = {}
         #: Bytes that are not there at a position as their maps are to be recomputed; that may be away as swapped.
         self.discarded, self.away = (self.program.variables(self.facts.positions, self.facts.nbytes) for _ in range(2))
         for position in range(self.facts.positions):
             self._account(position)
             self._hold(position)
-        if self._beyond:
-            self.program.minimise(self._beyond[0][0])
 
     def gap(self, position: int) -> list[Absent]:
-        """The maps that may be absent at a position and will be read, or may yet be read in backward."""
-        end = self.facts.positions if position >= self.facts.start else self.facts.positions + 1
-        return [each for each in self.facts.absents if each.leaves < position < each.use < end]
+        """The maps that may be absent at a position, and that would be there if they were kept."""
+        gone = self._unread if position >= self.facts.start else []
+        return [each for each in self.facts.absents if each.leaves < position < each.use and each not in gone]
 
     def largest_share(self, position: int) -> float:
         """The largest map that may be absent at a position, as a share of what has to be."""
         return max((each.nbytes for each in self.gap(position)), default=0) / max(1, self.excess[position])
 
-    def _excess(self, position: int) -> int:
-        """Bytes by which all of these maps are too many."""
-        return self.facts.fixed[position] + sum(each.nbytes for each in self.gap(position)) - self.facts.budget
+    def _excess(self) -> list[int]:
+        """Bytes by which all of these maps are too many, at each position."""
+        nbytes, found = 0, []
+        for position, fixed in enumerate(self.facts.fixed):
+            nbytes += sum(each.nbytes for each in self._leaving.get(position - 1, ()))
+            nbytes -= sum(each.nbytes for each in self._used.get(position, ()))
+            nbytes -= sum(each.nbytes for each in self._unread) if position == self.facts.start else 0
+            found.append(fixed + nbytes - self.facts.budget)
+        return found
 
     def _stretch(self, position: int) -> int:
         """The last stretch that has ended when a position computes; -1 before backward."""
@@ -98,8 +101,8 @@ class Memory:
             unread = [(relaxation.swapped[each.map], each.nbytes) for each in self._unread]
         if self.excess[position] > 0 or unread:
             self.places.append(position)
-            program.at_most('memory', [(begun, ONE), (out, -ONE), (self.discarded[position], -ONE), *unread,
-                                       *self._beyond], -self.excess[position], position)
+            program.at_most('memory', [(begun, ONE), (out, -ONE), (self.discarded[position], -ONE), *unread],
+                            -self.excess[position], position)
 
     # --- single maps ------------------------------------------------------------------------------------------------
 
@@ -123,8 +126,7 @@ class Memory:
         self._cover(position, absent)
         self._agree(position, gap)
         self._whole_out(position, gap)
-        if position >= self.facts.start:
-            self._whole_in(position, gap)
+        self._whole_in(position, gap)
 
     def _cover(self, position: int, absent: list[tuple[Absent, list[Entry]]]) -> None:
         """What is absent makes room; rounded up in units of each size, as each map is absent whole or not at all."""
@@ -144,11 +146,11 @@ class Memory:
     def _agree(self, position: int, gap: list[Absent]) -> None:
         """Bytes that left and are not on their way back are those of the maps that are away."""
         relaxation = self.relaxation
-        unread = [(relaxation.swapped[each.map], -each.nbytes) for each in self._unread
-                  if position >= self.facts.start]
-        self.program.at_most('whole', [
-            (relaxation.out_at[position], ONE), (relaxation.begun[position], -ONE), *unread,
-            *((self._absent[each.map, position], -each.nbytes) for each in gap)], 0, position)
+        unread = self._unread if position >= self.facts.start else []
+        for sign, others in ((1, [(relaxation.swapped[each.map], -each.nbytes) for each in unread]), (-1, [])):
+            self.program.at_most('whole', [
+                (relaxation.out_at[position], sign * ONE), (relaxation.begun[position], -sign * ONE), *others,
+                *((self._absent[each.map, position], -sign * each.nbytes) for each in gap)], 0, position)
 
     def _whole_out(self, position: int, gap: list[Absent]) -> None:
         for after in sorted({each.leaves for each in gap}):
@@ -157,10 +159,11 @@ class Memory:
                 *self._between(after, position)], sum(self.facts.durations[after + 1:position]), position)
 
     def _whole_in(self, position: int, gap: list[Absent]) -> None:
-        for use in sorted({each.use for each in gap}):
+        begins = max(position, self.facts.start - 1)
+        for use in sorted({each.use for each in gap} - {self.facts.positions}):
             self.program.at_most('in whole', [
                 *((self._absent[each.map, position], each.read) for each in gap if each.use <= use),
-                *self._between(position, use)], sum(self.facts.durations[position + 1:use]), position)
+                *self._between(begins, use)], sum(self.facts.durations[begins + 1:use]), position)
 
     def _between(self, first: int, last: int) -> list[Entry]:
         """What is lost from the beginning of one position to that of another, on the left side."""

@@ -45,14 +45,15 @@ class Solution:
     """What the solver says.
 
     Attributes:
-        feasible: there is a point. If not, or if the solver gave up, there is nothing else.
         values: of the variables, float64, shape (variables,).
-        multipliers: of the rows, 0 or more, float64, shape (rows,).
+        multipliers: of the rows, 0 or more, float64, shape (rows,). Where it found no minimum both are empty.
     """
 
-    feasible: bool
     values: Floats
     multipliers: Floats
+
+
+NOTHING = Solution(np.zeros(0), np.zeros(0))
 
 
 class Program:
@@ -118,8 +119,8 @@ class Program:
         bounds = np.stack([np.zeros(len(self._tops)), _floats(self._tops)], axis=1)
         found = linprog(costs, A_ub=matrix, b_ub=_floats(self.sides), bounds=bounds, method='highs-ds')
         if found.status != 0:
-            return Solution(False, np.zeros(0), np.zeros(0))
-        return Solution(True, found.x, np.maximum(0.0, -found.ineqlin.marginals))
+            return NOTHING
+        return Solution(found.x, np.maximum(0.0, -found.ineqlin.marginals))
 
     def contribution(self, solution: Solution, rules: Collection[str], apart: Collection[int]) -> float:
         """What some rows' entries add up to, each times its row's multiplier, apart from those of some variables."""
@@ -128,11 +129,11 @@ class Program:
                    for column, number in self._entries[row] if column not in apart)
 
     def bound(self, multipliers: Floats) -> Fraction:
-        """What the minimum is at least, whatever the multipliers are; exact."""
+        """What the minimum is at least, whatever the multipliers are; exact. Rows that have none count with 0."""
         weights = [int(each * ONE) for each in np.nan_to_num(multipliers, posinf=0.0, neginf=0.0).tolist()]
         reduced = [self._costs.get(number, 0) * ONE for number in range(len(self._tops))]
         total = 0
-        for weight, side, entries in zip(weights, self.sides, self._entries, strict=True):
+        for weight, side, entries in zip(weights, self.sides, self._entries, strict=False):
             if weight > 0:
                 total -= weight * side
                 for column, number in entries:
