@@ -107,7 +107,7 @@ class Memory:
     # --- single maps ------------------------------------------------------------------------------------------------
 
     def look_closer(self, *positions: int) -> None:
-        """Tells the maps apart at some positions: each is there whole, or absent whole."""
+        """Tells the maps apart at some positions, where each is absent whole or not at all."""
         for position in positions:
             self._look_closer(position)
 

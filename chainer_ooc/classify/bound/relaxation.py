@@ -21,9 +21,11 @@ class Relaxation:
         swapped: by map, 1 if it is swapped.
         again: by map, 1 if it is recomputed; only those that can be.
         lost: by position, what has been lost when its computation begins: waits, and what ran again; at last the end.
-        out_at, out_after: by position, bytes that have left when its computation begins, and ends.
-        begun: by position, bytes of those that are on their way back, or are back, while it computes.
-        in_at, in_after: by position, bytes of those that have arrived when its computation begins, and ends.
+        out_at, out_after: by position, bytes of maps that leave that have been copied out when its computation begins,
+            and ends.
+        begun: by position, bytes of such maps that are on their way back, or are back, while it computes.
+        in_at, in_after: by position, bytes of such maps that have been copied back when it begins, and ends.
+        can_go: by position, bytes of the swapped maps that can have begun to leave.
         runs: by call and stretch, 1 if the call runs again there.
         made: by map and stretch, 1 if the map was made again to stay, there or before.
         wanted: by map and stretch, 1 if the map is swapped and was read in backward, there or before.
