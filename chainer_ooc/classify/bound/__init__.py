@@ -5,6 +5,8 @@
     relaxation    what every course keeps to: verdicts, what runs again, time, copies
     memory        what every course keeps to: memory at each position; and a closer look at single maps
     lower         the bound, and what stands against a faster course
+
+The proof stands in docs/bound.md, rule by rule; rows have the names of its rules.
 """
 
 from chainer_ooc.classify.bound.lower import Bound, Price, lower_bound

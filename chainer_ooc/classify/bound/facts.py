@@ -7,16 +7,19 @@ tightens it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
 from chainer_ooc.classify.bound.program import ONE
-from chainer_ooc.problem import Problem, can_leave, can_recompute, everything
+from chainer_ooc.problem import Problem, Verdict, can_leave, can_recompute, everything
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.trace import Trace
 
+#: Of an iteration with more positions, about so many count.
+POINTS = 400
 #: Calls that may run again times stretches of backward are about so many; more make the bound tighter, and slower.
 DETAIL = 400
 
@@ -55,6 +58,7 @@ class Facts:
         floor_bytes: with a smaller budget the fixed ones alone do not fit.
         calls: that may run again, ascending, with the seconds of each.
         stretches: first and last position of each, in order; together they are backward.
+        points: the positions that memory and time are looked at, ascending; all if they are not too many.
     """
 
     def __init__(self, problem: Problem):
@@ -74,6 +78,8 @@ class Facts:
         self.calls = {call: self.seconds(problem.costs.seconds[call]) for call in _calls_for(
             trace, [each.call for each in self.absents if each.call >= 0], again)}
         self.stretches = _stretches(self.start, self.positions, DETAIL // max(1, len(self.calls)))
+        self.points = self._points(demand(
+            trace, (Verdict.KEEP,) * len(trace.maps), problem.standing, problem.min_bytes).tolist())
 
     def _absent(self, map_id: int, again: bool) -> Absent:
         each, costs = self.problem.trace.maps[map_id], self.problem.costs
@@ -81,6 +87,22 @@ class Facts:
         return Absent(map_id, self.bytes(each.nbytes), each.leaves_at, (*each.backward_uses, self.positions)[0],
                       producer, self.seconds(costs.write_seconds(each.nbytes)),
                       self.seconds(costs.read_seconds(each.nbytes)))
+
+    def _points(self, need: list[int]) -> list[int]:
+        """The positions of each group that need most if all is kept, and the edges of forward and of stretches."""
+        size = math.ceil(self.positions / POINTS) if self.positions > POINTS else 1
+        groups = (range(first, min(self.positions, first + size)) for first in range(0, self.positions, size))
+        edges = {0, self.start - 1, self.positions - 1, *(first for first, _ in self.stretches)}
+        return sorted({each for each in edges if 0 <= each < self.positions}.union(
+            max(group, key=lambda position: need[position]) for group in groups))
+
+    def seconds_between(self, first: int, last: int) -> int:
+        """Of the positions from `first` up to the one before `last`, rounded up."""
+        return self._seconds_before[last] - self._seconds_before[first] if last > first else 0
+
+    @cached_property
+    def _seconds_before(self) -> list[int]:
+        return [0, *itertools.accumulate(self.durations)]
 
     def bytes(self, nbytes: int) -> int:
         """Bytes in the unit; exact below 2**50 bytes."""

@@ -138,5 +138,6 @@ def _prices(memory: Memory, solution: Solution) -> tuple[Price, ...]:
 
 def _link_seconds(relaxation: Relaxation, solution: Solution) -> float:
     """Half of what the copies contribute to the bound, as the rows have it that the link limits."""
-    spent = relaxation.program.contribution(solution, ('out', 'in', 'out whole', 'in whole'), set(relaxation.lost))
+    spent = relaxation.program.contribution(
+        solution, ('out', 'in', 'out whole', 'in whole'), set(relaxation.lost.values()))
     return spent / 2 * float(relaxation.facts.unit_seconds)

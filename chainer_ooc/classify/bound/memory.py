@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from math import ceil, floor
@@ -19,7 +21,7 @@ class Memory:
 
     Attributes:
         relaxation: it.
-        places: the positions at which not all maps may be there.
+        places: the points at which not all maps may be there.
         excess: by position, the bytes by which all maps together are too many; below 0 where they fit.
     """
 
@@ -34,10 +36,11 @@ class Memory:
         self.excess = self._excess()
         self._absent: dict[tuple[int, int], int] = {}
         #: Bytes that are not there at a position as their maps are to be recomputed; that may be away as swapped.
-        self.discarded, self.away = (self.program.variables(self.facts.positions, self.facts.nbytes) for _ in range(2))
-        for position in range(self.facts.positions):
-            self._account(position)
-            self._hold(position)
+        self.discarded, self.away = ({point: self.program.variable(self.facts.nbytes) for point in self.facts.points}
+                                     for _ in range(2))
+        for last, point in itertools.pairwise((-1, *self.facts.points)):
+            self._account(last, point)
+            self._hold(point)
 
     def gap(self, position: int) -> list[Absent]:
         """The maps that may be absent at a position, and that would be there if they were kept."""
@@ -65,28 +68,27 @@ class Memory:
 
     # --- all maps together ------------------------------------------------------------------------------------------
 
-    def _account(self, position: int) -> None:
-        """Carries over what may be absent from one position to the next."""
+    def _account(self, last: int, point: int) -> None:
+        """Carries over what may be absent from one point to the next."""
         relaxation, start = self.relaxation, self.facts.start
-        discarded = [entry for each in self._leaving.get(position - 1, ())
+        discarded = [entry for each in _between(self._leaving, last, point)
                      for entry in relaxation.is_again(each.map, -each.nbytes)]
         away: list[Entry] = []
-        if position == start:
+        if last < start <= point:
             discarded += [entry for each in self._unread for entry in relaxation.is_again(each.map, each.nbytes)]
-        before, now = self._stretch(position - 1), self._stretch(position)
-        for each in self._used.get(position, ()):
+        before, now = self._stretch(last), self._stretch(point)
+        for each in _between(self._used, last + 1, point + 1):
             size, map_id = each.nbytes, each.map
             discarded += [*relaxation.is_again(map_id, size), *relaxation.was_made(map_id, before, -size)]
             away += [(relaxation.swapped[map_id], size), *relaxation.was_wanted(map_id, before, -size)]
         for each in self.facts.absents if now != before else ():
-            if each.use > position:
+            if each.use > point:
                 for stretch, size in ((now, each.nbytes), (before, -each.nbytes)):
                     discarded += relaxation.was_made(each.map, stretch, size)
                     away += relaxation.was_wanted(each.map, stretch, size)
-        self._carry(self.discarded[position], self.discarded[position - 1:position], discarded)
-        if position >= start:
-            self._carry(self.away[position], [
-                self.away[position - 1] if position > start else relaxation.can_go[position]], away)
+        self._carry(self.discarded[point], [self.discarded[last]] if last >= 0 else [], discarded)
+        if point >= start:
+            self._carry(self.away[point], [self.away[last] if last >= start else relaxation.can_go[point]], away)
 
     def _carry(self, variable: int, before: list[int], entries: list[Entry]) -> None:
         self.program.at_most('memory', [(variable, ONE), *((each, -ONE) for each in before), *entries])
@@ -156,18 +158,26 @@ class Memory:
         for after in sorted({each.leaves for each in gap}):
             self.program.at_most('out whole', [
                 *((self._absent[each.map, position], each.write) for each in gap if each.leaves >= after),
-                *self._between(after, position)], sum(self.facts.durations[after + 1:position]), position)
+                *self._lost(after, position)], self.facts.seconds_between(after + 1, position), position)
 
     def _whole_in(self, position: int, gap: list[Absent]) -> None:
         begins = max(position, self.facts.start - 1)
         for use in sorted({each.use for each in gap} - {self.facts.positions}):
             self.program.at_most('in whole', [
                 *((self._absent[each.map, position], each.read) for each in gap if each.use <= use),
-                *self._between(begins, use)], sum(self.facts.durations[begins + 1:use]), position)
+                *self._lost(begins, use)], self.facts.seconds_between(begins + 1, use), position)
 
-    def _between(self, first: int, last: int) -> list[Entry]:
-        """What is lost from the beginning of one position to that of another, on the left side."""
-        return [(self.relaxation.lost[last], -ONE), (self.relaxation.lost[first], ONE)]
+    def _lost(self, first: int, last: int) -> list[Entry]:
+        """What is lost between two positions, on the left side: between the points around them it is no less."""
+        points, lost = self.facts.points, self.relaxation.lost
+        after = bisect.bisect_left(points, last)
+        return [(lost[points[after] if after < len(points) else self.facts.positions], -ONE),
+                (lost[points[bisect.bisect_right(points, first) - 1]], ONE)]
+
+
+def _between(maps: dict[int, list[Absent]], first: int, end: int) -> list[Absent]:
+    """The maps of the positions from `first` to the one before `end`."""
+    return [each for position in range(first, end) for each in maps.get(position, ())]
 
 
 def _sorted_by(maps: Iterable[Absent], key: Callable[[Absent], int]) -> dict[int, list[Absent]]:

@@ -20,12 +20,12 @@ class Relaxation:
         program: the rows so far.
         swapped: by map, 1 if it is swapped.
         again: by map, 1 if it is recomputed; only those that can be.
-        lost: by position, what has been lost when its computation begins: waits, and what ran again; at last the end.
-        out_at, out_after: by position, bytes of maps that leave that have been copied out when its computation begins,
+        lost: by point, what has been lost when its computation begins: waits, and what ran again; at last the end.
+        out_at, out_after: by point, bytes of maps that leave that have been copied out when its computation begins,
             and ends.
-        begun: by position, bytes of such maps that are on their way back, or are back, while it computes.
-        in_at, in_after: by position, bytes of such maps that have been copied back when it begins, and ends.
-        can_go: by position, bytes of the swapped maps that can have begun to leave.
+        begun: by point, bytes of such maps that are on their way back, or are back, while it computes.
+        in_at, in_after: by point, bytes of such maps that have been copied back when it begins, and ends.
+        can_go: by point, bytes of the swapped maps that can have begun to leave.
         runs: by call and stretch, 1 if the call runs again there.
         made: by map and stretch, 1 if the map was made again to stay, there or before.
         wanted: by map and stretch, 1 if the map is swapped and was read in backward, there or before.
@@ -36,8 +36,8 @@ class Relaxation:
         program, count = self.program, facts.positions
         self.swapped = {each.map: program.variable() for each in facts.absents}
         self.again = {each.map: program.variable() for each in facts.absents if each.call >= 0}
-        self.lost = [program.variable(facts.longest if each else 0) for each in range(count + 1)]
-        self.out_at, self.out_after, self.can_go = (self._bytes(1), self._bytes(0), self._bytes(1))
+        self.lost = {each: program.variable(facts.longest if each else 0) for each in (*facts.points, count)}
+        self.out_at, self.out_after, self.can_go = self._bytes(1), self._bytes(0), self._bytes(1)
         self.begun, self.in_at, self.in_after = (self._bytes(facts.start) for _ in range(3))
         self.made = {(each.map, stretch): program.variable() for each in facts.absents
                      if each.map in self.again and each.use < count for stretch in range(facts.stretch_of[each.use])}
@@ -45,17 +45,16 @@ class Relaxation:
                        if each.use < count for stretch in range(facts.stretch_of[each.use])}
         self.runs = {(call, stretch): program.variable() for call, last in self._last_runs().items()
                      for stretch in range(last + 1)}
-        program.minimise(self.lost[-1])
+        program.minimise(self.lost[count])
         self._verdicts()
         self._recomputation()
         self._time()
         self._copies_out()
         self._copies_in()
 
-    def _bytes(self, start: int) -> list[int]:
-        """A variable for each position, 0 before `start`."""
-        return [self.program.variable(self.facts.nbytes if position >= start else 0)
-                for position in range(self.facts.positions)]
+    def _bytes(self, start: int) -> dict[int, int]:
+        """A variable for each point, 0 before `start`."""
+        return {point: self.program.variable(self.facts.nbytes if point >= start else 0) for point in self.facts.points}
 
     def _last_runs(self) -> dict[int, int]:
         """The last stretch in which each call may have to run again: later its outputs are there, or not needed."""
@@ -142,12 +141,12 @@ class Relaxation:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def _time(self) -> None:
-        facts, lost, program = self.facts, self.lost, self.program
-        for position in range(facts.positions):
-            program.at_most('time', [(lost[position], ONE), (lost[position + 1], -ONE)])
-        for number, (first, last) in enumerate(facts.stretches):
+        lost, program = self.lost, self.program
+        for before, after in itertools.pairwise(lost.values()):
+            program.at_most('time', [(before, ONE), (after, -ONE)])
+        for number, (first, last) in enumerate(self.facts.stretches):
             program.at_most('time', [(lost[first], ONE), *self._run_seconds(number), (lost[last + 1], -ONE)])
-        if facts.problem.costs.slowdown:
+        if self.facts.problem.costs.slowdown:
             self._slowdown()
 
     def _run_seconds(self, stretch: int) -> list[Entry]:
@@ -159,15 +158,16 @@ class Relaxation:
         facts, program = self.facts, self.program
         slowdown = facts.problem.costs.slowdown
         share = int(slowdown / (1 + slowdown) * (1 - 1e-12) * ONE)
-        ran = program.variables(len(facts.stretches), facts.longest)
-        for number, (first, last) in enumerate(facts.stretches):
-            before = [(ran[number - 1], ONE)] if number else []
-            program.at_most('slowdown', [*before, *self._run_seconds(number), (ran[number], -ONE)])
+        ran = program.variables(len(facts.stretches) + 1, facts.longest)
+        for number, _ in enumerate(facts.stretches):
+            program.at_most('slowdown', [(ran[number], ONE), *self._run_seconds(number), (ran[number + 1], -ONE)])
+        edges = [*(first for first, _ in facts.stretches), facts.positions]
+        for before, edge in zip(ran, edges, strict=True):
             for at, after, rate in ((self.out_at, self.out_after, self.write_rate),
                                     (self.in_at, self.in_after, self.read_rate)):
-                program.at_most('slowdown', [*before, (at[first], share * rate // ONE), (self.lost[first], -ONE)])
+                copied = at[edge] if edge in at else after[edge - 1]
                 program.at_most('slowdown', [
-                    (ran[number], ONE), (after[last], share * rate // ONE), (self.lost[last + 1], -ONE)])
+                    (before, ONE), (copied, share * rate // ONE), (self.lost[edge], -ONE)])
 
     # --- copies -----------------------------------------------------------------------------------------------------
 
@@ -183,33 +183,35 @@ class Relaxation:
 
     def _copies_out(self) -> None:
         facts, program, can_go = self.facts, self.program, self.can_go
-        leaving: dict[int, list[Entry]] = {}
-        for each in facts.absents:
-            leaving.setdefault(each.leaves, []).append((self.swapped[each.map], -each.nbytes))
-        for position in range(facts.positions):
-            before = [(can_go[position - 1], -ONE)] if position else []
-            program.at_most('leaves', [(can_go[position], ONE), *before, *leaving.get(position - 1, [])])
-            program.at_most('leaves', [(self.out_at[position], ONE), (can_go[position], -ONE)])
-            program.at_most('leaves', [(self.out_after[position], ONE), (can_go[position], -ONE)])
+        leaving = sorted((each.leaves, (self.swapped[each.map], -each.nbytes)) for each in facts.absents)
+        for last, point in zip([None, *facts.points], facts.points, strict=False):
+            before = [(can_go[last], -ONE)] if last is not None else []
+            entries = [entry for leaves, entry in leaving if (last or 0) <= leaves < point]
+            program.at_most('leaves', [(can_go[point], ONE), *before, *entries])
+            program.at_most('leaves', [(self.out_at[point], ONE), (can_go[point], -ONE)])
+            program.at_most('leaves', [(self.out_after[point], ONE), (can_go[point], -ONE)])
         self._stream('out', self.out_at, self.out_after, self.write_rate, 0)
 
     def _copies_in(self) -> None:
-        for position in range(self.facts.start, self.facts.positions):
-            self.program.at_most('comes', [(self.in_after[position], ONE), (self.begun[position], -ONE)])
+        for point in self.facts.points:
+            if point >= self.facts.start:
+                self.program.at_most('comes', [(self.in_after[point], ONE), (self.begun[point], -ONE)])
         self._stream('in', self.in_at, self.in_after, self.read_rate, max(0, self.facts.start - 1))
 
-    def _stream(self, rule: str, at: list[int], after: list[int], rate: int, start: int) -> None:
+    def _stream(self, rule: str, at: dict[int, int], after: dict[int, int], rate: int, start: int) -> None:
         """Bytes that are copied, none up to the beginning of `start`, only grow, and no faster than the link is."""
         facts, program, lost = self.facts, self.program, self.lost
-        for position in range(start, facts.positions):
-            seconds = facts.durations[position]
-            waits = [(lost[position + 1], -ONE), (lost[position], ONE)]
-            is_longer = position >= facts.start or facts.problem.costs.slowdown > 0
-            program.at_most(rule, [(at[position], ONE), (after[position], -ONE)])
-            program.at_most(rule, [(after[position], rate), (at[position], -rate), *(waits if is_longer else [])],
-                            seconds)
-            if position + 1 < facts.positions:
-                program.at_most(rule, [(after[position], ONE), (at[position + 1], -ONE)])
-                program.at_most(rule, [(at[position + 1], rate), (after[position], -rate), *waits])
+        points = [each for each in facts.points if each >= start]
+        for point, following in itertools.pairwise([*points, facts.positions]):
+            waits = [(lost[following], -ONE), (lost[point], ONE)]
+            is_longer = point >= facts.start or facts.problem.costs.slowdown > 0
+            program.at_most(rule, [(at[point], ONE), (after[point], -ONE)])
+            program.at_most(rule, [(after[point], rate), (at[point], -rate), *(waits if is_longer else [])],
+                            facts.durations[point])
+            if following < facts.positions:
+                program.at_most(rule, [(after[point], ONE), (at[following], -ONE)])
+                program.at_most(rule, [(at[following], rate), (after[point], -rate), *waits],
+                                facts.seconds_between(point + 1, following))
                 if is_longer:
-                    program.at_most(rule, [(at[position + 1], rate), (at[position], -rate), *waits], seconds)
+                    program.at_most(rule, [(at[following], rate), (at[point], -rate), *waits],
+                                    facts.seconds_between(point, following))

@@ -9,7 +9,7 @@ import os
 import pytest
 from hypothesis import given, settings
 
-from chainer_ooc.classify.bound import lower_bound
+from chainer_ooc.classify.bound import facts, lower_bound
 from chainer_ooc.classify.bound.program import Program
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -47,6 +47,18 @@ def test_no_course_of_a_small_problem_is_faster(seeds):
     for seed in seeds:
         problem = draw_problem(seed)
         assert lower_bound(problem).seconds <= best_seconds(problem, SAMPLES), seed
+
+
+@pytest.mark.parametrize('points', [1, 4])
+@pytest.mark.parametrize('detail', [1, 400])
+def test_with_fewer_points_and_stretches_the_bound_holds_and_is_no_tighter(points, detail, monkeypatch):
+    for seed in range(max(15, PROBLEMS // 10)):
+        problem = draw_problem(seed)
+        finest, best = lower_bound(problem).seconds, best_seconds(problem, 4)
+        with monkeypatch.context() as patched:
+            patched.setattr(facts, 'POINTS', points)
+            patched.setattr(facts, 'DETAIL', detail)
+            assert lower_bound(problem).seconds <= min(best, finest * (1 + 1e-9)), seed
 
 
 @settings(max_examples=PROBLEMS // 4 or 15)
