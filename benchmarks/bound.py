@@ -154,15 +154,19 @@ def against(bound: Bound, seconds: float | None, name: str, gap: str) -> dict[st
 
 
 def binds(problem: Problem, bound: Bound) -> str:
-    """What stands against a faster iteration."""
+    """What stands against a faster iteration, and what more would bring."""
     if bound.seconds == math.inf:
         return f'nothing fits below {format_bytes(bound.floor_bytes)}'
     if not bound.prices:
         return 'nothing'
-    first = problem.trace.name_of(bound.prices[0].position)
-    more, faster = bound.gained_seconds(10 ** 9), bound.link_seconds
-    return (f'memory at {first}: 1 GB more {percent(-more / bound.in_core_seconds)}, a link twice as fast '
-            f'{percent(-faster / bound.in_core_seconds)}')
+    costs = problem.costs
+    more = lower_bound(replace(problem, budget_bytes=problem.budget_bytes + 10 ** 9))
+    faster = lower_bound(replace(problem, costs=replace(
+        costs, write_bytes_per_second=2 * costs.write_bytes_per_second,
+        read_bytes_per_second=2 * costs.read_bytes_per_second)))
+    gains = [percent((other.seconds - bound.seconds) / bound.in_core_seconds) for other in (more, faster)]
+    return (f'memory at {problem.trace.name_of(bound.prices[0].position)}: 1 GB more {gains[0]}, a link twice as fast '
+            f'{gains[1]}')
 
 
 def anneal(problem: Problem, policy: str, limit_seconds: float) -> float:

@@ -17,7 +17,7 @@ SMALL = 2500
 #: A closer look at single positions is taken so many times, at so many maps and positions in all each time.
 ROUNDS, LARGE = 3, 1200
 #: It is worth while where the largest map is at least this share of the bytes that have to be absent.
-LARGE_SHARE = 0.1
+LARGE_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Bound:
         in_core_seconds: all computations, once each.
         floor_bytes: proven too: with less no course keeps within the budget.
         prices: of memory, where it is worth anything, the dearest first.
-        link_seconds: by which the bound falls if the link is twice as fast; of first order.
+        link_seconds: what copies contribute to what is lost. A link that is twice as fast takes off half of it, or up
+            to all where more is copied then.
     """
 
     seconds: float
@@ -57,7 +58,11 @@ class Bound:
         return self.seconds - self.in_core_seconds
 
     def gained_seconds(self, more_bytes: int) -> float:
-        """By how much the bound falls with so many bytes more; of first order, and not more than there is to gain."""
+        """By how much the bound falls with so many bytes more, as the prices have it.
+
+        Where maps are large beside what has to leave, a byte may bring nothing, and the last one a whole map: then ask
+        for the bound of the larger budget.
+        """
         return min(self.lost_seconds, more_bytes * sum(each.seconds_per_byte for each in self.prices))
 
     def gap(self, seconds: float) -> float:
@@ -81,8 +86,9 @@ def lower_bound(problem: Problem) -> Bound:
     relaxation = Relaxation(facts)
     memory = Memory(relaxation)
     solution, lost = _look_closer(memory) if memory.places else (NOTHING, Fraction(0))
-    return Bound(_lowered(facts, lost), _in_core(problem), facts.floor_bytes, _prices(memory, solution),
-                 _link_seconds(relaxation, solution))
+    seconds, in_core_seconds = _lowered(facts, lost), _in_core(problem)
+    return Bound(seconds, in_core_seconds, facts.floor_bytes, _prices(memory, solution), min(
+        max(0.0, seconds - in_core_seconds), _link_seconds(relaxation, solution)))
 
 
 def _look_closer(memory: Memory) -> tuple[Solution, Fraction]:
@@ -137,7 +143,7 @@ def _prices(memory: Memory, solution: Solution) -> tuple[Price, ...]:
 
 
 def _link_seconds(relaxation: Relaxation, solution: Solution) -> float:
-    """Half of what the copies contribute to the bound, as the rows have it that the link limits."""
+    """What the copies contribute to the bound, as the rows have it that the link limits."""
     spent = relaxation.program.contribution(
         solution, ('out', 'in', 'out whole', 'in whole'), set(relaxation.lost.values()))
-    return spent / 2 * float(relaxation.facts.unit_seconds)
+    return spent * float(relaxation.facts.unit_seconds)

@@ -123,7 +123,7 @@ def test_what_binds():
     assert [each.position for each in found.prices] == [1]
     assert found.lost_seconds == pytest.approx(9)
     assert found.gained_seconds(1) == pytest.approx(9)  # with a byte more nothing leaves
-    assert found.link_seconds == pytest.approx(5)
+    assert found.link_seconds == pytest.approx(9)
     assert found.gap(14.3) == pytest.approx(0.1)
 
 
