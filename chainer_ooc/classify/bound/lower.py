@@ -98,7 +98,7 @@ def _look_closer(memory: Memory) -> tuple[Solution, Fraction]:
     if len(left) * maps <= SMALL:
         memory.look_closer(*left)
         left.clear()
-    solution = program.solve()
+    solution = program.solve(memory.facts.problem.limit_seconds)
     best = program.bound(solution.multipliers)
     for _ in range(ROUNDS):
         worth = _worth(memory, solution)
@@ -108,7 +108,7 @@ def _look_closer(memory: Memory) -> tuple[Solution, Fraction]:
             break
         memory.look_closer(*places)
         left = [each for each in left if each not in places]
-        solution = program.solve()
+        solution = program.solve(memory.facts.problem.limit_seconds)
         best = max(best, program.bound(solution.multipliers))
     return solution, best
 

@@ -98,8 +98,8 @@ class Program:
         """Sets what is to be small: the sum of these."""
         self._costs = dict.fromkeys(variables, ONE)
 
-    def solve(self) -> Solution:
-        """Asks HiGHS.
+    def solve(self, limit_seconds: float = 60.0) -> Solution:
+        """Asks HiGHS; if it takes longer than the limit, it says nothing.
 
         Raises:
             NoSolverError: it is not installed.
@@ -117,7 +117,8 @@ class Program:
         costs = np.zeros(len(self._tops))
         costs[list(self._costs)] = 1.0
         bounds = np.stack([np.zeros(len(self._tops)), _floats(self._tops)], axis=1)
-        found = linprog(costs, A_ub=matrix, b_ub=_floats(self.sides), bounds=bounds, method='highs-ds')
+        found = linprog(costs, A_ub=matrix, b_ub=_floats(self.sides), bounds=bounds, method='highs-ds',
+                        options={'time_limit': limit_seconds})
         if found.status != 0:
             return NOTHING
         return Solution(found.x, np.maximum(0.0, -found.ineqlin.marginals))
