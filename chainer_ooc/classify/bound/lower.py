@@ -83,6 +83,8 @@ def lower_bound(problem: Problem) -> Bound:
     facts = Facts(problem)
     if facts.floor_bytes > problem.budget_bytes:
         return Bound(math.inf, _in_core(problem), facts.floor_bytes)
+    if not facts.absents:
+        return Bound(_lowered(facts, Fraction(0)), _in_core(problem), facts.floor_bytes)
     relaxation = Relaxation(facts)
     memory = Memory(relaxation)
     solution, lost = _look_closer(memory) if memory.places else (NOTHING, Fraction(0))

@@ -14,7 +14,8 @@ from chainer_ooc.classify.bound.program import Program
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
-from support.planning import drawn_problems
+from chainer_ooc.simulate.simulator import run
+from support.planning import drawn_problems, random_problems
 from support.planning.literal_iterations import make_problem
 from support.planning.small_problems import best_seconds, draw_problem
 
@@ -71,6 +72,16 @@ def test_no_policy_of_a_larger_problem_is_faster(problem):
         except InfeasibleBudgetError:
             continue
         assert plan.mapped or found.seconds <= plan.seconds, name
+
+
+@settings(max_examples=PROBLEMS or 150)
+@given(random_problems.problems())
+def test_no_course_of_any_kind_is_faster(given):
+    problem, schedule = given
+    if schedule.fits(problem.budget_bytes) and not schedule.mapped:
+        found = lower_bound(problem)
+        assert found.floor_bytes <= problem.budget_bytes
+        assert found.seconds <= run(problem, schedule)[0]
 
 
 @pytest.mark.parametrize('rule', FOUND_BY)
@@ -137,6 +148,15 @@ def test_a_link_that_takes_no_time_costs_nothing():
     problem = one_map(19, written=True)
     instant = dataclasses.replace(problem.costs, write_bytes_per_second=0.0, read_bytes_per_second=0.0)
     assert lower_bound(dataclasses.replace(problem, costs=instant)).seconds == pytest.approx(4)
+
+
+def test_where_nothing_can_leave_the_bound_is_in_core():
+    problem = one_map(20, foreign=True)
+    assert lower_bound(problem).seconds == pytest.approx(4)
+    assert lower_bound(dataclasses.replace(problem, budget_bytes=19)).seconds == math.inf
+    empty = dataclasses.replace(problem.trace, calls=(), steps=(), maps=())
+    none = dataclasses.replace(problem, trace=empty, costs=dataclasses.replace(problem.costs, seconds=(), slowdown=1.0))
+    assert lower_bound(none).seconds == 0
 
 
 def test_equal_problems_have_equal_bounds():
