@@ -71,7 +71,7 @@ class Bound:
 
 
 def lower_bound(problem: Problem) -> Bound:
-    """Finds a time that no course of the iteration is below: no verdicts, leaves, starts or shared chains.
+    """Finds a time that no course of the iteration is below, whatever its verdicts, leaves, starts and shared chains.
 
     It holds for each decision whose schedule fits the budget and that gives a map no verdict that it cannot have
     (`can_leave`, `can_recompute`), with or without recalls, synchronous or not; not for one that is `mapped`. The proof
