@@ -27,7 +27,7 @@ ROOMS = {
     'problem': 'trace cost',
     'schedule': 'trace cost problem',
     'simulate': 'quantities errors trace cost problem schedule',
-    'classify': 'trace cost problem schedule simulate',
+    'classify': 'errors trace cost problem schedule simulate',
     'plans': 'quantities errors trace cost problem schedule simulate classify',
     'config': 'quantities errors classify',
     'backends': 'quantities errors config',
