@@ -70,7 +70,8 @@ make() {
 describe() {
     "$python" -VV
     echo "$venv [$extras]"
-    cat "$root/setup.cfg" "$root/setup.py" "$root/chainer_ooc/backends/host/_arena.c" "$root/environment.sh" ${constraints:+"$constraints"}
+    cat "$root/setup.cfg" "$root/setup.py" "$root/chainer_ooc/backends/host/_arena.c" \
+        "$root"/chainer_ooc/simulate/native/* "$root/environment.sh" ${constraints:+"$constraints"}
 }
 
 python=$(find_python)
