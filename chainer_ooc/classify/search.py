@@ -15,6 +15,7 @@ from functools import cached_property
 
 from chainer_ooc.problem import Decision, Problem, Verdict, changed, from_the_output
 from chainer_ooc.schedule.schedule import Schedule, lay_out
+from chainer_ooc.simulate.compiled import evaluator_of
 from chainer_ooc.simulate.simulator import run
 
 Verdicts = tuple[Verdict, ...]
@@ -42,25 +43,49 @@ def largest_fitting(fitting: int, too_large: int, fits: Callable[[int], bool]) -
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """A decision that was laid out over the positions. It is simulated when its time is read."""
+    """What a decision comes to.
+
+    Attributes:
+        problem, decision: of what.
+        floor_bytes: the smallest budget that is enough without early swap-ins.
+        fits: `make_plan` would take it.
+        seconds: simulated time of an iteration; infinite if it does not fit.
+    """
 
     problem: Problem
-    schedule: Schedule
-
-    @property
-    def fits(self) -> bool:
-        """Whether `make_plan` would take it."""
-        return self.schedule.fits(self.problem.budget_bytes)
+    decision: Decision
+    floor_bytes: int
+    fits: bool
+    seconds: float
 
     @cached_property
-    def seconds(self) -> float:
-        """Simulated time of an iteration; infinite if it does not fit."""
-        return run(self.problem, self.schedule)[0] if self.fits else float('inf')
+    def schedule(self) -> Schedule:
+        """The decision, laid out."""
+        return lay_out(self.problem, self.decision)
 
 
-def evaluate(problem: Problem, decision: Decision) -> Evaluation:
-    """Lays a decision out."""
-    return Evaluation(problem, lay_out(problem, decision))
+def evaluate(problem: Problem, decision: Decision, without: int = -1) -> Evaluation:
+    """Lays a decision out and simulates it; a map `without` bytes takes no memory, and no bytes have to be copied."""
+    evaluator = evaluator_of(problem)
+    outcome = evaluator.evaluate(decision, problem.budget_bytes, without) if evaluator else None
+    if outcome is None:
+        return _evaluated_in_python(problem if without < 0 else _without(problem, without), decision)
+    return Evaluation(problem, decision, outcome.floor_bytes, outcome.needed_bytes <= problem.budget_bytes,
+                      outcome.seconds)
+
+
+def _evaluated_in_python(problem: Problem, decision: Decision) -> Evaluation:
+    schedule = lay_out(problem, decision)
+    fits = schedule.fits(problem.budget_bytes)
+    return Evaluation(problem, decision, schedule.floor_bytes, fits,
+                      run(problem, schedule)[0] if fits else float('inf'))
+
+
+def _without(problem: Problem, map_id: int) -> Problem:
+    """The same iteration, in which one map has no bytes."""
+    maps = list(problem.trace.maps)
+    maps[map_id] = replace(maps[map_id], nbytes=0)
+    return replace(problem, trace=replace(problem.trace, maps=tuple(maps)))
 
 
 class Search:

@@ -31,6 +31,7 @@ from chainer_ooc.cost.analytic import is_convolution
 from chainer_ooc.papers.pooch_chainer import blocks_of
 from chainer_ooc.problem import EARLY, Decision, Problem, Starts, Verdict, changed, everything, from_the_output
 from chainer_ooc.schedule.schedule import Schedule, lay_out
+from chainer_ooc.simulate.simulator import run
 
 
 def swap_all_at_once(problem: Problem) -> Decision:
@@ -102,8 +103,10 @@ def overhead_ratio(problem: Problem, decision: Decision, found: Evaluation, map_
         map_id: X.
     """
     again = evaluate(problem, _recomputing(decision, map_id))
-    copied_seconds = found.seconds - Evaluation(_without_copies(problem, map_id), found.schedule).seconds
-    if not again.fits or copied_seconds <= 0:
+    if not again.fits or not found.fits:
+        return float('inf')
+    copied_seconds = found.seconds - run(_without_copies(problem, map_id), found.schedule)[0]
+    if copied_seconds <= 0:
         return float('inf')
     return (_again_seconds(problem, again.schedule) - _again_seconds(problem, found.schedule)) / copied_seconds
 

@@ -12,11 +12,14 @@ COPIED_BYTES = 1 << 16
 
 
 class Verdict(enum.Enum):
-    """The closed set of answers."""
+    """The closed set of answers; `code` numbers them from 0."""
 
     KEEP = 'keep'
     SWAP = 'swap'
     RECOMPUTE = 'recompute'
+
+    def __init__(self, _: str):
+        self.code = len(type(self).__members__)
 
 
 def can_leave(feature_map: FeatureMap, min_bytes: int) -> bool:

@@ -27,7 +27,10 @@ engines leave it alone. Left out: that two copies at once slow it down more than
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import deque
+from collections.abc import Iterable
 
 from chainer_ooc.problem import Problem, Verdict
 from chainer_ooc.schedule.schedule import Schedule
@@ -76,7 +79,7 @@ class _Run:
                     self.first_use.setdefault(chains.uses[map_id][0], []).append(map_id)
                     if not trace.maps[map_id].held:
                         self.last_use.setdefault(chains.uses[map_id][-1], []).append(map_id)
-        self.again_seconds = {position: sum(problem.costs.seconds[call] for call in calls)
+        self.again_seconds = {position: _sum(problem.costs.seconds[call] for call in calls)
                               for position, calls in chains.calls_at.items()}
         self.now = self.out_free = self.in_free = 0.0
         self.peak_bytes = 0
@@ -237,3 +240,8 @@ class _Run:
             self._wait(self.out_free, position, self.leaving[-1][1], Cause.SWAP_OUT)
         self._wait(self.in_free, position, self.latest_swap_in, Cause.SWAP_IN)
         self._reap()
+
+
+def _sum(seconds: Iterable[float]) -> float:
+    """Adds one after the other: what `sum` does depends on the version of Python, and seconds would."""
+    return functools.reduce(operator.add, seconds, 0.0)

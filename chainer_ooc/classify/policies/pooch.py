@@ -116,7 +116,7 @@ def estimated_ratios(problem: Problem, found: Evaluation, maps: Iterable[int]) -
     costs, ratios = problem.costs, {}
     for each in maps:
         nbytes = problem.trace.maps[each].nbytes
-        again_seconds = sum(costs.seconds[call] for call in _calls_for(problem.trace, found.schedule.verdicts, each))
+        again_seconds = sum(costs.seconds[call] for call in _calls_for(problem.trace, found.decision.verdicts, each))
         ratios[each] = again_seconds / max(costs.write_seconds(nbytes) + costs.read_seconds(nbytes), 1e-12)
     return ratios
 
@@ -140,17 +140,10 @@ def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float,
     recomputed_seconds = evaluate(problem, again).seconds
     if recomputed_seconds >= swapped_seconds:
         return float('inf')
-    free_seconds = evaluate(_without(problem, map_id), decision).seconds
+    free_seconds = evaluate(problem, decision, without=map_id).seconds
     if free_seconds >= swapped_seconds:
         return 0.0
     return max(0.0, recomputed_seconds - free_seconds) / (swapped_seconds - free_seconds)
-
-
-def _without(problem: Problem, map_id: int) -> Problem:
-    """The same iteration, in which one map has no bytes."""
-    maps = list(problem.trace.maps)
-    maps[map_id] = replace(maps[map_id], nbytes=0)
-    return replace(problem, trace=replace(problem.trace, maps=tuple(maps)))
 
 
 POLICY = Policy('pooch', 'keep, swap or recompute, whichever the simulated timeline finds fastest', decide)

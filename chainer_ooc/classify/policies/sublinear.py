@@ -41,7 +41,7 @@ def decide(problem: Problem) -> Decision:
         found = evaluate(problem, decision)
         if found.fits and not number:
             return decision
-        tried.append((not found.fits, found.seconds if found.fits else found.schedule.floor_bytes, number, decision))
+        tried.append((not found.fits, found.seconds if found.fits else found.floor_bytes, number, decision))
     return min(tried, key=lambda row: row[:3])[3]
 
 
