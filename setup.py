@@ -1,8 +1,8 @@
 """What setup.cfg cannot state: `find:` does not see that patches/ ships as a package, and some sources are C."""
 from setuptools import Extension, find_packages, setup
 
-# Optional: without a compiler the host keeps fewer pages and is slower, NumPy computes batch normalization, and planning
-# takes longer. Fused products would make bits depend on the processor.
+# Optional: without a compiler the host keeps fewer pages and is slower, NumPy computes batch normalization, and plans
+# take longer. Fused products would make bits depend on the processor.
 ARENA = Extension('chainer_ooc.backends.host._arena', ['chainer_ooc/backends/host/_arena.c'], optional=True)
 BATCH_NORM = Extension('chainer_ooc.kernels.onednn._batch_norm', ['chainer_ooc/kernels/onednn/_batch_norm.c'],
                        extra_compile_args=['-O3', '-fopenmp', '-ffp-contract=off'], extra_link_args=['-fopenmp'],
