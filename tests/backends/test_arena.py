@@ -310,9 +310,10 @@ def test_a_forked_child_has_its_own(pool):
 
 
 LIMITED = '''
+import ctypes
 import resource
 import numpy as np
-from chainer_ooc.backends.host.arena import Arena
+from chainer_ooc.backends.host.arena import Arena, _library
 from chainer_ooc.backends.host.guard import data_bytes
 
 MB = 1 << 20
@@ -331,7 +332,17 @@ else:
 del arrays[::2]
 large = np.full(30 * MB, 9, np.uint8)
 assert all(each.min() == 1 == each.max() for each in arrays) and large.min() == 9 == large.max()
-del large, arrays
+del large
+try:
+    np.empty(60 * MB, np.uint8)  # the free half of it is moved in vain
+except MemoryError:
+    pass
+else:
+    raise AssertionError('more than the limit allows')
+assert all(each.min() == 1 == each.max() for each in arrays)
+del arrays
+pool.keep_at_most(0)
+assert ctypes.c_long.in_dll(_library(), 'arena_areas').value == 0
 np.ones(60 * MB, np.uint8)
 lasts = np.ones(60 * MB, np.uint8)  # lives until the interpreter ends
 '''
@@ -413,9 +424,12 @@ def test_other_free_pages_go_back_where_there_are_enough_holes(pool, holes):
 def test_free_pages_that_stayed_go_back_with_the_arrays_beside_them(pool, holes):
     pool.close()
     assert pool.nbytes() == 3 * MB
+    had_areas = areas()
+    holes.pop()  # beside the last hole
+    assert pool.nbytes() == 2 * MB and areas() == had_areas
     while holes:
         holes.pop(len(holes) // 2)
-    assert pool.nbytes() == 0
+    assert pool.nbytes() == 0 and areas() == had_areas - 5
 
 
 FULL = '''

@@ -261,19 +261,19 @@ static int make_fresh(uintptr_t start, size_t nbytes) {
     return 1;
 }
 
-/* A block of `reused` bytes of free pages, and fresh ones for the rest; 0 if the system refuses. `dirty` is set to the
-   bytes that were used before. */
-static uintptr_t assemble(size_t nbytes, size_t reused, size_t *dirty) {
+/* A block of pages from several places; 0 if the system refuses. `dirty` is set to the bytes that were used before. */
+static uintptr_t assemble(size_t nbytes, size_t *dirty) {
     uintptr_t start = find_addresses(nbytes);
     if (!start)
         return 0;
+    size_t wanted = unused_bytes < nbytes ? unused_bytes : nbytes;
     if (!reserve(&edges, 2 * (unused.count + edges.count) + 4)) {
         munmap((void *)start, nbytes);
         return 0;
     }
     forget_edges_inside(start, start + nbytes); /* of what was there before */
     note_edge(start), note_edge(start + nbytes);
-    size_t lost, moved = gather(start, reused, &lost), lacking = nbytes - moved;
+    size_t lost, moved = gather(start, wanted, &lost), lacking = nbytes - moved;
     if (lost || (lacking && !make_fresh(start + moved, lacking))) {
         if (lacking > lost)
             munmap((void *)(start + moved + lost), lacking - lost);
@@ -298,10 +298,10 @@ static void *allocate(size_t nbytes, size_t *dirty) {
     if (index < unused.count && unused.items[index].nbytes >= whole)
         start = take(index, whole);
     else {
-        start = assemble(whole, unused_bytes < whole ? unused_bytes : whole, dirty);
-        if (!start) { /* once more, with fresh pages alone */
+        start = assemble(whole, dirty);
+        if (!start) { /* once more, with fresh pages */
             keep_at_most(0);
-            start = assemble(whole, 0, dirty);
+            start = assemble(whole, dirty);
         }
     }
     if (!start)
