@@ -364,12 +364,21 @@ MB = 1 << 20
 pool = Arena()
 pool.begin()
 soft = kilobyte_fields('/proc/self/status')['VmSize'] + 6 * MB
-resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
-full, zeros = np.full(5 * MB, 1, np.uint8), None
+hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+full = np.full(5 * MB, 1, np.uint8)
 assert _library().arena_used_bytes() == 0
 del full
 zeros = np.zeros(5 * MB, np.uint8)
 assert not zeros.any()
+del zeros
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, hard))
+arrays = [np.full(MB, 1, np.uint8) for _ in range(32)]
+del arrays[::2]
+soft = kilobyte_fields('/proc/self/status')['VmSize'] + 2 * MB
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+np.empty(14 * MB, np.uint8)  # there are addresses once free pages have gone back
+assert all(each.min() == 1 == each.max() for each in arrays)
 '''
 
 
