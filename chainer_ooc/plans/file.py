@@ -1,6 +1,7 @@
-"""Files of plans, one plan for each graph: what ``chainer.config.ooc_plan`` names and ``chainer-ooc plan`` writes.
+"""Files of plans: what ``chainer.config.ooc_plan`` names and ``chainer-ooc plan`` writes.
 
-A file is replaced as a whole: a reader finds the old one or the new one, and a crash leaves one of them. Threads of one
+A file has one plan for each graph, under each workspace and oneDNN with which that was recorded.
+It is replaced as a whole: a reader finds the old one or the new one, and a crash leaves one of them. Threads of one
 process take turns; of two processes that write at the same time the later one wins.
 """
 
@@ -69,7 +70,7 @@ def read_plans(path: str) -> list[SavedPlan]:
 
 
 def put_plan(path: str, saved: SavedPlan) -> None:
-    """Adds a plan to a file, in place of an older one for the same graph.
+    """Adds a plan to a file, in place of an older one for the same graph, workspace and oneDNN.
 
     Raises:
         PlanFormatError: what is there is no file of plans.
@@ -78,7 +79,7 @@ def put_plan(path: str, saved: SavedPlan) -> None:
     If this fails: the file is as it was.
     """
     with _writing:
-        others = [each for each in read_plans(path) if each.terms.graph != saved.terms.graph]
+        others = [each for each in read_plans(path) if each.terms.recorded != saved.terms.recorded]
         _replace(os.path.realpath(path), dump_plans([*others, saved]))
 
 

@@ -1,17 +1,27 @@
 """A plan that outlives its process: with the trace that it is about, and the terms under which it holds.
 
-A plan is only as good as the times and sizes that it was made from. So it is used for the same graph, on the same
-machine, under the same versions and settings, and within its budget, or it is refused with the thing that differs.
+A plan is only as good as the times and sizes that it was made from. So it is used for what was recorded: a graph under
+one workspace and oneDNN; a program may have several. There it holds on the same machine, under the same versions
+and settings, and within its budget, or it is refused with the thing that differs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from chainer_ooc.errors import PlanMismatchError
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.trace import Trace
+
+
+class Recorded(NamedTuple):
+    """What a file has one plan for: a graph, and what else decides how its calls compute; see `Terms`."""
+
+    graph: str
+    workspace_bytes: int | None
+    onednn: str
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,11 @@ class Terms:
     budget_bytes: int
     onednn: str = ''  # which older files do not have
 
+    @property
+    def recorded(self) -> Recorded:
+        """What the plan was recorded for."""
+        return Recorded(self.graph, self.workspace_bytes, self.onednn)
+
 
 @dataclass(frozen=True)
 class SavedPlan:
@@ -65,8 +80,13 @@ def save_plan(trace: Trace, plan: Plan, min_bytes: int, metered: bool = True) ->
     return SavedPlan(terms, plan, trace, metered)
 
 
+def recorded(trace: Trace) -> Recorded:
+    """What a plan for a trace is recorded for."""
+    return Recorded(trace.fingerprint, trace.workspace_bytes, trace.versions.get('onednn', ''))
+
+
 def check_plan(saved: SavedPlan, present: Terms) -> None:
-    """Passes if the plan holds for the present terms; a budget that is larger than the plan's does.
+    """Passes if the plan, which was recorded for the same, holds; a budget that is larger than the plan's does.
 
     Raises:
         PlanMismatchError: something differs; the error has its name, both values, and the next step.
@@ -92,9 +112,7 @@ _DIFFERENCES = {
     'machine': ('machine', _ANEW),
     **{name: (f'version of {title}', _ANEW) for name, title in zip(
         _VERSIONS[:4], ('Chainer', 'NumPy', 'Python', 'chainer_ooc'), strict=True)},
-    'onednn': ('oneDNN', f'set chainer.config.use_ideep as it was then; or {_ANEW}'),
     'policy': ('policy', f'set chainer.config.ooc = {{}}; or {_ANEW}'),
     'min_bytes': ('ooc_min_bytes', f'set chainer.config.ooc_min_bytes to that; or {_ANEW}'),
-    'workspace_bytes': ('ooc_workspace', f'set chainer.config.ooc_workspace to that; or {_ANEW}'),
     'budget_bytes': ('budget', f'raise chainer.config.ooc_budget; or {_ANEW}'),
 }

@@ -18,6 +18,7 @@ from support.resident import private_bytes
 
 MB = 1 << 20
 GRAIN = 16 << 10
+LEAST = 256 << 10
 
 needs_arena = pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))
 
@@ -37,6 +38,10 @@ def used_bytes():
 
 def fresh_bytes():
     return arena._library().arena_fresh_bytes()
+
+
+def areas():
+    return ctypes.c_long.in_dll(arena._library(), 'arena_areas').value
 
 
 def mappings():
@@ -65,25 +70,34 @@ def draw_bytes(draw):
     return int(2 ** draw.uniform(10, 23.2))
 
 
+def in_parts(nbytes, number):
+    """Arrays that lie side by side, each full of ones."""
+    whole_array = np.empty(number * nbytes, np.uint8)
+    del whole_array
+    parts = [filled(nbytes, 1) for _ in range(number)]
+    assert [each.ctypes.data - parts[0].ctypes.data for each in parts] == [*range(0, number * nbytes, nbytes)]
+    return parts
+
+
 @needs_arena
 @pytest.mark.parametrize('seed', range(4))
 def test_contents_stay_and_the_pool_holds_no_more_than_was_in_use_at_once(pool, seed):
     draw = random.Random(seed)
-    base = most = used_bytes()
-    live = []
+    base, base_areas = used_bytes(), areas()
+    most, live = base, []  # array, value, whether it is the pool's
     for _ in range(1500):
-        number = draw.randrange(len(live)) if live else None
-        if live and (sum(len(each) for each, _ in live) > 64 * MB or draw.random() < 0.45):
-            array, value = live.pop(number)
+        if live and (sum(len(each) for each, _, _ in live) > 64 * MB or draw.random() < 0.4):
+            array, value, _ = live.pop(draw.randrange(len(live)))
             assert intact(array, value)
-        elif live and draw.random() < 0.1:
-            array, value = live.pop(number)
+        elif live and draw.random() < 0.3:
+            array, value, is_ours = live.pop(draw.randrange(len(live)))
             before, wanted = len(array), draw_bytes(draw)
-            most = max(most, used_bytes() + whole(wanted))  # while it is copied
+            if is_ours and wanted > before:
+                most = max(most, used_bytes() + whole(wanted))  # while it is copied
             array.resize(wanted, refcheck=False)
-            assert intact(array[:min(before, wanted)], value)
+            assert intact(array[:min(before, wanted)], value) and not array[before:].any()
             array[:] = value
-            live.append((array, value))
+            live.append((array, value, is_ours and wanted >= LEAST))
         else:
             value = draw.randrange(1, 256)
             wanted = draw_bytes(draw)
@@ -93,13 +107,53 @@ def test_contents_stay_and_the_pool_holds_no_more_than_was_in_use_at_once(pool, 
                 array[:] = value
             else:
                 array = filled(wanted, value)
-            live.append((array, value))
+            live.append((array, value, wanted >= LEAST))
         array = None
+        assert used_bytes() == base + sum(whole(len(each)) for each, _, is_ours in live if is_ours)
         most = max(most, used_bytes())
         assert used_bytes() + pool.nbytes() <= most
-    assert all(intact(array, value) for array, value in live)
+    assert all(intact(array, value) for array, value, _ in live)
     live.clear()
-    assert used_bytes() == base
+    pool.keep_at_most(0)
+    assert (used_bytes(), pool.nbytes(), areas()) == (base, 0, base_areas)
+
+
+@needs_arena
+def test_the_pages_behind_an_array_that_shrinks_are_free(pool):
+    array, used = filled(10 * MB, 1), used_bytes()
+    array.resize(300_000, refcheck=False)
+    assert used_bytes() == used - 10 * MB + whole(300_000)
+    assert pool.nbytes() == 10 * MB - whole(300_000)
+    rest = filled(9 * MB, 2)
+    assert rest.ctypes.data == array.ctypes.data + whole(300_000)
+    assert intact(array, 1) and intact(rest, 2)
+    array.resize(LEAST - 1, refcheck=False)
+    assert intact(array, 1)
+    assert used_bytes() == used - MB  # it is malloc's
+
+
+@needs_arena
+def test_pages_behind_an_array_that_shrinks_go_back_without_a_backend(pool):
+    array = filled(16 * MB, 1)
+    pool.close()
+    resident = private_bytes()
+    array.resize(MB, refcheck=False)
+    assert pool.nbytes() == 0 and intact(array, 1)
+    assert private_bytes() < resident - 14 * MB
+
+
+@needs_arena
+def test_an_array_grows_in_place_as_far_as_the_pages_behind_it_are_free(pool):
+    array, _, last = in_parts(MB, 3)
+    del _
+    address, kept, used = array.ctypes.data, pool.nbytes(), used_bytes()
+    array.resize(2 * MB, refcheck=False)
+    assert array.ctypes.data == address and pool.nbytes() == kept - MB and used_bytes() == used + MB
+    assert intact(array[:MB], 1) and not array[MB:].any()
+    array.resize(2 * MB + 1, refcheck=False)
+    assert array.ctypes.data != address
+    assert intact(array[:MB], 1) and not array[MB:].any() and intact(last, 1)
+    assert used_bytes() == used + MB + GRAIN
 
 
 @needs_arena
@@ -256,9 +310,10 @@ def test_a_forked_child_has_its_own(pool):
 
 
 LIMITED = '''
+import ctypes
 import resource
 import numpy as np
-from chainer_ooc.backends.host.arena import Arena
+from chainer_ooc.backends.host.arena import Arena, _library
 from chainer_ooc.backends.host.guard import data_bytes
 
 MB = 1 << 20
@@ -277,7 +332,17 @@ else:
 del arrays[::2]
 large = np.full(30 * MB, 9, np.uint8)
 assert all(each.min() == 1 == each.max() for each in arrays) and large.min() == 9 == large.max()
-del large, arrays
+del large
+try:
+    np.empty(60 * MB, np.uint8)  # the free half of it is moved in vain
+except MemoryError:
+    pass
+else:
+    raise AssertionError('more than the limit allows')
+assert all(each.min() == 1 == each.max() for each in arrays)
+del arrays
+pool.keep_at_most(0)
+assert ctypes.c_long.in_dll(_library(), 'arena_areas').value == 0
 np.ones(60 * MB, np.uint8)
 lasts = np.ones(60 * MB, np.uint8)  # lives until the interpreter ends
 '''
@@ -286,6 +351,159 @@ lasts = np.ones(60 * MB, np.uint8)  # lives until the interpreter ends
 @needs_arena
 def test_holes_cost_nothing_under_a_limit_of_the_system_and_arrays_may_outlive_everything():
     ended = subprocess.run([sys.executable, '-c', LIMITED], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, '')
+
+
+TIGHT = '''
+import resource
+import numpy as np
+from chainer_ooc.backends.host.arena import Arena, _library
+from chainer_ooc.backends.host.limits import kilobyte_fields
+
+MB = 1 << 20
+pool = Arena()
+pool.begin()
+soft = kilobyte_fields('/proc/self/status')['VmSize'] + 6 * MB
+hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+full = np.full(5 * MB, 1, np.uint8)
+assert _library().arena_used_bytes() == 0
+del full
+zeros = np.zeros(5 * MB, np.uint8)
+assert not zeros.any()
+del zeros
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, hard))
+arrays = [np.full(MB, 1, np.uint8) for _ in range(32)]
+del arrays[::2]
+soft = kilobyte_fields('/proc/self/status')['VmSize'] + 2 * MB
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+np.empty(14 * MB, np.uint8)  # there are addresses once free pages have gone back
+assert all(each.min() == 1 == each.max() for each in arrays)
+'''
+
+
+@needs_arena
+def test_an_array_for_which_the_pool_finds_no_addresses_comes_from_malloc():
+    """The pool asks for 2 MiB more, to begin at a huge page."""
+    ended = subprocess.run([sys.executable, '-c', TIGHT], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, '')
+
+
+@pytest.fixture
+def holes(pool):
+    """Arrays with seven free megabytes between them, of which only four may leave the pool."""
+    arrays = in_parts(MB, 15)
+    most_areas = ctypes.c_long.in_dll(arena._library(), 'arena_most_areas')
+    before, most_areas.value = most_areas.value, areas() + 4
+    del arrays[1::2]
+    assert pool.nbytes() == 7 * MB
+    yield arrays
+    most_areas.value = before
+
+
+@needs_arena
+def test_free_pages_between_arrays_stay_free_where_there_are_enough_holes(pool, holes):
+    had_areas, resident = areas(), private_bytes()
+    pool.keep_at_most(0)
+    assert pool.nbytes() == 3 * MB and areas() == had_areas + 4
+    assert private_bytes() < resident - 6 * MB  # they have lost their pages
+    fresh = fresh_bytes()
+    small = [filled(MB, 2) for _ in range(3)]
+    assert fresh_bytes() == fresh and pool.nbytes() == 0
+    assert all(intact(each, 1) for each in holes) and all(intact(each, 2) for each in small)
+    small.clear()
+    large = filled(4 * MB, 3)
+    assert fresh_bytes() == fresh + 4 * MB and pool.nbytes() == 3 * MB
+    assert all(intact(each, 1) for each in holes) and intact(large, 3)
+    del large
+    holes.clear()
+    pool.keep_at_most(0)
+    assert pool.nbytes() == 0 and areas() == had_areas - 1
+
+
+@needs_arena
+def test_other_free_pages_go_back_where_there_are_enough_holes(pool, holes):
+    free = filled(8 * MB, 1)
+    del free
+    pool.keep_at_most(2 * MB)
+    assert pool.nbytes() == 3 * MB
+
+
+@needs_arena
+def test_free_pages_that_stayed_go_back_with_the_arrays_beside_them(pool, holes):
+    pool.close()
+    assert pool.nbytes() == 3 * MB
+    had_areas = areas()
+    holes.pop()  # beside the last hole
+    assert pool.nbytes() == 2 * MB and areas() == had_areas
+    while holes:
+        holes.pop(len(holes) // 2)
+    assert pool.nbytes() == 0 and areas() == had_areas - 5
+
+
+FULL = '''
+import ctypes
+import mmap
+import numpy as np
+from chainer_ooc.backends.host.arena import Arena, _library
+
+MB, PAGE = 1 << 20, mmap.PAGESIZE
+mprotect = ctypes.CDLL(None).mprotect
+mprotect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+with open('/proc/sys/vm/max_map_count') as file:
+    most = int(file.read())
+filler = mmap.mmap(-1, 2 * most * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+start = ctypes.addressof(ctypes.c_char.from_buffer(filler))
+
+
+def fill(left):
+    """Each readable page in the middle of writable ones makes two mappings more, until the system refuses."""
+    number = 0
+    while not mprotect(start + (2 * number + 1) * PAGE, PAGE, mmap.PROT_READ):
+        number += 1
+    for each in range(number - left, number):
+        mprotect(start + (2 * each + 1) * PAGE, PAGE, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+pool = Arena()
+pool.begin()
+for left in range(6):
+    pool.keep_at_most(0)
+    arrays = [np.full(MB, 1, np.uint8) for _ in range(16)]
+    del arrays[::2]
+    assert pool.nbytes() == 8 * MB
+    fill(left)
+    made = [np.zeros(3 * MB // 2, np.uint8) for _ in range(6)]
+    pool.keep_at_most(0)
+    kept = pool.nbytes()
+    assert kept >= (7 - 2 * left) * MB, (left, kept)  # what lies between arrays cannot be given back
+    fresh = _library().arena_fresh_bytes()
+    small = [np.ones(MB, np.uint8) for _ in range(kept // MB)]
+    assert _library().arena_fresh_bytes() == fresh
+    assert mprotect(start, len(filler), mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    assert all(each.min() == 1 == each.max() for each in arrays + small) and not any(each.any() for each in made)
+    del made, small
+    pool.keep_at_most(0)
+    assert pool.nbytes() == 0
+    del arrays
+assert _library().arena_used_bytes() == 0
+pool.close()
+assert ctypes.c_long.in_dll(_library(), 'arena_areas').value == 0
+'''
+
+
+def most_mappings():
+    try:
+        with open('/proc/sys/vm/max_map_count') as file:
+            return int(file.read())
+    except OSError:
+        return sys.maxsize
+
+
+@needs_arena
+@pytest.mark.skipif(most_mappings() > 100_000, reason='the system allows too many mappings to make them all')
+def test_arrays_are_made_and_nothing_is_lost_where_the_system_allows_no_more_mappings():
+    ended = subprocess.run([sys.executable, '-c', FULL], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, '')
 
 

@@ -1,4 +1,7 @@
-"""A setting that decides how functions compute changes while a program trains: its iterations are measured anew."""
+"""A setting that decides how functions compute changes while a program trains: its iterations are measured anew.
+
+A new process is played by `chainer_ooc.reset()`, which forgets all graphs and plans.
+"""
 import chainer
 import pytest
 
@@ -6,7 +9,7 @@ import chainer_ooc
 from chainer_ooc.backends.host import onednn
 from chainer_ooc.errors import PlanMismatchError
 from chainer_ooc.plans.file import read_plans
-from support.trainings.ooc_training import Training, ooc, train
+from support.trainings.ooc_training import Training, ooc
 
 BUDGET = 10**9
 
@@ -39,24 +42,40 @@ def test_settings_that_choose_the_same_library_are_one(backend_class):
     assert under(training, 'always') == ['run', 'run']
 
 
-def test_a_saved_plan_of_another_onednn_is_refused(tmp_path):
+OTHERS = pytest.mark.parametrize('other', [{'use_ideep': 'auto'}, {'workspace': '1MB'}])
+
+
+@OTHERS
+def test_a_plan_of_other_terms_is_left_in_its_file_and_another_is_recorded(tmp_path, other):
     file = tmp_path / 'plans.json'
-    train('residual', 'swap-all', plan=file, budget=BUDGET)
-    chainer_ooc.reset()
-    assert read_plans(str(file))[0].terms.onednn == ''
-    with chainer.using_config('use_ideep', 'auto'):
-        with pytest.raises(PlanMismatchError, match=r"another oneDNN: made for none, here it is '3\.9\.0'"):
-            train('residual', 'swap-all', plan=file, budget=BUDGET)
+    for entries, phases in (({}, ['profile', 'run']), (other, ['profile', 'run']), ({}, ['run', 'run']),
+                            (other, ['run', 'run'])):
+        assert under(Training('residual'), plan=file, **entries) == phases
         chainer_ooc.reset()
-        file.unlink()
-        train('residual', 'swap-all', plan=file, budget=BUDGET)
-        chainer_ooc.reset()
-        assert read_plans(str(file))[0].terms.onednn == '3.9.0'
-        assert train('residual', 'swap-all', plan=file, budget=BUDGET).stats[0].phase == 'run'
+    found = [(each.terms.onednn, each.terms.workspace_bytes) for each in read_plans(str(file))]
+    assert found == [('', None), ('3.9.0', None) if 'use_ideep' in other else ('', 10**6)]
 
 
-def test_a_plan_of_other_terms_in_the_file_is_replaced_when_a_setting_changes(tmp_path):
+@OTHERS
+def test_a_program_that_changes_a_setting_finds_all_of_its_plans_in_its_file(tmp_path, other):
+    file = tmp_path / 'plans.json'
+    for phases in (['profile', 'profile', 'run', 'run'], ['run'] * 4):
+        training = Training('residual')
+        found = [under(training, count=1, plan=file, **entries) for entries in ({}, other) * 2]
+        assert found == [[each] for each in phases]
+        chainer_ooc.reset()
+
+
+@OTHERS
+def test_deleting_the_file_has_all_of_its_plans_made_anew(tmp_path, other):
     file, training = tmp_path / 'plans.json', Training('residual')
-    assert under(training, plan=file) == ['profile', 'run']
-    assert under(training, 'auto', plan=file) == ['profile', 'run']
-    assert [each.terms.onednn for each in read_plans(str(file))] == ['3.9.0']
+    for entries in ({}, other):
+        under(training, plan=file, **entries)
+    chainer_ooc.reset()
+    for entries in ({}, other):
+        assert under(training, count=1, plan=file, **entries) == ['run']
+    with pytest.raises(PlanMismatchError, match='another ooc_min_bytes'):
+        under(training, plan=file, min_bytes=64)
+    file.unlink()
+    for entries in ({}, other):
+        assert under(training, plan=file, **entries) == ['profile', 'run']

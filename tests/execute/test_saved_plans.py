@@ -182,7 +182,7 @@ def test_parameters_count_before_the_first_of_them_is_seen(file, monkeypatch):
 
 
 @pytest.mark.parametrize(('entries', 'what'), [
-    ({'budget': BUDGET - 1}, 'budget'), ({'min_bytes': 64}, 'ooc_min_bytes'), ({'workspace': '1MB'}, 'ooc_workspace')])
+    ({'budget': BUDGET - 1}, 'budget'), ({'min_bytes': 64}, 'ooc_min_bytes')])
 def test_a_plan_under_other_settings_is_refused_before_anything_runs(file, entries, what):
     save(file)
     with pytest.raises(PlanMismatchError) as refused:

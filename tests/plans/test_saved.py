@@ -57,11 +57,8 @@ def test_a_plan_holds_on_its_own_terms_and_under_a_larger_budget(saved):
     ('numpy', '1.26.0', "another version of NumPy: made for '2.0.0', here it is '1.26.0'; delete the file"),
     ('python', '3.13.0', "another version of Python: made for '3.12.1', here it is '3.13.0'; delete the file"),
     ('chainer_ooc', '1', "another version of chainer_ooc: made for '0.1.0', here it is '1'; delete the file"),
-    ('onednn', '3.9.0', "another oneDNN: made for '3.2.0', here it is '3.9.0'; set chainer.config.use_ideep as"),
-    ('onednn', '', "another oneDNN: made for '3.2.0', here it is none; set chainer.config.use_ideep as it was"),
     ('policy', 'keep', "another policy: made for 'swap-all', here it is 'keep'; set chainer.config.ooc = 'swap-all'"),
     ('min_bytes', 0, 'another ooc_min_bytes: made for 1 bytes, here it is 0 bytes; set chainer.config.ooc_min_bytes'),
-    ('workspace_bytes', None, 'another ooc_workspace: made for 64 bytes, here it is none; set chainer.config'),
     ('budget_bytes', 99, 'another budget: made for 100 bytes, here it is 99 bytes; raise chainer.config.ooc_budget'),
 ])
 def test_another_term_is_named_with_both_values_and_the_next_step(saved, name, value, message):
@@ -76,6 +73,16 @@ def test_a_file_has_one_plan_for_each_graph(saved, tmp_path):
     for each in (saved(2), saved(3), saved(2, budget_bytes=50)):
         put_plan(path, each)
     assert read_plans(path) == [saved(3), saved(2, budget_bytes=50)]
+
+
+@pytest.mark.parametrize('other', [{'workspace_bytes': 65}, {'versions': {**VERSIONS, 'onednn': ''}}])
+def test_a_file_has_plans_of_one_graph_for_each_workspace_and_onednn(saved, tmp_path, other):
+    path = str(tmp_path / 'plans.json')
+    under_other = [save_plan(dataclasses.replace(each.trace, **other), each.plan, min_bytes=1)
+                   for each in (saved(), saved(budget_bytes=50))]
+    for each in (saved(), under_other[0], saved(budget_bytes=50), under_other[1]):
+        put_plan(path, each)
+    assert read_plans(path) == [saved(budget_bytes=50), under_other[1]]
 
 
 @pytest.mark.parametrize('step', ['fsync', 'replace'])

@@ -5,15 +5,22 @@
        allocate   the smallest extent that is large enough, from its start; no system call
                   else the free pages, moved side by side by mremap, and fresh ones for what they lack
        free       the extent, joined with its neighbours
+       resize     the pages behind the new end are free; free pages behind the old end are taken
 
    So pages are asked for only when there are not enough free ones: the pool never holds more than was in use at once,
    however blocks of different sizes follow each other.
 
    A range that mremap moves has to be one mapping of the kernel's. Where mappings end is noted (`edges`).
 
+   A process may have only so many mappings (vm.max_map_count), and at that limit hardly anything works. What the pool
+   moves or gives back leaves a hole between blocks, which makes two mappings of one. So from MOST_AREAS on free ranges
+   between blocks stay where they are, as they do where the system refuses, and fresh pages serve what they cannot. A
+   block for which the system gives none comes from malloc.
+
    Callers hold Python's lock: NumPy, and arena.py by ctypes.PyDLL. So there is no other. */
 
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +30,8 @@
 #define GRAIN_BYTES ((size_t)16 << 10) /* sizes are multiples of it; every page size but ARM's 64 kB divides it */
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
 #define LEAST_MOVED_BYTES ((size_t)128 << 10)
-#define MOST_PIECES 4096 /* of all pages; Linux allows 65530 mappings by default (vm.max_map_count) */
+#define MOST_PIECES 4096 /* of all pages */
+#define MOST_AREAS 32768 /* half of the mappings that Linux allows by default */
 
 typedef struct {
     uintptr_t start;
@@ -39,6 +47,11 @@ typedef struct {
 static Ranges used, unused, edges;
 static size_t unused_bytes, used_bytes, fresh_bytes;
 static int keeps = 1;
+
+/* An area is blocks and free pages without a hole between them: how many there are, and may be. */
+long arena_areas, arena_most_areas = MOST_AREAS;
+
+static size_t whole_grains(size_t nbytes) { return (nbytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES; }
 
 /* --- ranges ----------------------------------------------------------------------------------------------------- */
 
@@ -98,8 +111,8 @@ static uintptr_t mapping_end(uintptr_t start, uintptr_t end) {
 
 /* --- free pages --------------------------------------------------------------------------------------------------- */
 
-/* Joins a range with its free neighbours. The caller has reserved a place for it. */
-static void put(uintptr_t start, size_t nbytes) {
+/* Joins a range with its free neighbours; returns the index of what it is part of then. There is a place for it. */
+static size_t put(uintptr_t start, size_t nbytes) {
     size_t index = first_from(&unused, start);
     unused_bytes += nbytes;
     if (index < unused.count && start + nbytes == unused.items[index].start) {
@@ -107,9 +120,10 @@ static void put(uintptr_t start, size_t nbytes) {
         remove_at(&unused, index);
     }
     if (index && unused.items[index - 1].start + unused.items[index - 1].nbytes == start)
-        unused.items[index - 1].nbytes += nbytes;
+        unused.items[--index].nbytes += nbytes;
     else
         insert_at(&unused, index, start, nbytes);
+    return index;
 }
 
 /* Takes bytes from the start of a free range; returns where it started. */
@@ -136,21 +150,50 @@ static size_t best(size_t nbytes) {
     return found;
 }
 
-static void give_back(uintptr_t start, size_t nbytes) {
-    munmap((void *)start, nbytes);
-    forget_edges_inside(start, start + nbytes);
-    note_edge(start), note_edge(start + nbytes);
+/* Whether an address belongs to one of the ranges. */
+static int is_in(const Ranges *ranges, uintptr_t address) {
+    size_t index = first_from(ranges, address + 1);
+    return index && address - ranges->items[index - 1].start < ranges->items[index - 1].nbytes;
 }
 
-/* Gives free pages back to the system until so many bytes are left: small ranges first, which are of least use. */
-static void keep_at_most(size_t nbytes) {
-    while (unused_bytes > nbytes) {
-        size_t excess = (unused_bytes - nbytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES, index = best(1);
-        size_t here = unused.items[index].nbytes < excess ? unused.items[index].nbytes : excess;
-        if (!reserve(&edges, 2))
-            return;
-        give_back(take(index, here), here);
+/* How many areas a range of the pool adds if it leaves: 1 if there are two of one then, 0, or -1. It may have left. */
+static int areas_without(uintptr_t start, size_t nbytes) {
+    uintptr_t before = start - 1, behind = start + nbytes;
+    return is_in(&used, before) + is_in(&unused, before) + is_in(&used, behind) + is_in(&unused, behind) - 1;
+}
+
+static int may_leave(uintptr_t start, size_t nbytes) {
+    return arena_areas < arena_most_areas || areas_without(start, nbytes) <= 0;
+}
+
+/* Gives bytes from the start of a free range back to the system. Returns 0 if that would be one mapping too many: then
+   their pages go back, and the addresses stay free. */
+static int give_back(size_t index, size_t nbytes) {
+    uintptr_t start = unused.items[index].start;
+    if (!reserve(&edges, 2) || !may_leave(start, nbytes) || munmap((void *)start, nbytes)) {
+        madvise((void *)start, nbytes, MADV_DONTNEED);
+        return 0;
     }
+    take(index, nbytes);
+    arena_areas += areas_without(start, nbytes);
+    forget_edges_inside(start, start + nbytes);
+    note_edge(start), note_edge(start + nbytes);
+    return 1;
+}
+
+/* Gives bytes of a free range back, as many as there are beyond those to keep. */
+static int give_excess(size_t index, size_t kept_bytes) {
+    size_t excess = whole_grains(unused_bytes - kept_bytes), here = unused.items[index].nbytes;
+    return give_back(index, here < excess ? here : excess);
+}
+
+/* Gives free pages back to the system until so many bytes are left: small ranges first, which are of least use. Once one
+   is refused, all that are not. */
+static void keep_at_most(size_t nbytes) {
+    while (unused_bytes > nbytes && give_excess(best(1), nbytes))
+        ;
+    for (size_t index = unused.count; unused_bytes > nbytes && index--;)
+        give_excess(index, nbytes);
 }
 
 /* --- blocks ------------------------------------------------------------------------------------------------------- */
@@ -179,27 +222,30 @@ static size_t least_moved(void) {
     return share > LEAST_MOVED_BYTES ? share : LEAST_MOVED_BYTES;
 }
 
-/* Moves free pages to `start`. So many are used up; scraps of them go back to the system, to be had as fresh ones in one
-   piece. Returns the bytes that were moved; `refused` is set if a move was. */
-static size_t gather(uintptr_t start, size_t wanted, int *refused) {
+/* Moves free pages to `start`. So many are used up, as far as they may leave; scraps of them go back to the system, to be
+   had as fresh ones in one piece. Returns the bytes that were moved. `lost` is set to the bytes behind them where a move
+   failed half-way: there may be a hole, which is another's by now. */
+static size_t gather(uintptr_t start, size_t wanted, size_t *lost) {
     size_t moved = 0, least = least_moved();
-    *refused = 0;
+    *lost = 0;
     while (wanted) {
         size_t index = best(wanted), nbytes = unused.items[index].nbytes;
         uintptr_t from = unused.items[index].start;
         nbytes = mapping_end(from, from + (nbytes < wanted ? nbytes : wanted)) - from;
-        if (nbytes < least)
-            give_back(from, nbytes);
-        else {
+        if (!may_leave(from, nbytes))
+            break;
+        if (nbytes >= least) {
             void *to = (void *)(start + moved);
             if (mremap((void *)from, nbytes, nbytes, MREMAP_MAYMOVE | MREMAP_FIXED, to) == MAP_FAILED) {
-                *refused = 1;
+                *lost = errno == ENOMEM ? 0 : nbytes; /* too many mappings: nothing was done */
                 break;
             }
+            take(index, nbytes);
+            arena_areas += areas_without(from, nbytes);
             moved += nbytes;
             note_edge(start + moved);
-        }
-        take(index, nbytes);
+        } else if (!give_back(index, nbytes))
+            break;
         wanted -= nbytes;
     }
     return moved;
@@ -227,23 +273,24 @@ static uintptr_t assemble(size_t nbytes, size_t *dirty) {
     }
     forget_edges_inside(start, start + nbytes); /* of what was there before */
     note_edge(start), note_edge(start + nbytes);
-    int refused;
-    size_t moved = gather(start, wanted, &refused);
-    if (refused || (moved < nbytes && !make_fresh(start + moved, nbytes - moved))) {
-        /* What was moved stays as it is. Where a move failed there may be a hole that is another's by now. */
-        if (!refused)
-            munmap((void *)(start + moved), nbytes - moved);
-        if (moved)
+    size_t lost, moved = gather(start, wanted, &lost), lacking = nbytes - moved;
+    if (lost || (lacking && !make_fresh(start + moved, lacking))) {
+        if (lacking > lost)
+            munmap((void *)(start + moved + lost), lacking - lost);
+        if (moved) { /* it stays as it is */
+            arena_areas -= areas_without(start, moved);
             put(start, moved);
+        }
         return 0;
     }
+    arena_areas -= areas_without(start, nbytes);
     *dirty = moved;
     return start;
 }
 
 static void *allocate(size_t nbytes, size_t *dirty) {
-    size_t whole = (nbytes + GRAIN_BYTES - 1) / GRAIN_BYTES * GRAIN_BYTES;
-    if (whole < nbytes || !reserve(&used, 1) || !reserve(&unused, 2))
+    size_t whole = whole_grains(nbytes);
+    if (whole < nbytes || !reserve(&used, 1) || !reserve(&unused, used.count + 2)) /* a place for each that is freed */
         return NULL;
     size_t index = best(whole);
     uintptr_t start;
@@ -252,7 +299,7 @@ static void *allocate(size_t nbytes, size_t *dirty) {
         start = take(index, whole);
     else {
         start = assemble(whole, dirty);
-        if (!start) { /* once more, with fresh pages alone */
+        if (!start) { /* once more, with fresh pages */
             keep_at_most(0);
             start = assemble(whole, dirty);
         }
@@ -270,35 +317,59 @@ static size_t index_of(const void *block) {
     return index < used.count && used.items[index].start == (uintptr_t)block ? index : used.count;
 }
 
+/* Has pages of a block be free. */
+static void discard(uintptr_t start, size_t nbytes) {
+    used_bytes -= nbytes;
+    size_t index = put(start, nbytes);
+    if (!keeps)
+        give_back(index, unused.items[index].nbytes);
+}
+
 static void release(size_t index) {
-    Range range = used.items[index];
+    Range block = used.items[index];
     remove_at(&used, index);
-    used_bytes -= range.nbytes;
-    if (keeps && reserve(&unused, 1))
-        put(range.start, range.nbytes);
-    else if (reserve(&edges, 2))
-        give_back(range.start, range.nbytes);
-    else
-        munmap((void *)range.start, range.nbytes);
+    discard(block.start, block.nbytes);
+}
+
+/* Has the pages of a block be free that lie behind its first `whole` bytes; they stay in it if there is no memory. */
+static void cut(size_t index, size_t whole) {
+    Range *block = used.items + index;
+    size_t rest = block->nbytes - whole;
+    if (!rest || !reserve(&unused, used.count + 1))
+        return;
+    block->nbytes = whole;
+    discard(block->start + whole, rest);
+}
+
+/* Adds to a block the free pages behind it; 0 if they are not enough. */
+static int extend(size_t index, size_t whole) {
+    Range *block = used.items + index;
+    uintptr_t end = block->start + block->nbytes;
+    size_t more = whole - block->nbytes, behind = first_from(&unused, end);
+    if (behind == unused.count || unused.items[behind].start != end || unused.items[behind].nbytes < more)
+        return 0;
+    take(behind, more);
+    block->nbytes = whole;
+    used_bytes += more;
+    return 1;
 }
 
 /* --- NumPy's handler ---------------------------------------------------------------------------------------------- */
 
 static void *handle_malloc(void *context, size_t nbytes) {
     size_t dirty;
-    return nbytes < LEAST_BYTES ? malloc(nbytes) : allocate(nbytes, &dirty);
+    void *block = nbytes < LEAST_BYTES ? NULL : allocate(nbytes, &dirty);
+    return block ? block : malloc(nbytes);
 }
 
 static void *handle_calloc(void *context, size_t count, size_t size) {
     size_t nbytes, dirty;
     if (__builtin_mul_overflow(count, size, &nbytes))
         return NULL;
-    if (nbytes < LEAST_BYTES)
+    void *block = nbytes < LEAST_BYTES ? NULL : allocate(nbytes, &dirty);
+    if (!block)
         return calloc(count, size);
-    void *block = allocate(nbytes, &dirty);
-    if (block)
-        memset(block, 0, dirty < nbytes ? dirty : nbytes);
-    return block;
+    return memset(block, 0, dirty < nbytes ? dirty : nbytes);
 }
 
 static void handle_free(void *context, void *block, size_t nbytes) {
@@ -313,8 +384,15 @@ static void *handle_realloc(void *context, void *block, size_t nbytes) {
     size_t index = index_of(block), before = index < used.count ? used.items[index].nbytes : 0;
     if (!before)
         return realloc(block, nbytes); /* it stays where it is from */
-    if (before >= nbytes && nbytes >= LEAST_BYTES)
-        return block;
+    size_t whole = whole_grains(nbytes);
+    if (nbytes >= LEAST_BYTES && whole >= nbytes) {
+        if (whole <= before) {
+            cut(index, whole);
+            return block;
+        }
+        if (extend(index, whole))
+            return block;
+    }
     void *moved = handle_malloc(context, nbytes);
     if (!moved)
         return NULL;

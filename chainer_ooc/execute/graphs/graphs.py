@@ -269,8 +269,8 @@ class Graphs:
     def __init__(self) -> None:
         self.saved: SavedPlans | None = None
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
-        self._terms: tuple[object, ...] = ()
-        self._under_others: dict[tuple[object, ...], OrderedDict[str, Graph]] = {}
+        self._terms: tuple[int | None, str] | None = None
+        self._under_others: dict[tuple[int | None, str], OrderedDict[str, Graph]] = {}
         self._numbers = itertools.count(1)
         self._has_missed = False
 
@@ -278,7 +278,7 @@ class Graphs:
         """Has the graphs be those that were recorded with this workspace and oneDNN: others' times do not hold."""
         terms = settings.workspace_bytes, backend.onednn_version(settings.use_ideep)
         if terms != self._terms:
-            if self._terms:
+            if self._terms is not None:
                 self._under_others[self._terms], self._graphs = self._graphs, OrderedDict()
             self._graphs, self._terms = self._under_others.pop(terms, self._graphs), terms
 
@@ -325,21 +325,25 @@ class Graphs:
         return graph
 
     def follow_file(self, path: str | None, backend: Backend) -> bool:
-        """Uses a file of plans from now on: its graphs are known at once. Returns whether it has any.
+        """Uses a file of plans from now on: its graphs under the terms in force are known. Returns whether any are new.
 
         Raises:
             PlanFormatError: there is something else at `path`.
         """
-        if path == (None if self.saved is None else self.saved.path):
-            if self.saved is None or not self.saved.is_deleted():
-                return False
-            for fingerprint in [each for each, graph in self._graphs.items() if graph.is_loaded]:
-                del self._graphs[fingerprint]
-        self.saved = None if path is None else SavedPlans(path, backend)
-        loaded = [] if self.saved is None else [*self.saved.loaded.values()][-GRAPHS:]
+        is_same = path == (None if self.saved is None else self.saved.path)
+        if not is_same or (self.saved is not None and self.saved.is_deleted()):
+            if is_same:
+                self._forget_loaded()
+            self.saved = None if path is None else SavedPlans(path, backend)
+        loaded = [] if self.saved is None or self._terms is None else self.saved.take(*self._terms)[-GRAPHS:]
         for each in loaded:
             self.add(each.trace, each.metered).load()
         return bool(loaded)
+
+    def _forget_loaded(self) -> None:
+        for graphs in (self._graphs, *self._under_others.values()):
+            for fingerprint in [each for each, graph in graphs.items() if graph.is_loaded]:
+                del graphs[fingerprint]
 
     def largest_refusal(self, error: InfeasibleBudgetError, settings: Settings,
                         standing_of: Callable[[Models], Standing], doubt: str) -> InfeasibleBudgetError:

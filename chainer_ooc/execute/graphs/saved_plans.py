@@ -1,7 +1,8 @@
 """The file that ``chainer.config.ooc_plan`` names, while a session trains: whose plans are used, and where new ones go.
 
-A graph whose plan is in the file needs no recorded iteration. A plan that does not hold here is refused when its graph
-is about to be followed; if the file cannot be written there is a warning, and training goes on.
+A graph whose plan is in the file needs no recorded iteration. The file has a plan for each workspace and oneDNN with
+which it was recorded, as the program may change them. A plan that does not hold here is refused when its graph is about
+to be followed; if the file cannot be written there is a warning, and training goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from chainer_ooc.execute import log
 from chainer_ooc.execute.recording.recorder import versions
 from chainer_ooc.plans.file import put_plan, read_plans
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.plans.saved import Terms, check_plan, save_plan
+from chainer_ooc.plans.saved import SavedPlan, Terms, check_plan, recorded, save_plan
 from chainer_ooc.trace import Trace
 
 
@@ -24,7 +25,7 @@ class SavedPlans:
     """The plans of a file, which need not be there.
 
     Attributes:
-        loaded: what the file had, by graph, the oldest first.
+        loaded: what the file had, the oldest first.
 
     Raises:
         PlanFormatError: it is there, and is no file of plans.
@@ -33,14 +34,23 @@ class SavedPlans:
     def __init__(self, path: str, backend: Backend):
         self.path = path
         self._backend = backend
-        self.loaded = {each.terms.graph: each for each in read_plans(path)}
-        self._in_file = {graph: each.plan for graph, each in self.loaded.items()}
+        self.loaded = {each.terms.recorded: each for each in read_plans(path)}
+        self._in_file = {key: each.plan for key, each in self.loaded.items()}
+        self._taken: set[tuple[int | None, str]] = set()
         self._writable, self._refused = True, False
         if self.loaded:
             log.logger.info('%d plans loaded from %s', len(self.loaded), path)
 
+    def take(self, workspace_bytes: int | None, onednn: str) -> list[SavedPlan]:
+        """What the file had under this workspace and oneDNN, the oldest first; the second time nothing."""
+        terms = workspace_bytes, onednn
+        if terms in self._taken:
+            return []
+        self._taken.add(terms)
+        return [each for each in self.loaded.values() if (each.terms.workspace_bytes, each.terms.onednn) == terms]
+
     def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan | None:
-        """The plan that was loaded for the graph of a trace, or None if that was from another file.
+        """The plan that was loaded with a trace, or None if that was from another file.
 
         Under a default budget, which is never twice the same, a plan holds that needs no more than `budget_bytes`,
         whatever it was made for.
@@ -48,7 +58,7 @@ class SavedPlans:
         Raises:
             PlanMismatchError: it does not hold here.
         """
-        saved = self.loaded.get(trace.fingerprint)
+        saved = self.loaded.get(recorded(trace))
         if saved is None:
             return None
         if settings.budget_bytes is None and saved.plan.peak_bytes <= budget_bytes:
@@ -67,9 +77,9 @@ class SavedPlans:
 
     def keep(self, trace: Trace, plan: Plan, min_bytes: int, metered: bool) -> None:
         """Writes a plan to the file, if it is not there yet."""
-        if not self._writable or self._in_file.get(trace.fingerprint) is plan:
+        if not self._writable or self._in_file.get(recorded(trace)) is plan:
             return
-        self._in_file[trace.fingerprint] = plan
+        self._in_file[recorded(trace)] = plan
         try:
             put_plan(self.path, save_plan(trace, plan, min_bytes, metered))
         except (OSError, PlanFormatError) as error:
