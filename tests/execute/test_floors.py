@@ -296,3 +296,26 @@ def test_what_interrupted_iterations_have_left_is_no_part_of_the_floor(where):
         return iterate
     assert [doubt for _, _, doubt in floors_of(make, 'swap-all')] == ['']
     assert sum(hits) > 5
+
+
+@pytest.mark.parametrize('policy', ['sublinear', 'swap-all', 'pooch'])
+def test_running_statistics_that_an_earlier_iteration_was_given_are_no_maps(policy):
+    """Evaluated, a layer is given its statistics; trained after that, it seemed to hide them, as another graph."""
+    def make():
+        model = chainer.Sequential(L.BatchNormalization(1024))  # statistics of 4096 bytes
+        optimizer = chainer.optimizers.SGD().setup(model)
+
+        def iterate(number):
+            h = model(chainer.Variable(np.random.RandomState(number).rand(16, 1024).astype(np.float32)) * 2)
+            with chainer.using_config('train', False):
+                h = model(h)
+            loss = F.mean(h ** 2 * h)
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+            del loss, h
+            phases.append(chainer_ooc.stats().phase)
+        return iterate
+    phases = []
+    assert len(floors_of(make, policy)) == 1
+    assert phases[-4:] == ['profile', 'run', 'run', 'run']

@@ -124,19 +124,22 @@ class Register:
             self.recorder.maps[storage.map].nbytes = storage.counted_bytes
 
     def _is_map(self, slot: AttributeSlot) -> bool:
-        """Whether a function hides an array that nothing else has: persistent values and constants are no maps."""
+        """Whether a function hides an array that nothing else has: persistent values and constants are no maps.
+
+        Nor are they if a call of an earlier iteration was given them, such as a layer's running statistics.
+        """
         array: Any = slot.get()
         if array.nbytes < max(self._min_bytes, 1):
             return False
-        if find(array) is not None:
+        storage, root = find(array), arrays.root_of(array)
+        if storage is not None and (storage.token is self.token or storage.state is not State.RESIDENT):
             return True
-        root = arrays.root_of(array)
         if root is None:
             return False
-        probe = Storage(self._memory, root)
-        probe.add_slots(slot)
+        storage = storage or Storage(self._memory, root)
+        storage.add_slots(slot)
         del root, array
-        return not probe.is_held_elsewhere()
+        return not storage.is_held_elsewhere()
 
 
 def is_foreign(storage: Storage) -> bool:
