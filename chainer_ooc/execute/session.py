@@ -27,12 +27,13 @@ from chainer_ooc.execute.functions.prototype import may_change_maps, may_write_i
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.iteration.iteration import Iteration
+from chainer_ooc.execute.iteration.left import hand_over
 from chainer_ooc.execute.iteration.quiet import Quietude
 from chainer_ooc.execute.iteration.room import UNDER_WAY
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import Company
 from chainer_ooc.execute.recording.parameters import Parameters
-from chainer_ooc.execute.recording.registration import can_leave, name_of
+from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, forget_computations, is_computing, run_as
 from chainer_ooc.execute.storage.reentry import LOCK
@@ -63,7 +64,7 @@ class Session:
         self._closing = False
         self._default_budget_bytes: int | None = None
         self._proven_bytes = 0  # the last default budget under which an iteration ended
-        self._left_behind: list[weakref.ref[Storage]] = []
+        self._latest: Callable[[], Iteration | None] = lambda: None  # the last one that was in hand
         self._timed: Callable[[], None] | None = None  # of the last iteration, which a device may still be at
         self._prepared = 0  # what the device had when the iteration in hand began
         self._company = Company(has_company)
@@ -247,6 +248,7 @@ class Session:
         iteration = self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             self._patience.records, proven_bytes)
+        self._latest = weakref.ref(iteration)
         if (self.settings, iteration.budget_bytes) != self._planned_for:
             self._quietude.end()  # another plan counts with all that is there
         self._planned_for = self.settings, iteration.budget_bytes
@@ -254,17 +256,24 @@ class Session:
         self._quietude.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
 
     def _end(self) -> None:
-        iteration, self._iteration = self._iteration, None
+        iteration = self._iteration
         self._memory.abandon_dead()
-        if iteration is None:
-            return
         prepares = self._memory.backend.preparations() > self._prepared
-        trace, timed = iteration.close(), self._timed
-        self._timed = None
+        trace = None if iteration is None else iteration.close()
+        self._iteration = None
+        self._memory.calm()  # what is still leaving would count as standing in the next plan
+        if iteration is None or not iteration.finished:
+            self._memory.mend()  # an interrupt may have come where none is noticed
+        hand_over(self._memory, self._latest(), self.settings.min_bytes)
+        if iteration is not None:
+            self._learn(iteration, trace, prepares)
+            self._quietude.is_over(iteration)
+
+    def _learn(self, iteration: Iteration, trace: Trace | None, prepares: bool) -> None:
+        """Has the next plans know what an iteration has told."""
+        timed, self._timed = self._timed, None
         if self.settings.budget_bytes is None and iteration.finished:
             self._proven_bytes = iteration.budget_bytes
-        self._memory.calm()  # what is still leaving would count as standing in the next plan
-        self._hand_over(iteration)
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
             iteration.graph.is_disturbed = self._disturbed
@@ -294,22 +303,6 @@ class Session:
                 iteration.room.tell(iteration.graph)
         if trace is None:
             iteration.graph = iteration.following.graph  # of one that it has left its maps are not
-        self._quietude.is_over(iteration)
-
-    def _hand_over(self, iteration: Iteration) -> None:
-        """Books what an iteration has left and cannot be moved as the program's own.
-
-        What came from outside at once: the program had it before, such as a list of batches. Maps when another
-        iteration is over: until then they are those of the last loss, which most programs still have.
-        """
-        left = iteration.register.left_behind()
-        for storage in filter(None, (ref() for ref in self._left_behind)):
-            if storage.token is not iteration and not can_leave(storage, self.settings.min_bytes):
-                self._memory.book(storage, 'program')
-        for storage in left:
-            if storage.from_outside:
-                self._memory.book(storage, 'program')
-        self._left_behind = [weakref.ref(each) for each in left if not each.from_outside]
 
     def _known(self) -> bool:
         graph = self._graphs.latest()
@@ -344,16 +337,16 @@ class Session:
 
     def _abandon(self) -> None:
         with LOCK:
-            iteration, self._iteration = self._iteration, None
+            iteration = self._iteration
             if iteration is not None:
                 iteration.abandon()
+                self._iteration = None
                 self._quietude.is_over(iteration)
                 if not self._known():
                     self._patience.met(False)
             self._memory.calm()
-            if iteration is not None:
-                self._hand_over(iteration)
-            self._memory.recount()
+            self._memory.mend()
+            hand_over(self._memory, self._latest(), self.settings.min_bytes)
 
 
 def apply_within(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -7,6 +7,9 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute.memory.transit import Transit
+from chainer_ooc.execute.storage.storage import Storage
+from support.interrupting import interrupted_at
 from support.trainings.ooc_training import ooc
 
 #: What users are told to add.
@@ -258,3 +261,61 @@ def test_batches_of_iterations_that_an_exception_ended_are_no_part_of_the_floor(
                 iterate(each)
         iterate(batches[0])
     assert floor() <= before
+
+
+#: Where an interrupt left something counted as a map for ever: code, and before which of its lines.
+LEFT_COUNTED = {
+    'the iteration before ends': (Transit.abandon_dead.__code__, 1),
+    'its copies are waited for': (Transit.calm.__code__, 1),
+    'a map counts, and is not noted yet': (Transit._count.__code__, 2),
+    'a map that has been copied out has its arrays again': (Storage.refill.__code__, 1)}
+
+
+@pytest.mark.parametrize('where', LEFT_COUNTED)
+def test_what_interrupted_iterations_have_left_is_no_part_of_the_floor(where):
+    """Batches that the program has kept counted in every later iteration, one more for each interrupt."""
+    code, number_of_line = LEFT_COUNTED[where]
+    batches, hits = [vectors(number) for number in range(20)], []
+
+    def make():
+        model = perceptron()
+        optimizer = chainer.optimizers.SGD().setup(model)
+
+        def train(number):
+            loss = F.softmax_cross_entropy(model(batches[number][0]), batches[number][1])
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+
+        def iterate(number):
+            train(0)
+            for each in range(10 if number == 2 else 0):
+                hits.append(interrupted_at(
+                    number_of_line, lambda each=each: train(each), 'line', lambda found: found is code))
+            train(number)
+        return iterate
+    assert [doubt for _, _, doubt in floors_of(make, 'swap-all')] == ['']
+    assert sum(hits) > 5
+
+
+@pytest.mark.parametrize('policy', ['sublinear', 'swap-all', 'pooch'])
+def test_running_statistics_that_an_earlier_iteration_was_given_are_no_maps(policy):
+    """Evaluated, a layer is given its statistics; trained after that, it seemed to hide them, as another graph."""
+    def make():
+        model = chainer.Sequential(L.BatchNormalization(1024))  # statistics of 4096 bytes
+        optimizer = chainer.optimizers.SGD().setup(model)
+
+        def iterate(number):
+            h = model(chainer.Variable(np.random.RandomState(number).rand(16, 1024).astype(np.float32)) * 2)
+            with chainer.using_config('train', False):
+                h = model(h)
+            loss = F.mean(h ** 2 * h)
+            model.cleargrads()
+            loss.backward()
+            optimizer.update()
+            del loss, h
+            phases.append(chainer_ooc.stats().phase)
+        return iterate
+    phases = []
+    assert len(floors_of(make, policy)) == 1
+    assert phases[-4:] == ['profile', 'run', 'run', 'run']

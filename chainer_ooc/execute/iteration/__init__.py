@@ -3,6 +3,7 @@
     writes                  which functions may write to what they are given, and whether any did
     liveness                the end of maps: each is dropped after its last backward use
     room                    what a computation needs, and what stands in near memory beside the maps
+    left                    what iterations leave in near memory, and when it is the program's own
     departures, prefetch    maps on their way out; on their way in
     quiet                   an iteration in which nothing has to leave: it is compared, and nothing else
     iteration               one call and one step from top to bottom

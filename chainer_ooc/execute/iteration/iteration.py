@@ -32,7 +32,7 @@ from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.iteration.liveness import Liveness
 from chainer_ooc.execute.iteration.prefetch import start_swap_ins
 from chainer_ooc.execute.iteration.quiet import Quietly
-from chainer_ooc.execute.iteration.room import Room, earlier_bytes, is_foreign
+from chainer_ooc.execute.iteration.room import Room, earlier_bytes
 from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.memory.mapped import MAPPED
 from chainer_ooc.execute.memory.residency import Residency
@@ -64,6 +64,7 @@ class Iteration(Quietly):
         following: the known graph that it seems to be, and its plan.
         graph: the recorded graph that it turned out to be, or None.
         finished: a backward pass has ended.
+        has_ended: the session has left it, and takes no more of it for its own.
         recorded: what its calls allocate is measured.
         room, makes_graphs: what stands in near memory beside the maps; whether backward makes a graph.
         writes: finds what functions and hooks of the program's write to.
@@ -75,7 +76,8 @@ class Iteration(Quietly):
         self.settings = settings
         self.budget_bytes = budget_bytes
         self.recorder = Recorder()
-        self.finished = self.is_foreign = self.makes_graphs = self._in_backward = self._repeatable = False
+        self.finished = self.has_ended = self._in_backward = False
+        self.is_foreign = self.makes_graphs = self._repeatable = False
         self.recorded = recording
         self.graph: Graph | None = None
         self._memory = memory
@@ -201,7 +203,7 @@ class Iteration(Quietly):
         if not self._in_backward:
             held = self._departures.begin_backward()
             if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
-                self._note_holders(held)
+                self.register.note_holders(held)
             else:
                 self.room.disown(self.register.storage)
             self.following.check_forward_is_over(self._retained)
@@ -212,15 +214,6 @@ class Iteration(Quietly):
         self.writes.begin_backward()
         self._memory.unproven = self._memory.unproven or []
         self._start_swap_ins()
-
-    def _note_holders(self, held: list[Storage]) -> None:
-        for each in held:
-            if each.token is self:
-                self.recorder.maps[each.map].last_held = len(self.recorder.calls) - 1
-        for row, ref in zip(self.recorder.maps, self.register.storages, strict=True):
-            storage = ref()
-            row.foreign = storage is not None and is_foreign(storage)
-            row.shown = storage is not None and storage.is_shown()
 
     def before_step(self, function: Any) -> list[Storage]:
         """Makes resident what a function's backward reads, and gives that; makes room for what it allocates."""
@@ -323,6 +316,7 @@ class Iteration(Quietly):
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for it any more."""
+        self.has_ended = True  # first, or after an interrupt what it has left would be its own for ever
         self.writes.end_backward()
         self._meter.stop()
         self._memory.meter(None)

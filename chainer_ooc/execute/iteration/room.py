@@ -21,13 +21,13 @@ from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graphs import Forms, Graph
+from chainer_ooc.execute.iteration.left import left_bytes
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models, Used
 from chainer_ooc.execute.recording.parameters import Beside, Parameters
 from chainer_ooc.execute.recording.recorder import forms
-from chainer_ooc.execute.recording.registration import can_leave, name_of
+from chainer_ooc.execute.recording.registration import is_foreign, name_of
 from chainer_ooc.execute.storage.slots import array_of
-from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.problem import Standing
 from chainer_ooc.trace import Step
@@ -146,7 +146,7 @@ class Room:
         self.look()
         self._memory.stands(self.beside.total_bytes)
         self._at_first = self.beside.with_gradients
-        self.left_bytes = _left_bytes(self._memory, self._settings.min_bytes)
+        self.left_bytes = left_bytes(self._memory, self._settings.min_bytes)
         model = self._model()
         given = [array_of(each) for each in inputs]
         first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
@@ -255,14 +255,3 @@ def _standing(parameters: Parameters, model: int | None, left_bytes: int, unacco
 def earlier_bytes(needed: Iterable[Storage], token: object) -> int:
     """Bytes of earlier iterations' maps, as in double backprop: no plan counts them, and a step needs them."""
     return sum(each.counted_bytes for each in needed if each.token is not token and not each.mapped)
-
-
-def is_foreign(storage: Storage) -> bool:
-    """Whether the program holds it in near memory."""
-    return storage.state is State.RESIDENT and storage.root() is not None and storage.is_held_elsewhere()
-
-
-def _left_bytes(memory: Residency, min_bytes: int) -> int:
-    """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
-    left_bytes = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
-    return left_bytes + (memory.bytes_of('program') if memory.backend.counts_all else 0)

@@ -21,7 +21,7 @@ from chainer_ooc.execute.memory.transit import Context, Transit
 from chainer_ooc.execute.storage.account import storage_at
 from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.states import State
-from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.execute.storage.storage import Storage, Token
 from chainer_ooc.execute.tally import Tally
 
 
@@ -37,7 +37,7 @@ class Residency(Transit):
         self.closed = False
         self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
 
-    def register(self, array: Any, root: Any, token: object, map_id: int, from_outside: bool) -> Storage | None:
+    def register(self, array: Any, root: Any, token: Token, map_id: int, from_outside: bool) -> Storage | None:
         """Returns the storage under an array, new as `map_id` of iteration `token` if need be; None if it cannot move.
 
         Of a block from outside of the graph, which no function of the iteration made, only the array's part counts: a
@@ -57,6 +57,12 @@ class Residency(Transit):
         self._all.add(storage)
         self._count(root, storage, not from_outside or self.context.is_metered(root))
         return storage
+
+    def mend(self) -> None:
+        """Puts storages and accounts right after an exception, which may have come between any two of their steps."""
+        for storage in list(self._all):
+            storage.mend()
+        self.recount()
 
     # --- moving ----------------------------------------------------------------------------------------------------
 

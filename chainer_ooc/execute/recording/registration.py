@@ -13,7 +13,7 @@ from chainer_ooc.execute.recording.recorder import Recorder
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.slots import AttributeSlot, OutputSlot, array_of, hidden_slots, owners_of
 from chainer_ooc.execute.storage.states import State
-from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.execute.storage.storage import Storage, Token
 
 #: Ids of a call's inputs, outputs and hidden arrays; -1 for what cannot be moved.
 Ids = tuple[list[int], list[int], list[int]]
@@ -31,7 +31,7 @@ class Register:
         own: numbers of the parameters that its calls were given.
     """
 
-    def __init__(self, memory: Residency, recorder: Recorder, parameters: Parameters, token: object, min_bytes: int):
+    def __init__(self, memory: Residency, recorder: Recorder, parameters: Parameters, token: Token, min_bytes: int):
         self.storages: list[weakref.ref[Storage]] = []
         self.own: set[int] = set()
         self.recorder = recorder
@@ -44,11 +44,15 @@ class Register:
         """The storage of a feature map, if it is still known."""
         return self.storages[map_id]() if 0 <= map_id < len(self.storages) else None
 
-    def left_behind(self) -> list[Storage]:
-        """What is still in near memory when the iteration is over, and cannot leave."""
-        found = (each() for each in self.storages)
-        return [each for each in found
-                if each is not None and each.token is self.token and not can_leave(each, self._min_bytes)]
+    def note_holders(self, held: Sequence[Storage]) -> None:
+        """Notes what the program holds when forward is over: `held` and more, and what its Variables show."""
+        for each in held:
+            if each.token is self.token:
+                self.recorder.maps[each.map].last_held = len(self.recorder.calls) - 1
+        for row, ref in zip(self.recorder.maps, self.storages, strict=True):
+            storage = ref()
+            row.foreign = storage is not None and is_foreign(storage)
+            row.shown = storage is not None and storage.is_shown()
 
     def call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Ids, list[Storage]]:
         """Registers all that a call has touched; returns the ids, and the storages that its backward may read."""
@@ -120,25 +124,27 @@ class Register:
             self.recorder.maps[storage.map].nbytes = storage.counted_bytes
 
     def _is_map(self, slot: AttributeSlot) -> bool:
-        """Whether a function hides an array that nothing else has: persistent values and constants are no maps."""
+        """Whether a function hides an array that nothing else has: persistent values and constants are no maps.
+
+        Nor are they if a call of an earlier iteration was given them, such as a layer's running statistics.
+        """
         array: Any = slot.get()
         if array.nbytes < max(self._min_bytes, 1):
             return False
-        if find(array) is not None:
+        storage, root = find(array), arrays.root_of(array)
+        if storage is not None and (storage.token is self.token or storage.state is not State.RESIDENT):
             return True
-        root = arrays.root_of(array)
         if root is None:
             return False
-        probe = Storage(self._memory, root)
-        probe.add_slots(slot)
+        storage = storage or Storage(self._memory, root)
+        storage.add_slots(slot)
         del root, array
-        return not probe.is_held_elsewhere()
+        return not storage.is_held_elsewhere()
 
 
-def can_leave(storage: Storage, min_bytes: int) -> bool:
-    """Whether what an iteration left behind can be moved out of the way."""
-    return (storage.state is not State.RESIDENT or storage.root() is None
-            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
+def is_foreign(storage: Storage) -> bool:
+    """Whether the program holds it in near memory."""
+    return storage.state is State.RESIDENT and storage.root() is not None and storage.is_held_elsewhere()
 
 
 def name_of(function: Any) -> str:

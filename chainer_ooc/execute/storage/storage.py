@@ -45,6 +45,17 @@ class Memory(Protocol):
     def is_pinned(self, storage: Storage) -> bool: ...
 
 
+class Token(Protocol):
+    """An iteration, as far as its maps need it: what is used of `iteration.Iteration`.
+
+    Attributes:
+        has_ended: nothing becomes a map of it any more, and what it has left may be the program's own.
+    """
+
+    @property
+    def has_ended(self) -> bool: ...
+
+
 class Recipe(Protocol):
     """How a storage's bytes are made again: what is used of `recipe.Recipe`."""
 
@@ -85,7 +96,7 @@ class Storage(Held):
         self.memory = memory
         self.counted_bytes = self.nbytes
         self.state = State.RESIDENT
-        self.token: object = None
+        self.token: Token | None = None
         self.map, self.touched, self.pending_uses = -1, -1, 0
         self.from_outside = False
         self.block: ByteArray | None = None
@@ -103,7 +114,7 @@ class Storage(Held):
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 
-    def assign(self, token: object, map_id: int, from_outside: bool) -> None:
+    def assign(self, token: Token, map_id: int, from_outside: bool) -> None:
         """Makes it a feature map of an iteration; functions of other iterations wait for it no more."""
         self.token, self.map, self.from_outside, self.pending_uses = token, map_id, from_outside, 0
 
@@ -352,6 +363,13 @@ class Storage(Held):
     def keep(self, block: ByteArray) -> None:
         """Keeps the bytes alive: until the slots have them, or as long as it lives once its memory is closed."""
         self.block = block
+
+    def mend(self) -> None:
+        """After an exception, which may have come between two steps: the block is not kept here where slots have it."""
+        if self.state is State.RESIDENT and self.block is not None:
+            self.refill(self.block)
+        elif self.state in (State.AWAY, State.LOST):
+            self.block = None
 
     def drop_copy(self) -> None:
         """Releases the far copy."""

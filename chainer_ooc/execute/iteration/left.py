@@ -1,0 +1,41 @@
+"""What iterations leave in near memory: what of it can be moved out of the way, and what is the program's own.
+
+    in hand               over                                      another one is over
+    ----------------------|-----------------------------------------|-------------------------
+    batch: a map          the program's own, if it still has it
+    maps                  those of the last loss, until it is gone  the program's own, likewise
+
+Found among all that counts, whoever has noted it: an interrupt may have come before any note, also of an iteration that
+had ended (`Token.has_ended`).
+"""
+
+from __future__ import annotations
+
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.storage.states import State
+from chainer_ooc.execute.storage.storage import Storage, Token
+
+
+def can_leave(storage: Storage, min_bytes: int) -> bool:
+    """Whether what an iteration has left can be moved out of the way."""
+    return (storage.state is not State.RESIDENT or storage.root() is None
+            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
+
+
+def left_bytes(memory: Residency, min_bytes: int) -> int:
+    """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
+    nbytes = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
+    return nbytes + (memory.bytes_of('program') if memory.backend.counts_all else 0)
+
+
+def hand_over(memory: Residency, latest: Token | None, min_bytes: int) -> None:
+    """Books what iterations have left and cannot be moved as the program's own.
+
+    What came from outside at once: the program had it before, such as a list of batches. Maps when another iteration is
+    over: those of the `latest` are those of the last loss, which most programs still have.
+    """
+    for storage in memory.storages():
+        token = storage.token
+        if (token is not None and token.has_ended and (storage.from_outside or token is not latest)
+                and not can_leave(storage, min_bytes)):
+            memory.book(storage, 'program')
