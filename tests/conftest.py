@@ -24,6 +24,8 @@ hypothesis.settings.register_profile(
     'many', max_examples=300, deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile('repeatable')
 
+# It has asserts of its own. Here, since several folders import it.
+pytest.register_assert_rewrite('support.planning.literal_iterations')
 
 #: A GPU's driver opens its device again when it likes, and keeps it open.
 OF_DRIVERS = ('/dev/nvidia', '/dev/dri/', '/dev/nvhost')

@@ -1,9 +1,7 @@
 """What the simulator's tests share."""
 import pytest
 
-pytest.register_assert_rewrite('support.planning.literal_iterations')
-
-from support.planning.literal_iterations import Shown, make_problem, run_problem  # noqa: E402
+from support.planning.literal_iterations import Shown, make_problem, run_problem
 
 
 @pytest.fixture(scope='session')
