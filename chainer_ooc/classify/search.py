@@ -15,7 +15,7 @@ from functools import cached_property
 
 from chainer_ooc.problem import Decision, Problem, Verdict, changed, from_the_output
 from chainer_ooc.schedule.schedule import Schedule, lay_out
-from chainer_ooc.simulate.compiled import evaluator_of
+from chainer_ooc.simulate.compiled import Outcome, evaluator_of
 from chainer_ooc.simulate.simulator import run
 
 Verdicts = tuple[Verdict, ...]
@@ -72,6 +72,12 @@ def evaluate(problem: Problem, decision: Decision, without: int = -1) -> Evaluat
         return _evaluated_in_python(problem if without < 0 else _without(problem, without), decision)
     return Evaluation(problem, decision, outcome.floor_bytes, outcome.needed_bytes <= problem.budget_bytes,
                       outcome.seconds)
+
+
+def compiled_question(problem: Problem, decision: Decision, codes: bytearray) -> Callable[[], Outcome | None] | None:
+    """`Evaluator.asks`, under the problem's budget; None where there is no compiled code."""
+    evaluator = evaluator_of(problem)
+    return evaluator.asks(decision, problem.budget_bytes, codes) if evaluator else None
 
 
 def _evaluated_in_python(problem: Problem, decision: Decision) -> Evaluation:

@@ -21,7 +21,7 @@ import functools
 import operator
 import pathlib
 import sysconfig
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,24 +105,46 @@ class Evaluator:
 
         A map `without` bytes takes no time to copy either.
         """
+        kept = self._note(self._decision, decision, budget_bytes, without)
+        return None if kept is None else self._ask(self._pointers, budget_bytes)
+
+    def asks(self, decision: Decision, budget_bytes: int, verdicts: bytearray) -> Callable[[], Outcome | None] | None:
+        """Gives what evaluates a decision with other verdicts: the codes that stand in an array when it is called.
+
+        So a search that changes single verdicts packs the rest of its decision once. None if Python is to do that.
+        """
+        row = _Decision()
+        kept = self._note(row, decision, budget_bytes, -1)
+        if kept is None or len(verdicts) != self._maps or not verdicts:
+            return None
+        codes = (ctypes.c_char * len(verdicts)).from_buffer(verdicts)
+        row.verdicts = ctypes.addressof(codes)
+        pointers = self._pointers[0], ctypes.byref(row)
+
+        def ask(_: object = (kept, codes)) -> Outcome | None:
+            return self._ask(pointers, budget_bytes)
+
+        return ask
+
+    def _note(self, row: _Decision, decision: Decision, budget_bytes: int, without: int) -> object | None:
+        """Fills a row; gives arrays that it points to, which have to live as long, or None if they cannot say it."""
         if len(decision.verdicts) != self._maps or not 0 <= budget_bytes <= _MOST_BUDGET:
             return None
-        row = self._decision
         row.verdicts = bytes(map(_code, decision.verdicts))
         try:
-            self._note_shares(decision)
-            kept = self._note_starts(decision.starts), self._note_leaves(decision.leaves)
+            self._note_shares(row, decision)
+            kept = self._note_starts(row, decision.starts), self._note_leaves(row, decision.leaves)
         except (LookupError, OverflowError):
             return None
         row.synchronous, row.mapped = decision.synchronous, decision.mapped
         row.budget_bytes, row.without = budget_bytes, without
-        return self._ask(kept)
+        return kept
 
-    def _ask(self, kept: object) -> Outcome | None:
-        """Calls the library. `kept`: arrays that the decision points to."""
-        answer, budget_bytes = self._answer, self._decision.budget_bytes
+    def _ask(self, pointers: tuple[object, object], budget_bytes: int) -> Outcome | None:
+        """Calls the library."""
+        answer = self._answer
         while True:
-            status = self._library.timeline_evaluate(*self._pointers, self._to_memory, self._words, self._to_answer)
+            status = self._library.timeline_evaluate(*pointers, self._to_memory, self._words, self._to_answer)
             if status == _DONE:
                 break
             if status == _REFUSED:
@@ -138,8 +160,8 @@ class Evaluator:
         self._memory = np.empty(self._words, np.int64)
         self._to_memory = self._memory.ctypes.data
 
-    def _note_shares(self, decision: Decision) -> None:
-        row, shares = self._decision, decision.shares_chains
+    def _note_shares(self, row: _Decision, decision: Decision) -> None:
+        shares = decision.shares_chains
         if isinstance(shares, frozenset):
             mask = bytearray(self._maps)
             for each in shares:
@@ -149,8 +171,7 @@ class Evaluator:
         else:
             row.shares = _SHARES_IF_IT_FITS if shares is None else _SHARES_ALL if shares else _SHARES_NOTHING
 
-    def _note_starts(self, starts: Starts) -> tuple[object, ...]:
-        row = self._decision
+    def _note_starts(self, row: _Decision, starts: Starts) -> tuple[object, ...]:
         positions = _by_map(self._maps, starts.positions or {}, _NO_START)
         gates = None if starts.gates is None else np.array(starts.gates, np.int64)
         row.starts, row.gates = _address(positions), _address(gates)
@@ -159,9 +180,9 @@ class Evaluator:
         row.checks_memory = starts.checks_memory
         return positions, gates
 
-    def _note_leaves(self, leaves: Mapping[int, int]) -> object:
+    def _note_leaves(self, row: _Decision, leaves: Mapping[int, int]) -> object:
         array = _by_map(self._maps, leaves, 0)
-        self._decision.leaves = _address(array)
+        row.leaves = _address(array)
         return array
 
 

@@ -35,7 +35,7 @@ POSITIVE = [*BYTES, *((value, 'it must be at least 1 byte') for value in (0, -5,
 WHOLE = 'use a whole number of iterations, at least 1'
 LEVEL = "use None or a level of Python's logging, such as 'INFO' or logging.INFO"
 BAD = {
-    'ooc': [(value, 'use None or one of: capacity, keep, lms, pooch, ')
+    'ooc': [(value, 'use None or one of: auto, capacity, keep, lms, pooch, ')
             for value in ('bananas', '', 'KEEP', 1, True)],
     'ooc_budget': POSITIVE,
     'ooc_spill_dir': [('/nowhere/at/all', 'there is no such folder; make it'), (5, 'use None or the path of a folder'),

@@ -5,6 +5,7 @@ and a row in `POLICIES`.
 """
 
 from chainer_ooc.classify.policies import (
+    auto,
     capacity,
     keep,
     lms,
@@ -23,7 +24,7 @@ from chainer_ooc.classify.policies.policy import Policy
 POLICIES: dict[str, Policy] = {
     policy.name: policy for policy in (
         keep.POLICY,
-        swap_all.NAIVE, swap_all.POLICY, swap_opt.POLICY, pooch.POLICY,
+        swap_all.NAIVE, swap_all.POLICY, swap_opt.POLICY, pooch.POLICY, auto.POLICY,
         superneurons.POLICY, tensor_cache.POLICY, sublinear.POLICY,
         vdnn.ALL, vdnn.CONV, vdnn.PLUS_PLUS,
         capacity.POLICY, lms.POLICY, window.POLICY, unified.POLICY,

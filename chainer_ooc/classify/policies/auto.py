@@ -1,0 +1,58 @@
+"""auto: the fastest plan of the other policies, made faster by simulated annealing.
+
+Each other policy has plans that it alone finds. All of them are simulated, and the walks of `annealing` begin with the
+fastest that fits. So no other policy is faster in simulation, unless the time limit stops the search. `unified` is left
+out: its maps are read from far memory, outside of the budget, which is another kind of plan. Where nothing fits, the
+decision is that of `pooch`, and so is the least budget.
+
+In the end copies that cost nothing are spared, as in `swap_opt`.
+
+Source: ours. How far its plans are from the best that is possible stands in docs/policies/auto.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from chainer_ooc.classify.annealing import anneal
+from chainer_ooc.classify.policies import (
+    capacity,
+    keep,
+    lms,
+    pooch,
+    sublinear,
+    superneurons,
+    swap_all,
+    tensor_cache,
+    vdnn,
+    window,
+)
+from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.search import Search
+from chainer_ooc.problem import Decision, Problem
+
+#: What a walk may begin with beside `pooch`, which has seen the plans of `swap-opt` and `swap-all`.
+OTHERS = (
+    swap_all.NAIVE, superneurons.POLICY, tensor_cache.POLICY, sublinear.POLICY, vdnn.ALL, vdnn.CONV, vdnn.PLUS_PLUS,
+    capacity.POLICY, lms.POLICY, window.POLICY)
+
+
+def decide(problem: Problem) -> Decision:
+    """Begins with the fastest plan of all others, and takes what is faster."""
+    kept = Search(problem, keep.decide(problem))
+    if kept.found.fits:  # nothing is faster than to wait for nothing
+        return kept.best
+    first = pooch.decide(problem)
+    found = Search(replace(problem, limit_seconds=kept.left_seconds), first)
+    if not found.found.fits:
+        return found.best
+    for policy in OTHERS:
+        if found.is_over:
+            break
+        found.try_decision(policy.decide(replace(problem, limit_seconds=found.left_seconds)))
+    anneal(found)
+    found.spare_copies()
+    return found.best
+
+
+POLICY = Policy('auto', 'the fastest plan of all the others, made faster by simulated annealing', decide)

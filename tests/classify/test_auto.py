@@ -1,0 +1,132 @@
+"""auto: within the budget, no slower than any other policy, above the proven bound, and the same each time."""
+import dataclasses
+import itertools
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+
+from chainer_ooc.classify import annealing, search
+from chainer_ooc.classify.annealing import Draft, anneal, steps_over
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.search import Search, evaluate
+from chainer_ooc.problem import Decision, Verdict, can_leave, can_recompute, everything
+from support.planning import drawn_problems, random_problems
+from support.planning.small_problems import draw_problem
+
+AUTO = POLICIES['auto']
+#: Its maps are read where they are, out of the budget.
+MAPPED = 'unified'
+
+
+def movable(problem):
+    return [each.id for each in problem.trace.maps if can_leave(each, problem.min_bytes)]
+
+
+def check_is_the_fastest(problem):
+    found = evaluate(problem, AUTO.decide(problem))
+    for name in {*POLICIES} - {MAPPED, 'auto'}:
+        other = evaluate(problem, POLICIES[name].decide(problem))
+        assert found.fits or not other.fits, name
+        assert found.seconds <= other.seconds, name
+    return found
+
+
+@settings(max_examples=100)
+@given(drawn_problems.problems())
+def test_no_other_policy_is_faster_or_needs_less(problem):
+    check_is_the_fastest(problem)
+
+
+@settings(max_examples=100)
+@given(random_problems.problems())
+def test_nor_on_traces_of_any_kind(given):
+    check_is_the_fastest(given[0])
+
+
+@settings(max_examples=40)
+@given(drawn_problems.problems())
+def test_it_keeps_to_what_a_map_can_do_and_decides_the_same_again(problem):
+    decision, again = AUTO.decide(problem), can_recompute(problem.trace, problem.min_bytes)
+    for each, verdict in zip(problem.trace.maps, decision.verdicts, strict=True):
+        assert verdict is Verdict.KEEP or can_leave(each, problem.min_bytes)
+        assert verdict is not Verdict.RECOMPUTE or again[each.id]
+    assert AUTO.decide(problem) == decision
+
+
+def test_it_is_never_below_the_bound():
+    pytest.importorskip('scipy')
+    from chainer_ooc.classify.bound import lower_bound
+
+    for seed in range(40):
+        problem = draw_problem(seed)
+        found = check_is_the_fastest(problem)
+        assert not found.fits or lower_bound(problem).gap(found.seconds) >= 0, seed
+
+
+def test_of_few_maps_no_verdicts_are_faster():
+    tried = 0
+    for seed in range(40):
+        problem = draw_problem(seed)
+        again = can_recompute(problem.trace, problem.min_bytes)
+        swaps = movable(problem)
+        choices = [[Verdict.KEEP, *[Verdict.SWAP] * (each.id in swaps), *[Verdict.RECOMPUTE] * again[each.id]]
+                   for each in problem.trace.maps]
+        best = min(evaluate(problem, Decision(each)).seconds for each in itertools.product(*choices))
+        tried += best < math.inf
+        assert evaluate(problem, AUTO.decide(problem)).seconds <= best, seed
+    assert tried > 20
+
+
+@pytest.mark.parametrize('in_python', [False, True])
+def test_it_walks_where_there_are_many_maps(in_python, monkeypatch):
+    if in_python:
+        monkeypatch.setattr(search, 'evaluator_of', lambda problem: None)
+    monkeypatch.setattr(annealing, 'ENUMERATED', 1)
+    gained = 0
+    for seed in range(15):
+        problem = draw_problem(seed)
+        decision = Decision(everything(problem.trace, problem.min_bytes))
+        found = Search(problem, decision)
+        before = found.found.seconds
+        anneal(found)
+        assert found.found.seconds <= before
+        assert found.found.seconds == evaluate(problem, found.best).seconds
+        gained += found.found.seconds < before
+    assert gained > 5
+
+
+def test_walks_with_and_without_compiled_code_find_the_same(monkeypatch):
+    monkeypatch.setattr(annealing, 'ENUMERATED', 1)
+    for seed in range(15):
+        problem = draw_problem(seed)
+        compiled = AUTO.decide(problem)
+        with monkeypatch.context() as patched:
+            patched.setattr(search, 'evaluator_of', lambda problem: None)
+            assert AUTO.decide(problem) == compiled, seed
+
+
+@settings(max_examples=60)
+@given(drawn_problems.problems())
+def test_a_draft_says_what_an_evaluation_says(problem):
+    draft, rng = Draft(problem, Decision(everything(problem.trace, problem.min_bytes))), random.Random(0)
+    for _ in range(10):
+        for each in movable(problem):
+            draft.codes[each] = rng.choice([Verdict.KEEP, Verdict.SWAP]).code
+        seconds = draft.seconds()
+        assert seconds == evaluate(problem, draft.decision()).seconds
+        evaluate(problem, Decision((Verdict.KEEP,) * len(problem.trace.maps)))
+        assert draft.seconds() == seconds  # what is evaluated between two questions changes nothing
+
+
+def test_with_no_time_it_gives_the_plan_that_it_begins_with():
+    for seed in range(20):
+        hurried = dataclasses.replace(draw_problem(seed), limit_seconds=0.0)
+        found = evaluate(hurried, AUTO.decide(hurried))
+        assert found.seconds <= evaluate(hurried, POLICIES['swap-all'].decide(hurried)).seconds
+
+
+def test_the_number_of_steps_grows_with_the_maps_and_ends():
+    assert [steps_over(maps, True) for maps in (7, 20, 60, 1000)] == [396, 1800, 14600, 20000]
+    assert [steps_over(maps, False) for maps in (7, 20, 60, 1000)] == [396, 1000, 1460, 2000]
