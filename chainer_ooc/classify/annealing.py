@@ -24,8 +24,7 @@ The random numbers are the same each time, and the number of evaluations depends
 problems get equal plans, on a busy machine too, as long as the time limit does not stop a walk.
 
 Source: Kirkpatrick, Gelatt and Vecchi 1983 (acceptance, and a temperature that falls by a constant factor). Changes
-and numbers are ours. Left out: when maps leave and come back, and which chains are shared; changing them too gained
-nothing.
+and numbers are ours. Left out: when maps leave and come back, and which chains are shared.
 """
 
 from __future__ import annotations
