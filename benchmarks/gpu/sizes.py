@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 #: In the order of their interest; pooch, swap-all and superneurons have been by then.
-OTHER_POLICIES = ('swap-opt', 'capacity', 'vdnn++', 'lms', 'window', 'unified', 'sublinear', 'tensor-cache',
+OTHER_POLICIES = ('auto', 'swap-opt', 'capacity', 'vdnn++', 'lms', 'window', 'unified', 'sublinear', 'tensor-cache',
                   'swap-all-naive', 'vdnn-all', 'vdnn-conv')
 VIDEOS = ((224, 224, 128), (448, 224, 256))  # height, width, frames; PoocH's smallest and largest
 
