@@ -19,14 +19,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
-import pathlib
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from chainer_ooc import extension
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict
 from chainer_ooc.schedule.chains import find_chains
 from chainer_ooc.schedule.demand import residency
@@ -223,12 +222,10 @@ def _evaluator(same: _Same) -> Evaluator | None:
 
 @functools.cache
 def _library() -> ctypes.PyDLL | str:
-    suffix = sysconfig.get_config_var('EXT_SUFFIX') or '.so'
-    path = pathlib.Path(__file__).parent / 'native' / f'_timeline{suffix}'
     try:
-        library = ctypes.PyDLL(str(path))
-    except OSError:
-        return f'{path.name} is missing: there was no C compiler as chainer_ooc was installed'
+        library = extension.load(ctypes.PyDLL, 'simulate', 'native', '_timeline')
+    except OSError as error:
+        return str(error)
     library.timeline_words.restype = _INT
     library.timeline_words.argtypes = library.timeline_check.argtypes = (_POINTER,)
     library.timeline_evaluate.argtypes = (_POINTER, _POINTER, _POINTER, _INT, _POINTER)

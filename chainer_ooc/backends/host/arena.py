@@ -24,14 +24,13 @@ import ctypes
 import functools
 import importlib
 import os
-import pathlib
 import sys
-import sysconfig
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from chainer_ooc import extension
 from chainer_ooc.backends.base import ByteArray
 
 _SET_HANDLER, _GET_HANDLER = 304, 305  # in the table of NumPy's C API
@@ -138,15 +137,14 @@ def _ours() -> Any:
 @functools.cache
 def _library() -> ctypes.PyDLL | str:
     """The library, or a sentence that says why there is none."""
-    path = pathlib.Path(__file__).with_name('_arena' + (sysconfig.get_config_var('EXT_SUFFIX') or '.so'))
     if not sys.platform.startswith('linux'):
         return 'only Linux moves pages between addresses'
     if os.sysconf('SC_PAGE_SIZE') > _LARGEST_PAGE_BYTES:
         return 'pages of the system are larger than 16 KiB'
     try:
-        library = ctypes.PyDLL(str(path))  # calls hold Python's lock, which keeps the pool whole
-    except OSError:
-        return f'{path.name} is missing: there was no C compiler as chainer_ooc was installed'
+        library = extension.load(ctypes.PyDLL, 'backends', 'host', '_arena')  # Python's lock keeps the pool whole
+    except OSError as error:
+        return str(error)
     for name in ('arena_unused_bytes', 'arena_used_bytes', 'arena_fresh_bytes'):
         getattr(library, name).restype = ctypes.c_size_t
     library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import pathlib
-import sysconfig
 from ctypes import c_int64, c_void_p
 from typing import Any
 
 import numpy as np
 
+from chainer_ooc import extension
 from chainer_ooc.kernels.onednn.layouts import Array, channels_last, empty
 from chainer_ooc.kernels.onednn.seam import serves
 
@@ -91,9 +90,8 @@ def _address(array: Array) -> c_void_p:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    path = pathlib.Path(__file__).with_name('_batch_norm' + (sysconfig.get_config_var('EXT_SUFFIX') or '.so'))
     try:
-        library = ctypes.CDLL(str(path))  # its calls let go of Python's lock
+        library = extension.load(ctypes.CDLL, 'kernels', 'onednn', '_batch_norm')  # calls let go of Python's lock
     except OSError:
         return None
     for name, arguments in (('squares', 3), ('products', 4), ('normalize', 5), ('differentiate', 7)):
