@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.errors import PlanFormatError
-from chainer_ooc.problem import Shared, Verdict
+from chainer_ooc.problem import Decision, Shared, Starts, Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace.invariants import check_bytes, check_seconds
@@ -69,6 +69,12 @@ class Plan:
     def count(self, verdict: Verdict) -> int:
         """Number of feature maps with this verdict."""
         return self.verdicts.count(verdict)
+
+    def decision(self) -> Decision:
+        """What was decided: laid out for the same problem it gives this plan."""
+        return Decision(
+            self.verdicts, Starts(positions={each.map: each.start for each in self.swap_ins}),
+            dict(enumerate(self.leaves)), self.synchronous, self.chains.shared, self.mapped)
 
     def to_json(self) -> str:
         """Returns the plan as JSON text, one row of a table per line; `from_json` gives an equal value."""

@@ -16,7 +16,7 @@ from chainer_ooc.backends.host import meter
 from chainer_ooc.backends.host.measure import SAMPLE_BYTES
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs
-from chainer_ooc.execute.graphs.graphs import Graph
+from chainer_ooc.execute.graphs.graph import Graph
 from support import resident
 from support.trainings.ooc_training import POLICIES, Training, assert_same_bits, live_storages, ooc, spill_bytes
 

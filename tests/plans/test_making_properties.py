@@ -203,3 +203,14 @@ def test_ten_plans_of_one_trace_are_equal(policy, trace, standing, room_bytes):
     for _ in range(9):
         copied = dataclasses.replace(Trace.from_json(trace.to_json()))
         assert make_plan(policy, copied, standing, budget_bytes) == first
+
+
+@given(traces(), STANDING, ROOM, ANY)
+def test_the_decision_of_a_plan_gives_the_plan_again(trace, standing, room_bytes, policy):
+    problem = problem_of(trace, standing, floor_of(policy, trace, standing) + room_bytes)
+    try:
+        plan = making.make_plan(policy, problem)
+    except InfeasibleBudgetError:
+        return
+    again = making.make_plan(dataclasses.replace(policy, decide=lambda problem: plan.decision()), problem)
+    assert again == plan
