@@ -54,6 +54,10 @@ TRACE = Trace(
     versions={'chainer': '7.8.1', 'numpy': '2', 'python': '3', 'chainer_ooc': '0'})
 
 
+WITHOUT_STEPS = dataclasses.replace(
+    TRACE, steps=(), maps=tuple(dataclasses.replace(each, backward_uses=()) for each in TRACE.maps))
+
+
 @pytest.fixture
 def file(tmp_path):
     (tmp_path / 'trace.json').write_text(TRACE.to_json())
@@ -68,7 +72,7 @@ def test_simulate_gives_the_drawn_timeline_under_exactly_these_keys(capsys, file
     assert simulate(capsys, file, 'swap-all', '9MB') == {
         'policy': 'swap-all', 'machine': 'measured', 'batch': 8, 'feasible': True, 'seconds': 17.0,
         'images_per_second': 8 / 17, 'in_core_images_per_second': 8 / 9, 'peak_bytes': 9 * MB, 'budget_bytes': 9 * MB,
-        'keep': 1, 'swap': 2, 'recompute': 0, 'lower_bound_seconds': 9.0}
+        'floor_bytes': None, 'floor_set_by': None, 'keep': 1, 'swap': 2, 'recompute': 0, 'lower_bound_seconds': 9.0}
 
 
 def test_a_budget_that_is_too_small_is_an_answer(capsys, file):
@@ -76,6 +80,7 @@ def test_a_budget_that_is_too_small_is_an_answer(capsys, file):
     assert found == {
         'policy': 'swap-all', 'machine': 'measured', 'batch': 8, 'feasible': False, 'seconds': None,
         'images_per_second': None, 'in_core_images_per_second': 8 / 9, 'peak_bytes': None, 'budget_bytes': 9 * MB - 1,
+        'floor_bytes': 9 * MB, 'floor_set_by': 'Layer2, forward of call 2',
         'keep': None, 'swap': None, 'recompute': None, 'lower_bound_seconds': 9.0}
     status, out, _ = run(capsys, 'simulate', file, '--policy', 'swap-all', '--budget', '8MB')
     assert status == 0
@@ -115,8 +120,8 @@ def test_simulate_for_another_machine_takes_its_roofline(capsys, tmp_path):
 
 def test_simulate_names_the_machines_that_there_are(capsys, file):
     status, out, err = run(capsys, 'simulate', file, '--policy', 'keep', '--budget', '1GB', '--machine', 'moon')
-    assert (status, out) == (1, '')
-    assert "there is no machine 'moon'" in err
+    assert (status, out) == (2, '')
+    assert "argument --machine: there is no machine 'moon'; there are: " in err
     assert 'v100-nvlink2' in err
 
 
@@ -134,6 +139,16 @@ def test_smaller_maps_stay(capsys, file):
 def test_a_larger_batch_takes_more_of_everything(capsys, file):
     found = simulate(capsys, file, 'keep', '1GB', '--batch', '16')
     assert (found['batch'], found['seconds'], found['peak_bytes']) == (16, 18.0, 25 * MB)  # what stands does not grow
+
+
+def test_a_batch_that_no_memory_has_is_refused(capsys, file):
+    arguments = ['simulate', file, '--policy', 'keep', '--budget', '1GB', '--batch']
+    assert run(capsys, *arguments, '2147483647')[0] == 0  # 12 MB of 8 images
+    trace = dataclasses.replace(TRACE, maps=tuple(dataclasses.replace(each, nbytes=2**50) for each in TRACE.maps))
+    Path(file).write_text(trace.to_json())
+    status, out, err = run(capsys, *arguments, '2147483647')
+    assert (status, out) == (2, '')
+    assert err.startswith('error: --batch 2147483647 makes more of the 3.00 PiB at batch 8 than any memory has; write')
 
 
 def test_a_smaller_batch_is_refused(capsys, file):
@@ -236,6 +251,7 @@ def test_without_a_plan_there_is_nothing_to_save_or_explain(capsys, file, comman
     status, out, err = run(capsys, command, file, '--policy', 'keep', '--budget', '9MB')
     assert (status, out) == (1, '')
     assert err.startswith("error: budget too small for policy 'keep' (budget 8.6 MiB, smallest that works 12.4 MiB")
+    assert err.endswith('; raise --budget, choose another --policy or lower the batch size\n')
     assert err.count('\n') == 1
 
 
@@ -265,10 +281,11 @@ def test_a_command_about_a_trace_needs_no_chainer(file, tmp_path, command):
 @pytest.mark.parametrize(('content', 'message'), [
     (None, 'No such file or directory; write one with "chainer-ooc profile MODEL --save FILE"'),
     (b'hello', 'not a trace: no JSON (Expecting value: line 1 column 1 (char 0)); write one with'),
+    (b'[[["format"]', 'not a trace: no JSON (Expecting'),
     (b'{"format": "chainer_ooc plan"}', 'not a trace: the key "format" is not \'chainer_ooc trace\''),
     (b'{"format": "chainer_ooc trace", "version": 2}', f'trace of version 2, this release reads {VERSION}; record it'),
-    (b'\xff\xfe\x00', "'utf-8' codec can't decode"),
-    (dataclasses.replace(TRACE, steps=()).to_json().encode(), 'has no calls or no backward pass; record a whole'),
+    (b'\xff\xfe\x00', 'it is no text; write one with "chainer-ooc profile MODEL --save FILE"'),
+    (WITHOUT_STEPS.to_json().encode(), 'has no calls or no backward pass; record a whole'),
 ])
 def test_what_is_no_trace_is_said_in_one_line(capsys, tmp_path, command, content, message):
     file = tmp_path / 'trace.json'
@@ -282,10 +299,17 @@ def test_what_is_no_trace_is_said_in_one_line(capsys, tmp_path, command, content
 
 
 @pytest.mark.parametrize(('given', 'message'), [
-    (['simulate', 'x', '--policy', 'poch', '--budget', '1GB'], "--policy: there is no policy 'poch'; there are:"),
+    (['simulate', 'x', '--policy', 'poch', '--budget', '1GB'], "there is no policy 'poch'; did you mean 'pooch'?"),
     (['simulate', 'x', '--policy', 'keep', '--budget', 'much'], "--budget: 'much' is no amount of bytes; write"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '0'], "argument --budget: '0' is no budget"),
-    (['simulate', 'x', '--policy', 'keep', '--budget', '-5'], 'argument --budget: '),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '-5'], "argument --budget: '-5' is no amount of bytes; did you"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '-5GB'], "'-5GB' is no amount of bytes; did you mean '5GB'?"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '1e9'], "'1e9' is no amount of bytes; did you mean '1GB'?"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '50%'], "'50%' is a share, and a budget is an amount of bytes"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '9223372036854775808'], 'is more bytes than any memory has'),
+    (['simulate', 'x', '--policy', 'Pooch', '--budget', '1'], "no policy 'Pooch'; did you mean 'pooch'? there are: "),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--machine', 'V100-PCIe'], "did you mean 'v100-pcie3'?"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--batch', '9223372036854775808'], 'is too large; write'),
     (['simulate', 'x', '--policy', 'keep'], 'the following arguments are required: --budget'),
     (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--batch', '0'], "'0' is no whole number of at least 1"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--min-bytes', 'x'], "'x' is no amount of bytes"),
@@ -302,7 +326,8 @@ def test_arguments_that_cannot_be_used_are_said_in_one_line(capsys, given, messa
 
 
 @pytest.mark.parametrize(('save', 'message'), [
-    ('nowhere/plans.json', 'cannot write the plan to'), ('trace.json', 'not a file of plans'), ('.', 'plans in')])
+    ('nowhere/plans.json', 'cannot write the plan to'), ('trace.json', 'not a file of plans'),
+    ('.', ': it is a folder; name a file in it\n')])
 def test_a_plan_that_cannot_be_written_is_said_in_one_line(capsys, file, tmp_path, save, message):
     status, out, err = run(capsys, 'plan', file, *COMMANDS['plan'], '--save', str(tmp_path / save))
     assert (status, out) == (1, '')

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from chainer_ooc.cli.answer import Answer, listing
-from chainer_ooc.cli.arguments import positive
+from chainer_ooc.cli.arguments import policy, positive
 from chainer_ooc.cli.model import load_model
 from chainer_ooc.cli.totals import Totals, totals
 from chainer_ooc.errors import OocError
-from chainer_ooc.quantities import format_bytes, parse_bytes
+from chainer_ooc.quantities import counted, format_bytes, parse_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import FeatureMap, Trace
 
@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--insize', type=positive, default=224, metavar='PIXELS',
                         help='side of the square images (%(default)s)')
     parser.add_argument('--device', default='@numpy', metavar='NAME', help='@numpy or a GPU, @cupy:0 (%(default)s)')
-    parser.add_argument('--policy', default='keep', help='chainer.config.ooc of the run (%(default)s)')
+    parser.add_argument('--policy', type=policy, default='keep', metavar='POLICY',
+                        help='chainer.config.ooc of the run (%(default)s)')
     parser.add_argument('--top', type=positive, default=10, metavar='N', help='feature maps to show (%(default)s)')
     parser.add_argument('--save', '--out', type=Path, metavar='FILE', help=(
         'write the trace to this file, as JSON: simulate, plan, compare and explain read it'))
@@ -124,16 +125,16 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
         Column('producer', 'made by'), Column('last_forward_use', 'last read in call', right=True),
         Column('backward_uses', 'read in backward at', lambda uses: ' '.join(map(str, uses))),
     ]
-    return Table(columns, rows, f'the largest {len(rows)} of {count} feature maps that are kept for backward')
+    return Table(columns, rows, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
 
 
 def _totals_table(found: Totals) -> Table:
     return listing('', 'one iteration', {
-        'feature maps': f'{found.maps}, of which {found.retained_maps} are kept for backward',
+        'feature maps': f'{found.maps}, {found.retained_maps} of them kept for backward',
         'bytes kept for backward':
             f'{format_bytes(found.retained_bytes)}, {found.retained_bytes_per_image / 1e6:.1f} MB per image',
-        'forward': f'{seconds(found.forward_seconds)} in {found.calls} calls',
-        'backward': f'{seconds(found.backward_seconds)} in {found.steps} steps',
+        'forward': f'{seconds(found.forward_seconds)} in {counted(found.calls, "call")}',
+        'backward': f'{seconds(found.backward_seconds)} in {counted(found.steps, "step")}',
         'peak, all maps kept': format_bytes(found.kept_bytes),
         'largest working set': f'{format_bytes(found.working_set_bytes)} at {found.working_set_at}',
     })

@@ -57,7 +57,9 @@ def read_plans(path: str) -> list[SavedPlan]:
     Raises:
         PlanFormatError: it cannot be read, or is no file of plans; the message has the path.
     """
-    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+    if os.path.isdir(path):
+        raise PlanFormatError(f'cannot read the plans in {path}: it is a folder; name a file in it')
+    if os.path.exists(path) and not os.path.isfile(path):
         raise PlanFormatError(f'cannot read the plans in {path}: it is no regular file; name another')
     try:
         with open(path, encoding='utf-8') as file:

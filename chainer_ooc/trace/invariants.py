@@ -82,14 +82,13 @@ def check_seconds(where: str, seconds: float) -> None:
 
 
 def check_index(where: str, index: int, count: int, what: str, least: int = 0) -> None:
-    """Passes for one of `count` numbers from 0 on, or one that is at least `least`.
+    """Passes for a number from `least` to below `count`.
 
     Raises:
         Damage: it is none.
     """
     if not least <= index < count:
-        there = f'there {"is" if count == 1 else "are"} {count}, from 0 on' if count else 'there is none'
-        raise Damage(where, f'{shown(index)} is no {what}; {there}')
+        raise Damage(where, f'{shown(index)} is no {what}' + (f': {least} to {count - 1}' if count > least else ''))
 
 
 def check_ascending(where: str, positions: Sequence[int]) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.errors import TraceFormatError
+from chainer_ooc.quantities import counted
 from chainer_ooc.trace.invariants import check_bandwidth, check_bytes, check_rows, check_seconds, check_slowdown
 from chainer_ooc.trace.rows import ArrayForm, Call, FeatureMap, MemoryEvent, Step
 from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, shown
@@ -36,7 +37,7 @@ FORM = Form('trace', VERSION, TraceFormatError, f'write one with {_COMMAND}', f'
 _TABLES: dict[str, type[Any]] = {'calls': Call, 'steps': Step, 'maps': FeatureMap, 'events': MemoryEvent}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """A recorded iteration.
 
@@ -70,6 +71,11 @@ class Trace:
     standing_forward_bytes: int = 0
     standing_backward_bytes: int = 0
     version: int = VERSION
+
+    def __repr__(self) -> str:
+        """One line: what is in it, and which graph it is of."""
+        return (f'<Trace of graph {self.fingerprint[:12]} on {self.device}: {counted(len(self.calls), "call")}, '
+                f'{counted(len(self.steps), "step")}, {counted(len(self.maps), "feature map")}, {self.seconds:.3g} s>')
 
     @cached_property
     def fingerprint(self) -> str:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from chainer_ooc.errors import OocError
+from chainer_ooc.quantities import counted
 
 _Row = TypeVar('_Row')
 #: Characters of a value that a message shows.
@@ -125,7 +126,7 @@ def load_table(name: str, kind: type[_Row], table: object,
 def _row(where: str, kind: type[_Row], columns: list[str], row: list[Any],
          readers: Mapping[str, Callable[[list[Any]], Any]]) -> _Row:
     if len(row) != len(columns):
-        raise Damage(where, f'{len(row)} values for {len(columns)} columns')
+        raise Damage(where, f'{counted(len(row), "value")} for {counted(len(columns), "column")}')
     try:
         values = {column: readers.get(column, tuple)(value) if isinstance(value, list) else value
                   for column, value in zip(columns, row, strict=True)}

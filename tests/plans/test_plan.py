@@ -95,7 +95,7 @@ DAMAGE = {
     'an unknown column': (lambda read: read['maps'][0].__setitem__(0, 'colour'), "maps, row 0: 'colour' is unknown"),
     'an unknown verdict': (lambda read: read['maps'][2].__setitem__(0, 'burn'),
                            "maps, row 1, verdict: 'burn' is none of keep, swap, recompute"),
-    'a short row': (lambda read: read['chains'][1].pop(), 'chains, row 0: 1 values for 2 columns'),
+    'a short row': (lambda read: read['chains'][1].pop(), 'chains, row 0: 1 value for 2 columns'),
     'a position twice': (lambda read: read['chains'].append([4, [1]]), 'chains: two rows for one position'),
     'text for a number': (lambda read: read.update(peak_bytes='many'), "plan: peak_bytes is 'many', not int"),
     'a table is a number': (lambda read: read.update(maps=7), 'maps: no list of rows'),

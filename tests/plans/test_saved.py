@@ -58,7 +58,7 @@ def test_a_plan_holds_on_its_own_terms_and_under_a_larger_budget(saved):
     ('python', '3.13.0', "another version of Python: made for '3.12.1', here it is '3.13.0'; delete the file"),
     ('chainer_ooc', '1', "another version of chainer_ooc: made for '0.1.0', here it is '1'; delete the file"),
     ('policy', 'keep', "another policy: made for 'swap-all', here it is 'keep'; set chainer.config.ooc = 'swap-all'"),
-    ('min_bytes', 0, 'another ooc_min_bytes: made for 1 bytes, here it is 0 bytes; set chainer.config.ooc_min_bytes'),
+    ('min_bytes', 0, 'another ooc_min_bytes: made for 1 byte, here it is 0 bytes; set chainer.config.ooc_min_bytes'),
     ('budget_bytes', 99, 'another budget: made for 100 bytes, here it is 99 bytes; raise chainer.config.ooc_budget'),
 ])
 def test_another_term_is_named_with_both_values_and_the_next_step(saved, name, value, message):
