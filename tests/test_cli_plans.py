@@ -148,7 +148,7 @@ def test_a_batch_that_no_memory_has_is_refused(capsys, file):
     Path(file).write_text(trace.to_json())
     status, out, err = run(capsys, *arguments, '2147483647')
     assert (status, out) == (2, '')
-    assert err.startswith('error: --batch 2147483647 makes more of the 3.00 PiB at batch 8 than any memory has; write')
+    assert 'error: --batch 2147483647 makes more of the 3145728.00 GiB at batch 8 than any memory has; write' in err
 
 
 def test_a_smaller_batch_is_refused(capsys, file):
@@ -296,6 +296,21 @@ def test_what_is_no_trace_is_said_in_one_line(capsys, tmp_path, command, content
     assert err.startswith('error: ')
     assert str(file) in err and message in err
     assert err.count('\n') == 1
+
+
+def test_a_device_is_no_trace(capsys):
+    status, _, err = run(capsys, 'simulate', '/dev/zero', '--policy', 'keep', '--budget', '1GB')  # it has no end
+    assert (status, err) == (1, 'error: cannot read the trace /dev/zero: it is a device; name a file\n')
+
+
+def test_a_layer_of_too_few_shapes_says_nothing_of_another_machine(capsys, file):
+    forms = (ArrayForm('<f4', (8, 5)),)
+    calls = tuple(dataclasses.replace(each, label='LinearFunction', arguments=forms, results=forms)
+                  for each in TRACE.calls)
+    Path(file).write_text(dataclasses.replace(TRACE, calls=calls).to_json())
+    status, _, err = run(capsys, 'simulate', file, '--policy', 'keep', '--budget', '1GB', '--machine', 'v100-pcie3')
+    assert status == 1
+    assert 'the trace has too few shapes for call 0 (LinearFunction), which multiplies its input with weights' in err
 
 
 @pytest.mark.parametrize(('given', 'message'), [

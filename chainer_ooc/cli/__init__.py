@@ -35,7 +35,8 @@ class _Parser(argparse.ArgumentParser):
     """Wrong arguments get the form of all errors here; argparse would put the usage in front of it."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f'error: {message}; "{self.prog} --help" shows what can be written\n')
+        _complain(f'error: {message}; "{self.prog} --help" shows what can be written')
+        sys.exit(2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     try:
         arguments = parser.parse_args(_bound(sys.argv[1:] if argv is None else argv))
-    except SystemExit:
-        if not (_print('', end='') and _complain('', end='')):
+    except SystemExit as ended:
+        if not ended.code and not _print('', end=''):  # help that could not be written
             return 1
         raise
     if arguments.command is None:
@@ -98,12 +99,10 @@ def _print(text: str, end: str = '\n') -> bool:
     return True
 
 
-def _complain(text: str, end: str = '\n') -> bool:
-    """Writes to standard error, if it can be done. Returns whether it was."""
+def _complain(text: str) -> None:
+    """Writes a line to standard error, if it can be done."""
     with contextlib.suppress(OSError):
-        _write(sys.stderr, text + end)
-        return True
-    return False
+        _write(sys.stderr, text + '\n')
 
 
 def _write(stream: TextIO | None, text: str) -> None:

@@ -19,11 +19,17 @@ from chainer_ooc.backends.host import limits
 from chainer_ooc.cli import programs
 from chainer_ooc.cli.answer import UsageError, message
 from chainer_ooc.cli.arguments import unknown
-from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.quantities import format_bytes, format_enough
 
 NAMES = ('alexnet', 'googlenet', 'resnet50', 'vgg16')
+#: The policy that needs the least memory.
+LEAST = 'swap-all'
 _EXAMPLES = Path(__file__).resolve().parents[2] / 'examples'
+
+
+class NoRoomError(OocError):
+    """The model does not fit into memory under the policy that is in force."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class Model:
         """One forward and backward pass over random images, float32, ``(batchsize, 3, insize, insize)``.
 
         Raises:
+            NoRoomError: it does not fit into memory.
             OocError: the chain refuses the images or returns no loss.
         """
         import chainer
@@ -69,22 +76,22 @@ class Model:
 
         shape = batchsize, 3, insize, insize
         self._need_room(shape)
+        advice = 'choose a smaller --batchsize or --insize'
+        if chainer.config.ooc != LEAST:
+            advice += f', or --policy {LEAST}'
         try:
             images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
             labels = np.zeros(batchsize, np.int32)
             loss = self._loss(*map(self.chain.device.send, (images, labels)))
             self.chain.cleargrads()
             loss.backward()
+            return
         except InfeasibleBudgetError as error:
-            raise OocError(f'{error.finding}; choose another --policy, a smaller --batchsize or --insize, or free '
-                           'memory') from None
-        except DeviceMemoryError:
-            raise
-        except MemoryError:
-            raise OocError(f'{self.name} on images {shape} needs more memory than there is; choose a smaller '
-                           '--batchsize or --insize, or --policy swap-all') from None
+            finding = error.finding
         except OocError:
             raise
+        except MemoryError:
+            finding = f'{self.name} on images {shape} needs more memory than there is'
         except (InvalidType, AssertionError, ValueError) as error:
             if not programs.is_raised_in(error, chainer):
                 raise programs.failed(f'{self.name} cannot be trained on images {shape}', error) from None
@@ -92,6 +99,8 @@ class Model:
                            'choose another --insize, or a chain for such images') from None
         except Exception as error:
             raise programs.failed(f'{self.name} cannot be trained on images {shape}', error) from None
+        # Behind the handlers: an error that had those as its context would hold their frames, and so the graph.
+        raise NoRoomError(f'{finding}; {advice}')
 
     def _need_room(self, shape: tuple[int, ...]) -> None:
         """Refuses images for which alone there is no memory: a system that promises more than it has would kill."""
@@ -189,6 +198,9 @@ def _call(name: str, build: Any) -> object:
         return build()
     except OocError:
         raise
+    except MemoryError:
+        raise NoRoomError(f'there is too little memory to make {name}; free some, or raise the limit (ulimit -d, the '
+                          "container's)") from None
     except (Exception, SystemExit) as error:
         if isinstance(error, TypeError) and programs.is_of_the_call(error):
             raise OocError(f'{name} cannot be called without arguments: {message(error)}; write a function that '

@@ -121,7 +121,7 @@ def _machine(read: Any, path: Path) -> Machine:
 def _number(figure: Any) -> float:
     value = figure['value']
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
-        raise ValueError(f'{value!r} is no number of 0 to {_MOST:g}')
+        raise ValueError(f'{value!r:.60} is no number of 0 to {_MOST:g}')
     if not str(figure.get('source', '')).strip():
         raise ValueError(f'the value {value!r} has no source')
     return value
