@@ -5,7 +5,7 @@
 
 A search that ends by itself within that time has found all that it can find. Another one is begun again, with the time
 limit of a problem, and without a look at what was found: so its plan does not depend on how fast the machine was just
-then. On a very large graph a policy may have a decision that is made at once (`Policy.at_once`).
+then. On a very large graph training begins with a decision that is made at once (`Policy.at_once`), if that fits.
 
 The thread runs at the lowest priority, where the system has one for threads: computations of a training use all cores,
 and wait for each other. It rests while an iteration is recorded, as its allocations would be measured. What it has
@@ -28,14 +28,15 @@ from dataclasses import replace
 
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import SearchStoppedError, searching_beside
-from chainer_ooc.plans.making import plan_within
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan, plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
 
 #: A training waits for so long for the search for its first plan.
 FIRST_SECONDS = 0.25
 #: With more positions than this, what searches begin with takes as long.
-LARGE_POSITIONS = 5000
+LARGE_POSITIONS = 3000
 #: For so long a training waits for the thread to rest, or to end; it looks up some thousand times a second.
 LONGEST_WAIT_SECONDS = 0.2
 #: A default stack (8 MB) is private memory, which RLIMIT_DATA counts.
@@ -51,9 +52,11 @@ class Search:
         error: that ended it, or None.
         seconds: how long it took, from its beginning to its end.
         is_over: it has ended, or was stopped.
+        is_awaited: its plan, whatever its time, is the policy's, and the one that was found at once is not.
     """
 
-    def __init__(self, policy: Policy, problem: Problem):
+    def __init__(self, policy: Policy, problem: Problem, is_awaited: bool):
+        self.is_awaited = is_awaited
         self.plan: Plan | None = None
         self.error: Exception | None = None
         self.seconds = 0.0
@@ -94,12 +97,14 @@ class Planner:
         Raises:
             InfeasibleBudgetError: as `plan_within`.
         """
-        at_once = policy.at_once if problem.trace.positions > LARGE_POSITIONS else None
-        first = replace(policy, decide=at_once) if at_once else policy
+        if policy.at_once and problem.trace.positions > LARGE_POSITIONS:
+            with contextlib.suppress(InfeasibleBudgetError):  # the policy may do with less
+                plan = make_plan(replace(policy, decide=policy.at_once), problem)
+                return plan, self._search(Search(policy, problem, is_awaited=True))
         began = time.monotonic()
-        plan = plan_within(first, replace(problem, limit_seconds=min(FIRST_SECONDS, problem.limit_seconds)))
-        is_complete = not at_once and time.monotonic() - began < FIRST_SECONDS
-        return plan, None if is_complete else self._search(Search(policy, problem))
+        plan = plan_within(policy, replace(problem, limit_seconds=min(FIRST_SECONDS, problem.limit_seconds)))
+        is_complete = not policy.searches or time.monotonic() - began < FIRST_SECONDS
+        return plan, None if is_complete else self._search(Search(policy, problem, is_awaited=False))
 
     def _search(self, search: Search) -> Search | None:
         """Has the thread search too; None if there can be no thread."""
