@@ -72,7 +72,7 @@ class Plan:
     def decision(self) -> Decision:
         """What was decided: laid out for the same problem it gives this plan."""
         return Decision(
-            self.verdicts, Starts(positions={each.map: each.start for each in self.swap_ins}),
+            self.verdicts, Starts(checks_memory=False, positions={each.map: each.start for each in self.swap_ins}),
             dict(enumerate(self.leaves)), self.synchronous, self.chains.shared, self.mapped)
 
     def to_json(self) -> str:
