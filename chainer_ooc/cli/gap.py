@@ -44,6 +44,12 @@ def percent_at_most(gap: float) -> str:
     return f'{math.ceil(gap * 1000 - 1e-6) / 1000:.1%}'.replace('%', ' %')  # 1e-6: sums in another order
 
 
+def nearness(gap: float) -> str:
+    """A gap in words."""
+    shown = percent_at_most(gap)
+    return 'no plan is faster' if shown == percent_at_most(0.0) else f'within {shown} of the best possible'
+
+
 def best_of(bound: Bound | None) -> str:
     """What is possible at best."""
     if bound is None:
@@ -59,9 +65,7 @@ def shown(plan: Plan | None, bound: Bound | None) -> dict[str, object]:
         return {}
     gap = gap_of(plan, bound)
     if gap is not None:
-        within = percent_at_most(gap)
-        return {'gap': 'none: no plan is faster' if within == percent_at_most(0.0) else
-                f'within {within} of the best possible ({best_of(bound)})'}
+        return {'gap': f'{nearness(gap)} ({best_of(bound)})'}
     if plan is not None:
         return {'gap': f'none: {plan.policy} {OUTSIDE}'}
     return {'best possible': best_of(bound)}
