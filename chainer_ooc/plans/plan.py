@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.errors import PlanFormatError
+from chainer_ooc.plans.gap import WithGap
 from chainer_ooc.problem import Decision, Shared, Starts, Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.swap_ins import SwapIn
@@ -38,7 +39,7 @@ class ChainRow:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(WithGap):
     """What execution follows for one graph.
 
     Attributes:
