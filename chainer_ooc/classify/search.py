@@ -8,8 +8,10 @@ Source: PoocH 4.1.2 (a classification is judged by its simulated timeline).
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,9 +21,27 @@ from chainer_ooc.simulate.compiled import Outcome, evaluator_of
 from chainer_ooc.simulate.simulator import run
 
 Verdicts = tuple[Verdict, ...]
+_look_up: ContextVar[Callable[[], None] | None] = ContextVar('look_up', default=None)
 
 #: With more swapped maps than this, copies that cost nothing in the simulator are not spared one by one.
 SPARED_MAPS = 512
+
+
+class SearchStoppedError(Exception):
+    """What `searching_beside` was given wants no result any more."""
+
+
+@contextlib.contextmanager
+def searching_beside(look_up: Callable[[], None]) -> Iterator[None]:
+    """Searches in this thread, beside other work: they call `look_up` between evaluations, which may wait or raise.
+
+    They show no progress bar.
+    """
+    token = _look_up.set(look_up)
+    try:
+        yield
+    finally:
+        _look_up.reset(token)
 
 
 def largest_fitting(fitting: int, too_large: int, fits: Callable[[int], bool]) -> int:
@@ -66,6 +86,7 @@ class Evaluation:
 
 def evaluate(problem: Problem, decision: Decision, without: int = -1) -> Evaluation:
     """Lays a decision out and simulates it; a map `without` bytes takes no memory, and no bytes have to be copied."""
+    _pause()
     evaluator = evaluator_of(problem)
     outcome = evaluator.evaluate(decision, problem.budget_bytes, without) if evaluator else None
     if outcome is None:
@@ -78,6 +99,12 @@ def compiled_question(problem: Problem, decision: Decision, codes: bytearray) ->
     """`Evaluator.asks`, under the problem's budget; None where there is no compiled code."""
     evaluator = evaluator_of(problem)
     return evaluator.asks(decision, problem.budget_bytes, codes) if evaluator else None
+
+
+def _pause() -> None:
+    look_up = _look_up.get()
+    if look_up is not None:
+        look_up()
 
 
 def _evaluated_in_python(problem: Problem, decision: Decision) -> Evaluation:
@@ -111,6 +138,7 @@ class Search:
     @property
     def is_over(self) -> bool:
         """Whether the time is up."""
+        _pause()
         return time.monotonic() > self._ends
 
     @property
@@ -149,7 +177,8 @@ class Search:
         """Gives items until the time is up, with a progress bar on a terminal if that takes more than a second."""
         from chainer_ooc.classify.progress import Bar  # here, as `doctor` has to run where nothing is installed
 
-        for each in Bar(items, desc=what, delay=1.0, disable=None, leave=False):
+        beside = _look_up.get() is not None
+        for each in items if beside else Bar(items, desc=what, delay=1.0, disable=None, leave=False):
             if self.is_over:
                 return
             yield each

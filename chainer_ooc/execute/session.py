@@ -223,6 +223,7 @@ class Session:
         """Ends the iteration in hand and closes the backend."""
         with LOCK:
             self._closing = True  # if this is interrupted, all that can be done is to close again
+            self._graphs.planner.close()
             self._abandon()
             self._memory.close()
 
@@ -241,7 +242,6 @@ class Session:
         self._graphs.set_terms(self.settings, self._memory.backend)
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._patience.met(True)
-        self._disturbed = False
         self._company.watch()
         self._prepared = self._memory.backend.preparations()
         proven_bytes = self._proven_bytes if self.settings.budget_bytes is None else 0
@@ -253,6 +253,7 @@ class Session:
             self._quietude.end()  # another plan counts with all that is there
         self._planned_for = self.settings, iteration.budget_bytes
         iteration.open(function, inputs)
+        self._disturbed = not self._graphs.planner.rest(iteration.recorded)  # what it allocates would be measured
         self._quietude.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
 
     def _end(self) -> None:

@@ -124,6 +124,7 @@ class IterationStats(WithGap):
         seconds: from the first function to the end of backward.
         predicted_seconds, predicted_peak_bytes: the plan's, or None while profiling.
         keep, swap, recompute: feature maps by verdict; all zero while profiling.
+        is_searching: a better plan was still being looked for when the iteration ended.
     """
 
     policy: str
@@ -141,15 +142,18 @@ class IterationStats(WithGap):
     keep: int
     swap: int
     recompute: int
+    is_searching: bool = False
 
     def __str__(self) -> str:
         return (f'{self.policy} ({self.phase}): {self.seconds:.3f} s, peak {format_bytes(self.peak_bytes)} of '
                 f'{format_bytes(self.budget_bytes)}, out {format_bytes(self.swapped_out_bytes)}, in '
                 f'{format_bytes(self.swapped_in_bytes)}, {self.recomputed_calls} calls run again, '
-                f'{self.faults} faults, {self.stall_seconds:.3f} s stalled')
+                f'{self.faults} faults, {self.stall_seconds:.3f} s stalled'
+                + ', a better plan is looked for' * self.is_searching)
 
 
-def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None) -> IterationStats:
+def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None, is_searching: bool = False
+           ) -> IterationStats:
     """Makes the statistics of an iteration that followed `plan`, or none."""
     verdicts = () if plan is None else plan.verdicts
     stats = IterationStats(
@@ -160,5 +164,5 @@ def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None) -> I
         predicted_seconds=None if plan is None else plan.seconds,
         predicted_peak_bytes=None if plan is None else plan.peak_bytes,
         keep=verdicts.count(Verdict.KEEP), swap=verdicts.count(Verdict.SWAP),
-        recompute=verdicts.count(Verdict.RECOMPUTE))
+        recompute=verdicts.count(Verdict.RECOMPUTE), is_searching=is_searching)
     return stats if plan is None else stats.asking(lambda: plan.gap)

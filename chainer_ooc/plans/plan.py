@@ -10,7 +10,7 @@ from typing import Any
 
 from chainer_ooc.errors import PlanFormatError
 from chainer_ooc.plans.gap import WithGap
-from chainer_ooc.problem import Shared, Verdict
+from chainer_ooc.problem import Decision, Shared, Starts, Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace.tables import Form, dump_table, load_table, typed
@@ -69,6 +69,12 @@ class Plan(WithGap):
     def count(self, verdict: Verdict) -> int:
         """Number of feature maps with this verdict."""
         return self.verdicts.count(verdict)
+
+    def decision(self) -> Decision:
+        """What was decided: laid out for the same problem it gives this plan."""
+        return Decision(
+            self.verdicts, Starts(checks_memory=False, positions={each.map: each.start for each in self.swap_ins}),
+            dict(enumerate(self.leaves)), self.synchronous, self.chains.shared, self.mapped)
 
     def to_json(self) -> str:
         """Returns the plan as JSON text, one row of a table per line; `from_json` gives an equal value."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from chainer_ooc.problem.verdict import Verdict
+from chainer_ooc.problem.verdict import Verdict, can_leave, can_recompute
+from chainer_ooc.trace import Trace
 
 #: Whether what a chain of recomputations makes stays for the steps after: all of it, nothing, or the maps of these ids.
 Shared = bool | frozenset[int]
@@ -54,6 +55,16 @@ class Decision:
     synchronous: bool = False
     shares_chains: Shared | None = None
     mapped: bool = False
+
+
+def is_possible(trace: Trace, decision: Decision, min_bytes: int) -> bool:
+    """Whether the iteration has these maps, and each can have its verdict."""
+    if len(decision.verdicts) != len(trace.maps):
+        return False
+    again = can_recompute(trace, min_bytes)
+    return all(verdict is Verdict.KEEP or (again[each.id] if verdict is Verdict.RECOMPUTE
+                                           else can_leave(each, min_bytes))
+               for each, verdict in zip(trace.maps, decision.verdicts, strict=True))
 
 
 def is_shared(shared: Shared, map_id: int) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from chainer_ooc.cost.costs import Costs
+from chainer_ooc.problem.decision import Decision
 from chainer_ooc.trace import Trace
 
 
@@ -57,6 +59,7 @@ class Problem:
         limit_seconds: a search that takes longer gives the best that it has found.
         recalls: a map that is wanted back while it is still leaving stays, as our execution has it. Systems of the
             papers copy it out to the end, and then in.
+        known: decisions that were good before, for less memory or by other times; a search may begin with them.
     """
 
     trace: Trace
@@ -66,3 +69,4 @@ class Problem:
     min_bytes: int
     limit_seconds: float = 60.0
     recalls: bool = True
+    known: Sequence[Decision] = field(default=(), compare=False)

@@ -10,8 +10,9 @@ The files of `native/` do the same over arrays, which are packed once for a prob
 Results are equal to those of the Python code, to the last bit: the code in Python says what is meant, and is used where
 there was no compiler as the package was built. What it fails at, C leaves to it.
 
-The library is called through ctypes: that costs about a microsecond a call, and no object is touched in C. Calls hold
-Python's lock, so that threads can share the arrays. Left out: what a timeline is made of, such as stalls.
+The library is called through ctypes: that costs about a microsecond a call, and no object is touched in C. Calls leave
+Python's lock to other threads, so that a search in the background does not hold up a training: each thread packs a
+problem for itself. Left out: what a timeline is made of, such as stalls.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import operator
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -84,9 +86,9 @@ class _Answer(ctypes.Structure):
 
 
 class Evaluator:
-    """One problem, packed. The budget is that of each question."""
+    """One problem, packed, for one thread. The budget is that of each question."""
 
-    def __init__(self, problem: Problem, library: ctypes.PyDLL):
+    def __init__(self, problem: Problem, library: ctypes.CDLL):
         self._library, self._maps = library, len(problem.trace.maps)
         self._arrays = _pack(problem)
         trace = problem.trace
@@ -197,11 +199,15 @@ def available() -> str | None:
 
 
 class _Same:
-    """A problem whose equals are those of the very same trace and costs: comparing their values takes too long."""
+    """A problem whose equals are those of the very same trace and costs, in the same thread.
+
+    Comparing values takes too long.
+    """
 
     def __init__(self, problem: Problem):
         self.problem = problem
-        self._parts = (id(problem.trace), id(problem.costs), problem.standing, problem.min_bytes, problem.recalls)
+        self._parts = (threading.get_ident(), id(problem.trace), id(problem.costs), problem.standing,
+                       problem.min_bytes, problem.recalls)
         self._hash = hash(self._parts)
 
     def __hash__(self) -> int:
@@ -221,9 +227,9 @@ def _evaluator(same: _Same) -> Evaluator | None:
 
 
 @functools.cache
-def _library() -> ctypes.PyDLL | str:
+def _library() -> ctypes.CDLL | str:
     try:
-        library = extension.load(ctypes.PyDLL, 'simulate', 'native', '_timeline')
+        library = extension.load(ctypes.CDLL, 'simulate', 'native', '_timeline')
     except OSError as error:
         return str(error)
     library.timeline_words.restype = _INT

@@ -3,15 +3,16 @@ import dataclasses
 import itertools
 import math
 import random
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 
 from chainer_ooc.classify import annealing, search
 from chainer_ooc.classify.annealing import Draft, anneal, steps_over
-from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies import POLICIES, auto
 from chainer_ooc.classify.search import Search, evaluate
-from chainer_ooc.problem import Decision, Verdict, can_leave, can_recompute, everything
+from chainer_ooc.problem import Decision, Verdict, can_leave, can_recompute, everything, is_possible
 from support.planning import drawn_problems, random_problems
 from support.planning.small_problems import draw_problem
 
@@ -130,3 +131,27 @@ def test_with_no_time_it_gives_the_plan_that_it_begins_with():
 def test_the_number_of_steps_grows_with_the_maps_and_ends():
     assert [steps_over(maps, True) for maps in (7, 20, 60, 1000)] == [396, 1800, 14600, 20000]
     assert [steps_over(maps, False) for maps in (7, 20, 60, 1000)] == [396, 1000, 1460, 2000]
+
+
+@settings(max_examples=40)
+@given(drawn_problems.problems())
+def test_what_is_known_is_not_made_slower(problem):
+    """A walk that finds nothing, and a decision that is faster than all policies'."""
+    best = AUTO.decide(problem)
+    with mock.patch.object(auto, 'anneal', return_value=None):
+        again = AUTO.decide(dataclasses.replace(problem, known=(best,)))
+    assert evaluate(problem, again).seconds <= evaluate(problem, best).seconds
+
+
+def test_what_is_known_and_is_not_possible_here_is_passed_over():
+    for seed in range(20):
+        problem = draw_problem(seed)
+        count = len(problem.trace.maps)
+        known = [Decision((Verdict.RECOMPUTE,) * count), Decision((Verdict.SWAP,) * (count + 1)),
+                 Decision(everything(problem.trace, problem.min_bytes), mapped=True)]
+        expected = AUTO.decide(problem)
+        if all(is_possible(problem.trace, each, problem.min_bytes) for each in known[:1]):
+            known = known[1:]
+        with mock.patch.object(Search, 'try_decision', autospec=True, side_effect=Search.try_decision) as tried:
+            assert AUTO.decide(dataclasses.replace(problem, known=known)) == expected
+        assert not any(call.args[1].mapped for call in tried.call_args_list)

@@ -14,7 +14,7 @@ import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import SpillError
-from chainer_ooc.execute.graphs.graphs import Graph
+from chainer_ooc.execute.graphs.graph import Graph
 from support.combinations import spread
 from support.fake_driver import FakeDriver
 from support.mutant_devices import AlwaysPassed, ComputeGoesOn, CopiesBeforeKernels

@@ -29,7 +29,7 @@ from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.backends.spill import store
 from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
-from chainer_ooc.execute.graphs import graphs
+from chainer_ooc.execute.graphs import graph
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage import slots
 from chainer_ooc.execute.storage.storage import Storage
@@ -169,7 +169,7 @@ def test_far_copy_that_is_freed_twice_is_found(plant):
 
 
 def test_map_that_is_dropped_before_its_last_use_is_found(plant):
-    give_orders = graphs.give_orders
+    give_orders = graph.give_orders
 
     def drop_early(trace, plan, min_bytes):
         orders = give_orders(trace, plan, min_bytes)
@@ -182,7 +182,7 @@ def test_map_that_is_dropped_before_its_last_use_is_found(plant):
         storage._go('lose')
         del root
 
-    plant(graphs, 'give_orders', drop_early)
+    plant(graph, 'give_orders', drop_early)
     plant(Storage, 'spare', lose)  # else it is there all the same
     assert finding()
 

@@ -10,9 +10,11 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans import making
-from chainer_ooc.problem import Problem, Standing, Verdict
+from chainer_ooc.problem import EARLY, Problem, Standing, Verdict
 from chainer_ooc.schedule.demand import demand
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
+from support.planning.small_problems import draw_problem
 
 BYTES = st.integers(0, 50)
 MIN_BYTES = 5
@@ -200,3 +202,28 @@ def test_ten_plans_of_one_trace_are_equal(policy, trace, standing, room_bytes):
     for _ in range(9):
         copied = dataclasses.replace(Trace.from_json(trace.to_json()))
         assert make_plan(policy, copied, standing, budget_bytes) == first
+
+
+def test_the_decision_of_a_plan_gives_the_plan_again():
+    """Of every policy, whatever its leaves, starts and shared chains."""
+    seen = set()
+    for seed in range(60):
+        problem = draw_problem(seed)
+        for policy in POLICIES.values():
+            try:
+                plan = making.make_plan(policy, problem)
+            except InfeasibleBudgetError:
+                continue
+            decision = plan.decision()
+            again = making.make_plan(dataclasses.replace(policy, decide=lambda _, decision=decision: decision), problem)
+            assert again == plan, (seed, policy.name)
+            early = tuple(each.start for each in plan.swap_ins) == tuple(
+                each.start for each in schedule_of(problem, dataclasses.replace(decision, starts=EARLY)))
+            seen |= {('starts', early), ('synchronous', plan.synchronous), ('mapped', plan.mapped),
+                     ('shared', plan.chains.shared is True), ('leaves', any(
+                         leave != each.leaves_at for each, leave in zip(problem.trace.maps, plan.leaves, strict=True)))}
+    assert {('starts', False), ('synchronous', True), ('mapped', True), ('shared', False), ('leaves', True)} <= seen
+
+
+def schedule_of(problem, decision):
+    return lay_out(problem, decision).swap_ins

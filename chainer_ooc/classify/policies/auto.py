@@ -29,7 +29,7 @@ from chainer_ooc.classify.policies import (
 )
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search
-from chainer_ooc.problem import Decision, Problem
+from chainer_ooc.problem import EARLY, Decision, Problem, is_possible
 
 #: What a walk may begin with beside `pooch`, which has seen the plans of `swap-opt` and `swap-all`.
 OTHERS = (
@@ -50,9 +50,14 @@ def decide(problem: Problem) -> Decision:
         if found.is_over:
             break
         found.try_decision(policy.decide(replace(problem, limit_seconds=found.left_seconds)))
+    for decision in problem.known:
+        for each in (decision, replace(decision, starts=EARLY)):
+            if is_possible(problem.trace, each, problem.min_bytes) and not each.mapped:
+                found.try_decision(each)
     anneal(found)
     found.spare_copies()
     return found.best
 
 
-POLICY = Policy('auto', 'the fastest plan of all the others, made faster by simulated annealing', decide)
+POLICY = Policy('auto', 'the fastest plan of all the others, made faster by simulated annealing', decide,
+                searches=True, at_once=swap_all.decide_at_once)

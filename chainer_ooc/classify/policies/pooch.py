@@ -29,7 +29,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from chainer_ooc.classify.policies import capacity, keep, swap_opt
+from chainer_ooc.classify.policies import capacity, keep, swap_all, swap_opt
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Evaluation, Search, evaluate
 from chainer_ooc.problem import Decision, Problem, Verdict, can_recompute, changed, everything
@@ -146,4 +146,5 @@ def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float,
     return max(0.0, recomputed_seconds - free_seconds) / (swapped_seconds - free_seconds)
 
 
-POLICY = Policy('pooch', 'keep, swap or recompute, whichever the simulated timeline finds fastest', decide)
+POLICY = Policy('pooch', 'keep, swap or recompute, whichever the simulated timeline finds fastest', decide,
+                searches=True, at_once=swap_all.decide_at_once)

@@ -8,6 +8,7 @@ swap-all simulates both schedules, and takes the naive one where that is faster.
 Source: PoocH 4.3, and 5.1 for "swap-all (w/o scheduling)"; the comparison is ours.
 """
 
+from chainer_ooc.classify.policies import keep
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import evaluate
 from chainer_ooc.problem import EARLY, WITH_THE_STEP_BEFORE, Decision, Problem, everything
@@ -22,6 +23,12 @@ def decide(problem: Problem) -> Decision:
 def decide_naive(problem: Problem) -> Decision:
     """Swaps each map that can leave; each comes back with the computation before its use."""
     return Decision(everything(problem.trace, problem.min_bytes), WITH_THE_STEP_BEFORE)
+
+
+def decide_at_once(problem: Problem) -> Decision:
+    """What policies that search have until they have found more: every map is kept, or else swapped."""
+    kept = keep.decide(problem)
+    return kept if evaluate(problem, kept).fits else decide(problem)
 
 
 POLICY = Policy('swap-all', 'every map is swapped; swap-ins start as early as memory allows', decide)

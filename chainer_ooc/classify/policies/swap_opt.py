@@ -133,4 +133,5 @@ def _change_sides(found: Search, maps: Sequence[int]) -> None:
         found.try_verdicts(changed(verdicts, several, other))
 
 
-POLICY = Policy('swap-opt', 'keeps the maps whose transfers nothing hides, as far as memory allows', decide)
+POLICY = Policy('swap-opt', 'keeps the maps whose transfers nothing hides, as far as memory allows', decide,
+                searches=True, at_once=swap_all.decide_at_once)

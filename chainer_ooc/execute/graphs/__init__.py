@@ -3,7 +3,9 @@
     orders                  a plan by position
     times                   what calls and steps take under a plan, as far as it was measured
     saved_plans             plans in a file
-    graphs                  one recorded graph with its plans; all of them
+    planner                 a plan at once, and a better one while training goes on
+    graph                   one recorded graph with its plans
+    graphs                  all of them
     following               the graph that the iteration in hand seems to be (P8)
     patience                for how long what is known already is recorded
 """

@@ -11,7 +11,8 @@ from typing import Any
 
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
-from chainer_ooc.execute.graphs.graphs import Forms, Graph, Graphs
+from chainer_ooc.execute.graphs.graph import Forms, Graph
+from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.orders import NO_ORDERS
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import forms
@@ -191,8 +192,8 @@ class Following:
             return
         try:
             self.orders = graph.orders_for(
-                self._settings, self._budget_bytes, self._standing_of, self._reserve, self._graphs.saved,
-                self._unaccounted_bytes)
+                self._settings, self._budget_bytes, self._standing_of, self._reserve, self._graphs.planner,
+                self._graphs.saved, self._unaccounted_bytes)
         except (InfeasibleBudgetError, SpillError) as error:
             if not graph.is_metered:
                 return  # the graph itself may need less: without a plan the iteration is recorded

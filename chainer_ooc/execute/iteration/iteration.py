@@ -26,7 +26,8 @@ from chainer_ooc.execute import log
 from chainer_ooc.execute.functions.prototype import Prototype, may_change_maps, may_write_inputs, prepare
 from chainer_ooc.execute.functions.recipe import write_recipe
 from chainer_ooc.execute.graphs.following import Following, note_lost, note_reuse
-from chainer_ooc.execute.graphs.graphs import Graph, Graphs
+from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.times import Timing, timing_of
 from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.iteration.liveness import Liveness
@@ -284,7 +285,9 @@ class Iteration(Quietly):
             tally.whole.end()
         if self.quiet is not None and plan is not None:
             tally.peak_bytes = plan.peak_bytes
-        return functools.partial(freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, plan)
+        graph = self.following.graph
+        return functools.partial(freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, plan,
+                                 graph is not None and graph.is_searching)
 
     def _end_backward(self) -> None:
         self._memory.prove()

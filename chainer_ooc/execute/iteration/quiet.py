@@ -23,7 +23,8 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.graphs.graphs import Graph, Graphs
+from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.orders import Orders
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import Company

@@ -1,0 +1,303 @@
+"""A recorded graph and its plans: one for each policy, budget, threshold and what is unaccounted for (P8).
+
+A plan is taken at once, and a better one when the planner has found it::
+
+    recording, times  -->  problem  --planner-->  plan  -->  orders by position
+                                       |                        ^
+                                       '--searches on-->  better plan, from the next iteration on
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.config import Settings
+from chainer_ooc.cost.costs import measured
+from chainer_ooc.errors import InfeasibleBudgetError, SpillError
+from chainer_ooc.execute import log
+from chainer_ooc.execute.graphs.orders import Orders, give_orders
+from chainer_ooc.execute.graphs.planner import FIRST_SECONDS, Planner, Search
+from chainer_ooc.execute.graphs.saved_plans import SavedPlans
+from chainer_ooc.execute.graphs.times import Times, Timing
+from chainer_ooc.execute.recording.expected import Models
+from chainer_ooc.plans.making import plan_within
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Problem, Standing, Verdict
+from chainer_ooc.trace import ArrayForm, Call, Trace
+from chainer_ooc.trace.scaling import scale
+
+#: What a call is given.
+Forms = tuple[ArrayForm, ...]
+
+#: So many recordings of a graph do not count if the device prepared kernels in them; a program that always has new ones
+#: gets a plan all the same.
+MOST_PREPARING = 2
+
+#: How finely estimates grow: by a fourth root of two.
+ESTIMATES_PER_DOUBLING = 4
+
+_Key = tuple[object, ...]
+_Made = TypeVar('_Made')
+
+
+@dataclass
+class Graph:
+    """A recorded graph.
+
+    Attributes:
+        trace: its last recording.
+        recordings: how many iterations of it were recorded.
+        preparing: how many of these say nothing about later ones, as the device prepared kernels for them.
+        orders: by policy, budget, threshold, and what is unaccounted for.
+        slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
+        times: what its iterations took.
+        left_bytes: what iterations before had left when it ran last.
+        used: what its last iterations did with parameters.
+        is_disturbed: other threads were at work while it was recorded.
+        number: it was the so-many-th to be recorded, from 1 on.
+        has_returned: it was met again.
+        makes_graphs: its backward pass does, as in double backprop.
+        differences: how often it seemed to run quietly, and was another one.
+        is_metered: what calls allocate was measured, and not estimated from another size.
+        is_estimate: the whole trace is that of another size, scaled.
+        is_loaded: its plan is in the file that it came from.
+        plan: the latest; it stays while the next one is not made yet.
+    """
+
+    trace: Trace
+    times: Times
+    recordings: int = 1
+    preparing: int = 0
+    is_metered: bool = True
+    is_estimate: bool = False
+    is_loaded: bool = False
+    plan: Plan | None = None
+    left_bytes: int = 0
+    used: Models = field(default_factory=Models)
+    is_disturbed: bool = False
+    number: int = 0
+    has_returned: bool = False
+    makes_graphs: bool = False
+    differences: int = 0
+    slack_bytes: int = 0
+    orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
+    _search: tuple[_Key, Search] | None = None
+    _followed: list[Plan] = field(default_factory=list)
+    _reused: set[int] = field(default_factory=set)
+    _held: set[int] = field(default_factory=set)
+    _estimates: dict[int, Graph] = field(default_factory=dict)
+
+    def orders_for(
+            self, settings: Settings, budget_bytes: int, standing_of: Callable[[Models], Standing],
+            reserve: Callable[[int], None], planner: Planner, saved: SavedPlans | None = None,
+            unaccounted_bytes: int = 0) -> Orders:
+        """Plans, once for each policy, budget, threshold and what is unaccounted for, which is in what stands.
+
+        `reserve` checks that far memory holds the plan. Plans come from the file of `saved` if they were loaded from
+        there, and go there. The `planner` may search on for a better plan, which is taken here in a later iteration.
+
+        Raises:
+            InfeasibleBudgetError: no plan keeps within the budget.
+            PlanMismatchError: the loaded plan does not hold here.
+            SpillError: far memory is too small.
+        """
+        key = settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes
+        if key in self.orders:
+            self.take_better(key, reserve, settings.min_bytes)
+        else:
+            self._stop_search()
+            plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
+            if plan is None:
+                plan, search = self._planned(settings, budget_bytes, standing_of(self.used), planner.plan)
+                self._search = None if search is None else (key, search)
+            self._take(key, plan, reserve, settings.min_bytes)
+        self.plan = self.orders[key].plan
+        if saved is not None and self.plan is not None and not self.is_estimate:
+            saved.keep(self.trace, self.plan, settings.min_bytes, self.is_metered)
+        return self.orders[key]
+
+    def _take(self, key: _Key, plan: Plan, reserve: Callable[[int], None], min_bytes: int) -> None:
+        reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
+                    if verdict is Verdict.SWAP))
+        self.orders[key] = give_orders(self.trace, plan, min_bytes)
+
+    def take_better(self, key: _Key, reserve: Callable[[int], None], min_bytes: int) -> None:
+        """Takes what a search has found meanwhile, if it is faster.
+
+        Raises:
+            InfeasibleBudgetError: it was the first to ask the policy, which has no plan.
+        """
+        if self._search is None or self._search[0] != key or not self._search[1].is_over:
+            return
+        search, before = self._search[1], self.orders[key].plan
+        if isinstance(search.error, InfeasibleBudgetError):
+            raise search.error  # each time that it is asked for
+        self._search = None
+        if search.error is not None:
+            log.logger.warning('the search for a better plan has failed, and the first one stays: %r', search.error)
+        elif search.plan is not None and before is not None and (
+                search.is_awaited or search.plan.seconds < before.seconds):
+            with contextlib.suppress(SpillError):  # the plan that is there moves less
+                self._take(key, search.plan, reserve, min_bytes)
+                log.logger.info('a better plan was found in %.1f s: %.3f s an iteration, not %.3f s',
+                                search.seconds, search.plan.seconds, before.seconds)
+        else:
+            log.logger.info('no better plan was found in %.1f s', search.seconds)
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether a better plan is being looked for."""
+        return self._search is not None and not self._search[1].is_over
+
+    def _stop_search(self) -> None:
+        if self._search is not None:
+            self._search[1].stop()
+            self._search = None
+
+    def _planned(self, settings: Settings, budget_bytes: int, standing: Standing,
+                 make: Callable[[Policy, Problem], _Made]) -> _Made:
+        problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes,
+                          known=() if self.plan is None else (self.plan.decision(),))
+        left_alone_bytes = self.slack_bytes + standing.expected_bytes
+        if left_alone_bytes:
+            with contextlib.suppress(InfeasibleBudgetError):  # better short now and then than refused
+                return make(POLICIES[settings.policy], replace(
+                    problem, budget_bytes=max(1, budget_bytes - left_alone_bytes)))
+        return make(POLICIES[settings.policy], problem)
+
+    def record_again(self, trace: Trace, metered: bool) -> None:
+        """Takes a newer recording; plans are made anew."""
+        self.recordings += 1
+        self.is_metered = metered
+        self.times = Times(measured(trace))
+        self._plan_anew(trace)
+
+    def may_be_quiet(self) -> bool:
+        """Whether all that it does was measured on this machine, and belongs to it alone."""
+        return (self.is_metered and not self.is_estimate and not self.is_loaded and not self.makes_graphs
+                and all(each.call >= 0 for each in self.trace.steps))
+
+    def is_recorded(self, iterations: int) -> bool:
+        """Whether so many iterations were recorded that count."""
+        return self.recordings - min(self.preparing, MOST_PREPARING) >= iterations
+
+    def has_followed(self) -> bool:
+        """Notes that an iteration has followed the plan; whether one did before: the first has new memory."""
+        known = any(self.plan is each for each in self._followed)
+        if not known and self.plan is not None:
+            self._followed.append(self.plan)
+        return known
+
+    def note_timing(self, plan: Plan | None, timing: Callable[[], Timing]) -> None:
+        """Adds what an iteration under a plan took; plans are made anew if they expected something else."""
+        if plan is self.plan and not self.is_loaded and self._search is None and self.times.note(timing()):
+            self._forget_orders()
+
+    def note_shortage(self, missing_bytes: int) -> None:
+        """Has plans leave more of the budget alone: an allocation lacked so much, as free memory is fragmented.
+
+        From the next iteration on they leave that much more, and each time at least twice as much as before, since
+        every plan lays memory out anew, and planning takes time. The first iteration under a plan does not count: what
+        the one before left is still in its way.
+        """
+        followed = self.plan is not None and any(self.plan is each for each in self._followed)
+        if missing_bytes and followed and not self.is_loaded:
+            self.slack_bytes += max(missing_bytes, self.slack_bytes)
+            self._forget_orders()
+
+    def refusal(self, settings: Settings, budget_bytes: int, standing: Standing) -> InfeasibleBudgetError | None:
+        """The refusal of a budget, or None if a plan keeps within it."""
+        try:
+            self._planned(settings, budget_bytes, standing, _plan_at_once)
+        except InfeasibleBudgetError as error:
+            return error
+        return None
+
+    def _forget_orders(self) -> None:
+        self._stop_search()
+        self.orders.clear()
+        self._followed.clear()
+
+    def note_reuse(self, maps: Iterable[int]) -> None:
+        """A later backward pass reads these maps: from the next iteration on no plan loses them."""
+        self._learn(self._reused, maps)
+
+    def note_held(self, maps: Iterable[int]) -> None:
+        """The program holds these maps after their last use: from the next iteration on plans count with that."""
+        self._learn(self._held, maps)
+
+    def _learn(self, known: set[int], maps: Iterable[int]) -> None:
+        before = len(known)
+        known.update(maps)
+        if len(known) > before:
+            self._plan_anew(self.trace)
+
+    def _plan_anew(self, trace: Trace) -> None:
+        """Takes a recording; keeps what was learnt, which the recorded iteration may not have shown."""
+        maps = tuple(
+            replace(each, reused=each.reused or each.id in self._reused, held=each.held or each.id in self._held)
+            for each in trace.maps)
+        self.trace = replace(trace, maps=maps)
+        self.is_loaded = False
+        self._forget_orders()
+        self._estimates.clear()
+
+    def load(self) -> None:
+        """Takes the plan for its trace from the file that both came from."""
+        self.is_loaded, self.recordings = True, sys.maxsize
+        self._reused.update(each.id for each in self.trace.maps if each.reused)
+        self._held.update(each.id for each in self.trace.maps if each.held)
+
+    def expects(self, call: Call) -> bool:
+        """Whether the graph has this call at its position; an estimate knows no shapes."""
+        if call.index >= len(self.trace.calls):
+            return False
+        own = self.trace.calls[call.index]
+        if self.is_estimate:
+            return ((own.label, own.inputs, own.outputs, own.hidden)
+                    == (call.label, call.inputs, call.outputs, call.hidden))
+        return own.signature == call.signature
+
+    def first_bytes(self) -> int:
+        """Size of the first call's first input, or 0 if that is no feature map."""
+        first = self.trace.calls[0].inputs[:1]
+        return self.trace.maps[first[0]].nbytes if first and first[0] >= 0 else 0
+
+    def estimate(self, first_bytes: int) -> Graph:
+        """The same graph for a first input of another size; sizes that are near each other share one."""
+        doublings = max(0, math.ceil(ESTIMATES_PER_DOUBLING * math.log2(first_bytes / self.first_bytes())))
+        if doublings not in self._estimates:
+            trace = scale(self.trace, 2 ** (doublings / ESTIMATES_PER_DOUBLING))
+            self._estimates[doublings] = Graph(
+                trace, Times(measured(trace)), self.recordings, is_metered=False, is_estimate=True,
+                used=self.used)
+        return self._estimates[doublings]
+
+    def begins_with(self, label: str, arguments: Forms) -> bool:
+        """Whether its first call is of this function, with inputs of these forms."""
+        first = self.trace.calls[0]
+        return (first.label, first.arguments) == (label, arguments)
+
+    def may_go_on(self, position: int, label: str, arguments: Forms) -> bool:
+        """Whether its call at a position is of this function, with inputs of these forms, which an estimate lacks."""
+        if position >= len(self.trace.calls):
+            return False
+        call = self.trace.calls[position]
+        return call.label == label and (self.is_estimate or call.arguments == arguments)
+
+    def starts_like(self, other: Graph) -> bool:
+        """Whether it begins with all calls of another graph."""
+        mine, others = self.trace.calls, other.trace.calls
+        return len(mine) >= len(others) and all(
+            each.signature == call.signature for each, call in zip(mine, others, strict=False))
+
+
+def _plan_at_once(policy: Policy, problem: Problem) -> Plan:
+    return plan_within(policy, replace(problem, limit_seconds=FIRST_SECONDS))

@@ -1,0 +1,185 @@
+"""Makes plans: one at once, and a better one in a thread of its own while training goes on.
+
+    training | search, FIRST_SECONDS | iteration | iteration | recorded iteration | iteration under the better plan
+    planner  |                       | the same search, from the beginning | rests | and to its end |
+
+A search that ends by itself within that time has found all that it can find. Another one is begun again, with the time
+limit of a problem, and without a look at what was found: so its plan does not depend on how fast the machine was just
+then. On a very large graph training begins with a decision that is made at once (`Policy.at_once`), if that fits.
+
+The thread runs at the lowest priority, where the system has one for threads: computations of a training use all cores,
+and wait for each other. It rests while an iteration is recorded, as its allocations would be measured. What it has
+found is taken by who asks, so that nothing but the search itself happens in it.
+
+It is a thread and no process, as a process would take 100 MB beside the budget. Left out: a search that is half done
+when the program forks goes on in the parent alone.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+
+from chainer_ooc.classify.policies.policy import Policy
+from chainer_ooc.classify.search import SearchStoppedError, searching_beside
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan, plan_within
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Problem
+
+#: A training waits for so long for the search for its first plan.
+FIRST_SECONDS = 0.25
+#: With more positions than this, what searches begin with takes as long.
+LARGE_POSITIONS = 3000
+#: For so long a training waits for the thread to rest, or to end; it looks up some thousand times a second.
+LONGEST_WAIT_SECONDS = 0.2
+#: A default stack (8 MB) is private memory, which RLIMIT_DATA counts.
+STACK_BYTES = 1 << 20
+LOWEST_PRIORITY = 19
+
+
+class Search:
+    """A search in the thread.
+
+    Attributes:
+        plan: what it has found, or None.
+        error: that ended it, or None.
+        seconds: how long it took, from its beginning to its end.
+        is_over: it has ended, or was stopped.
+        is_awaited: its plan, whatever its time, is the policy's, and the one that was found at once is not.
+    """
+
+    def __init__(self, policy: Policy, problem: Problem, is_awaited: bool):
+        self.is_awaited = is_awaited
+        self.plan: Plan | None = None
+        self.error: Exception | None = None
+        self.seconds = 0.0
+        self.is_over = False
+        self._policy, self._problem = policy, problem
+
+    def stop(self) -> None:
+        """Has it end soon, without a plan."""
+        self.is_over = True
+
+    def run(self) -> None:
+        """Searches; an error is kept for who asks."""
+        began = time.monotonic()
+        try:
+            plan = plan_within(self._policy, self._problem)
+            if not self.is_over:
+                self.plan = plan
+        except SearchStoppedError:
+            pass
+        except Exception as error:  # nobody sees it in this thread
+            self.error = error
+        self.seconds = time.monotonic() - began
+        self.is_over = True
+
+
+class Planner:
+    """The thread of one session, which is there while it has something to search for."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Search] = deque()
+        self._current: Search | None = None
+        self._changed = threading.Condition()
+        self._runs = self._rests = self._is_at_rest = self._closed = False
+
+    def plan(self, policy: Policy, problem: Problem) -> tuple[Plan, Search | None]:
+        """Gives a plan, and the search for a better one if that goes on.
+
+        Raises:
+            InfeasibleBudgetError: as `plan_within`.
+        """
+        if policy.at_once and problem.trace.positions > LARGE_POSITIONS:
+            with contextlib.suppress(InfeasibleBudgetError):  # the policy may do with less
+                plan = make_plan(replace(policy, decide=policy.at_once), problem)
+                return plan, self._search(Search(policy, problem, is_awaited=True))
+        began = time.monotonic()
+        plan = plan_within(policy, replace(problem, limit_seconds=min(FIRST_SECONDS, problem.limit_seconds)))
+        is_complete = not policy.searches or time.monotonic() - began < FIRST_SECONDS
+        return plan, None if is_complete else self._search(Search(policy, problem, is_awaited=False))
+
+    def _search(self, search: Search) -> Search | None:
+        """Has the thread search too; None if there can be no thread."""
+        with self._changed:
+            self._waiting.append(search)
+            if not self._runs and not self._start():
+                self._waiting.clear()
+                return None
+        return search
+
+    def _start(self) -> bool:
+        """Starts the thread. `Thread.start` would wait for ever for one that has no memory to begin with."""
+        stack_before = threading.stack_size()
+        try:
+            threading.stack_size(STACK_BYTES)
+            _thread.start_new_thread(self._run, ())
+            self._runs = True
+        except (MemoryError, RuntimeError):
+            return False
+        finally:
+            threading.stack_size(stack_before)
+        return True
+
+    def rest(self, rests: bool) -> bool:
+        """Has the thread rest, or go on; whether it does."""
+        with self._changed:
+            self._rests = rests
+            self._changed.notify_all()
+            return not rests or self._changed.wait_for(
+                lambda: self._is_at_rest or not self._runs, LONGEST_WAIT_SECONDS)
+
+    def close(self) -> None:
+        """Stops all searches, and waits for the thread to end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._runs, LONGEST_WAIT_SECONDS)
+
+    # --- in the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        _let_others_go_first()
+        with searching_beside(self._look_up):
+            while self._take_next():
+                assert self._current is not None
+                self._current.run()
+
+    def _take_next(self) -> bool:
+        with self._changed:
+            self._current = self._waiting.popleft() if self._waiting and not self._closed else None
+            self._runs = self._current is not None
+            self._changed.notify_all()
+            return self._runs
+
+    def _look_up(self) -> None:
+        """Rests while it has to.
+
+        Raises:
+            SearchStoppedError: nobody waits for the search any more.
+        """
+        if self._rests:
+            with self._changed:
+                self._is_at_rest = True
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: not self._rests or self._is_stopped())
+                self._is_at_rest = False
+        if self._is_stopped():
+            raise SearchStoppedError
+
+    def _is_stopped(self) -> bool:
+        return self._closed or (self._current is not None and self._current.is_over)
+
+
+def _let_others_go_first() -> None:
+    """Gives the calling thread the lowest priority; Linux has one for each thread."""
+    if sys.platform == 'linux':
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
