@@ -63,8 +63,8 @@ def test_the_lines_can_be_pasted(capsys, file):
         'chainer.config.ooc_budget = 20000000\n'
         '# as the trace was recorded\n'
         'chainer.config.ooc_workspace = None\n'
-        '# batch 8: 0.9 images per second\n'
-        '# batch 19, the largest that fits: 0.8 images per second under pooch\n'
+        '# batch 8: 0.9 images per second under keep\n'
+        '# batch 19 fits, and perhaps more: 0.8 images per second under pooch\n'
         "# an optimizer's state is not counted: name with --budget what it leaves\n")
     pasted = types.SimpleNamespace(config=types.SimpleNamespace())
     exec(out, {'chainer': pasted})
@@ -82,6 +82,12 @@ def with_link(bytes_per_second):
     (TRACE, '13MB', 'keep'), (TRACE, '9MB', 'pooch'), (with_link(1e12), '9MB', 'swap-all')])
 def test_the_simplest_policy_that_is_nearly_the_fastest_is_taken(capsys, tmp_path, trace, budget, policy):
     assert run_json(capsys, 'recommend', saved(tmp_path, trace), '--budget', budget)['ooc'] == policy
+
+
+def test_where_there_is_one_batch_alone_it_has_one_line(capsys, file):
+    out = run(capsys, 'recommend', file, '--budget', '9MB')[1]
+    assert [line for line in out.splitlines() if line.startswith('# batch')] == [
+        '# batch 8 fits, and perhaps more: 0.8 images per second under pooch']
 
 
 @pytest.mark.parametrize('budget', [9 * MB, 20 * MB, 123456789])
@@ -111,12 +117,14 @@ def test_a_machine_brings_its_memory_and_its_times(capsys, tmp_path):
         TRACE, maps=tuple(dataclasses.replace(each, nbytes=16 * MB, shape=(8, 500000), dtype='float32')
                           for each in TRACE.maps),
         calls=tuple(dataclasses.replace(each, label='ReLU', arguments=forms, results=forms) for each in TRACE.calls))
-    found = run_json(capsys, 'recommend', saved(tmp_path, trace), '--machine', 'v100-pcie3', '--batch', '16')
+    for_machine = 'recommend', saved(tmp_path, trace), '--machine', 'v100-pcie3', '--batch', '16'
+    found = run_json(capsys, *for_machine)
     assert found['ooc_budget'] == found['budget_bytes'] == read_machine('v100-pcie3').usable_bytes
     assert (found['ooc'], found['ooc_workspace'], found['batch']) == ('keep', '8MiB', 16)
     # each call reads and writes 32 MB at 900 GB/s; each step reads its map and gradients
     assert found['seconds'] == pytest.approx(2 * (3 * 32e6 + (16 + 16 + 32 + 32 + 16) * 1e6) / 900e9)
     assert found['largest_batch'] > 16
+    assert f'# batch {found["largest_batch"]} is the largest that fits: ' in run(capsys, *for_machine)[1]
 
 
 def test_without_scipy_there_is_no_gap_and_all_the_rest(capsys, file, monkeypatch):

@@ -103,7 +103,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         'reasons': {each.entry: each.reason for each in lines},
     }
     closing = [text for each in lines for text in (f'# {each.reason}', f'chainer.config.{each.entry} = {each.value!r}')]
-    return Answer(facts, [], [*closing, *_rates(batch, plan, largest, there), _NOT_COUNTED, *gap.hints([bound])])
+    closing += [*_rates((batch, plan), (largest, there), machine), _NOT_COUNTED, *gap.hints([bound])]
+    return Answer(facts, [], closing)
 
 
 def choose_plan(problem: Problem) -> Plan:
@@ -166,7 +167,7 @@ def _workspace(recordings: list[Trace], problem: Callable[[Trace], Problem], mac
 
 
 def _largest(batch: int, problem: Callable[[int], Problem]) -> int:
-    """The largest batch that a plan fits; swap-all needs the least."""
+    """The largest batch that a plan fits for certain; swap-all needs the least."""
     def fits(images: int) -> bool:
         return predict('swap-all', problem(images)).plan is not None
 
@@ -188,14 +189,12 @@ def _policy(plan: Plan, problem: Problem, bound: Bound | None) -> Line:
     return Line('ooc', plan.policy, f'{seconds(plan.seconds)} an iteration{slower}{near}')
 
 
-def _rates(batch: int, plan: Plan, largest: int, there: Plan) -> list[str]:
-    def rate(images: int, plan: Plan) -> str:
-        return f'{images / plan.seconds:.1f} images per second' if plan.seconds else 'no time'
-
-    if largest == batch:
-        return [f'# batch {batch} is the largest that fits: {rate(batch, plan)}']
-    return [f'# batch {batch}: {rate(batch, plan)}',
-            f'# batch {largest}, the largest that fits: {rate(largest, there)} under {there.policy}']
+def _rates(own: tuple[int, Plan], largest: tuple[int, Plan], machine: Machine | None) -> list[str]:
+    """A scaled recording is too large by what does not grow with the batch; of a described machine that is known."""
+    fits = ' fits, and perhaps more' if machine is None else ' is the largest that fits'
+    rows = [(*own, '')] if own[0] < largest[0] else []
+    return [f'# batch {batch}{text}: {batch / plan.seconds:.1f} images per second under {plan.policy}'
+            for batch, plan, text in [*rows, (*largest, fits)] if plan.seconds]
 
 
 def _batch_of(trace: Trace) -> int:

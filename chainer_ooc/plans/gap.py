@@ -8,13 +8,15 @@ neither compared nor shown, and neither copies nor files have it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from chainer_ooc.classify.bound import NoSolverError, lower_bound
 from chainer_ooc.problem import Problem
 
+#: For one linear program. The limit of a problem is that of a search, which in training ends after a moment.
+LIMIT_SECONDS = 60.0
 _Own = TypeVar('_Own', bound='WithGap')
 
 
@@ -46,6 +48,6 @@ class WithGap:
 def gap_of(problem: Problem, seconds: float) -> float | None:
     """The gap of a time that was simulated for a problem; None without SciPy."""
     try:
-        return lower_bound(problem).gap(seconds)
+        return lower_bound(replace(problem, limit_seconds=LIMIT_SECONDS)).gap(seconds)
     except NoSolverError:
         return None

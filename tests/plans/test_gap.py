@@ -65,6 +65,13 @@ def test_it_is_worked_out_when_it_is_asked_for_and_once(asked):
     assert [each.budget_bytes for each in asked] == [19]
 
 
+def test_the_time_that_a_search_had_is_not_that_of_the_bound(asked):
+    problem = make_problem([1, 1], [1, 1], {'a': (5, 0, 0, [3])}, 19, {0: 5, 1: 15})
+    plan = make_plan(POLICIES['swap-all'], dataclasses.replace(problem, limit_seconds=1e-6))
+    assert plan.gap == pytest.approx(13 / 5 - 1)
+    assert [each.limit_seconds for each in asked] == [gap.LIMIT_SECONDS]
+
+
 def test_there_is_none_without_a_plan_and_where_maps_are_outside_of_the_budget(asked):
     assert stats_of(None).gap is None
     assert planned('unified').gap is None
