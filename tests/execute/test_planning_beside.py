@@ -21,6 +21,7 @@ from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import planner
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.times import Times
+from chainer_ooc.execute.other_threads import other_threads
 from chainer_ooc.plans.making import plan_within
 from chainer_ooc.problem import everything
 from support.planning.small_problems import draw_problem
@@ -210,6 +211,34 @@ def test_where_no_thread_can_be_had_the_first_plan_stays(two_stages, monkeypatch
         monkeypatch.setattr(planner._thread, 'start_new_thread', refuse)
         training.iterate(3)
     assert swapped(training) == [False, True, True, True] and not any(searching(training))
+
+
+def test_nor_where_it_cannot_begin(two_stages, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == 'chainer_ooc-planner':
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, 'start', refuse)
+    with ooc('two-stages'):
+        training = Training(NETWORK)
+        training.iterate(2)
+        until_it_has_ended()
+        training.iterate(2)
+    assert swapped(training) == [False, True, True, True] and not any(searching(training)[2:])
+
+
+def test_the_thread_is_none_of_the_programs(two_stages):
+    """Or functions that draw random numbers would not be made again beside it, nor after it."""
+    with ooc('two-stages'):
+        Training(NETWORK).iterate(2)
+        until(lambda: two_stages.looks > 0)
+        assert not other_threads()
+        two_stages.may_end.set()
+        until_it_has_ended()
+    assert not other_threads()
 
 
 def test_a_better_plan_goes_into_the_file(two_stages, tmp_path):

@@ -26,6 +26,7 @@ import time
 from collections import deque
 from dataclasses import replace
 
+from chainer_ooc.backends.base import OWN_THREADS
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import SearchStoppedError, searching_beside
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -89,6 +90,7 @@ class Planner:
         self._waiting: deque[Search] = deque()
         self._current: Search | None = None
         self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
         self._runs = self._rests = self._is_at_rest = self._closed = False
 
     def plan(self, policy: Policy, problem: Problem) -> tuple[Plan, Search | None]:
@@ -116,17 +118,17 @@ class Planner:
         return search
 
     def _start(self) -> bool:
-        """Starts the thread. `Thread.start` would wait for ever for one that has no memory to begin with."""
+        """Starts the thread, by another one: `Thread.start` may wait for ever, and an interrupt may end it halfway."""
         stack_before = threading.stack_size()
         try:
             threading.stack_size(STACK_BYTES)
-            _thread.start_new_thread(self._run, ())
             self._runs = True
+            _thread.start_new_thread(self._launch, ())
         except (MemoryError, RuntimeError):
-            return False
+            self._runs = False
         finally:
             threading.stack_size(stack_before)
-        return True
+        return self._runs
 
     def rest(self, rests: bool) -> bool:
         """Has the thread rest, or go on; whether it does."""
@@ -142,8 +144,21 @@ class Planner:
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._runs, LONGEST_WAIT_SECONDS)
+        if self._thread is not None:
+            self._thread.join(LONGEST_WAIT_SECONDS)
 
     # --- in the thread ---------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        try:
+            thread = threading.Thread(target=self._run, name=f'{OWN_THREADS}planner', daemon=True)
+            thread.start()
+            self._thread = thread
+        except (MemoryError, RuntimeError):
+            with self._changed:
+                self._runs = False
+                while self._waiting:
+                    self._waiting.popleft().stop()
 
     def _run(self) -> None:
         _let_others_go_first()
