@@ -27,8 +27,13 @@ fork.install()
 def stats() -> IterationStats | None:
     """Returns what the calling thread's last finished iteration took, in seconds and bytes, or None before the first.
 
-    Waits until the device has finished that iteration.
+    Waits until the device has finished that iteration. After ``chainer.config.ooc = None`` it is None, since iterations
+    from there on are not seen; after a ``with chainer.using_config('ooc', ...)`` it is the block's last one.
     """
+    import chainer
+
+    if vars(chainer.config._local).get('ooc', 'not set') is None:
+        return None
     session = _session()
     return None if session is None else session.stats
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import ConfigError
-from chainer_ooc.quantities import parse_bytes
+from chainer_ooc.quantities import counted, parse_bytes
 
 ALLOCATORS = ('pool', 'virtual', 'async', 'unified')
 
@@ -111,7 +111,7 @@ def _bytes(name: str, value: Any, least: int = 1) -> int:
     except (ValueError, OverflowError) as error:
         raise _refuse(name, value, str(error)) from None
     if nbytes < least:
-        raise _refuse(name, value, f'it must be at least {least} byte{"" if least == 1 else "s"}')
+        raise _refuse(name, value, f'it must be at least {counted(least, "byte")}')
     return nbytes
 
 

@@ -41,6 +41,7 @@ class InfeasibleBudgetError(OocError, ValueError):
         expected_bytes: of the floor, what is not there yet, or not for certain: state of optimizers that have not
             updated, gradients that no update has used and that may therefore stay, those of other models.
         doubt: why more may turn out to be needed all the same; '' where `floor_bytes` is what recorded iterations need.
+        finding: the message without its end, which says what to do.
     """
 
     __reduce__ = _reduced
@@ -55,10 +56,10 @@ class InfeasibleBudgetError(OocError, ValueError):
         expected = (f', {format_bytes(expected_bytes)} of it for gradients and optimizer state to come'
                     if expected_bytes else '')
         what, why = ('needed as far as is known', f'; {doubt}') if doubt else ('smallest that works', '')
-        super().__init__(
-            f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, {what} '
-            f'{format_enough(floor_bytes)}, set by {where}{expected}){why}; raise chainer.config.ooc_budget, choose '
-            'another policy or lower the batch size')
+        self.finding = (f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, {what} '
+                        f'{format_enough(floor_bytes)}, set by {where}{expected}){why}')
+        super().__init__(f'{self.finding}; raise chainer.config.ooc_budget, choose another policy or lower the batch '
+                         'size')
 
 
 class DeviceMemoryError(OocError, MemoryError):

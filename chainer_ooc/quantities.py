@@ -19,6 +19,12 @@ MOST_BYTES = 2**60
 _PATTERN = re.compile(r'\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*', re.ASCII)
 
 
+#: What is nearly an amount: signed, with a comma, in powers of ten, or with another word for its unit.
+_NEAR = re.compile(r'[-+]?([0-9]{1,20}(?:,[0-9]{3})*(?:[.,][0-9]{1,9})?)(?:e\+?([0-9]{1,2}))?\s*'
+                   r'([kmgt]?)(i(?=b))?(?:b|[a-z]{0,5}bytes?|igs?|egs?)?', re.ASCII)
+_THOUSANDS = re.compile('[0-9]{1,3}(,[0-9]{3})+')
+
+
 def parse_bytes(value: int | float | str) -> int:
     """Turns ``1500000``, ``'1.5GB'`` or ``'1.4 GiB'`` into bytes.
 
@@ -28,8 +34,9 @@ def parse_bytes(value: int | float | str) -> int:
     if isinstance(value, str):
         match = _PATTERN.fullmatch(value.lower())
         if match is None or match.group(2) not in _FACTORS:
-            raise ValueError(f'{value!r} is no amount of bytes; write a number of bytes, or one with a unit of '
-                             "'kB', 'MB', 'GB', 'TB' (powers of 1000) or 'KiB', 'MiB', 'GiB', 'TiB', such as '1.5GB'")
+            raise ValueError(
+                f'{value!r} is no amount of bytes; {_meant(value)}write a number of bytes, or one with a unit of '
+                "'kB', 'MB', 'GB', 'TB' (powers of 1000) or 'KiB', 'MiB', 'GiB', 'TiB', such as '1.5GB'")
         nbytes = int(decimal.Decimal(match.group(1)) * _FACTORS[match.group(2)])
     elif not _is_real(value) or not math.isfinite(value):
         raise ValueError(f'{value!r} is no amount of bytes; write a number or a string such as "1.5GB"')
@@ -38,6 +45,22 @@ def parse_bytes(value: int | float | str) -> int:
     if nbytes > MOST_BYTES:
         raise ValueError(f'{value!r} is more bytes than any memory has; write at most 2**60 (1048576TiB)')
     return nbytes
+
+
+def _meant(text: str) -> str:
+    """A question whether the nearest amount was meant, or '' where none is near."""
+    match = _NEAR.fullmatch(text.strip().lower())
+    if match is None:
+        return ''
+    number, exponent, prefix, binary = match.groups()
+    number = number.replace(',', '') if _THOUSANDS.fullmatch(number) else number.replace(',', '.')
+    unit = f'{"k" if prefix == "k" and not binary else prefix.upper()}{binary or ""}B' if prefix else ''
+    if exponent is not None and not prefix:
+        nbytes = int(decimal.Decimal(number).scaleb(int(exponent)))
+        power = min((len(str(nbytes)) - 1) // 3, 4)
+        number, unit = f'{decimal.Decimal(nbytes) / 1000**power:f}', ('', 'kB', 'MB', 'GB', 'TB')[power]
+    amount = decimal.Decimal(number) * _FACTORS[unit.lower()]
+    return f'did you mean {number + unit!r}? ' if 1 <= amount <= MOST_BYTES else ''
 
 
 def _is_real(value: object) -> bool:
@@ -50,7 +73,12 @@ def format_bytes(nbytes: int) -> str:
         return f'{nbytes / 2**30:.2f} GiB'
     if abs(nbytes) >= 2**20:
         return f'{nbytes / 2**20:.1f} MiB'
-    return f'{nbytes} bytes'
+    return counted(nbytes, 'byte')
+
+
+def counted(count: int, noun: str) -> str:
+    """``'1 map'``, ``'2 maps'``."""
+    return f'{count} {noun}' if count == 1 else f'{count} {noun}s'
 
 
 def format_enough(nbytes: int) -> str:

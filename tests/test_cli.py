@@ -81,6 +81,7 @@ def networks(monkeypatch):
     module.Three = Three
     monkeypatch.setitem(sys.modules, 'networks', module)
     monkeypatch.setattr(sys, 'path', list(sys.path))
+    return module
 
 
 def test_policies_lists_each_with_a_line(capsys):
@@ -183,7 +184,6 @@ def test_profile_knows_the_example_networks(capsys):
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
-    (['profile', 'resnet51'], "there is no model 'resnet51'; write one of alexnet"),
     (['profile', 'nowhere:Model'], 'cannot import nowhere'),
     (['profile', 'networks:Missing'], 'networks has no Missing; it has: '),
     (['profile', 'networks:number'], 'networks:number is of type int, which cannot be called'),
@@ -196,7 +196,6 @@ def test_profile_knows_the_example_networks(capsys):
     (['profile', 'networks:Three', '--insize', '8'], 'networks:Three takes 3 arguments; name a chain that'),
     (['profile', 'networks:Loss', '--insize', '1000000', '--batchsize', '99'],
      'networks:Loss on images (99, 3, 1000000, 1000000) needs more memory than there is'),
-    (['profile', 'networks:Loss', '--insize', '16', '--policy', 'pooch2'], "chainer.config.ooc = 'pooch2'"),
     (['profile', 'networks:Loss', '--insize', '16', '--out', '/nowhere/x'], 'cannot write the trace'),
     (['profile', 'networks:Loss', '--device', '@cupy:99'], '--device @cupy:99 cannot be used'),
 ])
@@ -208,7 +207,12 @@ def test_what_cannot_be_done_is_said_in_one_line(capsys, networks, arguments, me
 
 
 @pytest.mark.parametrize(('arguments', 'message'), [
-    ([], 'the following arguments are required: COMMAND'),
+    (['profile', 'resnet51'], "there is no model 'resnet51'; did you mean 'resnet50'? there are: alexnet, "),
+    (['profile', 'networks:Loss', '--policy', 'Pooch'], "there is no policy 'Pooch'; did you mean 'pooch'? there are:"),
+    (['profile', 'resnet50', '--policy', 'zzz'], "there is no policy 'zzz'; there are: auto, "),
+    (['profile', 'resnet50', '--batchsize', '9223372036854775808'], 'is too large; write at most 2147483647'),
+    (['profile', 'resnet50', '--batchsize', '9' * 5000], 'is too large; write at most 2147483647'),
+    (['profile', 'resnet50', '--top', '-1'], "argument --top: '-1' is no whole number of at least 1"),
     (['cure'], "invalid choice: 'cure'"),
     (['profile'], 'the following arguments are required: MODEL'),
     (['profile', 'resnet50', '--batchsize', '0'], "'0' is no whole number of at least 1"),
@@ -233,6 +237,192 @@ def test_profile_says_what_a_too_small_image_does(capsys):
     status, _, err = run(capsys, 'profile', 'alexnet', '--batchsize', '1', '--insize', '8')
     assert status == 1
     assert err.startswith('error: alexnet cannot be trained on images (1, 3, 8, 8): ')
+
+
+def failing(act):
+    """A class of chains whose forward does something else."""
+    class Failing(Scores):
+        def forward(self, images):
+            return act(super().forward(images))
+    return Failing
+
+
+def look_up(scores):
+    return {}['nothing']
+
+
+def refuse(scores):
+    raise ValueError('no such scores')
+
+
+def run_out(scores):
+    raise MemoryError
+
+
+def widen(scores):
+    return F.reshape(scores, (7, 7))
+
+
+class Backward(chainer.FunctionNode):
+    def forward(self, inputs):
+        return inputs
+
+    def backward(self, indexes, gradients):
+        return look_up(gradients)
+
+
+IMAGES = 'cannot be trained on images (2, 3, 8, 8)'
+
+
+def raise_while_made():
+    raise OSError('no weights here')
+
+
+@pytest.mark.parametrize(('model', 'error', 'innermost', 'said'), [
+    (failing(look_up), "KeyError: 'nothing'", 'look_up', IMAGES),
+    (failing(refuse), 'ValueError: no such scores', 'refuse', IMAGES),
+    (failing(lambda scores: Backward().apply((scores,))[0]), "KeyError: 'nothing'", 'look_up', IMAGES),
+    (raise_while_made, 'OSError: no weights here', 'raise_while_made', 'cannot be made')])
+def test_an_error_in_the_users_model_is_its_own_traceback_and_a_line(capsys, networks, model, error, innermost, said):
+    networks.model = model
+    status, out, err = run(capsys, 'profile', 'networks:model', '--batchsize', '2', '--insize', '8')
+    assert (status, out) == (1, '')
+    lines = err.splitlines()
+    assert lines[0] == 'Traceback (most recent call last):'
+    assert lines[-2] == error
+    assert lines[-1] == f'error: networks:model {said}: {error}; the traceback above is that of its own code'
+    files = [line for line in lines if line.startswith('  File ')]
+    assert files[-1].endswith(f'in {innermost}')
+    assert all(str(Path(__file__)) in line for line in files)
+
+
+def test_an_error_in_the_users_module_is_its_own_traceback_and_a_line(capsys, networks, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text, error in [
+            ('raising_module', 'raise LookupError("no data")', 'LookupError: no data'),
+            ('wrong_module', 'def model(:', 'SyntaxError: invalid syntax (wrong_module.py, line 1)'),
+            ('ending_module', 'import sys\nsys.exit("usage: train")', 'SystemExit: usage: train')]:
+        (tmp_path / f'{name}.py').write_text(text)
+        status, out, err = run(capsys, 'profile', f'{name}:model')
+        assert (status, out) == (1, '')
+        assert err.endswith(f'\nerror: cannot import {name} for {name}:model: {error}; the traceback above is that of '
+                            'its own code\n')
+        assert f'{name}.py", line' in err
+        assert 'chainer_ooc' not in err and 'importlib' not in err
+
+
+def test_what_chainer_refuses_is_said_with_the_place_in_the_model(capsys, networks):
+    networks.model = failing(widen)
+    status, _, err = run(capsys, 'profile', 'networks:model', '--batchsize', '2', '--insize', '8')
+    assert status == 1
+    assert err.startswith('error: networks:model cannot be trained on images (2, 3, 8, 8): ')
+    assert f'({Path(__file__).name}, line ' in err and ', in widen); choose another --insize' in err
+    assert err.count('\n') == 1
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
+def test_too_little_memory_is_said_with_what_is_left_to_try(capsys, networks, policy):
+    networks.model = failing(run_out)
+    arguments = ['profile', 'networks:model', '--batchsize', '2', '--insize', '8']
+    status, out, err = run(capsys, *arguments, '--policy', policy)
+    assert (status, out) == (1, '')
+    assert err == ('error: networks:model on images (2, 3, 8, 8) needs more memory than there is; choose a smaller '
+                   f'--batchsize or --insize{", or --policy swap-all" if policy == "keep" else ""}\n')
+    assert run(capsys, *arguments)[2].endswith('choose a smaller --batchsize or --insize\n')  # both were tried
+
+
+def test_a_failure_to_close_does_not_hide_the_error(capsys, networks, monkeypatch):
+    networks.model, honest = failing(run_out), chainer_ooc.reset
+
+    def reset():
+        honest()
+        raise MemoryError
+    with monkeypatch.context() as patched:
+        patched.setattr(chainer_ooc, 'reset', reset)
+        status, _, err = run(capsys, 'profile', 'networks:model', '--batchsize', '2', '--insize', '8')
+    assert status == 1
+    assert err.startswith('error: networks:model on images (2, 3, 8, 8) needs more memory than there is; ')
+
+
+def test_profile_swaps_where_keep_does_not_fit(capsys, networks):
+    networks.model = failing(lambda scores: run_out(scores) if chainer.config.ooc == 'keep' else scores)
+    arguments = ['profile', 'networks:model', '--batchsize', '2', '--insize', '8']
+    status, out, _ = run(capsys, *arguments)
+    assert status == 0
+    assert out.endswith('recorded under swap-all, since it does not fit into memory under keep\n')
+    assert run_json(capsys, *arguments)['policy'] == 'swap-all'
+    assert run_json(capsys, 'profile', 'networks:Loss', '--insize', '8')['policy'] == 'keep'
+
+
+@pytest.mark.parametrize(('batchsize', 'insize'), [
+    ('100000000', '224'), ('8', '100000000'), ('2147483647', '2147483647')])
+def test_images_that_no_memory_has_are_refused_before_they_are_made(capsys, networks, batchsize, insize):
+    status, out, err = run(capsys, 'profile', 'networks:Loss', '--batchsize', batchsize, '--insize', insize)
+    assert (status, out) == (1, '')
+    assert err.startswith(f'error: networks:Loss on images ({batchsize}, 3, {insize}, {insize}) needs more memory than')
+    assert ' for the images alone, and ' in err
+
+
+def test_a_map_is_one_map_and_a_call_one_call(capsys, networks):
+    class One(chainer.Chain):
+        def __init__(self):
+            super().__init__(fc=L.Linear(None, 2))
+
+        def forward(self, images, labels):
+            return F.sum(self.fc(images))
+    networks.model = One
+    _, out, _ = run(capsys, 'profile', 'networks:model', '--batchsize', '2', '--insize', '8')
+    assert 'the largest 1 of 1 feature map kept for backward' in out
+    assert '1 feature maps' not in out
+
+
+def test_the_version_is_printed(capsys):
+    assert run(capsys, '--version') == (0, f'chainer-ooc {chainer_ooc.__version__}\n', '')
+
+
+def test_without_a_command_the_help_is_printed(capsys):
+    status, out, err = run(capsys)
+    assert (status, err) == (0, '')
+    assert out == run(capsys, '--help')[1]
+    assert all(f'    {name} ' in out for name in ('doctor', 'profile', 'simulate'))
+
+
+def shell(command):
+    """Runs a line of sh, in which {0} is the command line."""
+    return subprocess.run(['sh', '-c', command.format(f'{sys.executable} -m chainer_ooc')], cwd=ROOT, text=True,
+                          capture_output=True, timeout=100)
+
+
+@pytest.mark.parametrize('arguments', ['', '--help', 'policies --help', '--version', 'policies --json'])
+def test_output_that_cannot_be_written_is_said_in_one_line(arguments):
+    done = shell(f'{{0}} {arguments} >/dev/full')
+    assert (done.returncode, done.stderr) == (1, 'error: cannot write to standard output: No space left on device\n')
+
+
+def test_a_closed_output_is_said_in_one_line():
+    done = shell('{0} policies >&-')
+    assert (done.returncode, done.stderr) == (1, 'error: cannot write to standard output: it is closed\n')
+
+
+@pytest.mark.parametrize('sink', ['2>/dev/full', '2>&-'])
+def test_a_complaint_that_cannot_be_written_leaves_the_status(sink):
+    assert shell(f'{{0}} cure {sink}').returncode == 2
+    assert shell(f'{{0}} simulate /nowhere --policy keep --budget 1GB {sink}').returncode == 1
+
+
+def test_a_reader_that_stops_before_the_help_gets_no_traceback():
+    assert shell('{0} --help | true').stderr == ''
+    assert shell('{0} | true').stderr == ''
+
+
+def test_a_terminal_of_ascii_gets_no_traceback(tmp_path):
+    name = tmp_path / 'Spur-\u00e4\u6f22.json'
+    done = shell(f'PYTHONIOENCODING=ascii {{0}} simulate {name} --policy keep --budget 1GB')
+    assert (done.returncode, done.stderr.count('\n')) == (1, 1)
+    assert 'Spur-\\xe4\\u6f22.json' in done.stderr
+    done = shell('PYTHONIOENCODING=ascii {0} doctor')
+    assert (done.returncode, done.stderr) == (0, '')
+    assert 'latency' in done.stdout
 
 
 def test_a_reader_that_stops_early_gets_no_traceback():

@@ -31,6 +31,10 @@ COMMANDS = {
 }
 
 
+WITHOUT_STEPS = dataclasses.replace(
+    TRACE, steps=(), maps=tuple(dataclasses.replace(each, backward_uses=()) for each in TRACE.maps))
+
+
 @pytest.fixture
 def file(tmp_path):
     (tmp_path / 'trace.json').write_text(TRACE.to_json())
@@ -45,6 +49,7 @@ def test_simulate_gives_the_drawn_timeline_under_exactly_these_keys(capsys, file
     assert simulate(capsys, file, 'swap-all', '9MB') == {
         'policy': 'swap-all', 'machine': 'measured', 'batch': 8, 'feasible': True, 'seconds': 17.0,
         'images_per_second': 8 / 17, 'in_core_images_per_second': 8 / 9, 'peak_bytes': 9 * MB, 'budget_bytes': 9 * MB,
+        'floor_bytes': None, 'floor_set_by': None,
         'keep': 1, 'swap': 2, 'recompute': 0, 'in_core_seconds': 9.0, 'lower_bound_seconds': pytest.approx(10.0),
         'gap': pytest.approx(0.7)}
 
@@ -54,6 +59,7 @@ def test_a_budget_that_is_too_small_is_an_answer(capsys, file):
     assert found == {
         'policy': 'swap-all', 'machine': 'measured', 'batch': 8, 'feasible': False, 'seconds': None,
         'images_per_second': None, 'in_core_images_per_second': 8 / 9, 'peak_bytes': None, 'budget_bytes': 9 * MB - 1,
+        'floor_bytes': 9 * MB, 'floor_set_by': 'Layer2, forward of call 2',
         'keep': None, 'swap': None, 'recompute': None, 'in_core_seconds': 9.0, 'lower_bound_seconds': None, 'gap': None}
     status, out, _ = run(capsys, 'simulate', file, '--policy', 'swap-all', '--budget', '8MB')
     assert status == 0
@@ -93,8 +99,8 @@ def test_simulate_for_another_machine_takes_its_roofline(capsys, tmp_path):
 
 def test_simulate_names_the_machines_that_there_are(capsys, file):
     status, out, err = run(capsys, 'simulate', file, '--policy', 'keep', '--budget', '1GB', '--machine', 'moon')
-    assert (status, out) == (1, '')
-    assert "there is no machine 'moon'" in err
+    assert (status, out) == (2, '')
+    assert "argument --machine: there is no machine 'moon'; there are: " in err
     assert 'v100-nvlink2' in err
 
 
@@ -112,6 +118,16 @@ def test_smaller_maps_stay(capsys, file):
 def test_a_larger_batch_takes_more_of_everything(capsys, file):
     found = simulate(capsys, file, 'keep', '1GB', '--batch', '16')
     assert (found['batch'], found['seconds'], found['peak_bytes']) == (16, 18.0, 25 * MB)  # what stands does not grow
+
+
+def test_a_batch_that_no_memory_has_is_refused(capsys, file):
+    arguments = ['simulate', file, '--policy', 'keep', '--budget', '1GB', '--batch']
+    assert run(capsys, *arguments, '2147483647')[0] == 0  # 12 MB of 8 images
+    trace = dataclasses.replace(TRACE, maps=tuple(dataclasses.replace(each, nbytes=2**50) for each in TRACE.maps))
+    Path(file).write_text(trace.to_json())
+    status, out, err = run(capsys, *arguments, '2147483647')
+    assert (status, out) == (2, '')
+    assert 'error: --batch 2147483647 makes more of the 3145728.00 GiB at batch 8 than any memory has; write' in err
 
 
 def test_a_smaller_batch_is_refused(capsys, file):
@@ -215,6 +231,7 @@ def test_without_a_plan_there_is_nothing_to_save_or_explain(capsys, file, comman
     status, out, err = run(capsys, command, file, '--policy', 'keep', '--budget', '9MB')
     assert (status, out) == (1, '')
     assert err.startswith("error: budget too small for policy 'keep' (budget 8.6 MiB, smallest that works 12.4 MiB")
+    assert err.endswith('; raise --budget, choose another --policy or lower the batch size\n')
     assert err.count('\n') == 1
 
 
@@ -244,10 +261,11 @@ def test_a_command_about_a_trace_needs_no_chainer(file, tmp_path, command):
 @pytest.mark.parametrize(('content', 'message'), [
     (None, 'No such file or directory; write one with "chainer-ooc profile MODEL --save FILE"'),
     (b'hello', 'not a trace: no JSON (Expecting value: line 1 column 1 (char 0)); write one with'),
+    (b'[[["format"]', 'not a trace: no JSON (Expecting'),
     (b'{"format": "chainer_ooc plan"}', 'not a trace: the key "format" is not \'chainer_ooc trace\''),
     (b'{"format": "chainer_ooc trace", "version": 2}', f'trace of version 2, this release reads {VERSION}; record it'),
-    (b'\xff\xfe\x00', "'utf-8' codec can't decode"),
-    (dataclasses.replace(TRACE, steps=()).to_json().encode(), 'has no calls or no backward pass; record a whole'),
+    (b'\xff\xfe\x00', 'it is no text; write one with "chainer-ooc profile MODEL --save FILE"'),
+    (WITHOUT_STEPS.to_json().encode(), 'has no calls or no backward pass; record a whole'),
 ])
 def test_what_is_no_trace_is_said_in_one_line(capsys, tmp_path, command, content, message):
     file = tmp_path / 'trace.json'
@@ -260,11 +278,33 @@ def test_what_is_no_trace_is_said_in_one_line(capsys, tmp_path, command, content
     assert err.count('\n') == 1
 
 
+def test_a_device_is_no_trace(capsys):
+    status, _, err = run(capsys, 'simulate', '/dev/zero', '--policy', 'keep', '--budget', '1GB')  # it has no end
+    assert (status, err) == (1, 'error: cannot read the trace /dev/zero: it is a device; name a file\n')
+
+
+def test_a_layer_of_too_few_shapes_says_nothing_of_another_machine(capsys, file):
+    forms = (ArrayForm('<f4', (8, 5)),)
+    calls = tuple(dataclasses.replace(each, label='LinearFunction', arguments=forms, results=forms)
+                  for each in TRACE.calls)
+    Path(file).write_text(dataclasses.replace(TRACE, calls=calls).to_json())
+    status, _, err = run(capsys, 'simulate', file, '--policy', 'keep', '--budget', '1GB', '--machine', 'v100-pcie3')
+    assert status == 1
+    assert 'the trace has too few shapes for call 0 (LinearFunction), which multiplies its input with weights' in err
+
+
 @pytest.mark.parametrize(('given', 'message'), [
-    (['simulate', 'x', '--policy', 'poch', '--budget', '1GB'], "--policy: there is no policy 'poch'; there are:"),
+    (['simulate', 'x', '--policy', 'poch', '--budget', '1GB'], "there is no policy 'poch'; did you mean 'pooch'?"),
     (['simulate', 'x', '--policy', 'keep', '--budget', 'much'], "--budget: 'much' is no amount of bytes; write"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '0'], "argument --budget: '0' is no budget"),
-    (['simulate', 'x', '--policy', 'keep', '--budget', '-5'], 'argument --budget: '),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '-5'], "argument --budget: '-5' is no amount of bytes; did you"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '-5GB'], "'-5GB' is no amount of bytes; did you mean '5GB'?"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '1e9'], "'1e9' is no amount of bytes; did you mean '1GB'?"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '50%'], "'50%' is a share, and a budget is an amount of bytes"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '9223372036854775808'], 'is more bytes than any memory has'),
+    (['simulate', 'x', '--policy', 'Pooch', '--budget', '1'], "no policy 'Pooch'; did you mean 'pooch'? there are: "),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--machine', 'V100-PCIe'], "did you mean 'v100-pcie3'?"),
+    (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--batch', '9223372036854775808'], 'is too large; write'),
     (['simulate', 'x', '--policy', 'keep'], 'the following arguments are required: --budget'),
     (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--batch', '0'], "'0' is no whole number of at least 1"),
     (['simulate', 'x', '--policy', 'keep', '--budget', '1', '--min-bytes', 'x'], "'x' is no amount of bytes"),
@@ -281,7 +321,8 @@ def test_arguments_that_cannot_be_used_are_said_in_one_line(capsys, given, messa
 
 
 @pytest.mark.parametrize(('save', 'message'), [
-    ('nowhere/plans.json', 'cannot write the plan to'), ('trace.json', 'not a file of plans'), ('.', 'plans in')])
+    ('nowhere/plans.json', 'cannot write the plan to'), ('trace.json', 'not a file of plans'),
+    ('.', ': it is a folder; name a file in it\n')])
 def test_a_plan_that_cannot_be_written_is_said_in_one_line(capsys, file, tmp_path, save, message):
     status, out, err = run(capsys, 'plan', file, *COMMANDS['plan'], '--save', str(tmp_path / save))
     assert (status, out) == (1, '')

@@ -49,15 +49,16 @@ def test_without_a_choice_all_are_made_and_counted(capsys):
     assert all('stated figures are within 15 %' in line for line in closing)
 
 
-@pytest.mark.parametrize(('arguments', 'message'), [
-    (['--paper', 'vdnn'], "there is no paper 'vdnn'; there are: pooch, window-va"),
-    (['--paper', 'pooch', '--figure', '5'], "there is no figure '5' of pooch; there are: 3, 4, 15, 16, 17,"),
-    (['--figure', 'ten'], "there is no figure 'ten'; there are: 3, 4, 15,"),
-    (['--paper', 'pooch', '--figure', '3', '--out', '/dev/null/tables'], 'cannot make the folder /dev/null/tables: '),
+@pytest.mark.parametrize(('arguments', 'message', 'expected'), [
+    (['--paper', 'vdnn'], "--paper: there is no paper 'vdnn'; there are: pooch, window-va", 2),
+    (['--paper', 'PoocH'], "--paper: there is no paper 'PoocH'; did you mean 'pooch'? there are: ", 2),
+    (['--paper', 'pooch', '--figure', '5'], "--figure: there is no figure '5' of pooch; there are: 3, 4, 15, 16,", 2),
+    (['--figure', 'ten'], "--figure: there is no figure 'ten'; there are: 3, 4, 15,", 2),
+    (['--paper', 'pooch', '--figure', '3', '--out', '/dev/null/tables'], 'cannot make the folder /dev/null/tables', 1),
 ])
-def test_what_cannot_be_done_is_said_in_one_line(capsys, arguments, message):
+def test_what_cannot_be_done_is_said_in_one_line(capsys, arguments, message, expected):
     status, out, err = run(capsys, 'tables', *arguments)
-    assert (status, out) == (1, '')
+    assert (status, out) == (expected, '')
     assert err.startswith(f'error: {message}')
     assert err.count('\n') == 1
 

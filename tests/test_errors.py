@@ -41,6 +41,12 @@ def test_an_infeasible_budget_says_what_where_and_what_to_do():
     assert error.where == 'Convolution2DFunction, forward of call 14'
 
 
+def test_an_infeasible_budget_has_what_it_says_without_what_to_do():
+    finding, _, step = str(infeasible()).rpartition('; ')
+    assert infeasible().finding == finding
+    assert step == 'raise chainer.config.ooc_budget, choose another policy or lower the batch size'
+
+
 def test_an_infeasible_budget_says_what_its_floor_counts_and_whether_it_is_certain():
     error = errors.InfeasibleBudgetError(
         'keep', 2**30, 2**31, 'ReLU, backward of call 3', expected_bytes=2**28, doubt='other threads ran')

@@ -23,7 +23,7 @@ ROOMS = {
     'version': '',
     'extension': '',
     'fork': 'errors',
-    'trace': 'errors',
+    'trace': 'quantities errors',
     'cost': 'errors trace',
     'problem': 'trace cost',
     'schedule': 'trace cost problem',

@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +24,29 @@ def test_a_string_that_is_no_amount_is_refused_with_the_units_that_are_known(wri
     with pytest.raises(ValueError, match=r"no amount of bytes.*'GB'.*'GiB'") as caught:
         parse_bytes(written)
     assert repr(written) in str(caught.value)
+
+
+@pytest.mark.parametrize(('written', 'meant'), [
+    ('-5GB', '5GB'), ('+5gb', '5GB'), ('-2GiB', '2GiB'), ('1e9', '1GB'), ('1.5e9', '1.5GB'), ('2E+6', '2MB'),
+    ('12e2', '1.2kB'), ('1,5GB', '1.5GB'), ('1,000', '1000'), ('1,500,000 kB', '1500000kB'), ('5 gigabytes', '5GB'),
+    ('3 gigs', '3GB'), ('3 megs', '3MB'), ('-7', '7'), ('800 kbyte', '800kB'), ('1e15', '1000TB')])
+def test_a_string_that_is_nearly_an_amount_is_answered_with_that(written, meant):
+    with pytest.raises(ValueError, match='is no amount of bytes; did you mean ') as caught:
+        parse_bytes(written)
+    assert f'did you mean {meant!r}? write' in str(caught.value)
+    assert parse_bytes(meant) > 0
+
+
+@pytest.mark.parametrize('written', ['12 bananas', '', 'GB', '1PB', '50%', '1e99', '-0', '9' * 30 + '.', '1.2.3MB'])
+def test_a_string_that_is_near_no_amount_is_not_guessed_at(written):
+    with pytest.raises(ValueError, match='is no amount of bytes; write'):
+        parse_bytes(written)
+
+
+@given(st.text(alphabet='0123456789.,eE+-kKmMgGtTiIbBs %_', max_size=12))
+def test_no_string_is_anything_but_an_amount_or_refused(written):
+    with contextlib.suppress(ValueError):
+        assert parse_bytes(written) >= 0
 
 
 @pytest.mark.parametrize('value', [None, True, False, [], b'5', float('nan'), 1j])

@@ -7,15 +7,19 @@ this package is imported when it runs, so that ``--help`` is quick and ``doctor`
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import importlib.util
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, recommend, simulate
-from chainer_ooc.cli.answer import Answer, message
+from chainer_ooc.cli.answer import Answer, ProgramError, UsageError, message
 from chainer_ooc.errors import OocError
+from chainer_ooc.version import __version__
 
 COMMANDS = {'doctor': doctor, 'profile': profile, 'simulate': simulate, 'plan': plan, 'compare': compare,
             'explain': explain, 'recommend': recommend}
@@ -31,41 +35,100 @@ class _Parser(argparse.ArgumentParser):
     """Wrong arguments get the form of all errors here; argparse would put the usage in front of it."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f'error: {message}; "{self.prog} --help" shows what can be written\n')
+        _complain(f'error: {message}; "{self.prog} --help" shows what can be written')
+        sys.exit(2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Runs one command; without any, prints the help.
 
     Args:
         argv: the arguments, by default those of the process.
 
     Returns:
-        The exit status: 0 when the command did its work (for ``doctor``: training can work), 1 when it could not, 130
-        when it was interrupted. Wrong arguments leave with SystemExit(2).
+        The exit status: 0 when the command did its work (for ``doctor``: training can work), 1 when it could not, 2
+        when an argument cannot be used, 130 when it was interrupted. Arguments that argparse refuses leave with
+        SystemExit(2), ``--help`` and ``--version`` with SystemExit(0).
     """
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(_bound(sys.argv[1:] if argv is None else argv))
+    except SystemExit as ended:
+        if not ended.code and not _print('', end=''):  # help that could not be written
+            return 1
+        raise
+    if arguments.command is None:
+        return 0 if _print(parser.format_help(), end='') else 1
     try:
         answer: Answer = COMMANDS[arguments.command].run(arguments)
         text = answer.json() if arguments.json else answer.text()
+    except ProgramError as error:
+        _complain(f'{error.report}error: {message(error)}')
+        return 1
     except OocError as error:
-        print(f'error: {message(error)}', file=sys.stderr)
+        _complain(f'error: {message(error)}')
+        return 2 if isinstance(error, UsageError) else 1
+    except MemoryError:
+        _complain('error: this needs more memory than there is; free some, or raise the limit (ulimit -d, the '
+                  "container's)")
         return 1
     except KeyboardInterrupt:
         return 130
+    return answer.status if _print(text) else 1
+
+
+def _bound(argv: Sequence[str]) -> list[str]:
+    """Ties values such as ``-5GB`` to the option before them: argparse would take them for options of their own."""
+    bound: list[str] = []
+    for each in argv:
+        if re.match(r'-[\d.]', each) and bound and re.fullmatch('--[a-z-]+', bound[-1]):
+            bound[-1] += f'={each}'
+        else:
+            bound.append(each)
+    return bound
+
+
+def _print(text: str, end: str = '\n') -> bool:
+    """Writes to standard output, and says why if it cannot be done. Returns whether it was."""
     try:
-        print(text, flush=True)
-    except OSError as error:  # Python must not flush again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write(sys.stdout, text + end)
+    except OSError as error:
         if not isinstance(error, BrokenPipeError):  # else the reader, such as `head`, has seen enough
-            print(f'error: cannot write to standard output: {error.strerror}', file=sys.stderr)
-        return 1
-    return answer.status
+            _complain(f'error: cannot write to standard output: {error.strerror}')
+        return False
+    return True
+
+
+def _complain(text: str) -> None:
+    """Writes a line to standard error, if it can be done."""
+    with contextlib.suppress(OSError):
+        _write(sys.stderr, text + '\n')
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Writes, in the characters that the stream has.
+
+    Raises:
+        OSError: it is closed, or cannot be written to; nothing more is written to it then.
+    """
+    if stream is None:  # closed before Python began
+        raise OSError(errno.EBADF, 'it is closed')
+    try:
+        try:
+            stream.write(text)
+        except UnicodeEncodeError:
+            encoding = stream.encoding or 'ascii'
+            stream.write(text.encode(encoding, 'backslashreplace').decode(encoding))
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # Python flushes once more at exit
+        raise
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog='chainer-ooc', description='Trains Chainer models that exceed the memory of the device.')
-    commands = parser.add_subparsers(dest='command', required=True, metavar='COMMAND')
+    parser.add_argument('--version', action='version', version=f'chainer-ooc {__version__}')
+    commands = parser.add_subparsers(dest='command', metavar='COMMAND')
     for name, module in COMMANDS.items():
         command = commands.add_parser(name, help=module.HELP, description=module.HELP)
         command.add_argument('--json', action='store_true', help='print one JSON object instead of tables')

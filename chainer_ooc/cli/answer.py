@@ -7,7 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.report.table import Column, Table
+
+
+class UsageError(OocError):
+    """An argument that cannot be used, as is known only when the command runs: the exit status is 2."""
+
+
+class ProgramError(OocError):
+    """The program's own code, such as a model, raised an error.
+
+    Attributes:
+        report: the traceback of that, without what called it.
+    """
+
+    def __init__(self, message: str, report: str):
+        self.report = report
+        super().__init__(message)
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,8 @@ class Answer:
 def message(error: BaseException) -> str:
     """What an error says, in one line and without the ``[Errno 28]`` that OSError puts in front."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, InfeasibleBudgetError):  # commands have an option where programs have an entry
+        text = f'{error.finding}; raise --budget, choose another --policy or lower the batch size'
     return ' '.join(text.split())
 
 

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import difflib
+import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.cost.machine import machine_names
 from chainer_ooc.quantities import parse_bytes
 
 #: The default of chainer.config.ooc_min_bytes, which cannot be asked where Chainer is absent.
 MIN_BYTES = 1000000
+#: More than there is of anything that is counted here.
+_MOST = 2**31 - 1
+#: The machine that the trace was recorded on.
+MEASURED = 'measured'
 _Read = TypeVar('_Read')
 
 
@@ -34,10 +41,12 @@ def add_policy_and_budget(parser: argparse.ArgumentParser) -> None:
 
 def positive(text: str) -> int:
     """Reads a whole number of at least 1."""
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
+    digits = text.strip()
+    if not digits.isdecimal() or not digits.strip('0'):
         raise argparse.ArgumentTypeError(f'{text!r} is no whole number of at least 1')
-    return value
+    if len(digits) > len(str(_MOST)) or int(digits) > _MOST:
+        raise argparse.ArgumentTypeError(f'{text!r} is too large; write at most {_MOST}')
+    return int(digits)
 
 
 def size(text: str) -> int:
@@ -50,6 +59,10 @@ def size(text: str) -> int:
 
 def budget(text: str) -> int:
     """Reads an amount of bytes of at least 1."""
+    if text.strip().endswith('%'):
+        raise argparse.ArgumentTypeError(
+            f'{text!r} is a share, and a budget is an amount of bytes, such as 800MB; "compare TRACE" begins with the '
+            'peak that it would be a share of')
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f'{text!r} is no budget; it must be at least 1 byte')
@@ -58,9 +71,33 @@ def budget(text: str) -> int:
 
 def policy(text: str) -> str:
     """Reads the name of a policy."""
-    if text not in POLICIES:
-        raise argparse.ArgumentTypeError(f'there is no policy {text!r}; there are: {", ".join(sorted(POLICIES))}')
+    return one_of('policy', text, POLICIES)
+
+
+def machine(text: str) -> str:
+    """Reads the name of a machine, or the path of a file with the description of one."""
+    if text == MEASURED or os.path.isfile(text):
+        return text
+    try:
+        return one_of('machine', text, [MEASURED, *machine_names()])
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f'{error}; or name a file like theirs in chainer_ooc/cost/machines') from None
+
+
+def one_of(kind: str, text: str, names: Iterable[str]) -> str:
+    """Reads one of some names; for another, the nearest one is named first."""
+    known = list(names)
+    if text not in known:
+        raise argparse.ArgumentTypeError(unknown(kind, text, known))
     return text
+
+
+def unknown(kind: str, text: str, names: Iterable[str]) -> str:
+    """What is said of a name that is none: which one may have been meant, and which there are."""
+    of_lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(text.lower(), of_lower, 1)
+    meant = f'did you mean {of_lower[near[0]]!r}? ' if near else ''
+    return f'there is no {kind} {text!r}; {meant}there are: {", ".join(sorted(of_lower.values()))}'
 
 
 def several(read: Callable[[str], _Read]) -> Callable[[str], list[_Read]]:

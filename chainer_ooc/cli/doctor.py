@@ -23,7 +23,7 @@ from chainer_ooc.cli.answer import Answer, listing, message
 from chainer_ooc.cli.trial import try_training
 from chainer_ooc.errors import OocError
 from chainer_ooc.fork import series
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import counted, format_bytes
 
 #: The card that is tried.
 GPU = '@cupy:0'
@@ -174,7 +174,7 @@ def _show_device(facts: Mapping[str, Any]) -> dict[str, object]:
 def _onednn(facts: Mapping[str, Any] | None) -> str:
     if facts is None:
         return f'absent; for chainer.config.use_ideep = "auto": {onednn.INSTALL}'
-    threads = '' if facts['threads'] is None else f', {facts["threads"]} thread{"" if facts["threads"] == 1 else "s"}'
+    threads = '' if facts['threads'] is None else f', {counted(facts["threads"], "thread")}'
     return (f'{facts["version"]} of {facts["package"] or "the system"} ({os.path.basename(facts["path"])}){threads}; '
             'used where chainer.config.use_ideep is "auto"')
 
@@ -194,7 +194,7 @@ def _speeds(facts: Mapping[str, Any]) -> str:
 
 
 def _show_training(facts: Mapping[str, Any]) -> dict[str, object]:
-    return {'a tiny network': f'{facts["swap"]} feature maps swapped, gradients as in-core to the last bit'}
+    return {'a tiny network': f'{counted(facts["swap"], "feature map")} swapped, gradients as in-core to the last bit'}
 
 
 _SHOWN: dict[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {

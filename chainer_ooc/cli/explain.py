@@ -17,7 +17,7 @@ from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import problem_of, read_trace
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Decision, Problem, Verdict, can_leave, can_recompute, changed
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.schedule.chains import find_chains
 from chainer_ooc.schedule.schedule import lay_out
@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> Answer:
              'peak_bytes': plan.peak_bytes, 'stall_seconds': explainer.timeline.stall_seconds,
              **gap.facts_of(plan, bound), **binds, 'maps': rows}
     title = (f'{plan.policy} within {format_bytes(plan.budget_bytes)}: {seconds(plan.seconds)}, of which '
-             f'{seconds(explainer.timeline.stall_seconds)} stalled; the largest {len(rows)} of {len(retained)} maps')
+             f'{seconds(explainer.timeline.stall_seconds)} stalled; the largest {len(rows)} of '
+             f'{counted(len(retained), "map")}')
     closing = [*gap.hints([bound]), *(f'map {row["map"]}, {row["verdict"]}: {row["why"]}' for row in rows)]
     return Answer(facts, [_table(rows, title), *binding.tables(plan, bound, binds)], closing)
 

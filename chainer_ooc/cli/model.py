@@ -8,17 +8,28 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chainer_ooc.cli.answer import message
-from chainer_ooc.errors import OocError
+from chainer_ooc.backends.host import limits
+from chainer_ooc.cli import programs
+from chainer_ooc.cli.answer import UsageError, message
+from chainer_ooc.cli.arguments import unknown
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
+from chainer_ooc.quantities import format_bytes, format_enough
 
 NAMES = ('alexnet', 'googlenet', 'resnet50', 'vgg16')
+#: The policy that needs the least memory.
+LEAST = 'swap-all'
 _EXAMPLES = Path(__file__).resolve().parents[2] / 'examples'
+
+
+class NoRoomError(OocError):
+    """The model does not fit into memory under the policy that is in force."""
 
 
 @dataclass(frozen=True)
@@ -56,26 +67,48 @@ class Model:
         """One forward and backward pass over random images, float32, ``(batchsize, 3, insize, insize)``.
 
         Raises:
+            NoRoomError: it does not fit into memory.
             OocError: the chain refuses the images or returns no loss.
         """
+        import chainer
         import numpy as np
         from chainer.utils.type_check import InvalidType
 
         shape = batchsize, 3, insize, insize
+        self._need_room(shape)
+        advice = 'choose a smaller --batchsize or --insize'
+        if chainer.config.ooc != LEAST:
+            advice += f', or --policy {LEAST}'
         try:
             images = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
             labels = np.zeros(batchsize, np.int32)
             loss = self._loss(*map(self.chain.device.send, (images, labels)))
             self.chain.cleargrads()
             loss.backward()
+            return
+        except InfeasibleBudgetError as error:
+            finding = error.finding
         except OocError:
             raise
         except MemoryError:
-            raise OocError(f'{self.name} on images {shape} needs more memory than there is; choose a smaller '
-                           '--batchsize or --insize, or --policy swap-all') from None
+            finding = f'{self.name} on images {shape} needs more memory than there is'
         except (InvalidType, AssertionError, ValueError) as error:
-            raise OocError(f'{self.name} cannot be trained on images {shape}: {message(error)}; '
-                           'choose another --insize, or a chain for such images') from error
+            if not programs.is_raised_in(error, chainer):
+                raise programs.failed(f'{self.name} cannot be trained on images {shape}', error) from None
+            raise OocError(f'{self.name} cannot be trained on images {shape}: {message(error)}{programs.place(error)}; '
+                           'choose another --insize, or a chain for such images') from None
+        except Exception as error:
+            raise programs.failed(f'{self.name} cannot be trained on images {shape}', error) from None
+        # Behind the handlers: an error that had those as its context would hold their frames, and so the graph.
+        raise NoRoomError(f'{finding}; {advice}')
+
+    def _need_room(self, shape: tuple[int, ...]) -> None:
+        """Refuses images for which alone there is no memory: a system that promises more than it has would kill."""
+        nbytes, free_bytes = 4 * math.prod(shape), limits.free_bytes()
+        if nbytes > free_bytes:
+            raise OocError(f'{self.name} on images {shape} needs more memory than there is: {format_enough(nbytes)} '
+                           f'for the images alone, and {format_bytes(free_bytes)} are free; choose a smaller '
+                           '--batchsize or --insize')
 
     def _loss(self, images: Any, labels: Any) -> Any:
         import chainer.functions as F
@@ -138,7 +171,7 @@ def _example(name: str) -> Callable[[], object]:
 def _attribute(name: str) -> Any:
     module_name, colon, attribute = name.partition(':')
     if not (module_name and colon and attribute):
-        raise OocError(f'there is no model {name!r}; write one of {", ".join(NAMES)}, or module:attribute')
+        raise UsageError(f'{unknown("model", name, NAMES)}, or module:attribute')
     if '' not in sys.path:  # python -m has it, the entry point has not
         sys.path.insert(0, '')
     try:
@@ -146,6 +179,10 @@ def _attribute(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise OocError(f'cannot import {module_name} for {name}: {error}; run this where it can be imported from, '
                        'or set PYTHONPATH') from None
+    except OocError:
+        raise
+    except (Exception, SystemExit) as error:  # a script that has no `if __name__ == '__main__'` may end the process
+        raise programs.failed(f'cannot import {module_name} for {name}', error) from None
     for part in attribute.split('.'):
         if not hasattr(found, part):
             raise OocError(f'{module_name} has no {attribute}; it has: {", ".join(_public_callables(found))}')
@@ -159,9 +196,16 @@ def _call(name: str, build: Any) -> object:
                        'that returns a chainer.Chain')
     try:
         return build()
-    except TypeError as error:
-        raise OocError(f'{name} cannot be called without arguments: {message(error)}; write a function that returns '
-                       'the chain, and name that') from error
+    except OocError:
+        raise
+    except MemoryError:
+        raise NoRoomError(f'there is too little memory to make {name}; free some, or raise the limit (ulimit -d, the '
+                          "container's)") from None
+    except (Exception, SystemExit) as error:
+        if isinstance(error, TypeError) and programs.is_of_the_call(error):
+            raise OocError(f'{name} cannot be called without arguments: {message(error)}; write a function that '
+                           'returns the chain, and name that') from None
+        raise programs.failed(f'{name} cannot be made', error) from None
 
 
 def _public_callables(module: object) -> list[str]:

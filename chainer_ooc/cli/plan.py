@@ -16,7 +16,7 @@ from chainer_ooc.plans.file import put_plan
 from chainer_ooc.plans.making import plan_within
 from chainer_ooc.plans.saved import SavedPlan, save_plan
 from chainer_ooc.problem import Verdict
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.report.table import seconds
 
 HELP = 'plan for a trace, and write the plan to a file'
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         'file': None if arguments.save is None else str(arguments.save),
     }
     shown = {
-        **{name: f'{counts[name]} feature maps, {format_bytes(nbytes[name])}' for name in counts},
+        **{name: f'{counted(counts[name], "feature map")}, {format_bytes(nbytes[name])}' for name in counts},
         'predicted time': f'{seconds(plan.seconds)}, in-core {seconds(in_core_seconds)}', **gap.shown(plan, bound),
         'predicted peak': f'{format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}',
         'planned in': seconds(planning_seconds),

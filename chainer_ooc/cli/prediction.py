@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.cli.answer import UsageError
 from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.machine import Machine
@@ -14,6 +16,7 @@ from chainer_ooc.errors import InfeasibleBudgetError, OocError, TraceFormatError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, Standing, Verdict
+from chainer_ooc.quantities import MOST_BYTES, format_bytes
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
 
@@ -49,12 +52,17 @@ def read_trace(file: Path) -> Trace:
         OocError: there is none in the file, or none that planning can do anything with.
     """
     try:
+        if stat.S_ISCHR(file.stat().st_mode):  # such as /dev/zero, which has no end
+            raise OocError(f'cannot read the trace {file}: it is a device; name a file')
         trace = Trace.from_json(file.read_text(encoding='utf-8'))
     except OSError as error:
         raise OocError(f'cannot read the trace {file}: {error.strerror}; write one with "chainer-ooc profile MODEL '
                        '--save FILE"') from None
-    except (TraceFormatError, UnicodeDecodeError) as error:
-        raise OocError(f'cannot read the trace {file}: {error}') from None
+    except UnicodeDecodeError:
+        raise OocError(f'cannot read the trace {file}: it is no text; write one with "chainer-ooc profile MODEL --save '
+                       'FILE"') from None
+    except (TraceFormatError, MemoryError) as error:
+        raise OocError(f'cannot read the trace {file}: {error or "there is not enough memory for it"}') from None
     if not trace.calls or not trace.steps:
         raise OocError(f'the trace {file} has no calls or no backward pass; record a whole training iteration')
     return trace
@@ -115,7 +123,7 @@ def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int]:
     """Returns the trace as it may be for a larger batch, and the batch.
 
     Raises:
-        OocError: the batch is smaller than the trace's; figures for it might be too low.
+        OocError: the batch is smaller than the trace's, so that figures for it might be too low, or it is too large.
     """
     if batch is None:
         return trace, batch_of(trace)
@@ -126,4 +134,8 @@ def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int]:
     if batch < own:
         raise OocError(f'a trace of batch {own} says nothing safe about batch {batch}; record one with '
                        f'"chainer-ooc profile MODEL --batchsize {batch} --save FILE"')
+    nbytes = sum(each.nbytes for each in trace.maps) + max(trace.computing_bytes, default=0)
+    if nbytes * batch > MOST_BYTES * own:
+        raise UsageError(f'--batch {batch} makes more of the {format_bytes(nbytes)} at batch {own} than any memory '
+                         'has; write a smaller one')
     return (trace if batch == own else scale(trace, batch / own)), batch

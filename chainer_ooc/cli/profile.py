@@ -7,17 +7,19 @@ out: real data and the optimizer's step, which touch no feature map.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from chainer_ooc.cli.answer import Answer, listing
-from chainer_ooc.cli.arguments import positive
-from chainer_ooc.cli.model import load_model
+from chainer_ooc.cli.arguments import policy, positive
+from chainer_ooc.cli.model import LEAST, NoRoomError, load_model
 from chainer_ooc.cli.totals import Totals, totals
 from chainer_ooc.errors import OocError
-from chainer_ooc.quantities import format_bytes, parse_bytes
+from chainer_ooc.quantities import counted, format_bytes, parse_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import FeatureMap, Trace
 
@@ -34,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--insize', type=positive, default=224, metavar='PIXELS',
                         help='side of the square images (%(default)s)')
     parser.add_argument('--device', default='@numpy', metavar='NAME', help='@numpy or a GPU, @cupy:0 (%(default)s)')
-    parser.add_argument('--policy', default='keep', help='chainer.config.ooc of the run (%(default)s)')
+    parser.add_argument('--policy', type=policy, metavar='POLICY', help=(
+        f'chainer.config.ooc of the run (keep, and {LEAST} where that does not fit into memory)'))
     parser.add_argument('--top', type=positive, default=10, metavar='N', help='feature maps to show (%(default)s)')
     parser.add_argument('--save', '--out', type=Path, metavar='FILE', help=(
         'write the trace to this file, as JSON: simulate, plan, compare and explain read it'))
@@ -48,18 +51,35 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     import chainer
 
-    trace = record(arguments.model, arguments.batchsize, arguments.insize, arguments.policy, arguments.device)
+    trace, policy = _record(arguments)
     if arguments.save is not None:
         _write(arguments.save, trace.to_json())
     found = totals(trace, arguments.batchsize, parse_bytes(chainer.config.ooc_min_bytes))
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: -each.nbytes)[:arguments.top]
     facts = {
-        'model': arguments.model, 'batchsize': arguments.batchsize, 'insize': arguments.insize, **asdict(found),
-        'largest_maps': [_row(trace, each) for each in largest],
+        'model': arguments.model, 'policy': policy, 'batchsize': arguments.batchsize, 'insize': arguments.insize,
+        **asdict(found), 'largest_maps': [_row(trace, each) for each in largest],
     }
     closing = [f'trace written to {arguments.save}'] if arguments.save is not None else []
+    if arguments.policy != policy != 'keep':
+        closing.insert(0, f'recorded under {policy}, since it does not fit into memory under keep')
     return Answer(facts, [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found)], closing)
+
+
+def _record(arguments: argparse.Namespace) -> tuple[Trace, str]:
+    """The trace, and the policy under which there was room to record it."""
+    def under(policy: str) -> tuple[Trace, str]:
+        return record(arguments.model, arguments.batchsize, arguments.insize, policy, arguments.device), policy
+
+    if arguments.policy is not None:
+        return under(arguments.policy)
+    try:
+        return under('keep')
+    except NoRoomError:
+        pass
+    gc.collect()  # what it had
+    return under(LEAST)
 
 
 def record(name: str, batchsize: int, insize: int, policy: str, device: str = '@numpy') -> Trace:
@@ -94,8 +114,11 @@ def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
         for _ in range(chainer.config.ooc_profile_iterations + 1):  # the trace is there when the one after it begins
             iterate()
         trace = chainer_ooc.trace()
-    finally:
-        chainer_ooc.reset()
+    except BaseException:
+        with contextlib.suppress(OocError, MemoryError):  # what it ended with says more than that there is no room
+            chainer_ooc.reset()
+        raise
+    chainer_ooc.reset()
     if trace is None:
         raise OocError(f'{name} left no trace: its backward pass reached no function')
     return trace
@@ -124,16 +147,16 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
         Column('producer', 'made by'), Column('last_forward_use', 'last read in call', right=True),
         Column('backward_uses', 'read in backward at', lambda uses: ' '.join(map(str, uses))),
     ]
-    return Table(columns, rows, f'the largest {len(rows)} of {count} feature maps that are kept for backward')
+    return Table(columns, rows, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
 
 
 def _totals_table(found: Totals) -> Table:
     return listing('', 'one iteration', {
-        'feature maps': f'{found.maps}, of which {found.retained_maps} are kept for backward',
+        'feature maps': f'{found.maps}, {found.retained_maps} of them kept for backward',
         'bytes kept for backward':
             f'{format_bytes(found.retained_bytes)}, {found.retained_bytes_per_image / 1e6:.1f} MB per image',
-        'forward': f'{seconds(found.forward_seconds)} in {found.calls} calls',
-        'backward': f'{seconds(found.backward_seconds)} in {found.steps} steps',
+        'forward': f'{seconds(found.forward_seconds)} in {counted(found.calls, "call")}',
+        'backward': f'{seconds(found.backward_seconds)} in {counted(found.steps, "step")}',
         'peak, all maps kept': format_bytes(found.kept_bytes),
         'largest working set': f'{format_bytes(found.working_set_bytes)} at {found.working_set_at}',
     })

@@ -20,7 +20,6 @@ from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import at_batch, batch_of, in_core, on_machine, predict, problem_of, read_trace
 from chainer_ooc.cli.profile import record
-from chainer_ooc.cli.simulate import MEASURED
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
 from chainer_ooc.errors import OocError
@@ -53,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help='of a model: side of the square images (%(default)s)')
     parser.add_argument('--budget', type=common.budget, metavar='BYTES',
                         help='near memory for all arrays (what is free on this machine, or what --machine has)')
-    parser.add_argument('--machine', default=MEASURED, metavar='MACHINE', help=(
-        f'this one, with the times that were recorded ({MEASURED}, by default), or the roofline of '
+    parser.add_argument('--machine', type=common.machine, default=common.MEASURED, metavar='MACHINE', help=(
+        f'this one, with the times that were recorded ({common.MEASURED}, by default), or the roofline of '
         f'{", ".join(machine_names())}, or of a file like theirs'))
     parser.add_argument('--min-bytes', type=common.size, default=common.MIN_BYTES, metavar='BYTES',
                         help='smaller feature maps stay, as with chainer.config.ooc_min_bytes (%(default)s)')
@@ -77,7 +76,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         OocError: the model cannot be run, the trace cannot be read or is of a larger batch, there is no such
             machine.
     """
-    machine = None if arguments.machine == MEASURED else read_machine(arguments.machine)
+    machine = None if arguments.machine == common.MEASURED else read_machine(arguments.machine)
     recordings = _recordings(arguments, machine)
     own_batch = _batch_of(recordings[0])
     budget_bytes, budget = _budget(arguments.budget, machine, recordings[0].device)

@@ -29,15 +29,14 @@ from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import percent, seconds
 
 HELP = 'simulate an iteration under a policy and a budget'
-MEASURED = 'measured'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the trace, policy, budget, machine and batch size."""
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
-    parser.add_argument('--machine', default=MEASURED, metavar='MACHINE', help=(
-        f'whose times: those that were recorded with the trace ({MEASURED}, by default), or the roofline of '
+    parser.add_argument('--machine', type=common.machine, default=common.MEASURED, metavar='MACHINE', help=(
+        f'whose times: those that were recorded with the trace ({common.MEASURED}, by default), or the roofline of '
         f'{", ".join(machine_names())}, or of a file like theirs in chainer_ooc/cost/machines'))
     parser.add_argument('--batch', type=common.positive, metavar='N', help=(
         "images per iteration, if not the trace's own: a larger batch scales its bytes and times"))
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     recorded = read_trace(arguments.trace)
     trace, batch = at_batch(recorded, arguments.batch)
-    if arguments.machine != MEASURED:
+    if arguments.machine != common.MEASURED:
         trace = on_machine(recorded, read_machine(arguments.machine), batch / batch_of(recorded))
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
@@ -61,6 +60,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         'seconds': plan.seconds if plan else None, 'images_per_second': _rate(batch, plan.seconds if plan else None),
         'in_core_images_per_second': _rate(batch, in_core_plan.seconds),
         'peak_bytes': plan.peak_bytes if plan else None, 'budget_bytes': arguments.budget,
+        'floor_bytes': found.floor_bytes, 'floor_set_by': found.where,
         **{verdict.value: found.count(verdict) for verdict in Verdict},
         'in_core_seconds': in_core_plan.seconds, **gap.facts_of(plan, bound),
     }

@@ -12,7 +12,8 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from chainer_ooc.cli.answer import Answer, message
+from chainer_ooc.cli.answer import Answer, UsageError, message
+from chainer_ooc.cli.arguments import unknown
 from chainer_ooc.cli.model import example_module
 from chainer_ooc.cli.profile import trace_of
 from chainer_ooc.errors import OocError
@@ -52,12 +53,13 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _chosen(paper: str | None, figure: str | None) -> list[Entry]:
     of_paper = [each for each in TABLES if paper in (None, each.paper)]
     if not of_paper:
-        raise OocError(f'there is no paper {paper!r}; there are: {", ".join(_distinct(TABLES))}')
+        raise UsageError(f'--paper: {unknown("paper", str(paper), _distinct(TABLES))}')
     wanted = figure.removeprefix('figure ') if figure is not None else None
     chosen = [each for each in of_paper if wanted in (None, each.figure)]
     if not chosen:
         figures = ', '.join(dict.fromkeys(each.figure for each in of_paper))
-        raise OocError(f'there is no figure {figure!r}{f" of {paper}" if paper else ""}; there are: {figures}')
+        of = f' of {paper}' if paper else ''
+        raise UsageError(f'--figure: there is no figure {figure!r}{of}; there are: {figures}')
     return chosen
 
 

@@ -29,6 +29,7 @@ from chainer_ooc.cost.gradients import (
     parameter_bytes,
 )
 from chainer_ooc.cost.machine import Machine
+from chainer_ooc.errors import OocError
 from chainer_ooc.trace import Call, Trace
 
 #: They read their input for the statistics, and again to normalise it; their backward pass likewise, with the gradient.
@@ -102,13 +103,16 @@ def _products(call: Call) -> int:
     """Multiplications and additions of the call's product with its weights; 0 if it has none."""
     if not is_convolution(call.label) and call.label != 'LinearFunction':
         return 0
+    if len(arguments_of(call)) < 2 or not call.results:
+        raise OocError(f'the trace has too few shapes for call {call.index} ({call.label}), which multiplies its input '
+                       'with weights, so that nothing can be worked out; record it again')
     x, weights, *_ = arguments_of(call)
     many = x if 'deconvolution' in call.label.lower() else call.results[0]
     return 2 * math.prod(many.shape) * math.prod(weights.shape[1:])
 
 
 def _again_bytes(call: Call) -> int:
-    return arguments_of(call)[0].nbytes if call.label.endswith(_READS_TWICE) else 0
+    return sum(each.nbytes for each in arguments_of(call)[:1]) if call.label.endswith(_READS_TWICE) else 0
 
 
 def _forward(trace: Trace, call: Call) -> Work:

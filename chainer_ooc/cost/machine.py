@@ -25,6 +25,10 @@ _REQUIRED = ('memory_bytes_per_second', 'write_bytes_per_second', 'read_bytes_pe
              'near_bytes', 'far_bytes', 'reserve_bytes')
 
 
+#: More than any figure of a machine.
+_MOST = 1e30
+
+
 class MachineError(OocError, ValueError):
     """A description that cannot be read, or that lacks something."""
 
@@ -91,7 +95,7 @@ def read_machine(name: str) -> Machine:
     except OSError as error:
         raise MachineError(f'there is no machine {name!r} ({error.strerror}); name one of '
                            f'{", ".join(machine_names())}, or a file like theirs in {_FOLDER.name}/') from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MachineError(f'the description {path} is no JSON: {error}') from None
     return _machine(read, path)
 
@@ -103,8 +107,12 @@ def _machine(read: Any, path: Path) -> Machine:
         values: dict[str, Any] = {name: _number(figures[name]) for name in _REQUIRED}
         values.update({name: int(values[name]) for name in _REQUIRED if name.endswith('_bytes')})
         sources = {name: str(each['source']) for name, each in figures.items()}
-        return Machine(str(read['name']), str(read['title']), rates, sources=sources, **values)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        machine = Machine(str(read['name']), str(read['title']), rates, sources=sources, **values)
+        speeds = machine.write_bytes_per_second, machine.read_bytes_per_second
+        if min(machine.memory_bytes_per_second, *rates.values(), *(each or 1 for each in speeds)) < 1:
+            raise ValueError('a rate below 1 per second, with which nothing ends')
+        return machine
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise MachineError(f'the description {path} is incomplete ({type(error).__name__}: {error}); it needs a name, '
                            f'a title, and figures with a value and a source: operations_per_second by dtype, '
                            f'{", ".join(_REQUIRED)}') from None
@@ -112,8 +120,8 @@ def _machine(read: Any, path: Path) -> Machine:
 
 def _number(figure: Any) -> float:
     value = figure['value']
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise ValueError(f'{value!r} is no number of 0 or more')
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
+        raise ValueError(f'{value!r:.60} is no number of 0 to {_MOST:g}')
     if not str(figure.get('source', '')).strip():
         raise ValueError(f'the value {value!r} has no source')
     return value

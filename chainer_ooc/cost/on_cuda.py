@@ -53,4 +53,4 @@ def _absent(call: Call) -> tuple[int, ...]:
 
 
 def _kept_besides(call: Call) -> tuple[int, ...]:
-    return (call.inputs[0], call.outputs[0]) if call.label.startswith('MaxPooling') else ()
+    return (*call.inputs[:1], *call.outputs[:1]) if call.label.startswith('MaxPooling') else ()

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from chainer_ooc.errors import OocError
-from chainer_ooc.trace.model import ArrayForm, FeatureMap, Trace
+from chainer_ooc.trace import ArrayForm, FeatureMap, Trace
 
 _Row = TypeVar('_Row')
 _SIZED = frozenset({'nbytes', 'shape', 'arguments', 'results', 'standing_forward_bytes', 'standing_backward_bytes'})

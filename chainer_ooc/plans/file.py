@@ -12,13 +12,14 @@ import json
 import os
 import threading
 from dataclasses import asdict
-from typing import Any
 
 from chainer_ooc.errors import PlanFormatError, TraceFormatError
+from chainer_ooc.plans.invariants import check_fit
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.saved import SavedPlan, Terms
 from chainer_ooc.trace import Trace
-from chainer_ooc.trace.tables import Form, typed
+from chainer_ooc.trace.invariants import check_bytes
+from chainer_ooc.trace.tables import Damage, Form, make
 
 VERSION = 1
 _AGAIN = 'delete it to have it written anew, or name another'
@@ -43,7 +44,9 @@ def load_plans(text: str) -> list[SavedPlan]:
     values = FORM.parse(text)
     try:
         with FORM.reading():
-            return [_saved(**entry) for entry in values['plans']]
+            if not isinstance(values.get('plans'), list):
+                raise Damage('plans', 'no list')
+            return [_saved(number, entry) for number, entry in enumerate(values['plans'])]
     except TraceFormatError as error:
         raise PlanFormatError(str(error)) from None
 
@@ -54,7 +57,9 @@ def read_plans(path: str) -> list[SavedPlan]:
     Raises:
         PlanFormatError: it cannot be read, or is no file of plans; the message has the path.
     """
-    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+    if os.path.isdir(path):
+        raise PlanFormatError(f'cannot read the plans in {path}: it is a folder; name a file in it')
+    if os.path.exists(path) and not os.path.isfile(path):
         raise PlanFormatError(f'cannot read the plans in {path}: it is no regular file; name another')
     try:
         with open(path, encoding='utf-8') as file:
@@ -97,13 +102,19 @@ def _replace(path: str, text: str) -> None:
         raise
 
 
-def _saved(terms: dict[str, Any], metered: bool, plan: object, trace: object) -> SavedPlan:
-    saved = typed(SavedPlan(
-        typed(Terms(**terms)), Plan.from_object(plan), Trace.from_object(trace), metered))
-    maps, calls = len(saved.trace.maps), len(saved.trace.calls)
-    if saved.terms.graph != saved.trace.fingerprint:
-        raise ValueError('a plan whose terms and trace are of two graphs')
-    if (len(saved.plan.verdicts) != maps or not all(0 <= each.map < maps for each in saved.plan.swap_ins)
-            or not all(0 <= call < calls for call in saved.plan.chains.calls)):
-        raise ValueError('a plan for other feature maps or calls than those of its trace')
+def _saved(number: int, entry: object) -> SavedPlan:
+    where = f'plans, entry {number}'
+    if not isinstance(entry, dict) or not isinstance(entry.get('terms'), dict):
+        raise Damage(where, 'no object with "terms", "metered", "plan" and "trace"')
+    saved = make(where, SavedPlan, {
+        **entry, 'terms': make(f'{where}, terms', Terms, entry['terms']), 'plan': Plan.from_object(entry.get('plan')),
+        'trace': Trace.from_object(entry.get('trace'))})
+    terms, plan, trace = saved.terms, saved.plan, saved.trace
+    if terms.graph != trace.fingerprint:
+        raise Damage(where, 'its terms and its trace are of two graphs')
+    if (terms.policy, terms.budget_bytes) != (plan.policy, plan.budget_bytes):
+        raise Damage(where, 'its terms and its plan are of two policies or budgets')
+    check_bytes(f'{where}, terms, min_bytes', terms.min_bytes)
+    check_bytes(f'{where}, terms, workspace_bytes', terms.workspace_bytes or 0)
+    check_fit(plan, trace)
     return saved

@@ -13,7 +13,8 @@ from chainer_ooc.plans.gap import WithGap
 from chainer_ooc.problem import Decision, Shared, Starts, Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.swap_ins import SwapIn
-from chainer_ooc.trace.tables import Form, dump_table, load_table, typed
+from chainer_ooc.trace.invariants import check_bytes, check_seconds
+from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, shown
 
 VERSION = 2
 FORM = Form('plan', VERSION, PlanFormatError, 'write one with "chainer-ooc plan TRACE --save FILE"', 'plan again')
@@ -110,16 +111,34 @@ def _shared(read: object) -> Shared:
     if isinstance(read, list) and all(type(each) is int for each in read):
         return frozenset(read)
     if not isinstance(read, bool):
-        raise TypeError(f'shares_chains is {read!r}, not true, false or a list of maps')
+        raise Damage('shares_chains', f'{shown(read)} is not true, false or a list of maps')
     return read
 
 
 def _plan(values: dict[str, Any]) -> Plan:
     with FORM.reading():
-        maps = load_table(PlanRow, values.pop('maps'))
-        calls = load_table(ChainRow, values.pop('chains'))
-        chains = typed(Chains({row.position: row.calls for row in calls}, tuple(row.uses for row in maps),
-                              tuple(row.restored for row in maps), _shared(values.pop('shares_chains'))))
-        return typed(Plan(
-            verdicts=tuple(Verdict(row.verdict) for row in maps), leaves=tuple(row.leave for row in maps),
-            swap_ins=load_table(SwapIn, values.pop('swap_ins')), chains=chains, **values))
+        rest = dict(values)
+        maps = load_table('maps', PlanRow, rest.pop('maps', None))
+        calls = load_table('chains', ChainRow, rest.pop('chains', None))
+        calls_at = {row.position: row.calls for row in calls}
+        if len(calls_at) < len(calls):
+            raise Damage('chains', 'two rows for one position')
+        chains = make('chains', Chains, {
+            'calls_at': calls_at, 'uses': tuple(row.uses for row in maps),
+            'restored': tuple(row.restored for row in maps), 'shared': _shared(rest.pop('shares_chains', None))})
+        swap_ins = load_table('swap_ins', SwapIn, rest.pop('swap_ins', None))
+        plan = make('plan', Plan, {
+            'verdicts': tuple(_verdict(number, row.verdict) for number, row in enumerate(maps)),
+            'leaves': tuple(row.leave for row in maps), 'swap_ins': swap_ins, 'chains': chains, **rest})
+        check_bytes('budget_bytes', plan.budget_bytes)
+        check_bytes('peak_bytes', plan.peak_bytes)
+        check_seconds('seconds', plan.seconds)
+        return plan
+
+
+def _verdict(number: int, name: str) -> Verdict:
+    try:
+        return Verdict(name)
+    except ValueError:
+        raise Damage(f'maps, row {number}, verdict', f'{shown(name)} is none of '
+                     f'{", ".join(each.value for each in Verdict)}') from None

@@ -1,5 +1,6 @@
 """What one iteration did, as frozen values: the only thing that planning knows of a program."""
 
-from chainer_ooc.trace.model import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.trace.model import Trace
+from chainer_ooc.trace.rows import ArrayForm, Call, FeatureMap, MemoryEvent, Step
 
 __all__ = ['ArrayForm', 'Call', 'FeatureMap', 'MemoryEvent', 'Step', 'Trace']

@@ -16,159 +16,28 @@ Source: PoocH sections 4.1 and 4.2 (profiling); SuperNeurons 3.2 (liveness).
 from __future__ import annotations
 
 import hashlib
-import math
+import re
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from chainer_ooc.errors import TraceFormatError
-from chainer_ooc.trace.tables import Form, dump_table, load_table, typed
+from chainer_ooc.quantities import counted
+from chainer_ooc.trace.invariants import check_bandwidth, check_bytes, check_rows, check_seconds, check_slowdown
+from chainer_ooc.trace.rows import ArrayForm, Call, FeatureMap, MemoryEvent, Step
+from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, shown
 
 VERSION = 7
 _COMMAND = '"chainer-ooc profile MODEL --save FILE"'
 FORM = Form('trace', VERSION, TraceFormatError, f'write one with {_COMMAND}', f'record it again with {_COMMAND}')
 
 
-@dataclass(frozen=True)
-class FeatureMap:
-    """One block of storage that a call reads, makes or hides.
-
-    Attributes:
-        id: position in `Trace.maps`.
-        nbytes: size of the block.
-        producer: index of the call that made it, or None if it came from outside (the batch).
-        hidden: a function keeps it as an attribute of its own, out of Chainer's sight.
-        retained: some function keeps it for backward.
-        foreign: at its last forward use the program still held the array itself, so that no swap-out frees it.
-        last_forward_use: index of the last call that makes or reads it.
-        backward_uses: positions of the steps that read it, ascending.
-        shape, dtype: of the array through which it was first seen.
-        last_alive: the last position at which a map that no function retains was in near memory: a model's local
-            variables may hold it longer than its uses last. -1 if that is not known.
-        shown: a Variable of the program still shows it when backward begins, and may be read when parameters have
-            changed.
-        written: a function that may write to its inputs has read it, so that its producer may not give it again.
-        reused: a backward pass of a later iteration has read it, after the uses that are known here.
-        held: something else held the array after its last use in backward, such as a function of second order, so that
-            it stays in near memory.
-        last_held: the last position in forward at which something else, such as a local variable, held the array after
-            its last use there, so that it could not leave. -1 if there was none.
-    """
-
-    id: int
-    nbytes: int
-    producer: int | None
-    hidden: bool
-    retained: bool
-    foreign: bool
-    last_forward_use: int
-    backward_uses: tuple[int, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    last_alive: int = -1
-    shown: bool = False
-    written: bool = False
-    reused: bool = False
-    held: bool = False
-    last_held: int = -1
-
-    @property
-    def leaves_at(self) -> int:
-        """The position in forward after which it can leave."""
-        return max(self.last_forward_use, self.last_held)
-
-
-class ArrayForm(NamedTuple):
-    """What an array is, its bytes aside. A tuple, since each call of each iteration has some, which are compared.
-
-    Attributes:
-        dtype: as NumPy writes it, byte order first: ``'<f4'``.
-        shape: its extents.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all its elements."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
-
-
-@dataclass(frozen=True)
-class Call:
-    """One forward call of the model.
-
-    Attributes:
-        index: its position.
-        label: the name of the function's class.
-        inputs, outputs, hidden: ids of feature maps, -1 for what has no movable storage (parameters, scalars of
-            Python). An id may appear twice, or among inputs and outputs, where views share storage.
-        seconds: duration of the forward computation.
-        peak_bytes: what the call allocates at its highest, its outputs included, above what was there before.
-        arguments, results: forms of the inputs and of the outputs, in order.
-        repeatable: it can run again, with the same result and without a side effect (P7).
-        other_bytes: what else lives when it starts and was not there before the iteration, beside feature maps: what
-            the program, or a function out of Chainer's sight, has allocated in forward.
-    """
-
-    index: int
-    label: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    hidden: tuple[int, ...]
-    seconds: float
-    peak_bytes: int
-    arguments: tuple[ArrayForm, ...] = ()
-    results: tuple[ArrayForm, ...] = ()
-    repeatable: bool = False
-    other_bytes: int = 0
-
-    @property
-    def signature(self) -> tuple[object, ...]:
-        """What tells this call from another."""
-        return self.label, self.inputs, self.outputs, self.hidden, self.arguments, self.results
-
-
-@dataclass(frozen=True)
-class Step:
-    """The backward computation of one call.
-
-    Attributes:
-        position: F + its number.
-        call: index of the call, or -1 for a function that the forward pass did not see.
-        maps: ids of the feature maps that it reads.
-        seconds: duration.
-        peak_bytes: what it allocates at its highest, above what was there before.
-        other_bytes: what else lives when it starts, beside feature maps, parameters and optimizer state: the gradients
-            so far, those from before the iteration among them where they still stand. Gradients of parameters that
-            the graph does not use stand all the time, and are not among them.
-    """
-
-    position: int
-    call: int
-    maps: tuple[int, ...]
-    seconds: float
-    peak_bytes: int
-    other_bytes: int
-
-
-@dataclass(frozen=True)
-class MemoryEvent:
-    """The block of a feature map appeared ('malloc') or went ('free'), before the position's computation or in it."""
-
-    kind: str
-    map: int
-    nbytes: int
-    position: int
-
-
 _TABLES: dict[str, type[Any]] = {'calls': Call, 'steps': Step, 'maps': FeatureMap, 'events': MemoryEvent}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """A recorded iteration.
 
@@ -202,6 +71,11 @@ class Trace:
     standing_forward_bytes: int = 0
     standing_backward_bytes: int = 0
     version: int = VERSION
+
+    def __repr__(self) -> str:
+        """One line: what is in it, and which graph it is of."""
+        return (f'<Trace of graph {self.fingerprint[:12]} on {self.device}: {counted(len(self.calls), "call")}, '
+                f'{counted(len(self.steps), "step")}, {counted(len(self.maps), "feature map")}, {self.seconds:.3g} s>')
 
     @cached_property
     def fingerprint(self) -> str:
@@ -260,15 +134,37 @@ class Trace:
 
 def _trace(values: dict[str, Any]) -> Trace:
     with FORM.reading():
-        values.update({name: load_table(kind, values[name], _FORMS) for name, kind in _TABLES.items()})
-        return typed(Trace(**values))
+        tables = {name: load_table(name, kind, values.get(name), _FORMS) for name, kind in _TABLES.items()}
+        trace = make('trace', Trace, {**values, **tables})
+        _check(trace)
+        return trace
+
+
+def _check(trace: Trace) -> None:
+    check_seconds('seconds', trace.seconds)
+    check_bandwidth('write_bytes_per_second', trace.write_bytes_per_second)
+    check_bandwidth('read_bytes_per_second', trace.read_bytes_per_second)
+    check_slowdown('copy_slowdown', trace.copy_slowdown)
+    check_bytes('workspace_bytes', trace.workspace_bytes or 0)
+    check_bytes('standing_forward_bytes', trace.standing_forward_bytes)
+    check_bytes('standing_backward_bytes', trace.standing_backward_bytes)
+    for key, value in trace.versions.items():
+        if not isinstance(value, str):
+            raise Damage('versions', f'{shown(key)[1:-1]} is {shown(value)}, not a text')
+    check_rows(trace.calls, trace.steps, trace.maps, trace.events,
+               max(trace.standing_forward_bytes, trace.standing_backward_bytes))
+
+
+#: What NumPy gives as the `str` of a dtype; other names of dtypes are not written by `Trace.to_json`.
+_DTYPE = re.compile(r'[<>|=][a-zA-Z][0-9]*(\[[0-9a-zA-Z]+\])?')
 
 
 def _forms(rows: list[Any]) -> tuple[ArrayForm, ...]:
     found = tuple(ArrayForm(dtype, tuple(shape)) for dtype, shape in rows)
     for each in found:
-        if not isinstance(each.dtype, str) or any(type(extent) is not int or extent < 0 for extent in each.shape):
-            raise TypeError(f'{each} is not the form of an array')
+        if not isinstance(each.dtype, str) or not _DTYPE.fullmatch(each.dtype) or any(
+                type(extent) is not int or extent < 0 for extent in each.shape):
+            raise TypeError(f'{shown(list(each))} is not the form of an array')
         np.dtype(each.dtype)
     return found
 

@@ -9,13 +9,23 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from chainer_ooc.errors import OocError
+from chainer_ooc.quantities import counted
 
 _Row = TypeVar('_Row')
+#: Characters of a value that a message shows.
+_MOST_SHOWN = 60
+
+
+class Damage(ValueError):  # noqa: N818 it is no error of its own: `Form.reading` makes one of it
+    """A part of a file cannot be used: where it is, such as ``'maps, row 3'``, and what is wrong with it."""
+
+    def __init__(self, where: str, what: str):
+        super().__init__(f'{where}: {what}')
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ class Form:
         if not isinstance(read, dict) or read.get('format') != self.format:
             raise self.error(f'not a {self.name}: the key "format" is not {self.format!r}; {self.source}')
         if read.get('version') != self.version:
-            raise self.error(f'{self.name} of version {read.get("version")!r}, this release reads {self.version}; '
+            raise self.error(f'{self.name} of version {shown(read.get("version"))}, this release reads {self.version}; '
                              f'{self.again}')
         return {key: value for key, value in read.items() if key not in ('format', 'version')}
 
@@ -73,7 +83,9 @@ class Form:
             yield
         except OocError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except Damage as damage:
+            raise self.error(f'damaged {self.name}: {damage}; {self.again}') from None
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise self.error(f'damaged {self.name}: {type(error).__name__}: {error}; {self.again}') from None
 
     def dump(self, head: Mapping[str, Any], parts: Mapping[str, str]) -> str:
@@ -90,22 +102,55 @@ def dump_table(kind: type[Any], rows: Iterable[Any]) -> str:
     return '[\n  ' + ',\n  '.join(lines) + ']'
 
 
-def load_table(kind: type[_Row], table: list[list[Any]],
+def load_table(name: str, kind: type[_Row], table: object,
                readers: Mapping[str, Callable[[list[Any]], Any]] = MappingProxyType({})) -> tuple[_Row, ...]:
     """Reads what `dump_table` wrote; the columns may come in any order.
 
     Args:
+        name: of the table, for messages.
         kind: of the rows.
         table: names of the columns, then the rows.
         readers: by column, what makes its value of lists.
 
     Raises:
-        TypeError, ValueError: it is no such table.
+        Damage: it is no such table.
     """
+    if not isinstance(table, list) or not table or not all(isinstance(row, list) for row in table):
+        raise Damage(name, 'no list of rows, of which the first one names the columns')
     columns, *rows = table
-    return tuple(typed(kind(**{
-        column: readers.get(column, tuple)(value) if isinstance(value, list) else value
-        for column, value in zip(columns, row, strict=True)})) for row in rows)
+    if not all(isinstance(column, str) for column in columns) or len(set(columns)) < len(columns):
+        raise Damage(name, f'{columns} are no names of columns')
+    return tuple(_row(f'{name}, row {number}', kind, columns, row, readers) for number, row in enumerate(rows))
+
+
+def _row(where: str, kind: type[_Row], columns: list[str], row: list[Any],
+         readers: Mapping[str, Callable[[list[Any]], Any]]) -> _Row:
+    if len(row) != len(columns):
+        raise Damage(where, f'{counted(len(row), "value")} for {counted(len(columns), "column")}')
+    try:
+        values = {column: readers.get(column, tuple)(value) if isinstance(value, list) else value
+                  for column, value in zip(columns, row, strict=True)}
+    except (TypeError, ValueError) as error:
+        raise Damage(where, str(error)) from None
+    return make(where, kind, values)
+
+
+def make(where: str, kind: type[_Row], values: Mapping[str, Any]) -> _Row:
+    """Makes a dataclass instance of values that were read.
+
+    Raises:
+        Damage: one is missing, there is one too many, or one is of another type than is declared.
+    """
+    declared = {item.name: item for item in fields(kind)}  # type: ignore[arg-type]
+    unknown = [name for name in values if name not in declared]
+    missing = [name for name, item in declared.items()
+               if name not in values and item.default is MISSING and item.default_factory is MISSING]
+    if unknown or missing:
+        raise Damage(where, f'{unknown[0]!r} is unknown' if unknown else f'{missing[0]!r} is missing')
+    try:
+        return typed(kind(**values))
+    except TypeError as error:
+        raise Damage(where, str(error)) from None
 
 
 def typed(row: _Row) -> _Row:
@@ -117,8 +162,14 @@ def typed(row: _Row) -> _Row:
     for item in fields(row):  # type: ignore[arg-type]
         value = getattr(row, item.name)
         if not any(_is(value, kind) for kind in str(item.type).split(' | ')):
-            raise TypeError(f'{type(row).__name__}.{item.name} is {value!r}, not {item.type}')
+            raise TypeError(f'{item.name} is {shown(value)}, not {item.type}')
     return row
+
+
+def shown(value: object) -> str:
+    """A value for a message: as Python writes it, and no longer than a line."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f'{text[:_MOST_SHOWN]}...'
 
 
 def _is(value: Any, kind: str) -> bool:

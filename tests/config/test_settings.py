@@ -27,7 +27,7 @@ GOOD = {
     'ooc_allocator': ['pool', 'virtual', 'async', 'unified'],
     'ooc_log': [None, 'INFO', 'debug', logging.WARNING, 0],
 }
-NO_AMOUNT = 'is no amount of bytes; write a number'
+NO_AMOUNT = 'is no amount of bytes; '
 BYTES = [
     ('12 bananas', "'12 bananas' is no amount of bytes; write a number of bytes, or one with a unit of 'kB', 'MB'"),
     ('-1GB', NO_AMOUNT), (True, NO_AMOUNT), ([], NO_AMOUNT), (float('nan'), NO_AMOUNT), ({}, NO_AMOUNT)]

@@ -60,7 +60,12 @@ def test_another_dtype_is_refused_with_those_that_are_there(tmp_path):
     ({'near_bytes': {'value': -1, 'source': 'x'}}, '-1 is no number'),
     ({'near_bytes': {'value': True, 'source': 'x'}}, 'True is no number'),
     ({'near_bytes': {'value': float('nan'), 'source': 'x'}}, 'nan is no number'),
+    ({'near_bytes': {'value': float('inf'), 'source': 'x'}}, 'inf is no number'),
+    ({'far_bytes': {'value': 10**400, 'source': 'x'}}, 'is no number'),
     ({'near_bytes': {'value': 1, 'source': ' '}}, 'has no source'),
+    ({'memory_bytes_per_second': {'value': 0, 'source': 'x'}}, 'a rate below 1 per second'),
+    ({'write_bytes_per_second': {'value': 1e-320, 'source': 'x'}}, 'a rate below 1 per second'),
+    ({'operations_per_second': {'float32': {'value': 0, 'source': 'x'}}}, 'a rate below 1 per second'),
     ({'operations_per_second': None}, 'operations_per_second'),
 ])
 def test_what_is_wrong_with_a_description_is_said(tmp_path, change, complaint):

@@ -1,9 +1,15 @@
 """The figures of an iteration agree with each other, with the plan and with the trace."""
 import dataclasses
 
+import chainer_ooc  # before chainer
+
+# isort: split
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
 import pytest
 
-import chainer_ooc
 from chainer_ooc.classify.bound import Bound
 from chainer_ooc.errors import TraceFormatError
 from chainer_ooc.execute.graphs.times import Times
@@ -22,6 +28,25 @@ def test_there_are_no_figures_before_the_first_iteration():
 def test_plain_iterations_leave_no_figures():
     train('old', None)
     assert chainer_ooc.stats() is None
+
+
+def test_there_are_no_figures_once_it_is_off():
+    def iterate():
+        layer.cleargrads()
+        F.sum(layer(np.ones((2, 3), np.float32))).backward()
+
+    layer = L.Linear(3, 2)
+    with chainer.using_config('ooc', 'keep'):
+        iterate()
+        iterate()
+    assert chainer_ooc.stats().policy == 'keep'  # the block is over, and its iterations are what was asked for
+    try:
+        chainer.config.ooc = 'keep'
+        assert chainer_ooc.stats() is not None
+        chainer.config.ooc = None
+        assert chainer_ooc.stats() is None
+    finally:
+        del chainer.config.ooc
 
 
 @pytest.mark.parametrize('policy', POLICIES)

@@ -25,9 +25,12 @@ def traces(draw):
     calls, steps = draw(st.integers(1, 6)), draw(st.integers(0, 8))
     maps = [_map(draw, map_id, calls, steps) for map_id in range(draw(st.integers(0, 8)))]
     return Trace(
-        device='host', calls=tuple(Call(each, f'L{each}', (), (), (), 1.0, draw(BYTES), other_bytes=draw(BYTES))
-                              for each in range(calls)),
-        steps=tuple(Step(calls + each, -1, (), 1.0, draw(BYTES), draw(BYTES)) for each in range(steps)),
+        device='host', calls=tuple(Call(
+            each, f'L{each}', (), tuple(row.id for row in maps if row.producer == each), (), 1.0, draw(BYTES),
+            other_bytes=draw(BYTES)) for each in range(calls)),
+        steps=tuple(Step(
+            position, -1, tuple(row.id for row in maps if position in row.backward_uses), 1.0, draw(BYTES), draw(BYTES))
+            for position in range(calls, calls + steps)),
         maps=tuple(maps), events=(), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
 
 

@@ -12,22 +12,23 @@ from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.swap_ins import SwapIn
 
 NUMBERS = st.integers(-1, 2**62)
+BYTES = st.integers(0, 2**60)
 IDS = st.lists(st.integers(0, 1000), max_size=4).map(tuple)
 SHARED = st.booleans() | st.frozensets(st.integers(0, 1000), max_size=3)
-TIMES = st.floats(0, allow_nan=False, allow_infinity=False)
+TIMES = st.just(0.0) | st.floats(1e-15, 1e12)
 
 
 @st.composite
 def plans(draw):
-    """Any plan, whether or not it makes sense."""
+    """Any plan, whether or not there is a trace that it fits."""
     rows = draw(st.lists(st.tuples(st.sampled_from(Verdict), NUMBERS, IDS, NUMBERS), max_size=5))
     verdicts, leaves, uses, restored = zip(*rows, strict=True) if rows else ((), (), (), ())
     calls_at = draw(st.dictionaries(NUMBERS, IDS, max_size=3))
     return Plan(
-        policy=draw(st.text(max_size=9)), budget_bytes=draw(NUMBERS), verdicts=verdicts, leaves=leaves,
+        policy=draw(st.text(max_size=9)), budget_bytes=draw(BYTES), verdicts=verdicts, leaves=leaves,
         swap_ins=draw(st.lists(st.builds(SwapIn, NUMBERS, NUMBERS, NUMBERS), max_size=3).map(tuple)),
         chains=Chains(calls_at, uses, restored, draw(SHARED)), synchronous=draw(st.booleans()),
-        mapped=draw(st.booleans()), peak_bytes=draw(NUMBERS), seconds=draw(TIMES))
+        mapped=draw(st.booleans()), peak_bytes=draw(BYTES), seconds=draw(TIMES))
 
 
 SMALL = Plan(
@@ -88,19 +89,27 @@ def test_another_version_is_named_beside_the_one_that_can_be_read(version):
 
 
 DAMAGE = {
-    'a table is missing': lambda read: read.pop('swap_ins'),
-    'a value is missing': lambda read: read.pop('seconds'),
-    'an unknown key': lambda read: read.update(colour='red'),
-    'an unknown column': lambda read: read['maps'][0].__setitem__(0, 'colour'),
-    'an unknown verdict': lambda read: read['maps'][1].__setitem__(0, 'burn'),
-    'a short row': lambda read: read['chains'][1].pop(),
-    'text for a number': lambda read: read.update(peak_bytes='many'),
-    'a table is a number': lambda read: read.update(maps=7),
-    'sharing is a number': lambda read: read.update(shares_chains=1),
+    'a table is missing': (lambda read: read.pop('swap_ins'), 'swap_ins: no list of rows'),
+    'a value is missing': (lambda read: read.pop('seconds'), "plan: 'seconds' is missing"),
+    'an unknown key': (lambda read: read.update(colour='red'), "plan: 'colour' is unknown"),
+    'an unknown column': (lambda read: read['maps'][0].__setitem__(0, 'colour'), "maps, row 0: 'colour' is unknown"),
+    'an unknown verdict': (lambda read: read['maps'][2].__setitem__(0, 'burn'),
+                           "maps, row 1, verdict: 'burn' is none of keep, swap, recompute"),
+    'a short row': (lambda read: read['chains'][1].pop(), 'chains, row 0: 1 value for 2 columns'),
+    'a position twice': (lambda read: read['chains'].append([4, [1]]), 'chains: two rows for one position'),
+    'text for a number': (lambda read: read.update(peak_bytes='many'), "plan: peak_bytes is 'many', not int"),
+    'a table is a number': (lambda read: read.update(maps=7), 'maps: no list of rows'),
+    'sharing is a number': (lambda read: read.update(shares_chains=1), 'shares_chains: 1 is not true, false or a list'),
+    'negative bytes': (lambda read: read.update(budget_bytes=-1), 'budget_bytes: -1 is no amount of bytes'),
+    'huge bytes': (lambda read: read.update(peak_bytes=2**70), 'peak_bytes: 1180591620717411303424 is no amount'),
+    'no time': (lambda read: read.update(seconds=float('nan')), 'seconds: nan is no time'),
 }
 
 
 @pytest.mark.parametrize('damage', DAMAGE)
-def test_a_damaged_plan_is_refused_with_the_reason(damage):
-    with pytest.raises(PlanFormatError, match=r'damaged plan: \w+: .+; plan again'):
-        Plan.from_json(changed(DAMAGE[damage]))
+def test_a_damaged_plan_is_refused_with_the_place_and_the_reason(damage):
+    change, message = DAMAGE[damage]
+    with pytest.raises(PlanFormatError) as caught:
+        Plan.from_json(changed(change))
+    assert str(caught.value).startswith(f'damaged plan: {message}')
+    assert str(caught.value).endswith('; plan again')

@@ -66,6 +66,11 @@ def test_a_fingerprint_is_the_same_in_every_process():
     assert CONVOLUTION.fingerprint == '51a2e3fbfcc31d0a61bbc3b9a02478e7e5a8fe148a08b467c3b7ff035fc6c6a4'
 
 
+def test_a_trace_is_shown_as_one_line():
+    assert repr(CONVOLUTION) == '<Trace of graph 51a2e3fbfcc3 on host: 2 calls, 3 steps, 0 feature maps, 1 s>'
+    assert ': 1 call, 0 steps, ' in repr(trace((call(0, 'ReLU'),)))
+
+
 def test_a_trace_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         CONVOLUTION.seconds = 2.0

@@ -1,0 +1,146 @@
+"""The rows of a trace: feature maps, forward calls, steps of backward, and what of memory came and went.
+
+Values alone. What a position is, and what holds between rows, stands in `model` and in `invariants`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """One block of storage that a call reads, makes or hides.
+
+    Attributes:
+        id: position in `Trace.maps`.
+        nbytes: size of the block.
+        producer: index of the call that made it, or None if it came from outside (the batch).
+        hidden: a function keeps it as an attribute of its own, out of Chainer's sight.
+        retained: some function keeps it for backward.
+        foreign: at its last forward use the program still held the array itself, so that no swap-out frees it.
+        last_forward_use: index of the last call that makes or reads it.
+        backward_uses: positions of the steps that read it, ascending.
+        shape, dtype: of the array through which it was first seen.
+        last_alive: the last position at which a map that no function retains was in near memory: a model's local
+            variables may hold it longer than its uses last. -1 if that is not known.
+        shown: a Variable of the program still shows it when backward begins, and may be read when parameters have
+            changed.
+        written: a function that may write to its inputs has read it, so that its producer may not give it again.
+        reused: a backward pass of a later iteration has read it, after the uses that are known here.
+        held: something else held the array after its last use in backward, such as a function of second order, so that
+            it stays in near memory.
+        last_held: the last position in forward at which something else, such as a local variable, held the array after
+            its last use there, so that it could not leave. -1 if there was none.
+    """
+
+    id: int
+    nbytes: int
+    producer: int | None
+    hidden: bool
+    retained: bool
+    foreign: bool
+    last_forward_use: int
+    backward_uses: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    last_alive: int = -1
+    shown: bool = False
+    written: bool = False
+    reused: bool = False
+    held: bool = False
+    last_held: int = -1
+
+    @property
+    def leaves_at(self) -> int:
+        """The position in forward after which it can leave."""
+        return max(self.last_forward_use, self.last_held)
+
+
+class ArrayForm(NamedTuple):
+    """What an array is, its bytes aside. A tuple, since each call of each iteration has some, which are compared.
+
+    Attributes:
+        dtype: as NumPy writes it, byte order first: ``'<f4'``.
+        shape: its extents.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its elements."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Call:
+    """One forward call of the model.
+
+    Attributes:
+        index: its position.
+        label: the name of the function's class.
+        inputs, outputs, hidden: ids of feature maps, -1 for what has no movable storage (parameters, scalars of
+            Python). An id may appear twice, or among inputs and outputs, where views share storage.
+        seconds: duration of the forward computation.
+        peak_bytes: what the call allocates at its highest, its outputs included, above what was there before.
+        arguments, results: forms of the inputs and of the outputs, in order.
+        repeatable: it can run again, with the same result and without a side effect (P7).
+        other_bytes: what else lives when it starts and was not there before the iteration, beside feature maps: what
+            the program, or a function out of Chainer's sight, has allocated in forward.
+    """
+
+    index: int
+    label: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    hidden: tuple[int, ...]
+    seconds: float
+    peak_bytes: int
+    arguments: tuple[ArrayForm, ...] = ()
+    results: tuple[ArrayForm, ...] = ()
+    repeatable: bool = False
+    other_bytes: int = 0
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """What tells this call from another."""
+        return self.label, self.inputs, self.outputs, self.hidden, self.arguments, self.results
+
+
+@dataclass(frozen=True)
+class Step:
+    """The backward computation of one call.
+
+    Attributes:
+        position: F + its number.
+        call: index of the call, or -1 for a function that the forward pass did not see.
+        maps: ids of the feature maps that it reads.
+        seconds: duration.
+        peak_bytes: what it allocates at its highest, above what was there before.
+        other_bytes: what else lives when it starts, beside feature maps, parameters and optimizer state: the gradients
+            so far, those from before the iteration among them where they still stand. Gradients of parameters that
+            the graph does not use stand all the time, and are not among them.
+    """
+
+    position: int
+    call: int
+    maps: tuple[int, ...]
+    seconds: float
+    peak_bytes: int
+    other_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryEvent:
+    """The block of a feature map appeared ('malloc') or went ('free'), before the position's computation or in it."""
+
+    kind: str
+    map: int
+    nbytes: int
+    position: int
