@@ -3,8 +3,8 @@
     python chainer_worker.py '{"network": "resnet50", "batchsize": 16, "side": 224, "entries": {"ooc": "keep"}, ...}'
 
 `entries` are those of chainer.config; none is plain Chainer. A budget that is refused is raised to 1.02 times the floor
-that the refusal names. It is ready when the plan has been the same for six iterations: plans are made again from what
-iterations took, after two others, then after four (`execute/graphs/times.py`).
+that the refusal names. It is ready when no better plan is looked for and the plan has been the same for six iterations:
+plans are made again from what iterations took, after two others, then after four (`execute/graphs/times.py`).
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main() -> None:
             training.settle()
         stats = chainer_ooc.stats()
         voice.say({**about, 'peak_bytes': memory_bytes('VmHWM'), 'budget_bytes': training.entries.get('ooc_budget'),
-                   'refusals': training.refusals, 'accounted_bytes': None if stats is None else stats.peak_bytes})
+                   'refusals': training.refusals, 'losses': training.losses, **figures_of(stats)})
         voice.serve(training.iterate, chainer_ooc.plan)
     finally:
         chainer_ooc.reset()
@@ -49,6 +49,11 @@ class Training:
 
     Args:
         row: As on the command line.
+
+    Attributes:
+        entries: Of chainer.config.
+        refusals: Of budgets, so far.
+        losses: Of the iterations so far.
     """
 
     def __init__(self, row: dict[str, Any]) -> None:
@@ -61,6 +66,7 @@ class Training:
         random = numpy.random.default_rng(0)
         self.entries = {name: value for name, value in row['entries'].items() if value is not None}
         self.refusals = 0
+        self.losses: list[float] = []
         self._chain = ARCHITECTURES[row['network']].build()
         self._optimizer = chainer.optimizers.MomentumSGD(lr=LEARNING_RATE).setup(self._chain)
         self._images = random.standard_normal((row['batchsize'], 3, row['side'], row['side']), dtype=numpy.float32)
@@ -92,7 +98,9 @@ class Training:
         for number in range(MOST_SETTLE):
             self.iterate()
             latest = chainer_ooc.plan()
-            plan, same = latest, same + 1 if latest is plan else 1
+            stats = chainer_ooc.stats()
+            stays = latest is plan and not (stats is not None and stats.is_searching)
+            plan, same = latest, same + 1 if stays else 1
             needed = SAME_PLAN if 'ooc' in self.entries else SETTLE
             if number + 1 >= SETTLE and same >= needed and (plan is not None or 'ooc' not in self.entries):
                 return
@@ -121,7 +129,16 @@ class Training:
         observed: dict[str, Any] = {}
         with self._reporter.scope(observed), configured(self.entries):
             self._optimizer.update(self._chain, self._images, self._labels)
-        return float(observed['main/loss'].array)
+        self.losses.append(float(observed['main/loss'].array))
+        return self.losses[-1]
+
+
+def figures_of(stats: Any) -> dict[str, Any]:
+    """What a row says of the last iteration before it was ready."""
+    if stats is None:
+        return {'accounted_bytes': None}
+    return {'accounted_bytes': stats.peak_bytes, 'predicted_seconds': stats.predicted_seconds,
+            'verdicts': f'{stats.keep}/{stats.swap}/{stats.recompute}'}
 
 
 def versions() -> dict[str, str]:

@@ -23,7 +23,7 @@ from turns import Worker
 HERE = pathlib.Path(__file__).parent
 PEER_WAYS = {'PyTorch': 'plain', 'PyTorch channels_last': 'channels_last', 'PyTorch checkpoint': 'checkpoint',
              'PyTorch saved to a file': 'file'}
-OUR_WAYS = {'keep': 'keep', 'pooch': 'pooch', 'swap-all': 'swap-all', 'plain Chainer': None}
+OUR_WAYS = {'keep': 'keep', 'pooch': 'pooch', 'auto': 'auto', 'swap-all': 'swap-all', 'plain Chainer': None}
 #: Rows that exist to save memory: their allocator gives it back to the system.
 SAVING = ('PyTorch checkpoint', 'PyTorch saved to a file')
 STARTS, TOLERANCE = 3, 0.02  # to find a budget
@@ -34,7 +34,7 @@ def start(name: str, network: str, arguments: argparse.Namespace, *, budget: int
     """Starts the worker of a row.
 
     Args:
-        name: Of the row.
+        name: Of the row, or a policy.
         network: What it trains.
         arguments: Of the command.
         budget: chainer.config.ooc_budget, for one of ours.
@@ -52,7 +52,7 @@ def start(name: str, network: str, arguments: argparse.Namespace, *, budget: int
             environment['MALLOC_MMAP_THRESHOLD_'] = str(arguments.malloc_threshold)
         command = [arguments.peer, str(HERE / 'pytorch_worker.py'), json.dumps({**row, 'way': PEER_WAYS[name]})]
     else:
-        entries = entries_of(OUR_WAYS[name], budget, arguments)
+        entries = entries_of(OUR_WAYS.get(name, name), budget, arguments)
         command = [sys.executable, str(HERE / 'chainer_worker.py'), json.dumps({**row, 'entries': entries})]
     return Worker(f'{name}, {network}, batch {batchsize}', command, environment, arguments.patience)
 

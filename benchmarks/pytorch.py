@@ -12,7 +12,7 @@ A row's memory is the high-water mark of its whole process (VmHWM), libraries in
 `--share` of what PyTorch's plain training takes by this mark. Its budget is that, less what the process under `keep`
 holds beside the arrays that it accounts for; if the peak is then more than 2 % off, the budget is corrected by the
 difference, twice at most. A budget that no plan keeps within is raised to 1.02 times the smallest that one does, and
-marked with a star. `swap-all` has the same budget.
+marked with a star. `auto` and `swap-all` have the same budget.
 
 PyTorch's tensors come from glibc's malloc, which keeps what is freed. Rows whose purpose is to save memory, and all of
 `--largest-batch`, have it give back blocks from `--malloc-threshold` on; ResNet50 with batches of 4 and saved tensors
@@ -123,7 +123,7 @@ def measure(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
                                       arguments)
                 budget = worker.about['budget_bytes']
             else:
-                worker = ready(start(name, network, arguments, budget=budget if name == 'swap-all' else None))
+                worker = ready(start(name, network, arguments, budget=budget if name in ('auto', 'swap-all') else None))
             workers[name] = stack.enter_context(worker)
             check_same(workers['PyTorch'].about, worker.about)
         turns = take_turns(workers, arguments.rounds, lambda number, name, turn: print(

@@ -56,4 +56,5 @@ def test_the_commands_in_the_guide_can_be_written_so(line):
 
 
 def test_the_guide_writes_each_command_that_takes_arguments():
-    assert {line.split()[0] for line in COMMAND_LINES} >= {'profile', 'simulate', 'plan', 'compare', 'explain'}
+    assert {line.split()[0] for line in COMMAND_LINES} >= {
+        'profile', 'simulate', 'plan', 'compare', 'explain', 'recommend'}

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from chainer_ooc.classify.bound import Bound
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer
-from chainer_ooc.cli.prediction import Prediction, in_core, lower_bound_seconds, predict, problem_of, read_trace
-from chainer_ooc.problem import Verdict
+from chainer_ooc.cli.prediction import Prediction, in_core, predict, problem_of, read_trace
+from chainer_ooc.problem import Decision, Problem, Verdict
 from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import Column, Table, percent, seconds
 
@@ -37,34 +41,53 @@ def run(arguments: argparse.Namespace) -> Answer:
     trace = read_trace(arguments.trace)
     reference = in_core(problem_of(trace, 1, arguments.min_bytes))
     budgets = arguments.budgets or [int(reference.peak_bytes * share) for share in SHARES]
-    rows = [_row(predict(policy, problem_of(trace, budget_bytes, arguments.min_bytes)), reference.seconds)
-            for budget_bytes in budgets for policy in arguments.policies]
+    problems = [problem_of(trace, budget_bytes, arguments.min_bytes) for budget_bytes in budgets]
+    bounds = [gap.bound_of(problem) for problem in problems]  # one for all policies of a budget
+    found = _predict_all(problems, arguments.policies)
+    parts = [[_row(found[problem.budget_bytes, policy], bound, reference.seconds) for policy in arguments.policies]
+             for problem, bound in zip(problems, bounds, strict=True)]
     facts = {
         'in_core_seconds': reference.seconds, 'in_core_peak_bytes': reference.peak_bytes,
-        'lower_bound_seconds': lower_bound_seconds(problem_of(trace, 1, arguments.min_bytes)), 'rows': rows,
+        'rows': [row for part in parts for row in part],
     }
-    title = f'in-core: {seconds(reference.seconds)} at a peak of {format_bytes(reference.peak_bytes)}'
-    return Answer(facts, [_table(rows, title)])
+    closing = [f'in-core: {seconds(reference.seconds)} at a peak of {format_bytes(reference.peak_bytes)}',
+               *(gap.hints(bounds) or ['gap: at most so much longer than the best plan that is possible'])]
+    if 'unified' in arguments.policies:
+        closing.append(f'unified has no gap: it {gap.OUTSIDE}')
+    return Answer(facts, list(map(_table, parts, budgets, bounds)), closing)
 
 
-def _row(found: Prediction, in_core_seconds: float) -> dict[str, Any]:
+def _predict_all(problems: Sequence[Problem], policies: Sequence[str]) -> dict[tuple[int, str], Prediction]:
+    """By budget and policy. What was found for less memory is known where there is more: `auto` is not slower then."""
+    found, smaller = {}, {policy: tuple[Decision, ...]() for policy in policies}
+    for problem in sorted(problems, key=lambda each: each.budget_bytes):
+        for policy in policies:
+            prediction = predict(policy, replace(problem, known=smaller[policy]))
+            found[problem.budget_bytes, policy] = prediction
+            if prediction.plan is not None:
+                smaller[policy] = (prediction.plan.decision(),)
+    return found
+
+
+def _row(found: Prediction, bound: Bound | None, in_core_seconds: float) -> dict[str, Any]:
     plan = found.plan
     return {
         'policy': found.policy, 'budget_bytes': found.budget_bytes, 'feasible': plan is not None,
         'seconds': plan.seconds if plan else None,
         'overhead': plan.seconds / in_core_seconds - 1 if plan and in_core_seconds else None,
-        'peak_bytes': plan.peak_bytes if plan else None,
+        **gap.facts_of(plan, bound), 'peak_bytes': plan.peak_bytes if plan else None,
         **{verdict.value: found.count(verdict) for verdict in Verdict},
         'floor_bytes': found.floor_bytes, 'floor_set_by': found.where,
     }
 
 
-def _table(rows: list[dict[str, Any]], title: str) -> Table:
-    columns = [
-        Column('budget_bytes', 'budget', format_bytes, right=True), Column('policy', 'policy'),
-        Column('seconds', 'time', seconds, right=True), Column('overhead', 'to in-core', percent, right=True),
-        Column('peak_bytes', 'peak', format_bytes, right=True),
-        *(Column(verdict.value, verdict.value, right=True) for verdict in Verdict),
-        Column('floor_bytes', 'refused', lambda floor_bytes: f'needs {format_enough(floor_bytes)}'),
-    ]
-    return Table(columns, rows, title)
+def _table(rows: list[dict[str, Any]], budget_bytes: int, bound: Bound | None) -> Table:
+    shown = [{**row, 'memory': format_bytes(row['peak_bytes']) if row['feasible'] else
+              f'needs {format_enough(row["floor_bytes"])}'} for row in rows]
+    best = '' if bound is None else f'; the best possible: {gap.best_of(bound)}'
+    return Table([
+        Column('policy', 'policy'), Column('seconds', 'time', seconds, right=True),
+        Column('overhead', 'overhead', percent, right=True), Column('gap', 'gap', gap.percent_at_most, right=True),
+        Column('memory', 'peak', right=True), Column(Verdict.KEEP.value, 'keep', right=True),
+        Column(Verdict.SWAP.value, 'swap', right=True), Column(Verdict.RECOMPUTE.value, 'again', right=True),
+    ], shown, f'within {format_bytes(budget_bytes)}{best}')

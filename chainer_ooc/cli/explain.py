@@ -12,6 +12,7 @@ from typing import Any
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli import binding, gap
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import problem_of, read_trace
 from chainer_ooc.plans.making import make_plan
@@ -58,13 +59,16 @@ def run(arguments: argparse.Namespace) -> Answer:
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: (-each.nbytes, each.id))[:arguments.top]
     rows = [explainer.explain(each) for each in largest]
+    bound = gap.bound_of(problem)
+    binds = binding.binding(problem, plan, bound, arguments.top)
     facts = {'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds,
-             'peak_bytes': plan.peak_bytes, 'stall_seconds': explainer.timeline.stall_seconds, 'maps': rows}
+             'peak_bytes': plan.peak_bytes, 'stall_seconds': explainer.timeline.stall_seconds,
+             **gap.facts_of(plan, bound), **binds, 'maps': rows}
     title = (f'{plan.policy} within {format_bytes(plan.budget_bytes)}: {seconds(plan.seconds)}, of which '
              f'{seconds(explainer.timeline.stall_seconds)} stalled; the largest {len(rows)} of '
              f'{counted(len(retained), "map")}')
-    closing = [f'map {row["map"]}, {row["verdict"]}: {row["why"]}' for row in rows]
-    return Answer(facts, [_table(rows, title)], closing)
+    closing = [*gap.hints([bound]), *(f'map {row["map"]}, {row["verdict"]}: {row["why"]}' for row in rows)]
+    return Answer(facts, [_table(rows, title), *binding.tables(plan, bound, binds)], closing)
 
 
 class _Explainer:

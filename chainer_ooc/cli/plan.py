@@ -8,6 +8,7 @@ from pathlib import Path
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, listing
 from chainer_ooc.cli.prediction import in_core, problem_of, read_trace
 from chainer_ooc.errors import OocError
@@ -46,21 +47,22 @@ def run(arguments: argparse.Namespace) -> Answer:
     counts = {verdict.value: plan.count(verdict) for verdict in Verdict}
     nbytes = {verdict.value: sum(each.nbytes for each, own in zip(trace.maps, plan.verdicts, strict=True)
                                  if own is verdict) for verdict in Verdict}
-    in_core_seconds = in_core(problem).seconds
+    in_core_seconds, bound = in_core(problem).seconds, gap.bound_of(problem)
     facts = {
         'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'min_bytes': arguments.min_bytes,
         'graph': trace.fingerprint, **counts, **{f'{name}_bytes': value for name, value in nbytes.items()},
         'predicted_seconds': plan.seconds, 'predicted_peak_bytes': plan.peak_bytes, 'in_core_seconds': in_core_seconds,
-        'planning_seconds': planning_seconds, 'file': None if arguments.save is None else str(arguments.save),
+        **gap.facts_of(plan, bound), 'planning_seconds': planning_seconds,
+        'file': None if arguments.save is None else str(arguments.save),
     }
     shown = {
         **{name: f'{counted(counts[name], "feature map")}, {format_bytes(nbytes[name])}' for name in counts},
-        'predicted time': f'{seconds(plan.seconds)}, in-core {seconds(in_core_seconds)}',
+        'predicted time': f'{seconds(plan.seconds)}, in-core {seconds(in_core_seconds)}', **gap.shown(plan, bound),
         'predicted peak': f'{format_bytes(plan.peak_bytes)} of {format_bytes(plan.budget_bytes)}',
         'planned in': seconds(planning_seconds),
     }
     closing = [f'plan written to {arguments.save}'] if arguments.save is not None else []
-    return Answer(facts, [listing('', plan.policy, shown)], closing)
+    return Answer(facts, [listing('', plan.policy, shown)], [*gap.hints([bound]), *closing])
 
 
 def _save(file: Path, saved: SavedPlan) -> None:

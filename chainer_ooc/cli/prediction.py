@@ -106,11 +106,6 @@ def in_core(problem: Problem) -> Plan:
     return make_plan(POLICIES['keep'], replace(problem, budget_bytes=_NO_LIMIT))
 
 
-def lower_bound_seconds(problem: Problem) -> float:
-    """The sum of all computations. No plan is faster, and one at a small budget, which has to move maps, is slower."""
-    return sum(problem.costs.seconds)
-
-
 def batch_of(trace: Trace) -> int:
     """The first extent of the first call's first input.
 

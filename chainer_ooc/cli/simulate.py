@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from chainer_ooc.classify.bound import Bound
 from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, listing
 from chainer_ooc.cli.prediction import (
     Prediction,
     at_batch,
     batch_of,
     in_core,
-    lower_bound_seconds,
     on_machine,
     predict,
     problem_of,
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         trace = on_machine(recorded, read_machine(arguments.machine), batch / batch_of(recorded))
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
-    plan = found.plan
+    plan, bound = found.plan, gap.bound_of(problem)
     facts = {
         'policy': arguments.policy, 'machine': arguments.machine, 'batch': batch, 'feasible': plan is not None,
         'seconds': plan.seconds if plan else None, 'images_per_second': _rate(batch, plan.seconds if plan else None),
@@ -61,19 +62,20 @@ def run(arguments: argparse.Namespace) -> Answer:
         'peak_bytes': plan.peak_bytes if plan else None, 'budget_bytes': arguments.budget,
         'floor_bytes': found.floor_bytes, 'floor_set_by': found.where,
         **{verdict.value: found.count(verdict) for verdict in Verdict},
-        'lower_bound_seconds': lower_bound_seconds(problem),
+        'in_core_seconds': in_core_plan.seconds, **gap.facts_of(plan, bound),
     }
-    shown = _shown(found, facts, in_core_plan.seconds)
-    return Answer(facts, [listing('', f'{arguments.policy}, batch {batch}', shown)])
+    shown = _shown(found, facts, bound)
+    return Answer(facts, [listing('', f'{arguments.policy}, batch {batch}', shown)], gap.hints([bound]))
 
 
 def _rate(batch: int, seconds: float | None) -> float | None:
     return batch / seconds if seconds else None
 
 
-def _shown(found: Prediction, facts: dict[str, Any], in_core_seconds: float) -> dict[str, object]:
+def _shown(found: Prediction, facts: dict[str, Any], bound: Bound | None) -> dict[str, object]:
+    in_core_seconds = facts['in_core_seconds']
     before: dict[str, object] = {'budget': format_bytes(found.budget_bytes)}
-    after = {'in-core': seconds(in_core_seconds), 'lower bound': seconds(facts['lower_bound_seconds'])}
+    after = {'in-core': seconds(in_core_seconds), **gap.shown(found.plan, bound)}
     if found.plan is None:
         assert found.floor_bytes is not None
         floor = format_enough(found.floor_bytes)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend, Transfer
+from chainer_ooc.plans.gap import WithGap
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Verdict
 from chainer_ooc.quantities import format_bytes
@@ -107,8 +108,8 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class IterationStats:
-    """The last finished iteration.
+class IterationStats(WithGap):
+    """The last finished iteration. Its `gap` is that of the plan which it followed.
 
     Attributes:
         policy: its name.
@@ -155,7 +156,7 @@ def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None, is_s
            ) -> IterationStats:
     """Makes the statistics of an iteration that followed `plan`, or none."""
     verdicts = () if plan is None else plan.verdicts
-    return IterationStats(
+    stats = IterationStats(
         policy=policy, phase='profile' if plan is None else 'run', budget_bytes=budget_bytes,
         peak_bytes=tally.peak_bytes, swapped_out_bytes=tally.swapped_out_bytes,
         swapped_in_bytes=tally.swapped_in_bytes, recomputed_calls=tally.recomputed_calls, faults=tally.faults,
@@ -164,3 +165,4 @@ def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None, is_s
         predicted_peak_bytes=None if plan is None else plan.peak_bytes,
         keep=verdicts.count(Verdict.KEEP), swap=verdicts.count(Verdict.SWAP),
         recompute=verdicts.count(Verdict.RECOMPUTE), is_searching=is_searching)
+    return stats if plan is None else stats.asking(lambda: plan.gap)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.gap import gap_of
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
 from chainer_ooc.schedule.schedule import Schedule, lay_out
@@ -82,5 +84,6 @@ def _refusal(policy: Policy, problem: Problem, schedule: Schedule) -> Infeasible
 def plan_of(policy: str, problem: Problem, schedule: Schedule) -> Plan:
     """Simulates a schedule that fits, and makes it a plan."""
     seconds, peak_bytes = run(problem, schedule)
-    return Plan(policy, problem.budget_bytes, schedule.verdicts, schedule.leaves, schedule.swap_ins, schedule.chains,
+    plan = Plan(policy, problem.budget_bytes, schedule.verdicts, schedule.leaves, schedule.swap_ins, schedule.chains,
                 schedule.synchronous, schedule.mapped, peak_bytes, seconds)
+    return plan if plan.mapped else plan.asking(partial(gap_of, problem, seconds))

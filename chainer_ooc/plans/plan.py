@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.errors import PlanFormatError
+from chainer_ooc.plans.gap import WithGap
 from chainer_ooc.problem import Decision, Shared, Starts, Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.swap_ins import SwapIn
@@ -39,7 +40,7 @@ class ChainRow:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(WithGap):
     """What execution follows for one graph.
 
     Attributes:
@@ -73,7 +74,7 @@ class Plan:
     def decision(self) -> Decision:
         """What was decided: laid out for the same problem it gives this plan."""
         return Decision(
-            self.verdicts, Starts(positions={each.map: each.start for each in self.swap_ins}),
+            self.verdicts, Starts(checks_memory=False, positions={each.map: each.start for each in self.swap_ins}),
             dict(enumerate(self.leaves)), self.synchronous, self.chains.shared, self.mapped)
 
     def to_json(self) -> str:

@@ -12,6 +12,8 @@ from chainer_ooc.classify import annealing, search
 from chainer_ooc.classify.annealing import Draft, anneal, steps_over
 from chainer_ooc.classify.policies import POLICIES, auto
 from chainer_ooc.classify.search import Search, evaluate
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Decision, Verdict, can_leave, can_recompute, everything, is_possible
 from support.planning import drawn_problems, random_problems
 from support.planning.small_problems import draw_problem
@@ -152,4 +154,31 @@ def test_what_is_known_and_is_not_possible_here_is_passed_over():
         expected = AUTO.decide(problem)
         if all(is_possible(problem.trace, each, problem.min_bytes) for each in known[:1]):
             known = known[1:]
-        assert AUTO.decide(dataclasses.replace(problem, known=known)) == expected
+        with mock.patch.object(Search, 'try_decision', autospec=True, side_effect=Search.try_decision) as tried:
+            assert AUTO.decide(dataclasses.replace(problem, known=known)) == expected
+        assert not any(call.args[1].mapped for call in tried.call_args_list)
+
+
+def test_with_more_memory_it_is_no_slower_than_what_is_known(monkeypatch):
+    """Of larger and larger budgets, each of which knows the plan of the one before; without that some are slower.
+
+    The walks are short, as of networks that are too large for them.
+    """
+    monkeypatch.setattr(annealing, 'ENUMERATED', 0)
+    monkeypatch.setattr(annealing, 'HEATS', (1e-2,))
+    monkeypatch.setattr(annealing, 'steps_over', lambda maps, is_compiled: 5)
+    slower = 0
+    for seed in range(10, 22):
+        problem = draw_problem(seed, most_calls=24, most_maps=40)
+        before, last, alone = (), math.inf, math.inf
+        for share in (1.0, 1.02, 1.05, 1.1, 1.2, 1.3, 1.6, 2.0):
+            larger = dataclasses.replace(problem, budget_bytes=int(problem.budget_bytes * share))
+            try:
+                plan = make_plan(AUTO, dataclasses.replace(larger, known=before))
+            except InfeasibleBudgetError:
+                continue
+            assert plan.seconds <= last, (seed, share)
+            before, last = (plan.decision(),), plan.seconds
+            now = make_plan(AUTO, larger).seconds
+            slower, alone = slower + (now > alone), now
+    assert slower, 'or nothing would have to be known'

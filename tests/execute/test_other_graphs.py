@@ -14,6 +14,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.backends.host import meter
 from chainer_ooc.backends.host.measure import SAMPLE_BYTES
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.graphs.graph import Graph
@@ -595,3 +596,48 @@ def standing():
         'estimates': sum(type(each) is Graph and each.is_estimate for each in gc.get_objects()),
         'storages': live_storages(), 'objects': len(gc.get_objects()), 'spilled': spill_bytes(),
         'resident': resident.rss_bytes()}
+
+
+class Normalized(chainer.Chain):
+    """Normalizations, whose running statistics training writes to and an evaluation reads."""
+
+    def __init__(self, count=3):
+        super().__init__()
+        with self.init_scope():
+            self.norms = chainer.ChainList(*[L.BatchNormalization(8) for _ in range(count)])
+            self.last = L.Linear(2048, 10)
+
+    def forward(self, x):
+        for norm in self.norms:
+            x = F.relu(norm(x))
+        return self.last(x)
+
+
+@pytest.mark.parametrize('policy', ['sublinear', 'tensor-cache', 'superneurons', 'pooch'])
+def test_running_statistics_that_an_evaluation_has_read_are_no_maps_of_the_next_training(policy):
+    """They belong to the evaluation's iteration then, which had a graph and no backward pass."""
+    def train(name):
+        np.random.seed(0)
+        model, outcome = Normalized(), []
+        optimizer = chainer.optimizers.SGD().setup(model)
+        x, labels = np.random.randn(4, 8, 16, 16).astype(np.float32), np.zeros(4, np.int32)
+        budget = None if name is None else 1
+        for number in range(6):
+            with ooc(name, min_bytes=1, budget=budget):
+                if number == 1 and name:
+                    with pytest.raises(InfeasibleBudgetError) as refused:
+                        model(x)
+                    budget = refused.value.floor_bytes * 51 // 50
+            with ooc(name, min_bytes=1, budget=budget):
+                if number >= 2:
+                    with chainer.using_config('train', False):
+                        outcome.append(model(x).array.copy())
+                loss = F.softmax_cross_entropy(model(x), labels)
+                model.cleargrads()
+                loss.backward()
+                optimizer.update()
+            outcome.append(loss.array.copy())
+            del loss
+        return [each.tobytes() for each in (*outcome, *(each.array for each in model.params()))]
+
+    assert train(policy) == train(None)

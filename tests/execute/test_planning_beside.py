@@ -21,9 +21,11 @@ from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import planner
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.times import Times
+from chainer_ooc.execute.other_threads import other_threads
+from chainer_ooc.plans.making import plan_within
 from chainer_ooc.problem import everything
 from support.planning.small_problems import draw_problem
-from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
+from support.trainings.ooc_training import Training, assert_same_bits, floor_of, ooc, plain
 
 NETWORK = 'residual'
 LONGEST = 30.0
@@ -61,7 +63,8 @@ def two_stages(monkeypatch):
     monkeypatch.setattr(planner, 'FIRST_SECONDS', 0.0)
     monkeypatch.setattr(HostBackend, 'bandwidth', lambda self: Bandwidth(1e6, 1e6, 1e-4, 1.0))  # to swap is slow
     monkeypatch.setattr(Times, 'note', lambda self, timing: False)  # it is not, and no plan is made anew for that
-    monkeypatch.setitem(policies.POLICIES, 'two-stages', Policy('two-stages', 'for tests', policy.decide))
+    monkeypatch.setitem(
+        policies.POLICIES, 'two-stages', Policy('two-stages', 'for tests', policy.decide, searches=True))
     yield policy
     policy.may_end.set()
 
@@ -210,6 +213,34 @@ def test_where_no_thread_can_be_had_the_first_plan_stays(two_stages, monkeypatch
     assert swapped(training) == [False, True, True, True] and not any(searching(training))
 
 
+def test_nor_where_it_cannot_begin(two_stages, monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == 'chainer_ooc-planner':
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, 'start', refuse)
+    with ooc('two-stages'):
+        training = Training(NETWORK)
+        training.iterate(2)
+        until_it_has_ended()
+        training.iterate(2)
+    assert swapped(training) == [False, True, True, True] and not any(searching(training)[2:])
+
+
+def test_the_thread_is_none_of_the_programs(two_stages):
+    """Or functions that draw random numbers would not be made again beside it, nor after it."""
+    with ooc('two-stages'):
+        Training(NETWORK).iterate(2)
+        until(lambda: two_stages.looks > 0)
+        assert not other_threads()
+        two_stages.may_end.set()
+        until_it_has_ended()
+    assert not other_threads()
+
+
 def test_a_better_plan_goes_into_the_file(two_stages, tmp_path):
     file = str(tmp_path / 'plans')
     two_stages.may_end.set()
@@ -326,7 +357,7 @@ def test_two_threads_that_train_search_at_once(two_stages, monkeypatch):
     def decide(problem):
         return (swap_all if getattr(beside, 'trains', False) else keep).decide(problem)
 
-    monkeypatch.setitem(policies.POLICIES, 'two-stages', Policy('two-stages', 'for tests', decide))
+    monkeypatch.setitem(policies.POLICIES, 'two-stages', Policy('two-stages', 'for tests', decide, searches=True))
     outcomes = []
 
     def run():
@@ -361,6 +392,64 @@ def test_a_large_graph_begins_with_what_is_decided_at_once(monkeypatch):
     assert plan.verdicts in (swap_all.decide(problem).verdicts, keep.decide(problem).verdicts)
     assert search.error is None and search.plan.seconds <= plan.seconds
     assert search.plan.verdicts == policies.POLICIES['pooch'].decide(problem).verdicts
+
+
+@pytest.mark.parametrize('name', [name for name, each in policies.POLICIES.items() if each.at_once])
+def test_whatever_the_policy_its_own_plan_is_awaited_then(name, monkeypatch):
+    monkeypatch.setattr(planner, 'LARGE_POSITIONS', 0)
+    monkeypatch.setattr(planner, 'FIRST_SECONDS', LONGEST)
+    tried = 0
+    for seed in range(12):
+        used, policy, problem = Planner(), policies.POLICIES[name], draw_problem(seed)
+        expected = refused = plan = search = None
+        try:
+            expected = plan_within(policy, problem)
+        except InfeasibleBudgetError as error:
+            refused = error
+        with contextlib.suppress(InfeasibleBudgetError):
+            plan, search = used.plan(policy, problem)
+        if search is None:  # the stand-in did not fit
+            assert plan == expected
+        else:
+            until(lambda search=search: search.is_over)
+            assert search.plan == expected and str(search.error) == str(refused) and search.is_awaited
+            tried += 1
+        used.close()
+    assert tried
+
+
+def test_a_plan_that_is_awaited_is_taken_though_it_is_slower(two_stages, monkeypatch):
+    slow = Policy('slow', 'for tests', swap_all.decide, at_once=keep.decide)
+    monkeypatch.setitem(policies.POLICIES, 'slow', slow)
+    monkeypatch.setattr(planner, 'LARGE_POSITIONS', 0)
+    with ooc('slow'):
+        training = Training(NETWORK)
+        training.iterate(2)
+        until_it_has_ended()
+        training.iterate(2)
+    assert swapped(training) == [False, False, True, True]
+
+
+def test_a_policy_that_refuses_what_is_awaited_refuses_the_next_iteration(two_stages, monkeypatch):
+    monkeypatch.setitem(policies.POLICIES, 'slow', Policy('slow', 'for tests', keep.decide, at_once=swap_all.decide))
+    monkeypatch.setattr(planner, 'LARGE_POSITIONS', 0)
+    budget_bytes = floor_of(NETWORK, 'keep') * 9 // 10
+    with ooc('slow', budget=budget_bytes):
+        training = Training(NETWORK)
+        training.iterate(2)
+        until_it_has_ended()
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            training.iterate()
+    assert refused.value.floor_bytes > budget_bytes
+    with ooc('slow', budget=refused.value.floor_bytes * 51 // 50):
+        training.iterate(2)
+    assert_same_bits(training.finish(), plain(NETWORK, 4))
+
+
+def test_a_policy_that_does_not_search_does_not_go_on(monkeypatch):
+    monkeypatch.setattr(planner, 'FIRST_SECONDS', 0.0)
+    used = Planner()
+    assert used.plan(policies.POLICIES['lms'], draw_problem(3))[1] is None
 
 
 def test_a_refusal_is_the_callers(monkeypatch):

@@ -10,8 +10,10 @@ import chainer.links as L
 import numpy as np
 import pytest
 
+from chainer_ooc.classify.bound import Bound
 from chainer_ooc.errors import TraceFormatError
 from chainer_ooc.execute.graphs.times import Times
+from chainer_ooc.plans import gap
 from chainer_ooc.problem import Verdict
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.model import VERSION
@@ -197,3 +199,24 @@ def test_swapped_maps_move_once_each_way():
     verdicts = zip(trace.maps, plan.verdicts, strict=True)
     nbytes = sum(each.nbytes for each, verdict in verdicts if verdict is Verdict.SWAP)
     assert nbytes * 0.5 < training.outcome.stats[-1].swapped_out_bytes <= nbytes
+
+
+def test_the_gap_costs_nothing_before_it_is_asked_for(monkeypatch):
+    bounds = []
+    monkeypatch.setattr(gap, 'lower_bound', lambda problem: bounds.append(problem) or Bound(0.5, 0.5, 0))
+    training = Training('residual')
+    with ooc('swap-all', log='INFO'):
+        training.iterate(4)
+        plan, trace, last = chainer_ooc.plan(), chainer_ooc.trace(), chainer_ooc.stats()
+    assert bounds == []
+    assert last.gap == plan.gap == plan.seconds / 0.5 - 1
+    (problem,) = bounds
+    assert (problem.trace, problem.budget_bytes) == (trace, last.budget_bytes)
+    assert training.outcome.stats[0].gap is None
+
+
+def test_the_gap_of_a_plan_is_that_of_its_problem():
+    training = Training('residual')
+    with ooc('swap-all', min_bytes=2000):
+        training.iterate(3)
+        assert chainer_ooc.stats().gap == chainer_ooc.plan().gap >= 0

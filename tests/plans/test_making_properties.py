@@ -12,10 +12,12 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans import making
 from chainer_ooc.plans.invariants import check_fit
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Problem, Standing, Verdict
+from chainer_ooc.problem import EARLY, Problem, Standing, Verdict
 from chainer_ooc.schedule.demand import demand
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 from support.planning import drawn_problems
+from support.planning.small_problems import draw_problem
 
 BYTES = st.integers(0, 50)
 MIN_BYTES = 5
@@ -218,12 +220,26 @@ def test_ten_plans_of_one_trace_are_equal(policy, trace, standing, room_bytes):
         assert make_plan(policy, copied, standing, budget_bytes) == first
 
 
-@given(traces(), STANDING, ROOM, ANY)
-def test_the_decision_of_a_plan_gives_the_plan_again(trace, standing, room_bytes, policy):
-    problem = problem_of(trace, standing, floor_of(policy, trace, standing) + room_bytes)
-    try:
-        plan = making.make_plan(policy, problem)
-    except InfeasibleBudgetError:
-        return
-    again = making.make_plan(dataclasses.replace(policy, decide=lambda problem: plan.decision()), problem)
-    assert again == plan
+def test_the_decision_of_a_plan_gives_the_plan_again():
+    """Of every policy, whatever its leaves, starts and shared chains."""
+    seen = set()
+    for seed in range(60):
+        problem = draw_problem(seed)
+        for policy in POLICIES.values():
+            try:
+                plan = making.make_plan(policy, problem)
+            except InfeasibleBudgetError:
+                continue
+            decision = plan.decision()
+            again = making.make_plan(dataclasses.replace(policy, decide=lambda _, decision=decision: decision), problem)
+            assert again == plan, (seed, policy.name)
+            early = tuple(each.start for each in plan.swap_ins) == tuple(
+                each.start for each in schedule_of(problem, dataclasses.replace(decision, starts=EARLY)))
+            seen |= {('starts', early), ('synchronous', plan.synchronous), ('mapped', plan.mapped),
+                     ('shared', plan.chains.shared is True), ('leaves', any(
+                         leave != each.leaves_at for each, leave in zip(problem.trace.maps, plan.leaves, strict=True)))}
+    assert {('starts', False), ('synchronous', True), ('mapped', True), ('shared', False), ('leaves', True)} <= seen
+
+
+def schedule_of(problem, decision):
+    return lay_out(problem, decision).swap_ins

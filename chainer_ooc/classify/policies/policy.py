@@ -17,7 +17,8 @@ class Policy:
         summary: one line for ``chainer_ooc.policies()``.
         decide: a pure function of the problem. It need not keep within the budget: its caller refuses a decision that
             does not fit.
-        at_once: decides without a search, as a training begins with a very large graph; None: `decide` does not search.
+        searches: the time limit of a problem may cut `decide` short, which then gives the best that it has found.
+        at_once: what a training of a very large graph begins with, where `decide` takes long.
         may_need_more: of a larger budget its decision may need more than that, where it would do with a smaller one.
     """
 
@@ -25,4 +26,5 @@ class Policy:
     summary: str
     decide: Callable[[Problem], Decision]
     may_need_more: bool = False
+    searches: bool = False
     at_once: Callable[[Problem], Decision] | None = None

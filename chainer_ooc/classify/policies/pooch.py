@@ -147,4 +147,4 @@ def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float,
 
 
 POLICY = Policy('pooch', 'keep, swap or recompute, whichever the simulated timeline finds fastest', decide,
-                at_once=swap_all.decide_at_once)
+                searches=True, at_once=swap_all.decide_at_once)

@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterator
 from itertools import accumulate, product
 
+from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import evaluate
 from chainer_ooc.problem import Decision, Problem, Verdict, can_recompute
@@ -98,4 +99,6 @@ def _narrow(trace: Trace) -> frozenset[int]:
                      and waiting[each.producer] == 1)
 
 
-POLICY = Policy('sublinear', 'segment borders stay and the rest is recomputed; nothing is swapped', decide)
+POLICY = Policy(
+    'sublinear', 'segment borders stay and the rest is recomputed; nothing is swapped', decide,
+    at_once=swap_all.decide_at_once)

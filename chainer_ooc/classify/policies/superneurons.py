@@ -15,6 +15,7 @@ chain of recomputations leaves what it makes for the steps after, where memory a
 from __future__ import annotations
 
 from chainer_ooc.classify.kinds import calls_of, made_by, steps_of
+from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cost.analytic import is_convolution
@@ -54,4 +55,5 @@ def _verdicts_of_the_rest(problem: Problem) -> tuple[Verdict, ...]:
 
 
 POLICY = Policy(
-    'superneurons', 'the last maps that fit stay; of the rest convolutions are swapped and others recomputed', decide)
+    'superneurons', 'the last maps that fit stay; of the rest convolutions are swapped and others recomputed', decide,
+    at_once=swap_all.decide_at_once)

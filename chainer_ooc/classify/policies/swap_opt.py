@@ -134,4 +134,4 @@ def _change_sides(found: Search, maps: Sequence[int]) -> None:
 
 
 POLICY = Policy('swap-opt', 'keeps the maps whose transfers nothing hides, as far as memory allows', decide,
-                at_once=swap_all.decide_at_once)
+                searches=True, at_once=swap_all.decide_at_once)

@@ -33,6 +33,7 @@ nothing. Left out: the choice of a convolution's algorithm by what memory is lef
 from __future__ import annotations
 
 from chainer_ooc.classify.kinds import is_checkpoint, made_by, segment_starts, steps_of
+from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Shared, Starts, Verdict, can_leave, can_recompute
 from chainer_ooc.schedule.schedule import lay_out
@@ -168,4 +169,4 @@ def _bytes_of(trace: Trace, maps: set[int]) -> int:
 
 POLICY = Policy(
     'tensor-cache', 'maps leave only when memory is short: cheap ones are recomputed, then others swapped', decide,
-    may_need_more=True)
+    may_need_more=True, at_once=swap_all.decide_at_once)

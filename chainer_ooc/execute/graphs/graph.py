@@ -129,14 +129,21 @@ class Graph:
         self.orders[key] = give_orders(self.trace, plan, min_bytes)
 
     def take_better(self, key: _Key, reserve: Callable[[int], None], min_bytes: int) -> None:
-        """Takes what a search has found meanwhile, if it is faster."""
+        """Takes what a search has found meanwhile, if it is faster.
+
+        Raises:
+            InfeasibleBudgetError: it was the first to ask the policy, which has no plan.
+        """
         if self._search is None or self._search[0] != key or not self._search[1].is_over:
             return
         search, before = self._search[1], self.orders[key].plan
+        if isinstance(search.error, InfeasibleBudgetError):
+            raise search.error  # each time that it is asked for
         self._search = None
         if search.error is not None:
             log.logger.warning('the search for a better plan has failed, and the first one stays: %r', search.error)
-        elif search.plan is not None and before is not None and search.plan.seconds < before.seconds:
+        elif search.plan is not None and before is not None and (
+                search.is_awaited or search.plan.seconds < before.seconds):
             with contextlib.suppress(SpillError):  # the plan that is there moves less
                 self._take(key, search.plan, reserve, min_bytes)
                 log.logger.info('a better plan was found in %.1f s: %.3f s an iteration, not %.3f s',

@@ -5,7 +5,7 @@
 
 A search that ends by itself within that time has found all that it can find. Another one is begun again, with the time
 limit of a problem, and without a look at what was found: so its plan does not depend on how fast the machine was just
-then. On a very large graph a policy may have a decision that is made at once (`Policy.at_once`).
+then. On a very large graph training begins with a decision that is made at once (`Policy.at_once`), if that fits.
 
 The thread runs at the lowest priority, where the system has one for threads: computations of a training use all cores,
 and wait for each other. It rests while an iteration is recorded, as its allocations would be measured. What it has
@@ -26,16 +26,18 @@ import time
 from collections import deque
 from dataclasses import replace
 
+from chainer_ooc.backends.base import OWN_THREADS
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import SearchStoppedError, searching_beside
-from chainer_ooc.plans.making import plan_within
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import make_plan, plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
 
 #: A training waits for so long for the search for its first plan.
 FIRST_SECONDS = 0.25
 #: With more positions than this, what searches begin with takes as long.
-LARGE_POSITIONS = 5000
+LARGE_POSITIONS = 3000
 #: For so long a training waits for the thread to rest, or to end; it looks up some thousand times a second.
 LONGEST_WAIT_SECONDS = 0.2
 #: A default stack (8 MB) is private memory, which RLIMIT_DATA counts.
@@ -51,9 +53,11 @@ class Search:
         error: that ended it, or None.
         seconds: how long it took, from its beginning to its end.
         is_over: it has ended, or was stopped.
+        is_awaited: its plan, whatever its time, is the policy's, and the one that was found at once is not.
     """
 
-    def __init__(self, policy: Policy, problem: Problem):
+    def __init__(self, policy: Policy, problem: Problem, is_awaited: bool):
+        self.is_awaited = is_awaited
         self.plan: Plan | None = None
         self.error: Exception | None = None
         self.seconds = 0.0
@@ -86,6 +90,7 @@ class Planner:
         self._waiting: deque[Search] = deque()
         self._current: Search | None = None
         self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
         self._runs = self._rests = self._is_at_rest = self._closed = False
 
     def plan(self, policy: Policy, problem: Problem) -> tuple[Plan, Search | None]:
@@ -94,12 +99,14 @@ class Planner:
         Raises:
             InfeasibleBudgetError: as `plan_within`.
         """
-        at_once = policy.at_once if problem.trace.positions > LARGE_POSITIONS else None
-        first = replace(policy, decide=at_once) if at_once else policy
+        if policy.at_once and problem.trace.positions > LARGE_POSITIONS:
+            with contextlib.suppress(InfeasibleBudgetError):  # the policy may do with less
+                plan = make_plan(replace(policy, decide=policy.at_once), problem)
+                return plan, self._search(Search(policy, problem, is_awaited=True))
         began = time.monotonic()
-        plan = plan_within(first, replace(problem, limit_seconds=min(FIRST_SECONDS, problem.limit_seconds)))
-        is_complete = not at_once and time.monotonic() - began < FIRST_SECONDS
-        return plan, None if is_complete else self._search(Search(policy, problem))
+        plan = plan_within(policy, replace(problem, limit_seconds=min(FIRST_SECONDS, problem.limit_seconds)))
+        is_complete = not policy.searches or time.monotonic() - began < FIRST_SECONDS
+        return plan, None if is_complete else self._search(Search(policy, problem, is_awaited=False))
 
     def _search(self, search: Search) -> Search | None:
         """Has the thread search too; None if there can be no thread."""
@@ -111,17 +118,17 @@ class Planner:
         return search
 
     def _start(self) -> bool:
-        """Starts the thread. `Thread.start` would wait for ever for one that has no memory to begin with."""
+        """Starts the thread, by another one: `Thread.start` may wait for ever, and an interrupt may end it halfway."""
         stack_before = threading.stack_size()
         try:
             threading.stack_size(STACK_BYTES)
-            _thread.start_new_thread(self._run, ())
             self._runs = True
+            _thread.start_new_thread(self._launch, ())
         except (MemoryError, RuntimeError):
-            return False
+            self._runs = False
         finally:
             threading.stack_size(stack_before)
-        return True
+        return self._runs
 
     def rest(self, rests: bool) -> bool:
         """Has the thread rest, or go on; whether it does."""
@@ -137,8 +144,21 @@ class Planner:
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._runs, LONGEST_WAIT_SECONDS)
+        if self._thread is not None:
+            self._thread.join(LONGEST_WAIT_SECONDS)
 
     # --- in the thread ---------------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        try:
+            thread = threading.Thread(target=self._run, name=f'{OWN_THREADS}planner', daemon=True)
+            thread.start()
+            self._thread = thread
+        except (MemoryError, RuntimeError):
+            with self._changed:
+                self._runs = False
+                while self._waiting:
+                    self._waiting.popleft().stop()
 
     def _run(self) -> None:
         _let_others_go_first()

@@ -54,10 +54,14 @@ class Departures:
             self.leave(self._register.storage(map_id))
 
     def hold(self, recipe: Recipe, position: int) -> None:
-        """Gives the recipe of a call to those of its own maps that the plan discards."""
+        """Gives the recipe of a call to those of its own maps that the plan discards.
+
+        It may have written to a map of another iteration: running statistics that an evaluation has read.
+        """
         for product in recipe.products:
             storage = product.storage()
-            if (storage is not None and storage.recipe is None and self._following.is_discardable(storage.map)
+            if (storage is not None and storage.token is self._register.token and storage.recipe is None
+                    and self._following.is_discardable(storage.map)
                     and self._register.recorder.maps[storage.map].producer == position):
                 storage.remember(recipe)
                 storage.watch()

@@ -16,10 +16,10 @@ from chainer_ooc.trace import Call, FeatureMap, Step, Trace
 AMPLE, MOST_MAPS = 10 ** 9, 6
 
 
-def draw_problem(seed):
+def draw_problem(seed, most_calls=MOST_MAPS, most_maps=MOST_MAPS):
     """A problem; equal seeds give equal ones."""
     rng = random.Random(seed)
-    trace = _trace(rng)
+    trace = _trace(rng, most_calls, most_maps)
     problem = Problem(trace, _costs(rng, trace), Standing(rng.choice([0, 0, 7]), rng.choice([0, 0, 5])), AMPLE,
                       rng.choice([1, 1, 4]), recalls=rng.random() < 0.7)
     least, most = (lay_out(problem, Decision(verdicts)).floor_bytes for verdicts in (
@@ -28,14 +28,14 @@ def draw_problem(seed):
     return dataclasses.replace(problem, budget_bytes=rng.randint(least, most))
 
 
-def _trace(rng):
-    calls = rng.randint(2, 6)
+def _trace(rng, most_calls, most_maps):
+    calls = rng.randint(2, most_calls)
     sizes, producers, inputs = [rng.randint(1, 20)], [None], []
     for call in range(calls):
         newest = range(max(0, len(sizes) - 2), len(sizes))
         inputs.append(tuple(sorted({rng.choice(newest) for _ in range(rng.choice([1, 1, 2]))})))
         for _ in range(rng.choice([1, 1, 1, 2])):
-            if len(sizes) < MOST_MAPS:
+            if len(sizes) < most_maps:
                 sizes.append(rng.choice([rng.randint(1, 20), sizes[-1]]))
                 producers.append(call)
     uses = [set() for _ in sizes]

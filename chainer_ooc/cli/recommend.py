@@ -1,0 +1,204 @@
+"""``chainer-ooc recommend MODEL|TRACE``: a policy, a budget, a workspace and the largest batch, as lines to paste.
+
+Policies and batches are tried by simulation of what was recorded; a model is recorded with a workspace and without one.
+Left out: an optimizer's state, which neither a model nor its profile has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chainer_ooc.backends import BackendOptions, choose
+from chainer_ooc.classify.bound import Bound
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli import gap
+from chainer_ooc.cli.answer import Answer
+from chainer_ooc.cli.prediction import at_batch, batch_of, in_core, on_machine, predict, problem_of, read_trace
+from chainer_ooc.cli.profile import record
+from chainer_ooc.cost.machine import Machine, machine_names, read_machine
+from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
+from chainer_ooc.errors import OocError
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Problem
+from chainer_ooc.quantities import format_bytes
+from chainer_ooc.report.table import percent, seconds
+from chainer_ooc.trace import Trace
+
+HELP = 'name a policy, a budget, a workspace and the largest batch for a model or a trace'
+#: From the simplest on; the first that is nearly as fast as the fastest is taken. No other one but `unified`, which
+#: keeps within no budget, is faster than the last.
+CANDIDATES = ('swap-all', 'pooch', 'auto')
+NEARLY = 1.01
+#: A workspace may cost so much time, for the memory that it saves.
+SLOWER = 1.05
+#: The workspace that is tried with a model, and the batch that it is recorded at.
+WORKSPACE, RECORDED_BATCH = '32MB', 8
+_LARGEST_BATCH = 1 << 30
+_NOT_COUNTED = "# an optimizer's state is not counted: name with --budget what it leaves"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the model or trace, what it is for, and the budget."""
+    parser.add_argument('what', metavar='MODEL|TRACE', help='a file of a trace, or a model as for "profile"')
+    parser.add_argument('--batch', type=common.positive, metavar='N', help=(
+        f"images per iteration (the trace's own; of a model {RECORDED_BATCH})"))
+    parser.add_argument('--insize', type=common.positive, default=224, metavar='PIXELS',
+                        help='of a model: side of the square images (%(default)s)')
+    parser.add_argument('--budget', type=common.budget, metavar='BYTES',
+                        help='near memory for all arrays (what is free on this machine, or what --machine has)')
+    parser.add_argument('--machine', type=common.machine, default=common.MEASURED, metavar='MACHINE', help=(
+        f'this one, with the times that were recorded ({common.MEASURED}, by default), or the roofline of '
+        f'{", ".join(machine_names())}, or of a file like theirs'))
+    parser.add_argument('--min-bytes', type=common.size, default=common.MIN_BYTES, metavar='BYTES',
+                        help='smaller feature maps stay, as with chainer.config.ooc_min_bytes (%(default)s)')
+
+
+@dataclass(frozen=True)
+class Line:
+    """What to set an entry to, and why: half a sentence."""
+
+    entry: str
+    value: str | int | None
+    reason: str
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Recommends.
+
+    Raises:
+        InfeasibleBudgetError: no plan keeps within the budget.
+        OocError: the model cannot be run, the trace cannot be read or is of a larger batch, there is no such
+            machine.
+    """
+    machine = None if arguments.machine == common.MEASURED else read_machine(arguments.machine)
+    recordings = _recordings(arguments, machine)
+    own_batch = _batch_of(recordings[0])
+    budget_bytes, budget = _budget(arguments.budget, machine, recordings[0].device)
+    batch = arguments.batch or own_batch
+
+    def problem(recorded: Trace, images: int) -> Problem:
+        trace, _ = at_batch(recorded, images)
+        if machine is not None:
+            trace = on_machine(recorded, machine, images / own_batch)
+        return problem_of(trace, budget_bytes, arguments.min_bytes)
+
+    recorded, workspace = _workspace(recordings, lambda each: problem(each, batch), machine)
+    own = problem(recorded, batch)
+    plan, bound = choose_plan(own), gap.bound_of(own)
+    largest = _largest(batch, lambda images: problem(recorded, images))
+    there = choose_plan(problem(recorded, largest))
+    lines = [_policy(plan, own, bound), budget, workspace]
+    facts = {
+        **{each.entry: each.value for each in lines}, 'machine': arguments.machine, 'batch': batch,
+        'budget_bytes': budget_bytes, 'seconds': plan.seconds, 'in_core_seconds': in_core(own).seconds,
+        'peak_bytes': plan.peak_bytes, **gap.facts_of(plan, bound), 'largest_batch': largest,
+        'largest_batch_policy': there.policy, 'largest_batch_seconds': there.seconds,
+        'reasons': {each.entry: each.reason for each in lines},
+    }
+    closing = [text for each in lines for text in (f'# {each.reason}', f'chainer.config.{each.entry} = {each.value!r}')]
+    closing += [*_rates((batch, plan), (largest, there), machine), _NOT_COUNTED, *gap.hints([bound])]
+    return Answer(facts, [], closing)
+
+
+def choose_plan(problem: Problem) -> Plan:
+    """The plan of the simplest policy that is nearly as fast as the fastest.
+
+    Raises:
+        InfeasibleBudgetError: no plan keeps within the budget.
+    """
+    kept = predict('keep', problem).plan
+    if kept is not None:
+        return kept  # nothing has to leave
+    found = [each for each in (predict(policy, problem).plan for policy in CANDIDATES) if each is not None]
+    if not found:
+        return make_plan(POLICIES[CANDIDATES[-1]], problem)
+    fastest = min(each.seconds for each in found)
+    return next(each for each in found if each.seconds <= NEARLY * fastest)
+
+
+def _recordings(arguments: argparse.Namespace, machine: Machine | None) -> list[Trace]:
+    """The trace of the file; or the model's, without a workspace and, if its times count, with one."""
+    if Path(arguments.what).is_file():
+        return [read_trace(Path(arguments.what))]
+    import chainer
+
+    batch = min(arguments.batch or RECORDED_BATCH, RECORDED_BATCH)
+    found = []
+    for workspace in (None,) if machine is not None else (None, WORKSPACE):
+        with chainer.using_config('ooc_workspace', workspace):
+            found.append(record(arguments.what, batch, arguments.insize, 'keep'))
+    return found
+
+
+def _budget(given: int | None, machine: Machine | None, device: str) -> tuple[int, Line]:
+    if given is not None:
+        return given, Line('ooc_budget', given, 'as given')
+    if machine is not None:
+        return machine.usable_bytes, Line('ooc_budget', machine.usable_bytes, f'what {machine.name} has for a program')
+    if device != 'host':
+        raise OocError('the trace was recorded on a GPU; say with --budget what its memory is')
+    with contextlib.closing(choose(device, BackendOptions(None))) as backend:
+        free_bytes = backend.default_budget_bytes(0, None)
+    return free_bytes, Line('ooc_budget', None, f'what is free, {format_bytes(free_bytes)} now')
+
+
+def _workspace(recordings: list[Trace], problem: Callable[[Trace], Problem], machine: Machine | None,
+               ) -> tuple[Trace, Line]:
+    """Which recording counts, and its workspace: the one that is tried, unless it costs time and is not needed."""
+    plain = recordings[0]
+    if machine is not None:
+        return plain, Line('ooc_workspace', f'{WORKSPACE_BYTES >> 20}MiB', 'what each convolution is counted with')
+    if len(recordings) == 1:
+        return plain, Line('ooc_workspace', plain.workspace_bytes, 'as the trace was recorded')
+    tiled = recordings[1]
+    without, within = (in_core(problem(each)) for each in recordings)
+    reason = (f'with {WORKSPACE} an iteration takes {seconds(within.seconds)} and {format_bytes(within.peak_bytes)} '
+              f'in-core, without {seconds(without.seconds)} and {format_bytes(without.peak_bytes)}')
+    if within.seconds > SLOWER * without.seconds and predict('swap-all', problem(plain)).plan is not None:
+        return plain, Line('ooc_workspace', None, reason)
+    return tiled, Line('ooc_workspace', WORKSPACE, reason)
+
+
+def _largest(batch: int, problem: Callable[[int], Problem]) -> int:
+    """The largest batch that a plan fits for certain; swap-all needs the least."""
+    def fits(images: int) -> bool:
+        return predict('swap-all', problem(images)).plan is not None
+
+    low, high = batch, 2 * batch
+    while high <= _LARGEST_BATCH and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def _policy(plan: Plan, problem: Problem, bound: Bound | None) -> Line:
+    if plan.policy == 'keep':
+        return Line('ooc', 'keep', f'everything fits: {format_bytes(plan.peak_bytes)}, {seconds(plan.seconds)}')
+    found, whole = gap.gap_of(plan, bound), in_core(problem).seconds
+    near = '' if found is None else f'; {gap.nearness(found)}'
+    slower = f', {percent(plan.seconds / whole - 1)} to in-core' if whole else ''
+    return Line('ooc', plan.policy, f'{seconds(plan.seconds)} an iteration{slower}{near}')
+
+
+def _rates(own: tuple[int, Plan], largest: tuple[int, Plan], machine: Machine | None) -> list[str]:
+    """A scaled recording is too large by what does not grow with the batch; of a described machine that is known."""
+    fits = ' fits, and perhaps more' if machine is None else ' is the largest that fits'
+    rows = [(*own, '')] if own[0] < largest[0] else []
+    return [f'# batch {batch}{text}: {batch / plan.seconds:.1f} images per second under {plan.policy}'
+            for batch, plan, text in [*rows, (*largest, fits)] if plan.seconds]
+
+
+def _batch_of(trace: Trace) -> int:
+    try:
+        return batch_of(trace)
+    except OocError:
+        raise OocError('the trace does not tell its batch size, as its first call reads no feature map, and so not how '
+                       'it grows with the batch') from None
