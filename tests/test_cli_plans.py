@@ -231,7 +231,7 @@ def test_without_a_plan_there_is_nothing_to_save_or_explain(capsys, file, comman
     status, out, err = run(capsys, command, file, '--policy', 'keep', '--budget', '9MB')
     assert (status, out) == (1, '')
     assert err.startswith("error: budget too small for policy 'keep' (budget 8.6 MiB, smallest that works 12.4 MiB")
-    assert err.endswith('; raise --budget, choose another --policy or lower the batch size\n')
+    assert err.endswith('; raise --budget, choose another policy or lower the batch size\n')
     assert err.count('\n') == 1
 
 

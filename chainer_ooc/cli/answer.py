@@ -57,7 +57,7 @@ def message(error: BaseException) -> str:
     """What an error says, in one line and without the ``[Errno 28]`` that OSError puts in front."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, InfeasibleBudgetError):  # commands have an option where programs have an entry
-        text = f'{error.finding}; raise --budget, choose another --policy or lower the batch size'
+        text = f'{error.finding}; raise --budget, choose another policy or lower the batch size'
     return ' '.join(text.split())
 
 

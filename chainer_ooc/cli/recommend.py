@@ -17,7 +17,7 @@ from chainer_ooc.classify.bound import Bound
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
-from chainer_ooc.cli.answer import Answer
+from chainer_ooc.cli.answer import Answer, UsageError
 from chainer_ooc.cli.prediction import at_batch, batch_of, in_core, on_machine, predict, problem_of, read_trace
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
@@ -168,7 +168,10 @@ def _workspace(recordings: list[Trace], problem: Callable[[Trace], Problem], mac
 def _largest(batch: int, problem: Callable[[int], Problem]) -> int:
     """The largest batch that a plan fits for certain; swap-all needs the least."""
     def fits(images: int) -> bool:
-        return predict('swap-all', problem(images)).plan is not None
+        try:
+            return predict('swap-all', problem(images)).plan is not None
+        except UsageError:  # a batch that no memory has
+            return False
 
     low, high = batch, 2 * batch
     while high <= _LARGEST_BATCH and fits(high):
