@@ -245,7 +245,7 @@ def test_a_plan_for_other_maps_than_its_trace_has_is_refused(file):
     read = json.loads(file.read_text())
     read['plans'][0]['plan']['maps'].pop()
     file.write_text(json.dumps(read))
-    with pytest.raises(PlanFormatError, match='a plan for other feature maps'):
+    with pytest.raises(PlanFormatError, match='maps: verdicts for 24 feature maps, and the trace has 25'):
         train('residual', 'swap-all', plan=file, budget=BUDGET)
 
 
