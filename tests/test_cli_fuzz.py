@@ -89,7 +89,8 @@ def arguments(draw, trace):
         ['simulate', trace, *named, *least, '--machine', 'v100-pcie3', *draw.choice(([], ['--batch', '16']))],
         ['plan', trace, *named, *least],
         ['compare', trace, *least, '--policies', f'keep,{policy}'],
-        ['explain', trace, *named, *least])) + draw.choice(([], ['--json']))
+        ['explain', trace, *named, *least],
+        ['recommend', trace, '--budget', budget, *least])) + draw.choice(([], ['--json']))
 
 
 def check(capsys, argv):

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
+from chainer_ooc import __version__
 from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, recommend, simulate
 from chainer_ooc.cli.answer import Answer, ProgramError, UsageError, message
 from chainer_ooc.errors import OocError
-from chainer_ooc.version import __version__
 
 COMMANDS = {'doctor': doctor, 'profile': profile, 'simulate': simulate, 'plan': plan, 'compare': compare,
             'explain': explain, 'recommend': recommend}

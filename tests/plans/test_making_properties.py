@@ -10,10 +10,13 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans import making
+from chainer_ooc.plans.invariants import check_fit
+from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import EARLY, Problem, Standing, Verdict
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
+from support.planning import drawn_problems
 from support.planning.small_problems import draw_problem
 
 BYTES = st.integers(0, 50)
@@ -192,6 +195,16 @@ def test_any_policy_keeps_within_the_budget_or_names_one_that_works(policy, trac
         budget_bytes = error.floor_bytes
         plan = make_plan(policy, trace, standing, budget_bytes)
     assert plan.peak_bytes <= plan.budget_bytes == budget_bytes
+
+
+@given(ANY, drawn_problems.problems())
+def test_a_plan_of_any_policy_fits_its_trace_as_files_of_plans_want_it(policy, problem):
+    try:
+        plan = making.make_plan(policy, problem)
+    except InfeasibleBudgetError as refused:
+        plan = making.make_plan(policy, dataclasses.replace(problem, budget_bytes=refused.floor_bytes))
+    check_fit(plan, problem.trace)
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 @given(ANY, traces(), STANDING, ROOM)
