@@ -47,6 +47,6 @@ def draw_planning(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str
     axes.margins(x=0.12, y=0.12)
     axes.set_xlabel('forward calls of the graph')
     axes.set_ylabel('time [s]')
-    axes.legend(loc='upper left', fontsize=9, frameon=False)
+    axes.legend(loc='center right', fontsize=9, frameon=False)
     axes.set_title(title, fontsize=12)
     save(figure, path)
