@@ -47,7 +47,7 @@ from models.resnext3d import ResNeXt3D
 from options import amount
 from planning_plot import draw_planning
 
-POLICY_NAMES = ('swap-all', 'swap-opt', 'pooch')
+POLICY_NAMES = ('swap-all', 'swap-opt', 'pooch', 'auto')
 LINK_BYTES_PER_SECOND = 12e9
 MIN_BYTES = 1 << 20
 NOTHING = Standing(0, 0)
@@ -58,8 +58,10 @@ COLUMNS = (
     Column('simulation_seconds', 'one simulation', seconds, right=True),
     Column('swap-opt_seconds', 'swap-opt', seconds, right=True),
     Column('pooch_seconds', 'pooch', seconds, right=True),
+    Column('auto_seconds', 'auto', seconds, right=True),
     Column('swap-opt_speedup', 'swap-all / swap-opt', ratio, right=True),
     Column('pooch_speedup', 'swap-all / pooch', ratio, right=True),
+    Column('auto_speedup', 'swap-all / auto', ratio, right=True),
 )
 
 
@@ -128,13 +130,13 @@ def seconds_of_a_simulation(problem: Problem) -> float:
     return min(times)
 
 
-def record(chain: chainer.Chain, shape: tuple[int, ...]) -> Trace:
-    """The trace of one training iteration on two random inputs."""
-    images = np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32)
+def record(chain: chainer.Chain, shape: tuple[int, ...], batch: int = 2) -> Trace:
+    """The trace of one training iteration on so many random inputs."""
+    images = np.random.default_rng(0).standard_normal((batch, *shape), dtype=np.float32)
     try:
         with chainer.using_config('ooc', 'keep'):
             for _ in range(chainer.config.ooc_profile_iterations + 1):  # the trace is there when the next one begins
-                loss = chain(images, np.zeros(2, np.int32))
+                loss = chain(images, np.zeros(batch, np.int32))
                 chain.cleargrads()
                 loss.backward()
                 del loss
