@@ -10,11 +10,13 @@ take one way over the link, and each its share by the bytes that it touches. Wha
 maps is taken to be their gradients: recorded scratch memory and gradients of parameters do not grow with the images.
 
 Planning uses one core. Its times are processor time, which others on the machine do not lengthen; the figures of
-`--json` have the elapsed time too.
+`--json` have the elapsed time too. The longest wait is elapsed time: of all policies, for how long a training waits for
+its first plan, before a better one is looked for beside it (`execute/graphs/planner.py`).
 """
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import gc
 import pathlib
@@ -34,7 +36,8 @@ import chainer_ooc
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.search import evaluate
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.errors import OocError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
+from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.report.table import Column, Table, plain, ratio, seconds
@@ -47,7 +50,7 @@ from models.resnext3d import ResNeXt3D
 from options import amount
 from planning_plot import draw_planning
 
-POLICY_NAMES = ('swap-all', 'swap-opt', 'pooch')
+POLICY_NAMES = ('swap-all', 'swap-opt', 'pooch', 'auto')
 LINK_BYTES_PER_SECOND = 12e9
 MIN_BYTES = 1 << 20
 NOTHING = Standing(0, 0)
@@ -58,8 +61,11 @@ COLUMNS = (
     Column('simulation_seconds', 'one simulation', seconds, right=True),
     Column('swap-opt_seconds', 'swap-opt', seconds, right=True),
     Column('pooch_seconds', 'pooch', seconds, right=True),
+    Column('auto_seconds', 'auto', seconds, right=True),
     Column('swap-opt_speedup', 'swap-all / swap-opt', ratio, right=True),
     Column('pooch_speedup', 'swap-all / pooch', ratio, right=True),
+    Column('auto_speedup', 'swap-all / auto', ratio, right=True),
+    Column('longest_wait_seconds', 'longest wait', seconds, right=True),
 )
 
 
@@ -113,9 +119,22 @@ def measure(name: str, build: Callable[[], chainer.Chain], shape: tuple[int, ...
         row[f'{policy}_speedup'] = row['swap-all_plan_seconds'] / plan.seconds
         row[f'{policy}_verdicts'] = {verdict.value: plan.count(verdict) for verdict in set(plan.verdicts)}
         print(f"  {policy}: planned in {row[f'{policy}_seconds']:.3f} s, iteration {plan.seconds:.3f} s", flush=True)
+    row['waits_seconds'] = {name: seconds_of_waiting(name, problem) for name in POLICIES}
+    row['longest_wait_seconds'] = max(row['waits_seconds'].values())
     row['maps'] = row['swap-all_verdicts']['swap']
     row['simulation_seconds'] = seconds_of_a_simulation(problem)
     return row
+
+
+def seconds_of_waiting(policy: str, problem: Problem) -> float:
+    """For so long a training waits for its first plan, or for a refusal."""
+    planner = Planner()
+    began = time.perf_counter()
+    with contextlib.suppress(InfeasibleBudgetError):
+        planner.plan(POLICIES[policy], problem)
+    waited_seconds = time.perf_counter() - began
+    planner.close()
+    return waited_seconds
 
 
 def seconds_of_a_simulation(problem: Problem) -> float:
@@ -128,13 +147,13 @@ def seconds_of_a_simulation(problem: Problem) -> float:
     return min(times)
 
 
-def record(chain: chainer.Chain, shape: tuple[int, ...]) -> Trace:
-    """The trace of one training iteration on two random inputs."""
-    images = np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32)
+def record(chain: chainer.Chain, shape: tuple[int, ...], batch: int = 2) -> Trace:
+    """The trace of one training iteration on so many random inputs."""
+    images = np.random.default_rng(0).standard_normal((batch, *shape), dtype=np.float32)
     try:
         with chainer.using_config('ooc', 'keep'):
             for _ in range(chainer.config.ooc_profile_iterations + 1):  # the trace is there when the next one begins
-                loss = chain(images, np.zeros(2, np.int32))
+                loss = chain(images, np.zeros(batch, np.int32))
                 chain.cleargrads()
                 loss.backward()
                 del loss

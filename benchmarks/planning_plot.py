@@ -8,16 +8,16 @@ from typing import Any
 
 from chainer_ooc.report.figure import BLUE, GREY, ORANGE, PALE, new_figure, save, tidy
 
-_LINES = (('pooch_seconds', 'pooch', ORANGE, 'o', '-'), ('swap-opt_seconds', 'swap-opt', BLUE, 's', '--'),
-          ('simulation_seconds', 'one simulation', GREY, '^', ':'))
+_LINES = (('auto_seconds', 'auto', ORANGE, 'D', '--'), ('pooch_seconds', 'pooch', ORANGE, 'o', '-'),
+          ('swap-opt_seconds', 'swap-opt', BLUE, 's', '--'), ('simulation_seconds', 'one simulation', GREY, '^', ':'))
 
 
 def draw_planning(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], title: str) -> None:
     """Draws a line per policy into a file.
 
     Args:
-        rows: each with `calls`, `network` and seconds under the keys `pooch_seconds`, `swap-opt_seconds` and
-            `simulation_seconds`.
+        rows: each with `calls`, `network` and seconds under the keys `auto_seconds`, `pooch_seconds`,
+            `swap-opt_seconds` and `simulation_seconds`.
         path: the file; its suffix is the format.
         title: what stands above.
 
@@ -37,7 +37,7 @@ def draw_planning(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str
                   linestyle=style, linewidth=1.4, markersize=5, label=label)
     for number, row in enumerate(ordered):
         is_second = number > 0 and ordered[number - 1]['calls'] == row['calls']
-        axes.annotate(str(row['network']), (row['calls'], row['pooch_seconds']), xytext=(0, -14 if is_second else 7),
+        axes.annotate(str(row['network']), (row['calls'], row['auto_seconds']), xytext=(0, -14 if is_second else 7),
                       textcoords='offset points', fontsize=7, color=GREY, ha='right')
     axes.set_xscale('log')
     axes.set_yscale('log')
@@ -47,6 +47,6 @@ def draw_planning(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str
     axes.margins(x=0.12, y=0.12)
     axes.set_xlabel('forward calls of the graph')
     axes.set_ylabel('time [s]')
-    axes.legend(loc='upper left', fontsize=9, frameon=False)
+    axes.legend(loc='center right', fontsize=9, frameon=False)
     axes.set_title(title, fontsize=12)
     save(figure, path)

@@ -17,7 +17,7 @@ from status_line import StatusLine
 from training_run import Outcome, TrainingRun
 from watched_run import run_watched
 
-DEFAULT_POLICY = 'swap-all'
+DEFAULT_POLICY = 'auto'
 
 
 def compare_trainings(options: Options) -> bool:

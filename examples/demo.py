@@ -58,7 +58,7 @@ def read_arguments(arguments: list[str] | None) -> Options:
     parser.add_argument('--batchsize', type=positive, default=16, metavar='N', help='(%(default)s)')
     parser.add_argument('--crop', type=positive, default=224, metavar='PIXELS', help='side of an image (%(default)s)')
     parser.add_argument('--iterations', type=positive, default=4, metavar='N', help='(%(default)s)')
-    parser.add_argument('--policy', default='swap-all', metavar='NAME', help='(%(default)s)')
+    parser.add_argument('--policy', default='auto', metavar='NAME', help='(%(default)s)')
     parser.add_argument('--workspace', metavar='BYTES', help="chainer.config.ooc_workspace (Chainer's own way)")
     parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('result'), metavar='DIR',
                         help='folder for table and picture (%(default)s)')

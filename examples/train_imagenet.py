@@ -1,7 +1,7 @@
 """Trains an ImageNet network with Chainer, in memory that is too small for it where a policy is given.
 
-    python examples/train_imagenet.py --arch resnet50 --policy swap-all --wall 1300MB
-    python examples/train_imagenet.py --arch alexnet --policy swap-all --compare
+    python examples/train_imagenet.py --arch resnet50 --policy auto --wall 1300MB
+    python examples/train_imagenet.py --arch alexnet --policy auto --compare
     python examples/train_imagenet.py --images photos/ --iterations 1000 --snapshot-every 100
     python examples/train_imagenet.py --images photos/ --iterations 2000 --resume result/snapshot_iter_1000
 

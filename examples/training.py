@@ -178,5 +178,5 @@ def explain_memory_error(options: Options, why: str, finished: int | None) -> st
     where = f'a wall of {options.wall_bytes / 1e6:,.0f} MB' if options.wall_bytes else 'the memory of this machine'
     told = f'MemoryError {when} ({why or "no memory left"}): {options.title} does not fit behind {where}'
     if options.policy is None:
-        return f'{told} in plain Chainer. That is the expected outcome; out-of-core it trains: add --policy swap-all'
+        return f'{told} in plain Chainer. That is the expected outcome; out-of-core it trains: add --policy auto'
     return f'{told} with policy {options.policy}; allow more memory, or lower --batchsize or --workspace'

@@ -13,7 +13,8 @@ import chainer_ooc  # noqa: F401  before chainer
 import pytest
 
 from chainer_ooc.classify.bound import Bound, lower_bound
-from chainer_ooc.cli import gap
+from chainer_ooc.cli import binding, gap
+from chainer_ooc.problem import Verdict
 from support.command_line import run, run_json
 from support.planning.drawn_trace import MB, TRACE
 
@@ -181,6 +182,15 @@ def test_explain_shows_the_same_as_tables(capsys, file):
 def test_explain_solves_again_for_what_it_asks_about(capsys, file, solved):
     explain(capsys, file)
     assert solved == [(9 * MB, 1e6), (13 * MB, 1e6), (9 * MB, 2e6)]
+
+
+def test_explain_has_the_policy_know_the_plan_that_it_explains(capsys, file, monkeypatch):
+    asked_about, predict = [], binding.predict
+    monkeypatch.setattr(binding, 'predict', lambda policy, problem: (asked_about.append(problem.known),
+                                                                     predict(policy, problem))[1])
+    explain(capsys, file, 'auto')
+    assert [[each.verdicts for each in known] for known in asked_about] == [
+        [(Verdict.KEEP, Verdict.RECOMPUTE, Verdict.KEEP)]] * 2
 
 
 def test_the_link_binds_where_nothing_can_be_made_again(capsys, tmp_path):

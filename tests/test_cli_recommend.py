@@ -36,9 +36,9 @@ def saved(folder, trace):
     return str(folder / 'trace.json')
 
 
-def refusal(capsys, *arguments, status=1):
-    found, out, err = run(capsys, 'recommend', *arguments)
-    assert (found, out, err.count('\n')) == (status, '', 1)
+def refusal(capsys, *arguments, expected=1):
+    status, out, err = run(capsys, 'recommend', *arguments)
+    assert (status, out, err.count('\n')) == (expected, '', 1)
     return err
 
 
@@ -139,8 +139,8 @@ def test_what_cannot_be_recommended_is_said_in_one_line(capsys, tmp_path, file):
     assert 'smallest that works 8.6 MiB' in refusal(capsys, file, '--budget', '8MB')
     assert '; raise --budget, choose' in refusal(capsys, file, '--budget', '8MB')
     assert 'says nothing safe about batch 4' in refusal(capsys, file, '--budget', '9MB', '--batch', '4')
-    assert "there is no machine 'moon'" in refusal(capsys, file, '--machine', 'moon', status=2)
-    assert "there is no model 'nothing'" in refusal(capsys, 'nothing', status=2)
+    assert "there is no machine 'moon'" in refusal(capsys, file, '--machine', 'moon', expected=2)
+    assert "there is no model 'nothing'" in refusal(capsys, 'nothing', expected=2)
     on_gpu = saved(tmp_path, dataclasses.replace(TRACE, device='cuda'))
     assert 'say with --budget' in refusal(capsys, on_gpu)
     assert run_json(capsys, 'recommend', on_gpu, '--budget', '9MB')['ooc'] == 'pooch'

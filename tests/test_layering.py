@@ -37,7 +37,8 @@ ROOMS = {
     '__init__': 'version fork trace classify plans execute',
     'report': 'quantities errors',
     'papers': 'quantities errors trace cost problem schedule simulate classify plans report',
-    'cli': 'quantities errors fork trace cost problem schedule simulate classify plans backends __init__ report papers',
+    'cli': 'quantities errors version fork trace cost problem schedule simulate classify plans backends __init__ '
+           'report papers',
     '__main__': 'cli',
 }
 PURE = ['trace', 'cost', 'problem', 'schedule', 'simulate', 'classify', 'plans', 'report', 'papers']

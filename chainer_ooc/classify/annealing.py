@@ -10,21 +10,23 @@ falls, and at the end only what is faster is taken::
             |          .  .. ......
             +----------------------- evaluations
 
-There are two changes. *Flip*: one map has another verdict. *Exchange*: two maps with different verdicts change places,
-one of them any map, the other near it in the order in which they leave, or any. Close to the budget nearly every flip
-to keep is refused for its memory, and every flip from keep loses time; an exchange keeps memory about as full as it
-was.
+There are three changes. *Flip*: one map has another verdict. *Exchange*: two maps with different verdicts change
+places, one of them any map, the other near it in the order in which they leave, or any. Close to the budget nearly
+every flip to keep is refused for its memory, and every flip from keep loses time; an exchange keeps memory about as
+full as it was. *Stay*: a map that chains make on their way to others stays for the steps after, or no longer does.
+Where not all of them can stay, prefixes of chains run again and again for each step if none does.
 
 Where there are no more than `ENUMERATED` sets of verdicts, all are tried instead.
 
-There are three walks, each from the best so far: a cool one, a hot one that may end far from its start, and a cool one
-that looks around where the hot one has ended. What each is good for: docs/policies/auto.md.
+There are four walks, each from the best so far: a cool one, in which all maps stay or none, two hot ones that may end
+far from their start, and a cool one that looks around where they have ended. What each is good for:
+docs/policies/auto.md.
 
-The random numbers are the same each time, and the number of evaluations depends on the number of maps alone: equal
+The random numbers are the same each time, and the number of evaluations depends on the iteration alone: equal
 problems get equal plans, on a busy machine too, as long as the time limit does not stop a walk.
 
 Source: Kirkpatrick, Gelatt and Vecchi 1983 (acceptance, and a temperature that falls by a constant factor). Changes
-and numbers are ours. Left out: when maps leave and come back, and which chains are shared.
+and numbers are ours. Left out: when maps leave and come back.
 """
 
 from __future__ import annotations
@@ -42,36 +44,64 @@ from chainer_ooc.problem import Decision, Problem, Verdict, can_leave, can_recom
 ENUMERATED = 3 ** 6
 #: A walk takes at most so many steps; where they are not compiled, a `SLOWER`-th of them, and `FEW` in any case.
 STEPS, FEW, SLOWER = 20_000, 1_000, 10
-#: The temperature at the beginning of each walk, and at the end of all, as shares of the time of an iteration.
-HEATS, COLD = (1e-3, 1e-2, 1e-3), 1e-5
+#: Steps times positions of the iteration are at most so many, as each step simulates each position.
+SIMULATED = 30_000_000
+#: Of each walk, the temperature at its beginning, as a share of the time of an iteration, and the share of changes that
+#: are about single maps' staying.
+WALKS = ((1e-3, 0.0), (1e-2, 0.3), (1e-2, 0.3), (1e-3, 0.3))
+#: The temperature at the end of all.
+COLD = 1e-5
+#: Of the random numbers. What others come to for some networks: docs/policies/auto.md.
+SEED = 1
 #: In an exchange the second map is at most so many places away in every other case.
 NEAR = 8
 #: The time is looked at after so many evaluations.
 BETWEEN_LOOKS = 64
 _VERDICTS = tuple(Verdict)
-_Change = tuple[tuple[int, int], ...]
+#: Arrays of a draft, places in them, and what is to stand there.
+_Change = tuple[tuple[bytearray, int, int], ...]
 
 
 class Draft:
     """A decision whose verdicts change in place.
 
     Attributes:
-        codes: of the verdicts, one for each map; who holds the draft may change them.
+        codes: of the verdicts, one for each map.
+        stays: for each map, 1 if it stays for the steps after where a chain makes it again on its way; None where the
+            decision does not tell maps apart. Who holds the draft may change both.
     """
 
     def __init__(self, problem: Problem, decision: Decision):
         self.codes = bytearray(each.code for each in decision.verdicts)
+        self.stays: bytearray | None = None
+        if isinstance(decision.shares_chains, frozenset):
+            self.stays = bytearray(each in decision.shares_chains for each in range(len(self.codes)))
         self._problem, self._ways = problem, decision
-        self._ask = compiled_question(problem, decision, self.codes)
+        self._ask = compiled_question(problem, decision, self.codes, self.stays)
 
     @property
     def is_compiled(self) -> bool:
         """Whether evaluations are cheap."""
         return self._ask is not None
 
+    @property
+    def state(self) -> tuple[bytes, bytes]:
+        """What stands in both arrays."""
+        return bytes(self.codes), bytes(self.stays or b'')
+
+    @state.setter
+    def state(self, state: tuple[bytes, bytes]) -> None:
+        self.codes[:], stays = state
+        if self.stays is not None:
+            self.stays[:] = stays
+
     def decision(self) -> Decision:
         """What it stands for now."""
-        return replace(self._ways, verdicts=tuple(_VERDICTS[each] for each in self.codes))
+        decision = replace(self._ways, verdicts=tuple(_VERDICTS[each] for each in self.codes))
+        if self.stays is None:
+            return decision
+        return replace(decision, shares_chains=frozenset(
+            map_id for map_id, code in enumerate(self.codes) if code == Verdict.RECOMPUTE.code and self.stays[map_id]))
 
     def seconds(self) -> float:
         """Simulated time of an iteration; infinite if it does not fit."""
@@ -80,19 +110,19 @@ class Draft:
 
 
 def anneal(found: Search) -> None:
-    """Looks for faster verdicts, under the leaves, starts and shared chains of the best decision."""
+    """Looks for faster verdicts and shared chains, under the leaves and starts of the best decision."""
     possible = _possible(found.problem)
     if math.prod(map(len, possible.values())) <= ENUMERATED:
         _try_all(found, possible)
     elif found.found.fits:
-        rng = random.Random(0)
-        for heat in HEATS:
-            _walk(found, possible, rng, heat)
+        rng = random.Random(SEED)
+        for heat, stays in WALKS:
+            _walk(found, possible, rng, heat, stays)
 
 
-def steps_over(maps: int, is_compiled: bool) -> int:
-    """How many steps a walk over so many maps takes."""
-    steps = min(STEPS, 200 + 4 * maps * maps)
+def steps_over(maps: int, positions: int, is_compiled: bool) -> int:
+    """How many steps a walk over so many maps of an iteration takes."""
+    steps = min(STEPS, 200 + 4 * maps * maps, SIMULATED // positions)
     return steps if is_compiled else min(steps, max(FEW, steps // SLOWER))
 
 
@@ -120,48 +150,63 @@ def _try_all(found: Search, possible: dict[int, bytes]) -> None:
     found.try_decision(best)
 
 
-def _walk(found: Search, possible: dict[int, bytes], rng: random.Random, heat: float) -> None:
-    draft = Draft(found.problem, found.best)
-    steps, codes = steps_over(len(possible), draft.is_compiled), draft.codes
+def _told_apart(problem: Problem, decision: Decision) -> Decision:
+    """The same decision, which says of each map whether it stays where a chain makes it."""
+    shared = decision.shares_chains
+    if isinstance(shared, frozenset):
+        return decision
+    if shared is None:
+        shared = evaluate(problem, replace(decision, shares_chains=True)).floor_bytes <= problem.budget_bytes
+    return replace(decision, shares_chains=frozenset(range(len(decision.verdicts)) if shared else ()))
+
+
+def _walk(found: Search, possible: dict[int, bytes], rng: random.Random, heat: float, stays: float) -> None:
+    draft = Draft(found.problem, _told_apart(found.problem, found.best) if stays else found.best)
+    steps = steps_over(len(possible), found.problem.trace.positions, draft.is_compiled)
     now = fastest = found.found.seconds
-    best, temperature = bytes(codes), heat * now
+    best, temperature = draft.state, heat * now
     cooling = (COLD / heat) ** (1 / steps)
-    changes = _changes(codes, possible, rng)
+    changes = _changes(draft, possible, rng, stays)
     for number in range(steps):
         if number % BETWEEN_LOOKS == 0 and found.is_over:
             break
         change = next(changes)
-        before = [(each, codes[each]) for each, _ in change]
-        if all(codes[each] == code for each, code in change):
+        before = [(array, at, array[at]) for array, at, _ in change]
+        if all(array[at] == value for array, at, value in change):
             continue
-        for map_id, code in change:
-            codes[map_id] = code
+        for array, at, value in change:
+            array[at] = value
         seconds = draft.seconds()
         if seconds <= now or rng.random() < math.exp((now - seconds) / temperature):
             now = seconds
             if now < fastest:
-                best, fastest = bytes(codes), now
+                best, fastest = draft.state, now
         else:
-            for map_id, code in before:
-                codes[map_id] = code
+            for array, at, value in before:
+                array[at] = value
         temperature *= cooling
-    codes[:] = best
+    draft.state = best
     found.try_decision(draft.decision())
 
 
-def _changes(codes: bytearray, possible: dict[int, bytes], rng: random.Random) -> Iterator[_Change]:
-    """Flips and exchanges, in turn by chance: the maps that change, and their new codes."""
-    maps, draw = list(possible), rng.random
+def _changes(draft: Draft, possible: dict[int, bytes], rng: random.Random, share: float) -> Iterator[_Change]:
+    """Stays, flips and exchanges, in turn by chance."""
+    maps, codes, stays, draw = list(possible), draft.codes, draft.stays, rng.random
+    again = [each for each in maps if Verdict.RECOMPUTE.code in possible[each]]
     while True:
+        if stays is not None and again and draw() < share:
+            map_id = again[int(draw() * len(again))]
+            yield ((stays, map_id, 1 - stays[map_id]),) if codes[map_id] == Verdict.RECOMPUTE.code else ()
+            continue
         at = int(draw() * len(maps))
         first = maps[at]
         if draw() < 0.5:
             others = possible[first]
-            yield ((first, others[int(draw() * len(others))]),)
+            yield ((codes, first, others[int(draw() * len(others))]),)
         else:
             near = draw() < 0.5
             second = maps[(at + int(draw() * (2 * NEAR + 1)) - NEAR) % len(maps) if near else int(draw() * len(maps))]
             if codes[second] in possible[first] and codes[first] in possible[second]:
-                yield (first, codes[second]), (second, codes[first])
+                yield (codes, first, codes[second]), (codes, second, codes[first])
             else:
                 yield ()

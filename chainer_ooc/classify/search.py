@@ -95,10 +95,11 @@ def evaluate(problem: Problem, decision: Decision, without: int = -1) -> Evaluat
                       outcome.seconds)
 
 
-def compiled_question(problem: Problem, decision: Decision, codes: bytearray) -> Callable[[], Outcome | None] | None:
+def compiled_question(problem: Problem, decision: Decision, codes: bytearray,
+                      shared: bytearray | None = None) -> Callable[[], Outcome | None] | None:
     """`Evaluator.asks`, under the problem's budget; None where there is no compiled code."""
     evaluator = evaluator_of(problem)
-    return evaluator.asks(decision, problem.budget_bytes, codes) if evaluator else None
+    return evaluator.asks(decision, problem.budget_bytes, codes, shared) if evaluator else None
 
 
 def _pause() -> None:

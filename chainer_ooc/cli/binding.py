@@ -64,7 +64,8 @@ def _others(problem: Problem, whole: Plan) -> Iterator[tuple[str, Problem]]:
 
 def _changed(change: tuple[str, Problem], plan: Plan, bound: Bound | None) -> dict[str, Any]:
     what, problem = change
-    found, other = predict(plan.policy, problem).plan, None if bound is None else bound_of(problem)
+    found = predict(plan.policy, replace(problem, known=(plan.decision(),))).plan  # so that more is not worse
+    other = None if bound is None else bound_of(problem)
     return {'what': what, 'budget_bytes': problem.budget_bytes, 'lower_bound_seconds': seconds_of(other),
             'proven_less_seconds': _less(seconds_of(bound), seconds_of(other)),
             'seconds': None if found is None else found.seconds,

@@ -109,20 +109,25 @@ class Evaluator:
         kept = self._note(self._decision, decision, budget_bytes, without)
         return None if kept is None else self._ask(self._pointers, budget_bytes)
 
-    def asks(self, decision: Decision, budget_bytes: int, verdicts: bytearray) -> Callable[[], Outcome | None] | None:
+    def asks(self, decision: Decision, budget_bytes: int, verdicts: bytearray,
+             shared: bytearray | None = None) -> Callable[[], Outcome | None] | None:
         """Gives what evaluates a decision with other verdicts: the codes that stand in an array when it is called.
 
-        So a search that changes single verdicts packs the rest of its decision once. None if Python is to do that.
+        So a search that changes single verdicts packs the rest of its decision once. With `shared`, what a chain makes
+        of a map stays where that array has a 1. None if Python is to do that.
         """
         row = _Decision()
         kept = self._note(row, decision, budget_bytes, -1)
-        if kept is None or len(verdicts) != self._maps or not verdicts:
+        if kept is None or not verdicts or any(len(each) != self._maps for each in (verdicts, shared or verdicts)):
             return None
-        codes = (ctypes.c_char * len(verdicts)).from_buffer(verdicts)
+        codes = (ctypes.c_char * self._maps).from_buffer(verdicts)
         row.verdicts = ctypes.addressof(codes)
+        mask = None if shared is None else (ctypes.c_char * self._maps).from_buffer(shared)
+        if mask is not None:
+            row.shared, row.shares = ctypes.addressof(mask), _SHARES_SOME
         pointers = self._pointers[0], ctypes.byref(row)
 
-        def ask(_: object = (kept, codes)) -> Outcome | None:
+        def ask(_: object = (kept, codes, mask)) -> Outcome | None:
             return self._ask(pointers, budget_bytes)
 
         return ask

@@ -16,6 +16,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Decision, Verdict, can_leave, can_recompute, everything, is_possible
 from support.planning import drawn_problems, random_problems
+from support.planning.literal_iterations import make_problem
 from support.planning.small_problems import draw_problem
 
 AUTO = POLICIES['auto']
@@ -130,9 +131,42 @@ def test_with_no_time_it_gives_the_plan_that_it_begins_with():
         assert found.seconds <= evaluate(hurried, POLICIES['swap-all'].decide(hurried)).seconds
 
 
-def test_the_number_of_steps_grows_with_the_maps_and_ends():
-    assert [steps_over(maps, True) for maps in (7, 20, 60, 1000)] == [396, 1800, 14600, 20000]
-    assert [steps_over(maps, False) for maps in (7, 20, 60, 1000)] == [396, 1000, 1460, 2000]
+def test_the_number_of_steps_grows_with_the_maps_and_ends_and_falls_with_the_positions():
+    assert [steps_over(maps, 100, True) for maps in (7, 20, 60, 1000)] == [396, 1800, 14600, 20000]
+    assert [steps_over(maps, 100, False) for maps in (7, 20, 60, 1000)] == [396, 1000, 1460, 2000]
+    assert [steps_over(1000, positions, True) for positions in (1500, 3000, 30_000)] == [20000, 10000, 1000]
+
+
+def test_a_draft_says_of_each_map_whether_it_stays_where_a_chain_makes_it():
+    tried = 0
+    for seed in range(60):
+        problem = draw_problem(seed)
+        again = [each for each, possible in enumerate(can_recompute(problem.trace, problem.min_bytes)) if possible]
+        codes = tuple(Verdict.RECOMPUTE if each in again else Verdict.KEEP for each in range(len(problem.trace.maps)))
+        problem = dataclasses.replace(problem, budget_bytes=1 << 40)
+        draft = Draft(problem, Decision(codes, shares_chains=frozenset(again)))
+        for stays in itertools.product([0, 1], repeat=len(again)):
+            for each, value in zip(again, stays, strict=True):
+                draft.stays[each] = value
+            decision = draft.decision()
+            assert decision.shares_chains == {each for each in again if draft.stays[each]}
+            assert draft.seconds() == evaluate(problem, decision).seconds
+            tried += draft.seconds() != evaluate(problem, Decision(codes)).seconds
+    assert tried > 20
+
+
+def test_walks_find_which_maps_of_a_chain_may_stay():
+    """Eight calls in a row, memory for three maps. Where none stays, each chain begins from the first again."""
+    calls = 8
+    maps = {chr(97 + each): (10, each, min(each + 1, calls - 1), [2 * calls - 1 - each]) for each in range(calls)}
+    problem = make_problem([1] * calls, [1] * calls, maps, 30, dict.fromkeys(range(2 * calls), 10),
+                           {each: chr(96 + each) for each in range(1, calls)}, out=0.01, back=0.01)
+    ways = itertools.product([Verdict.KEEP, Verdict.RECOMPUTE], repeat=calls - 1)
+    alike = min(evaluate(problem, Decision((Verdict.KEEP, *way), shares_chains=shared)).seconds
+                for way in ways for shared in (True, False))
+    found = Search(problem, Decision((Verdict.KEEP, *[Verdict.RECOMPUTE] * (calls - 1))))
+    anneal(found)
+    assert (alike, found.found.seconds) == (37, 25)
 
 
 @settings(max_examples=40)
@@ -165,8 +199,8 @@ def test_with_more_memory_it_is_no_slower_than_what_is_known(monkeypatch):
     The walks are short, as of networks that are too large for them.
     """
     monkeypatch.setattr(annealing, 'ENUMERATED', 0)
-    monkeypatch.setattr(annealing, 'HEATS', (1e-2,))
-    monkeypatch.setattr(annealing, 'steps_over', lambda maps, is_compiled: 5)
+    monkeypatch.setattr(annealing, 'WALKS', ((1e-2, 0.3),))
+    monkeypatch.setattr(annealing, 'steps_over', lambda maps, positions, is_compiled: 5)
     slower = 0
     for seed in range(10, 22):
         problem = draw_problem(seed, most_calls=24, most_maps=40)

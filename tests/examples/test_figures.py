@@ -1,9 +1,11 @@
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import bound_plot
 import comparison_chart
 import memory_plot
 import planning_plot
@@ -65,8 +67,8 @@ def test_tables_need_neither_chainer_nor_matplotlib():
 
 
 def test_planning_times_are_drawn_over_the_number_of_calls(matplotlib, tmp_path):
-    rows = [{'network': f'{calls} calls', 'calls': calls, 'pooch_seconds': calls / 50, 'swap-opt_seconds': calls / 100,
-             'simulation_seconds': calls / 1e5} for calls in (1000, 100)]
+    rows = [{'network': f'{calls} calls', 'calls': calls, 'pooch_seconds': calls / 50, 'auto_seconds': calls / 40,
+             'swap-opt_seconds': calls / 100, 'simulation_seconds': calls / 1e5} for calls in (1000, 100)]
     planning_plot.draw_planning(rows, tmp_path / 'planning.png', 'Planning')
     assert_is_png(tmp_path / 'planning.png')
 
@@ -74,3 +76,15 @@ def test_planning_times_are_drawn_over_the_number_of_calls(matplotlib, tmp_path)
 def test_no_planning_times_are_refused(tmp_path):
     with pytest.raises(ValueError, match='no rows'):
         planning_plot.draw_planning([], tmp_path / 'none.png', 'Planning')
+
+
+def test_times_over_budgets_are_drawn_above_the_bound(matplotlib, tmp_path):
+    rows = [{'budget_bytes': (4 + each) * 10 ** 9, 'bound': bound, 'pooch': pooch}
+            for each, (bound, pooch) in enumerate([(math.inf, None), (1.2, 1.4), (1.0, 1.0)])]
+    bound_plot.draw_bound(rows, ['pooch'], tmp_path / 'bound.png', 'Times')
+    assert_is_png(tmp_path / 'bound.png')
+
+
+def test_no_budgets_are_refused(tmp_path):
+    with pytest.raises(ValueError, match='at least one budget'):
+        bound_plot.draw_bound([], ['pooch'], tmp_path / 'none.png', 'Times')

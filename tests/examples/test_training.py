@@ -97,7 +97,7 @@ def test_lack_of_memory_is_one_line_that_says_what_to_do(tmp_path):
         train(tmp_path, arch='greedy')
     message = str(told.value)
     assert message.startswith('MemoryError in iteration 1 (Unable to allocate')
-    assert message.endswith('That is the expected outcome; out-of-core it trains: add --policy swap-all')
+    assert message.endswith('That is the expected outcome; out-of-core it trains: add --policy auto')
     assert '\n' not in message
 
 

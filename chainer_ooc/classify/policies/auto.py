@@ -35,6 +35,8 @@ from chainer_ooc.problem import EARLY, Decision, Problem, is_possible
 OTHERS = (
     swap_all.NAIVE, superneurons.POLICY, tensor_cache.POLICY, sublinear.POLICY, vdnn.ALL, vdnn.CONV, vdnn.PLUS_PLUS,
     capacity.POLICY, lms.POLICY, window.POLICY)
+#: Of an iteration with more positions they are left out: some take the square of their number, and a minute.
+MANY_POSITIONS = 5_000
 
 
 def decide(problem: Problem) -> Decision:
@@ -46,7 +48,7 @@ def decide(problem: Problem) -> Decision:
     found = Search(replace(problem, limit_seconds=kept.left_seconds), first)
     if not found.found.fits:
         return found.best
-    for policy in OTHERS:
+    for policy in OTHERS if problem.trace.positions <= MANY_POSITIONS else ():
         if found.is_over:
             break
         found.try_decision(policy.decide(replace(problem, limit_seconds=found.left_seconds)))

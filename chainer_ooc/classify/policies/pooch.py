@@ -97,9 +97,12 @@ def _recompute_one_by_one(found: Search, left: list[int]) -> None:
 
 def _recompute_in_groups(found: Search, left: list[int]) -> None:
     size = stride = math.ceil(len(left) / GROUPS)
+    estimated: Evaluation | None = None
     while left and not found.is_over:
-        ratios = estimated_ratios(found.problem, found.found, left)
-        left.sort(key=lambda each: (ratios[each], each))
+        if found.found is not estimated:  # else they are as they were
+            estimated = found.found
+            ratios = estimated_ratios(found.problem, estimated, left)
+            left.sort(key=lambda each: (ratios[each], each))
         before = found.found.seconds
         found.try_verdicts(changed(found.best.verdicts, left[:size], Verdict.RECOMPUTE))
         if found.found.seconds < before:
