@@ -8,7 +8,7 @@ folder imports only those below it; its own docstring lists its files::
     iteration/              one iteration            before_call   makes room, notes what may be written to
                                                      after_call    registers, follows, lets maps leave
                                                      before_step   brings back what backward reads, makes room
-                                                     after_step    drops what is over, starts swap-ins
+                                                     after_step    drops what is over
     graphs/                 recorded graphs and their plans: which one is this, and what leaves or comes now
     recording/              rows of what calls and steps touch, from which a trace is made
     memory/                 near memory within its budget: swap-outs, swap-ins, eviction, recomputation

@@ -5,7 +5,7 @@ plan has them, maps are dropped after their last backward use. Otherwise the ite
 recorded: what a call retained leaves as soon as the next call does not need it, and comes back when it is read.
 
     apply -> before_call  reap, make room | compute |  after_call  register, follow, have maps leave
-    step  -> before_step  fetch, make room | compute |  after_step  drop, start swap-ins
+    step  -> before_step  fetch, start swap-ins, make room | compute |  after_step  drop
 
 Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that overlap in one thread.
 """
@@ -217,7 +217,7 @@ class Iteration(Quietly):
         self._start_swap_ins()
 
     def before_step(self, function: Any) -> list[Storage]:
-        """Makes resident what a function's backward reads, and gives that; makes room for what it allocates."""
+        """Makes resident what a function's backward reads, and gives that; starts swap-ins; makes room for the step."""
         memory, recorder = self._memory, self.recorder
         self.makes_graphs |= not recorder.steps and makes_graphs()
         self.writes.look_at_shown()
@@ -241,6 +241,8 @@ class Iteration(Quietly):
         if known is not None:
             need_bytes = known.peak_bytes + self.room.sum_bytes(function)
             scratch_bytes = self.room.scratch_of(known, others_bytes)
+            self.room.stand_for(known, others_bytes)
+            self._start_swap_ins()  # not after the step before, while Chainer still has the gradient that it read
         self.room.make(need_bytes, scratch_bytes, known is not None, function,
                         f'backward of call {call}' if call >= 0 else 'which forward did not see')
         if self.recorded:
@@ -248,7 +250,7 @@ class Iteration(Quietly):
         return needed
 
     def after_step(self, function: Any, needed: list[Storage], span: Span) -> None:
-        """Records a step, drops what is not needed any more, and starts the swap-ins that are due."""
+        """Records a step and drops what is not needed any more; where no graph is known, starts likely swap-ins."""
         peak_bytes, position = self._peak_bytes(), self.recorder.next_position
         self.writes.look_at_given()
         own = [each.map for each in needed if each.token is self]
@@ -269,7 +271,8 @@ class Iteration(Quietly):
         self._memory.pin()
         if self.following.orders.synchronous:
             self._memory.synchronise()
-        self._start_swap_ins()
+        if self.following.graph is None:
+            self._start_swap_ins()
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
