@@ -141,11 +141,11 @@ def any_number_of_recordings():
 
 
 @pytest.fixture(autouse=True)
-def first_plans_are_complete(monkeypatch):
-    """However busy the machine is: what else takes over later is the subject of tests of its own."""
+def first_plans_are_complete():
+    """However busy the machine is: what takes over later is the subject of tests of its own."""
     planner = sys.modules.get('chainer_ooc.execute.graphs.planner')
     if planner is not None:
-        monkeypatch.setattr(planner, 'FIRST_SECONDS', 60.0)
+        planner.FIRST_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -270,7 +270,7 @@ def test_far_memory_has_a_size():
     backend.reserve(1000)
     arrays = [floats(backend, value) for value in range(3)]
     swaps = [backend.swap_out(array) for array in arrays]
-    with pytest.raises(SpillError, match='needed 1 bytes, free 0 bytes'):
+    with pytest.raises(SpillError, match='needed 1 byte, free 0 bytes'):
         backend.reserve(1)
     with pytest.raises(SpillError, match='needed 400 bytes, free 200 bytes'):
         swaps[2][1].wait()
