@@ -16,7 +16,6 @@ its first plan, before a better one is looked for beside it (`execute/graphs/pla
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import gc
 import pathlib
@@ -120,21 +119,23 @@ def measure(name: str, build: Callable[[], chainer.Chain], shape: tuple[int, ...
         row[f'{policy}_verdicts'] = {verdict.value: plan.count(verdict) for verdict in set(plan.verdicts)}
         print(f"  {policy}: planned in {row[f'{policy}_seconds']:.3f} s, iteration {plan.seconds:.3f} s", flush=True)
     row['waits_seconds'] = {name: seconds_of_waiting(name, problem) for name in POLICIES}
-    row['longest_wait_seconds'] = max(row['waits_seconds'].values())
+    row['longest_wait_seconds'] = max(each for each in row['waits_seconds'].values() if each is not None)
     row['maps'] = row['swap-all_verdicts']['swap']
     row['simulation_seconds'] = seconds_of_a_simulation(problem)
     return row
 
 
-def seconds_of_waiting(policy: str, problem: Problem) -> float:
-    """For so long a training waits for its first plan, or for a refusal."""
+def seconds_of_waiting(policy: str, problem: Problem) -> float | None:
+    """For so long a training waits for its first plan; None where it is refused."""
     planner = Planner()
     began = time.perf_counter()
-    with contextlib.suppress(InfeasibleBudgetError):
+    try:
         planner.plan(POLICIES[policy], problem)
-    waited_seconds = time.perf_counter() - began
-    planner.close()
-    return waited_seconds
+        return time.perf_counter() - began
+    except InfeasibleBudgetError:
+        return None
+    finally:
+        planner.close()
 
 
 def seconds_of_a_simulation(problem: Problem) -> float:
