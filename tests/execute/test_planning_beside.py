@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -224,10 +225,8 @@ def test_nor_where_it_cannot_begin(two_stages, monkeypatch):
     monkeypatch.setattr(threading.Thread, 'start', refuse)
     with ooc('two-stages'):
         training = Training(NETWORK)
-        training.iterate(2)
-        until_it_has_ended()
-        training.iterate(2)
-    assert swapped(training) == [False, True, True, True] and not any(searching(training)[2:])
+        training.iterate(4)
+    assert swapped(training) == [False, True, True, True] and not any(searching(training))
 
 
 def test_the_thread_is_none_of_the_programs(two_stages):
@@ -444,6 +443,34 @@ def test_a_policy_that_refuses_what_is_awaited_refuses_the_next_iteration(two_st
     with ooc('slow', budget=refused.value.floor_bytes * 51 // 50):
         training.iterate(2)
     assert_same_bits(training.finish(), plain(NETWORK, 4))
+
+
+def test_without_a_thread_a_large_graph_gets_the_policys_own_plan_at_once(monkeypatch):
+    monkeypatch.setattr(planner, 'LARGE_POSITIONS', 0)
+    monkeypatch.setattr(Planner, '_start', lambda self: False)
+    for seed in range(12):
+        problem = draw_problem(seed)
+        with contextlib.suppress(InfeasibleBudgetError):
+            assert Planner().plan(policies.POLICIES['sublinear'], problem) == (
+                plan_within(policies.POLICIES['sublinear'], problem), None)
+
+
+@pytest.mark.skipif(sys.platform != 'linux', reason='reads /proc')
+def test_the_thread_has_a_small_stack(two_stages):
+    """It is private memory, which RLIMIT_DATA counts."""
+    def private_kilobytes():
+        lines = Path('/proc/self/status').read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith('VmData:'))
+
+    used = Planner()
+    before, stack_before = private_kilobytes(), threading.stack_size()
+    _, search = used.plan(policies.POLICIES['two-stages'], draw_problem(3))
+    until(lambda: two_stages.looks > 0)
+    assert private_kilobytes() - before < 4096
+    assert threading.stack_size() == stack_before
+    two_stages.may_end.set()
+    until(lambda: search.is_over)
+    used.close()
 
 
 def test_a_policy_that_does_not_search_does_not_go_on(monkeypatch):

@@ -40,6 +40,8 @@ FIRST_SECONDS = 0.25
 LARGE_POSITIONS = 3000
 #: For so long a training waits for the thread to rest, or to end; it looks up some thousand times a second.
 LONGEST_WAIT_SECONDS = 0.2
+#: A thread that has not begun after so long has no memory to begin with.
+LONGEST_START_SECONDS = 2.0
 #: A default stack (8 MB) is private memory, which RLIMIT_DATA counts.
 STACK_BYTES = 1 << 20
 LOWEST_PRIORITY = 19
@@ -102,7 +104,9 @@ class Planner:
         if policy.at_once and problem.trace.positions > LARGE_POSITIONS:
             with contextlib.suppress(InfeasibleBudgetError):  # the policy may do with less
                 plan = make_plan(replace(policy, decide=policy.at_once), problem)
-                return plan, self._search(Search(policy, problem, is_awaited=True))
+                search = self._search(Search(policy, problem, is_awaited=True))
+                if search is not None:
+                    return plan, search
         began = time.monotonic()
         plan = plan_within(policy, replace(problem, limit_seconds=min(FIRST_SECONDS, problem.limit_seconds)))
         is_complete = not policy.searches or time.monotonic() - began < FIRST_SECONDS
@@ -119,11 +123,12 @@ class Planner:
 
     def _start(self) -> bool:
         """Starts the thread, by another one: `Thread.start` may wait for ever, and an interrupt may end it halfway."""
-        stack_before = threading.stack_size()
+        stack_before, launched = threading.stack_size(), threading.Event()
         try:
             threading.stack_size(STACK_BYTES)
             self._runs = True
-            _thread.start_new_thread(self._launch, ())
+            _thread.start_new_thread(self._launch, (launched,))
+            launched.wait(LONGEST_START_SECONDS)
         except (MemoryError, RuntimeError):
             self._runs = False
         finally:
@@ -149,16 +154,15 @@ class Planner:
 
     # --- in the thread ---------------------------------------------------------------------------------------------
 
-    def _launch(self) -> None:
+    def _launch(self, launched: threading.Event) -> None:
         try:
             thread = threading.Thread(target=self._run, name=f'{OWN_THREADS}planner', daemon=True)
             thread.start()
             self._thread = thread
         except (MemoryError, RuntimeError):
-            with self._changed:
-                self._runs = False
-                while self._waiting:
-                    self._waiting.popleft().stop()
+            self._runs = False
+        finally:
+            launched.set()
 
     def _run(self) -> None:
         _let_others_go_first()
