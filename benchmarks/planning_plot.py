@@ -8,6 +8,8 @@ from typing import Any
 
 from chainer_ooc.report.figure import BLUE, GREY, ORANGE, PALE, new_figure, save, tidy
 
+#: A name is written where a graph has so many times the calls of the last one that was named.
+APART = 2.5
 _LINES = (('auto_seconds', 'auto', ORANGE, 'D', '--'), ('pooch_seconds', 'pooch', ORANGE, 'o', '-'),
           ('swap-opt_seconds', 'swap-opt', BLUE, 's', '--'), ('simulation_seconds', 'one simulation', GREY, '^', ':'))
 
@@ -35,10 +37,14 @@ def draw_planning(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str
     for key, label, colour, mark, style in _LINES:
         axes.plot([row['calls'] for row in ordered], [row[key] for row in ordered], color=colour, marker=mark,
                   linestyle=style, linewidth=1.4, markersize=5, label=label)
+    named = 0.0
     for number, row in enumerate(ordered):
         is_second = number > 0 and ordered[number - 1]['calls'] == row['calls']
-        axes.annotate(str(row['network']), (row['calls'], row['auto_seconds']), xytext=(0, -14 if is_second else 7),
-                      textcoords='offset points', fontsize=7, color=GREY, ha='right')
+        if row['calls'] >= APART * named or is_second:  # others would lie over it
+            place, side = ((5, -12), 'left') if is_second else ((0, 7), 'right') if named else ((-5, 12), 'left')
+            axes.annotate(str(row['network']), (row['calls'], row['auto_seconds']), xytext=place,
+                          textcoords='offset points', fontsize=7, color=GREY, ha=side)
+            named = named if is_second else row['calls']
     axes.set_xscale('log')
     axes.set_yscale('log')
     for axis in (axes.xaxis, axes.yaxis):
