@@ -26,7 +26,7 @@ EVENTS = ('malloc', 'free')
 
 
 class _Rows(NamedTuple):
-    """The tables of a rows."""
+    """The tables of a trace."""
 
     calls: tuple[Call, ...]
     steps: tuple[Step, ...]
