@@ -10,11 +10,8 @@ that computes all the time on any core; *to quiet* is beside the quiet time of t
 """
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -24,10 +21,9 @@ from surroundings import ARCHITECTURES, make_parser, positive, publish
 
 # isort: split
 from chainer_ooc.report.table import Column, Table, plain, ratio, seconds
-from peers import ready
-from turns import Worker, take_turns
+from peers import ready, start
+from turns import take_turns
 
-HERE = pathlib.Path(__file__).parent
 COLUMNS = (
     Column('threads', 'OMP_NUM_THREADS', plain, right=True),
     Column('wait_policy', 'OMP_WAIT_POLICY', plain),
@@ -52,11 +48,17 @@ def main() -> None:
     parser.add_argument('--competitors', type=positive, default=1, metavar='N', help='busy processes (%(default)s)')
     parser.add_argument('--workspace', default='32MB', metavar='BYTES', help='(%(default)s)')
     parser.add_argument('--use-ideep', default='auto', choices=['auto', 'always', 'never'], help='(%(default)s)')
+    parser.add_argument('--spill-dir', metavar='DIR', help='folder of the spill files (the temporary folder)')
+    parser.add_argument('--patience', type=float, default=1800.0, metavar='SECONDS',
+                        help='what getting ready, or a turn, may take (%(default)s)')
+    parser.set_defaults(threads=cores)
     arguments = parser.parse_args()
+    os.environ.pop('OMP_WAIT_POLICY', None)  # each row has its own
     settings = [(cores, None), (cores, 'passive'), *([(cores - 1, None)] if cores > 1 else [])]
     with contextlib.ExitStack() as stack:
-        workers = {f'{threads} {wait}': stack.enter_context(ready(start(threads, wait, arguments)))
-                   for threads, wait in settings}
+        workers = {f'{threads} {wait}': stack.enter_context(ready(start(
+            arguments.policy, arguments.network, arguments, budget=arguments.budget, threads=threads,
+            wait_policy=wait))) for threads, wait in settings}
         quiet = take_turns(workers, arguments.rounds, _show)
         with busy(arguments.competitors):
             beside = take_turns(workers, arguments.rounds, _show)
@@ -66,21 +68,6 @@ def main() -> None:
     title = (f'{ARCHITECTURES[arguments.network].title} under {arguments.policy} on {cores} cores, alone and beside '
              f'{arguments.competitors} busy process{"es" * (arguments.competitors > 1)}')
     publish(Table(COLUMNS, rows, title), arguments)
-
-
-def start(threads: int, wait_policy: str | None, arguments: argparse.Namespace) -> Worker:
-    """Starts a training with these settings."""
-    environment = {**os.environ, 'OMP_NUM_THREADS': str(threads)}
-    environment.pop('OMP_WAIT_POLICY', None)
-    if wait_policy:
-        environment['OMP_WAIT_POLICY'] = wait_policy
-    entries = {'ooc': arguments.policy, 'ooc_budget': arguments.budget, 'ooc_workspace': arguments.workspace,
-               'use_ideep': arguments.use_ideep}
-    row = {'network': arguments.network, 'side': arguments.crop, 'threads': threads, 'limit_bytes': None,
-           'batchsize': arguments.batchsize or ARCHITECTURES[arguments.network].batchsize, 'settle': True,
-           'entries': entries}
-    return Worker(f'{arguments.network}, {threads} threads, waiting {wait_policy or "as ever"}',
-                  [sys.executable, str(HERE / 'chainer_worker.py'), json.dumps(row)], environment)
 
 
 @contextlib.contextmanager

@@ -29,8 +29,9 @@ SAVING = ('PyTorch checkpoint', 'PyTorch saved to a file')
 STARTS, TOLERANCE = 3, 0.02  # to find a budget
 
 
-def start(name: str, network: str, arguments: argparse.Namespace, *, budget: int | None = None,
-          batchsize: int | None = None, limit_bytes: int | None = None, settle: bool = True) -> Worker:
+def start(name: str, network: str, arguments: argparse.Namespace, *, budget: int | str | None = None,
+          batchsize: int | None = None, limit_bytes: int | None = None, settle: bool = True,
+          threads: int | None = None, wait_policy: str | None = None) -> Worker:
     """Starts the worker of a row.
 
     Args:
@@ -41,11 +42,16 @@ def start(name: str, network: str, arguments: argparse.Namespace, *, budget: int
         batchsize: Images per iteration; None is the command's.
         limit_bytes: Its RLIMIT_DATA, or None.
         settle: Whether it runs until times are steady before it is ready.
+        threads: Of its computations; None is the command's.
+        wait_policy: Its OMP_WAIT_POLICY; None is that of the environment.
     """
+    threads = threads or arguments.threads
     batchsize = batchsize or arguments.batchsize or ARCHITECTURES[network].batchsize
-    row = {'network': network, 'side': arguments.crop, 'threads': arguments.threads, 'batchsize': batchsize,
+    row = {'network': network, 'side': arguments.crop, 'threads': threads, 'batchsize': batchsize,
            'spill_dir': arguments.spill_dir, 'limit_bytes': limit_bytes, 'settle': settle}
-    environment = {**os.environ, 'OMP_NUM_THREADS': str(arguments.threads)}
+    environment = {**os.environ, 'OMP_NUM_THREADS': str(threads)}
+    if wait_policy:
+        environment['OMP_WAIT_POLICY'] = wait_policy
     if name in PEER_WAYS:
         environment.pop('PYTHONPATH', None)
         if arguments.malloc_threshold and (name in SAVING or limit_bytes is not None):
@@ -57,7 +63,7 @@ def start(name: str, network: str, arguments: argparse.Namespace, *, budget: int
     return Worker(f'{name}, {network}, batch {batchsize}', command, environment, arguments.patience)
 
 
-def entries_of(policy: str | None, budget: int | None, arguments: argparse.Namespace) -> dict[str, Any]:
+def entries_of(policy: str | None, budget: int | str | None, arguments: argparse.Namespace) -> dict[str, Any]:
     """Entries of chainer.config of one of our rows."""
     if policy is None:
         return {}

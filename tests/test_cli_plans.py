@@ -19,7 +19,7 @@ from chainer_ooc.cli import arguments
 from chainer_ooc.plans.file import read_plans
 from chainer_ooc.trace import ArrayForm, Trace
 from chainer_ooc.trace.model import VERSION
-from support.command_line import run, run_json
+from support.command_line import BARE, run, run_json
 from support.planning.drawn_trace import MB, TRACE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -233,19 +233,6 @@ def test_without_a_plan_there_is_nothing_to_save_or_explain(capsys, file, comman
     assert err.startswith("error: budget too small for policy 'keep' (budget 8.6 MiB, smallest that works 12.4 MiB")
     assert err.endswith('; raise --budget, choose another policy or lower the batch size\n')
     assert err.count('\n') == 1
-
-
-BARE = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] in ('chainer', 'chainerx', 'cupy', 'cupyx'):
-            raise ModuleNotFoundError('made absent: ' + name)
-import chainer_ooc
-sys.meta_path.insert(0, Absent())
-from chainer_ooc.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 @pytest.mark.parametrize('command', COMMANDS)

@@ -20,7 +20,7 @@ from chainer_ooc.cli import recommend
 from chainer_ooc.cli.prediction import at_batch, predict, problem_of
 from chainer_ooc.cost.machine import read_machine
 from chainer_ooc.trace import ArrayForm
-from support.command_line import run, run_json
+from support.command_line import BARE, run, run_json
 from support.planning.drawn_trace import MB, TRACE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -195,19 +195,6 @@ def test_a_model_is_run(capsys, monkeypatch):
     assert chainer.config.ooc_workspace is None
     found = run_json(capsys, 'recommend', 'networks:Small', '--insize', '32', '--machine', 'v100-pcie3')
     assert (found['batch'], found['ooc_workspace']) == (8, '8MiB')
-
-
-BARE = """
-import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] in ('chainer', 'chainerx', 'cupy', 'cupyx'):
-            raise ModuleNotFoundError('made absent: ' + name)
-import chainer_ooc
-sys.meta_path.insert(0, Absent())
-from chainer_ooc.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 def test_for_a_trace_it_needs_no_chainer(file):

@@ -53,9 +53,9 @@ def decide(problem: Problem) -> Decision:
             break
         found.try_decision(policy.decide(replace(problem, limit_seconds=found.left_seconds)))
     for decision in problem.known:
-        for each in (decision, replace(decision, starts=EARLY)):
-            if is_possible(problem.trace, each, problem.min_bytes) and not each.mapped:
-                found.try_decision(each)
+        if is_possible(problem.trace, decision, problem.min_bytes) and not decision.mapped:
+            found.try_decision(decision)
+            found.try_decision(replace(decision, starts=EARLY))
     anneal(found)
     found.spare_copies()
     return found.best

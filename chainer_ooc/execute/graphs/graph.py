@@ -23,11 +23,10 @@ from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.orders import Orders, give_orders
-from chainer_ooc.execute.graphs.planner import FIRST_SECONDS, Planner, Search
+from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times, Timing
 from chainer_ooc.execute.recording.expected import Models
-from chainer_ooc.plans.making import plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.trace import ArrayForm, Call, Trace
@@ -215,7 +214,7 @@ class Graph:
     def refusal(self, settings: Settings, budget_bytes: int, standing: Standing) -> InfeasibleBudgetError | None:
         """The refusal of a budget, or None if a plan keeps within it."""
         try:
-            self._planned(settings, budget_bytes, standing, _plan_at_once)
+            self._planned(settings, budget_bytes, standing, plan_at_once)
         except InfeasibleBudgetError as error:
             return error
         return None
@@ -297,7 +296,3 @@ class Graph:
         mine, others = self.trace.calls, other.trace.calls
         return len(mine) >= len(others) and all(
             each.signature == call.signature for each, call in zip(mine, others, strict=False))
-
-
-def _plan_at_once(policy: Policy, problem: Problem) -> Plan:
-    return plan_within(policy, replace(problem, limit_seconds=FIRST_SECONDS))

@@ -108,7 +108,7 @@ class Planner:
                 if search is not None:
                     return plan, search
         began = time.monotonic()
-        plan = plan_within(policy, replace(problem, limit_seconds=min(FIRST_SECONDS, problem.limit_seconds)))
+        plan = plan_at_once(policy, problem)
         is_complete = not policy.searches or time.monotonic() - began < FIRST_SECONDS
         return plan, None if is_complete else self._search(Search(policy, problem, is_awaited=False))
 
@@ -195,6 +195,15 @@ class Planner:
 
     def _is_stopped(self) -> bool:
         return self._closed or (self._current is not None and self._current.is_over)
+
+
+def plan_at_once(policy: Policy, problem: Problem) -> Plan:
+    """The best plan that is found while a training waits for it.
+
+    Raises:
+        InfeasibleBudgetError: as `plan_within`.
+    """
+    return plan_within(policy, replace(problem, limit_seconds=min(FIRST_SECONDS, problem.limit_seconds)))
 
 
 def _let_others_go_first() -> None:
