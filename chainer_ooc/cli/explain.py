@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the trace, policy, budget and the number of maps."""
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
+    common.add_prove(parser)
     parser.add_argument('--top', type=common.positive, default=10, metavar='N',
                         help='feature maps to show (%(default)s)')
 
@@ -59,8 +60,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: (-each.nbytes, each.id))[:arguments.top]
     rows = [explainer.explain(each) for each in largest]
-    bound = gap.bound_of(problem)
-    binds = binding.binding(problem, plan, bound, arguments.top)
+    bound = gap.bound_of(problem, arguments.prove, plan)
+    binds = binding.binding(problem, plan, bound, arguments.top, arguments.prove)
     facts = {'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds,
              'peak_bytes': plan.peak_bytes, 'stall_seconds': explainer.timeline.stall_seconds,
              **gap.facts_of(plan, bound), **binds, 'maps': rows}

@@ -21,10 +21,17 @@ OUTSIDE = 'reads maps that take none of the budget'
 _NO_SOLVER = 'how far this is from the best possible: pip install "chainer-ooc[auto]", for SciPy'
 
 
-def bound_of(problem: Problem) -> Bound | None:
-    """What no plan is faster than; None where it takes SciPy, which is not installed."""
+def bound_of(problem: Problem, prove_seconds: float = 0.0, plan: Plan | None = None) -> Bound | None:
+    """What no plan is faster than; None where it takes SciPy, which is not installed.
+
+    Args:
+        problem: trace, costs and budget.
+        prove_seconds: for so long it is made tighter by branch and bound.
+        plan: one for this problem, if there is any.
+    """
+    known_seconds = math.inf if plan is None or plan.mapped else plan.seconds
     try:
-        return lower_bound(problem)
+        return lower_bound(problem, prove_seconds, known_seconds)
     except NoSolverError:
         return None
 

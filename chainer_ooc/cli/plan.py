@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the trace, policy, budget and file."""
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
+    common.add_prove(parser)
     parser.add_argument('--save', type=Path, metavar='FILE', help=(
         'write the plan to this file, for chainer.config.ooc_plan; plans of other graphs in it stay'))
 
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     counts = {verdict.value: plan.count(verdict) for verdict in Verdict}
     nbytes = {verdict.value: sum(each.nbytes for each, own in zip(trace.maps, plan.verdicts, strict=True)
                                  if own is verdict) for verdict in Verdict}
-    in_core_seconds, bound = in_core(problem).seconds, gap.bound_of(problem)
+    in_core_seconds, bound = in_core(problem).seconds, gap.bound_of(problem, arguments.prove, plan)
     facts = {
         'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'min_bytes': arguments.min_bytes,
         'graph': trace.fingerprint, **counts, **{f'{name}_bytes': value for name, value in nbytes.items()},

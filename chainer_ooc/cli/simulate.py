@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the trace, policy, budget, machine and batch size."""
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
+    common.add_prove(parser)
     parser.add_argument('--machine', type=common.machine, default=common.MEASURED, metavar='MACHINE', help=(
         f'whose times: those that were recorded with the trace ({common.MEASURED}, by default), or the roofline of '
         f'{", ".join(machine_names())}, or of a file like theirs in chainer_ooc/cost/machines'))
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         trace = on_machine(recorded, read_machine(arguments.machine), batch / batch_of(recorded))
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
-    plan, bound = found.plan, gap.bound_of(problem)
+    plan, bound = found.plan, gap.bound_of(problem, arguments.prove, found.plan)
     facts = {
         'policy': arguments.policy, 'machine': arguments.machine, 'batch': batch, 'feasible': plan is not None,
         'seconds': plan.seconds if plan else None, 'images_per_second': _rate(batch, plan.seconds if plan else None),

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
+from chainer_ooc.classify.bound.branching import branch
 from chainer_ooc.classify.bound.facts import Facts
 from chainer_ooc.classify.bound.memory import Memory
-from chainer_ooc.classify.bound.program import NOTHING, Solution
+from chainer_ooc.classify.bound.program import NOTHING, ONE, Solution
 from chainer_ooc.classify.bound.relaxation import Relaxation
 from chainer_ooc.problem import Problem
 
@@ -44,6 +45,7 @@ class Bound:
         prices: of memory, where it is worth anything, the dearest first.
         link_seconds: what copies contribute to what is lost. A link that is twice as fast takes off half of it, or up
             to all where more is copied then.
+        branches: so many branches were looked at to make it tighter.
     """
 
     seconds: float
@@ -51,6 +53,7 @@ class Bound:
     floor_bytes: int
     prices: tuple[Price, ...] = ()
     link_seconds: float = 0.0
+    branches: int = 0
 
     @property
     def lost_seconds(self) -> float:
@@ -70,12 +73,17 @@ class Bound:
         return seconds / self.seconds - 1 if self.seconds else 0.0
 
 
-def lower_bound(problem: Problem) -> Bound:
+def lower_bound(problem: Problem, prove_seconds: float = 0.0, known_seconds: float = math.inf) -> Bound:
     """Finds a time that no course of the iteration is below, whatever its verdicts, leaves, starts and shared chains.
 
     It holds for each decision whose schedule fits the budget and that gives a map no verdict that it cannot have
     (`can_leave`, `can_recompute`), with or without recalls, synchronous or not; not for one that is `mapped`. The proof
     is in docs/bound.md, rule by rule.
+
+    Args:
+        problem: the iteration, costs and budget.
+        prove_seconds: for so long it is made tighter by branch and bound.
+        known_seconds: the time of a course: that no course is faster is all that can be proven.
 
     Raises:
         NoSolverError: SciPy is not installed.
@@ -88,9 +96,21 @@ def lower_bound(problem: Problem) -> Bound:
     relaxation = Relaxation(facts)
     memory = Memory(relaxation)
     solution, lost = _look_closer(memory) if memory.places else (NOTHING, Fraction(0))
+    branches = 0
+    if prove_seconds > 0 and memory.places:
+        choices = {variable: facts.by_map[each].nbytes for variables in (relaxation.swapped, relaxation.again)
+                   for each, variable in variables.items()}
+        lost, branches = branch(memory.program, choices, (solution, lost), _lost(facts, known_seconds), prove_seconds)
     seconds, in_core_seconds = _lowered(facts, lost), _in_core(problem)
     return Bound(seconds, in_core_seconds, facts.floor_bytes, _prices(memory, solution), min(
-        max(0.0, seconds - in_core_seconds), _link_seconds(relaxation, solution)))
+        max(0.0, seconds - in_core_seconds), _link_seconds(relaxation, solution)), branches)
+
+
+def _lost(facts: Facts, seconds: float) -> Fraction:
+    """What a course of so many seconds loses, in the unit of the program."""
+    if seconds == math.inf:
+        return Fraction(facts.longest, ONE)
+    return (Fraction(seconds) - sum(map(Fraction, facts.problem.costs.seconds))) / facts.unit_seconds
 
 
 def _look_closer(memory: Memory) -> tuple[Solution, Fraction]:

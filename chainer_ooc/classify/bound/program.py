@@ -15,9 +15,11 @@ and mixed-integer linear programming". What differs: whole numbers here, in plac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,12 @@ ONE = 1 << 50
 
 #: A variable's number and its coefficient, in multiples of 1 / ONE.
 Entry = tuple[int, int]
+
+#: By variable, a value that it has for the time being, in multiples of 1 / ONE.
+Fixed = Mapping[int, int]
 Floats = npt.NDArray[np.float64]
+
+NO_VALUES: Fixed = MappingProxyType({})
 
 
 class NoSolverError(OocError, ImportError):
@@ -72,6 +79,7 @@ class Program:
         self._tops: list[int] = []
         self._entries: list[list[Entry]] = []
         self._costs: dict[int, int] = {}
+        self._made: Any = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -98,30 +106,55 @@ class Program:
         """Sets what is to be small: the sum of these."""
         self._costs = dict.fromkeys(variables, ONE)
 
-    def solve(self, limit_seconds: float = 60.0) -> Solution:
-        """Asks HiGHS; if it takes longer than the limit, it says nothing.
+    def solve(self, limit_seconds: float = 60.0, fixed: Fixed = NO_VALUES) -> Solution:
+        """Asks HiGHS; if it takes longer than the limit, or finds no values that keep all rows, it says nothing.
 
         Raises:
             NoSolverError: it is not installed.
         """
-        try:
-            from scipy.optimize import linprog
-            from scipy.sparse import csr_array
-        except ImportError:
-            raise NoSolverError from None
-        counts = [0, *(len(each) for each in self._entries)]
-        columns = [column for each in self._entries for column, _ in each]
-        matrix = csr_array((_floats(number for each in self._entries for _, number in each),
-                            np.array(columns, np.int32), np.cumsum(counts, dtype=np.int32)), shape=self.size)
-        matrix.sum_duplicates()
-        costs = np.zeros(len(self._tops))
-        costs[list(self._costs)] = 1.0
-        bounds = np.stack([np.zeros(len(self._tops)), _floats(self._tops)], axis=1)
-        found = linprog(costs, A_ub=matrix, b_ub=_floats(self.sides), bounds=bounds, method='highs-ds',
-                        options={'time_limit': limit_seconds})
+        return self._ask(self._matrix(), self._costs, self._boxes(fixed), limit_seconds)
+
+    def is_impossible(self, limit_seconds: float, fixed: Fixed) -> bool:
+        """Whether it is proven that no values keep all rows.
+
+        By a program that is allowed to break each row by the same amount, which is to be small: multipliers for which
+        that is above 0 are a proof, whatever has found them.
+        """
+        _, sparse = _solver()
+        broken = sparse.csr_array(np.full((len(self.sides), 1), -1.0))
+        boxes = np.vstack([self._boxes(fixed), [0.0, np.inf]])
+        matrix = sparse.hstack([self._matrix(), broken], format='csr')
+        found = self._ask(matrix, {len(self._tops): ONE}, boxes, limit_seconds)
+        return self._bound(found.multipliers, {}, fixed) > 0
+
+    def _ask(self, matrix: Any, costs: Fixed, boxes: Floats, limit_seconds: float) -> Solution:
+        optimize, _ = _solver()
+        wanted = np.zeros(len(boxes))
+        wanted[list(costs)] = 1.0
+        found = optimize.linprog(wanted, A_ub=matrix, b_ub=_floats(self.sides), bounds=boxes, method='highs-ds',
+                                 options={'time_limit': limit_seconds})
         if found.status != 0:
             return NOTHING
         return Solution(found.x, np.maximum(0.0, -found.ineqlin.marginals))
+
+    def _boxes(self, fixed: Fixed) -> Floats:
+        """The least and the largest value of each variable."""
+        boxes = np.stack([np.zeros(len(self._tops)), _floats(self._tops)], axis=1)
+        for number, value in fixed.items():
+            boxes[number] = value / ONE
+        return boxes
+
+    def _matrix(self) -> Any:
+        """The rows as floats, a SciPy array; made anew when there are more."""
+        _, sparse = _solver()
+        if self._made is None or self._made.shape != self.size:
+            counts = [0, *(len(each) for each in self._entries)]
+            columns = [column for each in self._entries for column, _ in each]
+            numbers = _floats(number for each in self._entries for _, number in each)
+            self._made = sparse.csr_array((numbers, np.array(columns, np.int32), np.cumsum(counts, dtype=np.int32)),
+                                          shape=self.size)
+            self._made.sum_duplicates()
+        return self._made
 
     def contribution(self, solution: Solution, rules: Collection[str], apart: Collection[int]) -> float:
         """What some rows' entries add up to, each times its row's multiplier, apart from those of some variables."""
@@ -129,18 +162,39 @@ class Program:
                    for row in solution.multipliers.nonzero()[0].tolist() if self.rules[row] in rules
                    for column, number in self._entries[row] if column not in apart)
 
-    def bound(self, multipliers: Floats) -> Fraction:
+    def bound(self, multipliers: Floats, fixed: Fixed = NO_VALUES) -> Fraction:
         """What the minimum is at least, whatever the multipliers are; exact. Rows that have none count with 0."""
+        return self._bound(multipliers, self._costs, fixed)
+
+    def _bound(self, multipliers: Floats, costs: Fixed, fixed: Fixed) -> Fraction:
         weights = [int(each * ONE) for each in np.nan_to_num(multipliers, posinf=0.0, neginf=0.0).tolist()]
-        reduced = [self._costs.get(number, 0) * ONE for number in range(len(self._tops))]
+        reduced = [costs.get(number, 0) * ONE for number in range(len(self._tops))]
         total = 0
         for weight, side, entries in zip(weights, self.sides, self._entries, strict=False):
             if weight > 0:
                 total -= weight * side
                 for column, number in entries:
                     reduced[column] += weight * number
-        total += sum(cost * top // ONE for cost, top in zip(reduced, self._tops, strict=True) if cost < 0)
+        for number, (cost, top) in enumerate(zip(reduced, self._tops, strict=True)):
+            if number in fixed:
+                total += cost * fixed[number] // ONE
+            elif cost < 0:
+                total += cost * top // ONE
         return Fraction(total, ONE * ONE)
+
+
+def _solver() -> tuple[Any, Any]:
+    """SciPy's optimize and sparse.
+
+    Raises:
+        NoSolverError: it is not installed.
+    """
+    try:
+        import scipy.optimize
+        import scipy.sparse
+    except ImportError:
+        raise NoSolverError from None
+    return scipy.optimize, scipy.sparse
 
 
 def _floats(numbers: Iterable[int]) -> Floats:
