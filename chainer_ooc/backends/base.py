@@ -268,6 +268,10 @@ class Backend(abc.ABC):
             return latest_bytes
         return int(held_bytes + SHARE_OF_FREE * self.free_bytes())
 
+    def most_budget_bytes(self, held_bytes: int) -> int:
+        """Returns what may be tried where no plan keeps within `default_budget_bytes`: all that is free."""
+        return held_bytes + self.free_bytes()
+
     def has_room(self, nbytes: int) -> bool:
         """Whether the device would give ``nbytes`` more at once; asked before each computation and each swap-in.
 

@@ -21,7 +21,6 @@ from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions
 from chainer_ooc.backends.arrays import is_array
 from chainer_ooc.backends.base import Backend
-from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.functions.prototype import may_change_maps, may_write_inputs
 from chainer_ooc.execute.graphs.graphs import Graphs
@@ -29,11 +28,10 @@ from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.left import hand_over
 from chainer_ooc.execute.iteration.quiet import Quietude
-from chainer_ooc.execute.iteration.room import UNDER_WAY
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import Company
 from chainer_ooc.execute.recording.parameters import Parameters
-from chainer_ooc.execute.recording.registration import name_of
+from chainer_ooc.execute.shortage import explain
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, forget_computations, is_computing, run_as
 from chainer_ooc.execute.storage.reentry import LOCK
@@ -63,7 +61,8 @@ class Session:
         self._patience = Patience()
         self._closing = False
         self._default_budget_bytes: int | None = None
-        self._proven_bytes = 0  # the last default budget under which an iteration ended
+        self._steady_bytes = 0  # parameters and optimizer state, when the iteration in hand began
+        self._proven = 0, 0  # what the last one under a default budget took, or might have; and of it these
         self._latest: Callable[[], Iteration | None] = lambda: None  # the last one that was in hand
         self._timed: Callable[[], None] | None = None  # of the last iteration, which a device may still be at
         self._prepared = 0  # what the device had when the iteration in hand began
@@ -244,10 +243,9 @@ class Session:
             self._patience.met(True)
         self._company.watch()
         self._prepared = self._memory.backend.preparations()
-        proven_bytes = self._proven_bytes if self.settings.budget_bytes is None else 0
         iteration = self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
-            self._patience.records, proven_bytes)
+            self._patience.records, self._most_bytes)
         self._latest = weakref.ref(iteration)
         if (self.settings, iteration.budget_bytes) != self._planned_for:
             self._quietude.end()  # another plan counts with all that is there
@@ -274,7 +272,7 @@ class Session:
         """Has the next plans know what an iteration has told."""
         timed, self._timed = self._timed, None
         if self.settings.budget_bytes is None and iteration.finished:
-            self._proven_bytes = iteration.budget_bytes
+            self._proven = max(iteration.budget_bytes, self._memory.tally.peak_bytes), self._steady_bytes
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
             iteration.graph.is_disturbed = self._disturbed
@@ -316,25 +314,32 @@ class Session:
         self._memory.stands(beside.total_bytes)
         budget_bytes = self._memory.backend.default_budget_bytes(
             self._memory.near_bytes() + self._memory.bytes_of('spare'), self._default_budget_bytes)
+        self._steady_bytes = beside.steady_bytes
         if beside.steady_bytes:  # before the first iteration it is not known which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes
+
+    def _most_bytes(self) -> int:
+        """What a plan may take where none keeps within the default budget: what is free, or has been taken before."""
+        if self.settings.budget_bytes is not None:
+            return 0
+        free_bytes = self._memory.backend.most_budget_bytes(self._memory.near_bytes() + self._memory.bytes_of('spare'))
+        taken_bytes, steady_bytes = self._proven
+        return max(free_bytes, taken_bytes + max(0, self._parameters.beside().steady_bytes - steady_bytes))
 
     def _fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
         """Ends the iteration after an exception (P9); plans learn nothing from it.
 
         Raises:
-            InfeasibleBudgetError: the device had no room for what the function allocates.
+            InfeasibleBudgetError, DeviceMemoryError: there was no room for what the function allocates.
         """
         forget_computations()
-        in_hand = self._iteration is not None
+        told = None
+        if function is not None and self._iteration is not None and isinstance(error, MemoryError):
+            told = explain(error, function, way, self._memory, self.settings)
         self._abandon()
-        budget_bytes = self._memory.context.budget_bytes
-        if (isinstance(error, DeviceMemoryError) and function is not None and in_hand and budget_bytes is not None
-                and error.floor_bytes > budget_bytes):
-            where = f'{way} of {name_of(function)}'
-            raise InfeasibleBudgetError(
-                self.settings.policy, budget_bytes, error.floor_bytes, where, doubt=UNDER_WAY) from error
+        if told is not None:
+            raise told from error
 
     def _abandon(self) -> None:
         with LOCK:

@@ -17,14 +17,28 @@
    between blocks stay where they are, as they do where the system refuses, and fresh pages serve what they cannot. A
    block for which the system gives none comes from malloc.
 
+   A limit of the system counts what the C library's heap holds free, such as the gradients that a model was built with.
+   Where there is one, that serves arrays before fresh pages do.
+
+   Where the system refuses all, training is asked to make room, as by the allocator of a GPU, and the request is tried
+   again as long as it says that it has.
+
    Callers hold Python's lock: NumPy, and arena.py by ctypes.PyDLL. So there is no other. */
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <malloc.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef __GLIBC_PREREQ
+#if __GLIBC_PREREQ(2, 33)
+#define HAS_MALLINFO2
+#endif
+#endif
 
 #define LEAST_BYTES ((size_t)256 << 10)
 #define GRAIN_BYTES ((size_t)16 << 10) /* sizes are multiples of it; every page size but ARM's 64 kB divides it */
@@ -43,6 +57,15 @@ typedef struct {
     Range *items;
     size_t count, capacity;
 } Ranges;
+
+/* A limit of the system counts free memory of the C library's heap. Where there is one, arrays that find no free pages
+   are made of that as far as it goes. What was too large is noted, and tried again when more is free there. */
+static int is_limited;
+static size_t most_from_heap, free_in_heap;
+
+/* Arrays leave so much of a limit alone. Python's objects and buffers of libraries get it, for which nobody makes room:
+   OpenBLAS ends the process. */
+#define LEFT_BYTES ((size_t)4 << 20)
 
 static Ranges used, unused, edges;
 static size_t unused_bytes, used_bytes, fresh_bytes;
@@ -251,9 +274,17 @@ static size_t gather(uintptr_t start, size_t wanted, size_t *lost) {
     return moved;
 }
 
+/* Whether a limit of the system leaves what is not for arrays. */
+static int leaves_enough(void) {
+    if (!is_limited)
+        return 1;
+    void *found = mmap(NULL, LEFT_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return found != MAP_FAILED && !munmap(found, LEFT_BYTES);
+}
+
 /* Fresh pages; 0 if the system refuses. */
 static int make_fresh(uintptr_t start, size_t nbytes) {
-    if (mprotect((void *)start, nbytes, PROT_READ | PROT_WRITE))
+    if (mprotect((void *)start, nbytes, PROT_READ | PROT_WRITE) || !leaves_enough())
         return 0;
     fresh_bytes += nbytes;
     if (nbytes >= HUGE_PAGE_BYTES) /* of all, or there would be edges where huge pages begin and end */
@@ -356,20 +387,112 @@ static int extend(size_t index, size_t whole) {
 
 /* --- NumPy's handler ---------------------------------------------------------------------------------------------- */
 
+static uintptr_t heap_end(void) { return (uintptr_t)sbrk(0); }
+
+/* Whether a block is of the heap, which has not grown since it ended there. */
+static int is_within(const void *block, uintptr_t end) { return (uintptr_t)block < end && heap_end() == end; }
+
+/* Frees a block for which the heap has grown, and has it shrink again. */
+static void give_back_grown(void *block) {
+    free(block);
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
+/* Memory of the C library's heap that is free; NULL if it has none for this. */
+#ifdef HAS_MALLINFO2
+static void *from_heap(size_t nbytes) {
+    size_t here = mallinfo2().fordblks;
+    if (here > free_in_heap + LEAST_BYTES)
+        most_from_heap = here, free_in_heap = here;
+    if (nbytes > most_from_heap || nbytes > here)
+        return NULL;
+    uintptr_t end = heap_end();
+    void *block = malloc(nbytes);
+    if (block && is_within(block, end))
+        return block;
+    most_from_heap = nbytes - 1;
+    give_back_grown(block);
+    return NULL;
+}
+#else
+static void *from_heap(size_t nbytes) { return NULL; }
+#endif
+
+static int has_unused(size_t nbytes) {
+    size_t index = best(nbytes);
+    return index < unused.count && unused.items[index].nbytes >= nbytes;
+}
+
+static void *obtain(size_t nbytes, size_t *dirty) {
+    if (nbytes < LEAST_BYTES)
+        return NULL;
+    if (is_limited && !has_unused(nbytes)) {
+        void *block = from_heap(nbytes);
+        if (block) {
+            *dirty = nbytes;
+            return block;
+        }
+    }
+    return allocate(nbytes, dirty);
+}
+
+/* What makes room for so many bytes, and says whether it has; it is Python code. */
+typedef int MakeRoom(size_t nbytes);
+
+static MakeRoom *make_room;
+
+extern void *PyErr_Occurred(void);
+
+/* Whether there is a bit more room than when malloc failed. */
+static int has_made_room(size_t nbytes) {
+    if (unused_bytes) {
+        keep_at_most(0); /* malloc cannot use free pages of the pool */
+        if (!unused_bytes)
+            return 1;
+    }
+    return make_room && !PyErr_Occurred() && make_room(nbytes);
+}
+
+/* What malloc or calloc gave for so many bytes, the heap's end having been there before. Where the heap has grown for an
+   array, it is given back if that leaves too little. */
+static void *accept(void *block, size_t nbytes, uintptr_t end) {
+    if (!block || nbytes < LEAST_BYTES)
+        return block;
+    if (is_within(block, end)) {
+        if (nbytes > most_from_heap)
+            most_from_heap = nbytes;
+        return block;
+    }
+    if (leaves_enough())
+        return block;
+    give_back_grown(block);
+    return NULL;
+}
+
 static void *handle_malloc(void *context, size_t nbytes) {
     size_t dirty;
-    void *block = nbytes < LEAST_BYTES ? NULL : allocate(nbytes, &dirty);
-    return block ? block : malloc(nbytes);
+    for (;;) {
+        void *block = obtain(nbytes, &dirty);
+        uintptr_t end = heap_end();
+        if (block || (block = accept(malloc(nbytes), nbytes, end)) || !has_made_room(nbytes))
+            return block;
+    }
 }
 
 static void *handle_calloc(void *context, size_t count, size_t size) {
     size_t nbytes, dirty;
     if (__builtin_mul_overflow(count, size, &nbytes))
         return NULL;
-    void *block = nbytes < LEAST_BYTES ? NULL : allocate(nbytes, &dirty);
-    if (!block)
-        return calloc(count, size);
-    return memset(block, 0, dirty < nbytes ? dirty : nbytes);
+    for (;;) {
+        void *block = obtain(nbytes, &dirty);
+        uintptr_t end = heap_end();
+        if (block)
+            return memset(block, 0, dirty < nbytes ? dirty : nbytes);
+        if ((block = accept(calloc(count, size), nbytes, end)) || !has_made_room(nbytes))
+            return block;
+    }
 }
 
 static void handle_free(void *context, void *block, size_t nbytes) {
@@ -382,8 +505,12 @@ static void handle_free(void *context, void *block, size_t nbytes) {
 
 static void *handle_realloc(void *context, void *block, size_t nbytes) {
     size_t index = index_of(block), before = index < used.count ? used.items[index].nbytes : 0;
-    if (!before)
-        return realloc(block, nbytes); /* it stays where it is from */
+    if (!before) { /* it stays where it is from */
+        void *grown;
+        while (!(grown = realloc(block, nbytes)) && has_made_room(nbytes))
+            ;
+        return grown;
+    }
     size_t whole = whole_grains(nbytes);
     if (nbytes >= LEAST_BYTES && whole >= nbytes) {
         if (whole <= before) {
@@ -423,6 +550,10 @@ size_t arena_used_bytes(void) { return used_bytes; }
 size_t arena_fresh_bytes(void) { return fresh_bytes; }
 
 void arena_keep_at_most(size_t nbytes) { keep_at_most(nbytes); }
+
+void arena_set_limited(int yes) { is_limited = yes, free_in_heap = 0; }
+
+void arena_ask(MakeRoom *function) { make_room = function; }
 
 /* Whether freed pages are kept. */
 void arena_keep(int yes) {

@@ -11,6 +11,10 @@ serve every array, and the pool holds no more than the most that was in use at o
 The handler is set in the thread that trains, while it does; an array frees its memory through the handler that gave it,
 whenever that is. Arrays of less than 256 KiB come from the C library as before.
 
+Where the system refuses an array of that thread, `ask` says who makes room for it, as for an array of a GPU: training
+evicts, and the array is tried again. A limit of the system counts much that no account does (holes of the heap, buffers
+of libraries), so that this comes in the midst of computations.
+
 It has to be C: an array may be freed while an exception is on its way, when no code of Python can run. Where there was
 no compiler as the package was built, `available` says so, and `block_pool` keeps the blocks of swap-ins alone.
 
@@ -25,6 +29,7 @@ import functools
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -41,11 +46,26 @@ _CAPSULE_NAME = b'mem_handler'  # as NumPy wants it; the capsule does not copy i
 #: Backends that are open: while there is one, freed pages are kept.
 _open: set[int] = set()
 
+#: Who makes room for a thread's arrays.
+_asked: dict[int, Callable[[int], bool]] = {}
+
+#: The threads whose arrays just fail for now.
+_alone: set[int] = set()
+
+#: What was raised meanwhile, by thread: no exception passes through NumPy, whose array fails instead.
+_pending: dict[int, BaseException] = {}
+
 
 def available() -> str | None:
     """Returns None if there is an arena, or a sentence that says why there is none."""
     found = _library()
     return found if isinstance(found, str) else None
+
+
+def raise_pending() -> None:
+    """Raises in this thread what was raised while room was made for one of its arrays."""
+    if _pending and (error := _pending.pop(threading.get_ident(), None)) is not None:
+        raise error
 
 
 class Arena:
@@ -57,6 +77,7 @@ class Arena:
         found = _library()
         assert not isinstance(found, str), found
         self._library = found
+        self._thread = 0  # whose arrays make room
 
     def begin(self) -> None:
         """Has the arrays of this thread come from the pool, unless the program has set a handler of its own."""
@@ -67,6 +88,7 @@ class Arena:
 
     def close(self) -> None:
         """Undoes `begin`; gives all free pages back with the last backend."""
+        self.ask(None)
         _open.discard(id(self))
         if not _open:
             self._library.arena_keep(0)
@@ -80,10 +102,35 @@ class Arena:
             MemoryError: the system refuses.
         """
         before = _handlers().set(_ours())
+        thread = threading.get_ident()
+        was_alone = thread in _alone
+        _alone.add(thread)
         try:
             return np.empty(nbytes, np.uint8)
         finally:
+            if not was_alone:
+                _alone.discard(thread)
             _handlers().set(before)
+
+    def ask(self, make_room: Callable[[int], bool] | None) -> None:
+        """Sets who makes room for the arrays of the calling thread; None: they fail.
+
+        Args:
+            make_room: called with the bytes of an array that the system refuses, within the computation that makes it,
+                and again for it as long as it returns True. What it allocates itself fails at once. What it raises,
+                `raise_pending` raises.
+        """
+        _asked.pop(self._thread, None)
+        if make_room is not None:
+            self._thread = threading.get_ident()
+            _asked[self._thread] = make_room
+
+    def set_limited(self, yes: bool) -> None:
+        """Sets whether a limit of the system is in force, which counts what the C library holds free.
+
+        Then that serves arrays before fresh pages do, and arrays leave something for what is no array.
+        """
+        self._library.arena_set_limited(yes)
 
     def nbytes(self) -> int:
         """Bytes that are free and kept for the next arrays."""
@@ -134,6 +181,26 @@ def _ours() -> Any:
     return make(ctypes.addressof(ctypes.c_char.in_dll(library, 'arena_handler')), _CAPSULE_NAME, None)
 
 
+def _make_room(nbytes: int) -> bool:
+    """Called by the handler, by which an array may be made anywhere; whether there is more room."""
+    thread = threading.get_ident()
+    make_room = _asked.get(thread)
+    if make_room is None or thread in _alone:
+        return False
+    _alone.add(thread)
+    try:
+        return make_room(nbytes)
+    except BaseException as error:  # such as an interrupt
+        _pending[thread] = error
+        return False
+    finally:
+        _alone.discard(thread)
+
+
+#: The same for C.
+_MAKE_ROOM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_size_t)(_make_room)
+
+
 @functools.cache
 def _library() -> ctypes.PyDLL | str:
     """The library, or a sentence that says why there is none."""
@@ -148,6 +215,14 @@ def _library() -> ctypes.PyDLL | str:
     for name in ('arena_unused_bytes', 'arena_used_bytes', 'arena_fresh_bytes'):
         getattr(library, name).restype = ctypes.c_size_t
     library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
+    library.arena_ask(_MAKE_ROOM)
     if hasattr(os, 'register_at_fork'):
-        os.register_at_fork(after_in_child=lambda: library.arena_keep(0))
+        os.register_at_fork(after_in_child=functools.partial(_begin_anew, library))
     return library
+
+
+def _begin_anew(library: ctypes.PyDLL) -> None:
+    """In a forked child: training is the parent's."""
+    for each in (_asked, _alone, _pending):
+        each.clear()
+    library.arena_keep(0)

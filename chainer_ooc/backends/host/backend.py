@@ -12,6 +12,7 @@ import contextlib
 import functools
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer, c
 from chainer_ooc.backends.host import arena, block, headroom, heap, limits, measure, onednn
 from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.backends.host.block_pool import BlockPool
-from chainer_ooc.backends.host.guard import Guard
+from chainer_ooc.backends.host.guard import Guard, have_blas_map_its_buffers
 from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.backends.host.meter import HostMeter
 from chainer_ooc.backends.owned import OwnedBackend, OwnedCopy, close_in_children
@@ -30,6 +31,9 @@ from chainer_ooc.backends.spill.spill_file import SpillFile, no_room
 from chainer_ooc.backends.spill.store import SpillStore
 from chainer_ooc.backends.spill.transfer import ELSEWHERE, Space
 from chainer_ooc.errors import SpillError
+
+#: More than a BLAS maps for one thread.
+_BLAS_BYTES = 64 << 20
 
 
 class HostCopy(OwnedCopy):
@@ -75,9 +79,11 @@ class HostBackend(OwnedBackend):
     timestamp = staticmethod(time.perf_counter)  # a function of ours around it would be called four times a computation
 
     def begin(self) -> None:
-        """Has this thread's arrays come from kept pages; starts the threads where memory may be short later."""
+        """Has this thread's arrays come from kept pages; takes early what would be refused where memory is short."""
         self._blocks.begin()
         if limits.is_limited():
+            if block.is_available(_BLAS_BYTES):
+                have_blas_map_its_buffers()
             with contextlib.suppress(SpillError):  # the first copy tries again, and says so
                 self._store.start()
 
@@ -89,6 +95,11 @@ class HostBackend(OwnedBackend):
 
     def computing(self) -> Guard:
         return self._guard
+
+    def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
+        """Sets no limit, which is the system's; room is made for what that refuses."""
+        self._blocks.ask(None if nbytes is None else on_out_of_memory)
+        self._blocks.set_limited(nbytes is not None and limits.is_limited())
 
     def allocate(self, nbytes: int) -> ByteArray:
         try:
@@ -105,6 +116,10 @@ class HostBackend(OwnedBackend):
         if latest_bytes is None or not headroom.holds(latest_bytes, *self._whole_and_set_aside(held_bytes)):
             self.trim()
         return headroom.budget(latest_bytes, *self._whole_and_set_aside(held_bytes))
+
+    def most_budget_bytes(self, held_bytes: int) -> int:
+        """In a container no more than the default, since its kernel ends the process."""
+        return 0 if self._headroom.is_limited() else super().most_budget_bytes(held_bytes)
 
     def has_room(self, nbytes: int) -> bool:
         if self.kept_serves_all:

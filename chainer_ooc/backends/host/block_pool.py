@@ -23,6 +23,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
+from collections.abc import Callable
 
 import numpy as np
 
@@ -46,6 +47,12 @@ class BlockPool:
 
     def begin(self) -> None:
         """Nothing to do."""
+
+    def ask(self, make_room: Callable[[int], bool] | None) -> None:
+        """Nobody: arrays come from elsewhere."""
+
+    def set_limited(self, yes: bool) -> None:
+        """Arrays come from the heap as it is."""
 
     def allocate(self, nbytes: int) -> ByteArray:
         """Returns `nbytes` of near memory with any content, used before if there are such.

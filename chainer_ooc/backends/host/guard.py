@@ -26,7 +26,7 @@ from types import TracebackType
 
 import numpy as np
 
-from chainer_ooc.backends.host import heap
+from chainer_ooc.backends.host import arena, heap
 from chainer_ooc.backends.host.headroom import Headroom
 
 _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
@@ -44,7 +44,7 @@ class Guard(contextlib.AbstractContextManager[None]):
         left_bytes = self._headroom.left_bytes() if self._headroom.is_limited() else None
         if left_bytes is None:
             return
-        _have_blas_map_its_buffers()
+        have_blas_map_its_buffers()
         soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = data_bytes() + max(0, left_bytes)
         if soft == resource.RLIM_INFINITY or wanted < soft:
@@ -55,6 +55,7 @@ class Guard(contextlib.AbstractContextManager[None]):
                  trace: TracebackType | None) -> None:
         if self._before is not None and self.lift() and not self._headroom.has_room(0, will_write=True):
             heap.trim()
+        arena.raise_pending()
 
     def lift(self) -> bool:
         """Puts back the limit that was there, also in a child that was forked meanwhile; whether there was one."""
@@ -65,7 +66,7 @@ class Guard(contextlib.AbstractContextManager[None]):
 
 
 @functools.cache
-def _have_blas_map_its_buffers() -> None:
+def have_blas_map_its_buffers() -> None:
     """OpenBLAS maps them at its first large product, uses little of them, and ends the process if it cannot."""
     square = np.ones((512, 512), np.float32)
     square.dot(square)

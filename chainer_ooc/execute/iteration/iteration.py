@@ -13,7 +13,6 @@ Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that ove
 from __future__ import annotations
 
 import functools
-import gc
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,7 +20,6 @@ from typing import Any
 
 from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
-from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.functions.prototype import Prototype, may_change_maps, may_write_inputs, prepare
 from chainer_ooc.execute.functions.recipe import write_recipe
@@ -58,8 +56,7 @@ UNKNOWN_CALL_ROOM = 4
 class Iteration(Quietly):
     """From the first function that is applied to the end of backward.
 
-    With `recording` also what is known already is recorded. `proven_bytes` is a larger budget that the device has
-    allowed before, to fall back on.
+    With `recording` also what is known already is recorded. `most_bytes` gives a larger budget, for plans that need it.
 
     Attributes:
         following: the known graph that it seems to be, and its plan.
@@ -73,7 +70,7 @@ class Iteration(Quietly):
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
-                 graphs: Graphs, meter: Meter, recording: bool, proven_bytes: int = 0):
+                 graphs: Graphs, meter: Meter, recording: bool, most_bytes: Callable[[], int] = lambda: 0):
         self.settings = settings
         self.budget_bytes = budget_bytes
         self.recorder = Recorder()
@@ -91,7 +88,7 @@ class Iteration(Quietly):
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
         self._liveness = Liveness(self.register.storages)
-        self._proven_bytes = proven_bytes
+        self._most_bytes = most_bytes
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
         self.room = Room(memory, parameters, self.register.own, meter, settings, self.following)
         self._departures = Departures(memory, self.following, self.register, settings)
@@ -104,15 +101,7 @@ class Iteration(Quietly):
         Raises:
             InfeasibleBudgetError: no plan keeps within the budget.
         """
-        try:
-            self.room.begin(function, inputs, self.budget_bytes)
-            fits = True
-        except InfeasibleBudgetError:
-            fits = False
-        if not fits:
-            gc.collect()  # a model, or a graph, that the program has no more
-            self.budget_bytes = max(self.budget_bytes, self._proven_bytes)
-            self.room.begin(function, inputs, self.budget_bytes)
+        self.budget_bytes = self.room.begin_within(function, inputs, self.budget_bytes, self._most_bytes)
         self.graph = self.following.graph
         if self.graph is not None:  # a loaded plan runs before any parameter was seen
             self.room.assume(self.graph.trace.standing_backward_bytes)

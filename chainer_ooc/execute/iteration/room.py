@@ -35,6 +35,9 @@ from chainer_ooc.trace import Step
 #: Unaccounted bytes are rounded up to a multiple of the budget divided by this.
 UNACCOUNTED_STEPS = 64
 
+#: A floor times this works at once, though little things may have changed since the recording.
+SHARE_ENOUGH = 1.02
+
 #: Why a floor that is named for a new model, or in the middle of an iteration, may be too small, see
 #: `InfeasibleBudgetError.doubt`.
 NEWCOMER = 'another model begins like a known graph for the first time, and what it brings is not known yet'
@@ -134,6 +137,29 @@ class Room:
     def assume(self, steady_bytes: int) -> None:
         """Counts so much for parameters and the optimizer's state, where none was seen yet."""
         self.beside = replace(self.beside, steady_bytes=self.beside.steady_bytes or steady_bytes)
+
+    def begin_within(self, function: Any, inputs: Sequence[Any], budget_bytes: int,
+                     most_bytes: Callable[[], int]) -> int:
+        """As `begin`, with a budget that is raised for the smallest plan there is, if that is within `most_bytes`.
+
+        Returns:
+            The budget.
+
+        Raises:
+            InfeasibleBudgetError, PlanMismatchError, SpillError: as `begin`.
+        """
+        for collected in (False, True):
+            try:
+                self.begin(function, inputs, budget_bytes)
+                return budget_bytes
+            except InfeasibleBudgetError as error:
+                floor_bytes = error.floor_bytes
+                if collected and not budget_bytes < floor_bytes <= most_bytes():
+                    raise
+            gc.collect()  # a model, or a graph, that the program has no more
+        enough_bytes = round(SHARE_ENOUGH * floor_bytes)
+        self.begin(function, inputs, enough_bytes)
+        return enough_bytes
 
     def begin(self, function: Any, inputs: Sequence[Any], budget_bytes: int) -> None:
         """Begins the iteration with this call: finds out what stands beside its maps, and a plan.

@@ -1,0 +1,208 @@
+"""Arrays that the system refuses, behind a limit of it: who makes room, what serves them, and what stays for others."""
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from chainer_ooc.backends.host import arena
+
+pytestmark = pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))
+
+BEGIN = '''
+    import ctypes
+    import resource
+    import numpy as np
+    from chainer_ooc.backends.host import arena, heap
+    from chainer_ooc.backends.host.arena import Arena, _library
+    from chainer_ooc.backends.host.guard import Guard, data_bytes
+    from chainer_ooc.backends.host.headroom import Headroom
+
+    MB = 1 << 20
+
+    def limit(nbytes):
+        soft = data_bytes() + nbytes
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, soft))
+
+    pool = Arena()
+    pool.begin()
+    np.zeros(MB, np.uint8)
+'''
+
+
+def check(program):
+    """Runs a program in a process of its own."""
+    program = textwrap.dedent(BEGIN) + textwrap.dedent(program)
+    ended = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, '')
+
+
+@pytest.mark.parametrize('make', ['np.full(8 * MB, 5, np.uint8)', 'np.zeros(8 * MB, np.uint8) + np.uint8(5)',
+                                  'grown(np.full(6 * MB, 5, np.uint8))'])
+def test_who_is_asked_makes_room_until_it_is_enough(make):
+    check(f'''
+    def grown(array):
+        array.resize(8 * MB)
+        array[6 * MB:] = 5
+        return array
+
+    limit(40 * MB)
+    held = [np.ones(MB, np.uint8) for _ in range(38)]
+    asked = []
+    def make_room(nbytes):
+        asked.append(nbytes)
+        del held[0]
+        return True
+    pool.ask(make_room)
+    array = {make}
+    assert array.min() == 5 == array.max() and array.size == 8 * MB
+    assert 1 < len(asked) <= 20 and set(asked) <= {{6 * MB, 8 * MB}}, asked
+    assert held and all(each.min() == 1 == each.max() for each in held)
+    ''')
+
+
+def test_it_is_not_asked_again_when_it_has_made_none_and_nobody_is_asked_after_it():
+    check('''
+    limit(20 * MB)
+    asked = []
+    def make_room(nbytes):
+        asked.append(nbytes)
+        return len(asked) < 3
+    def fails(nbytes):
+        try:
+            np.empty(nbytes, np.uint8)
+        except MemoryError:
+            return True
+    pool.ask(make_room)
+    assert fails(64 * MB) and asked == [64 * MB] * 3
+    pool.ask(None)
+    assert fails(64 * MB) and len(asked) == 3
+    pool.ask(make_room)
+    pool.close()
+    pool.begin()
+    assert fails(64 * MB) and len(asked) == 3
+    ''')
+
+
+def test_what_it_allocates_itself_and_what_training_asks_for_fail_at_once():
+    check('''
+    limit(20 * MB)
+    asked, failed = [], []
+    def make_room(nbytes):
+        asked.append(nbytes)
+        for make in (lambda: np.empty(50 * MB, np.uint8), lambda: pool.allocate(50 * MB)):
+            try:
+                make()
+            except MemoryError:
+                failed.append(nbytes)
+        return False
+    pool.ask(make_room)
+    for make in (lambda: pool.allocate(64 * MB), lambda: np.empty(64 * MB, np.uint8)):
+        try:
+            make()
+        except MemoryError:
+            failed.append(0)
+    assert asked == [64 * MB] and failed == [0, 64 * MB, 64 * MB, 0], (asked, failed)
+    ''')
+
+
+def test_what_it_raises_is_raised_when_the_computation_ends():
+    """No exception can pass through NumPy, whose array fails; an interrupt must not be lost."""
+    check('''
+    limit(20 * MB)
+    def make_room(nbytes):
+        raise KeyboardInterrupt('now')
+    pool.ask(make_room)
+    guard = Guard(Headroom(list))
+    for _ in range(2):
+        try:
+            with guard:
+                try:
+                    np.empty(64 * MB, np.uint8)
+                except MemoryError:
+                    caught = True  # as a function may
+        except KeyboardInterrupt as error:
+            assert error.args == ('now',) and caught
+        else:
+            raise AssertionError('the interrupt is lost')
+        with guard:
+            pass  # and it is raised once
+    ''')
+
+
+def test_other_threads_ask_nobody():
+    check('''
+    import threading
+    limit(20 * MB)
+    asked, failed = [], []
+    pool.ask(lambda nbytes: asked.append(nbytes))
+    def compute():
+        other = Arena()
+        other.begin()
+        try:
+            np.empty(64 * MB, np.uint8)
+        except MemoryError:
+            failed.append(True)
+        other.close()
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+    assert not asked and failed == [True]
+    ''')
+
+
+def test_behind_a_limit_what_the_heap_holds_free_serves_arrays():
+    """Such as the gradients that a model was built with: the limit counts them, in use or not."""
+    check('''
+    from chainer_ooc.backends.host.arena import _handlers
+    if heap.free_bytes() == 0:
+        raise SystemExit  # a C library that does not tell
+    heap.return_freed_memory()
+    _handlers().set_default(None)
+    before = [np.ones(3 * MB, np.uint8) for _ in range(20)]
+    pool.begin()
+    fresh = _library().arena_fresh_bytes()
+    del before[::2]
+    pool.set_limited(True)
+    limit(12 * MB)
+    arrays = [np.full(3 * MB, 7, np.uint8) for _ in range(10)]
+    assert _library().arena_fresh_bytes() == fresh
+    assert all(each.min() == 1 == each.max() for each in before)
+    more = [np.full(3 * MB, 8, np.uint8) for _ in range(2)]
+    assert _library().arena_fresh_bytes() > fresh
+    assert all(each.min() == 7 == each.max() for each in arrays)
+    del arrays, before
+    pool.set_limited(False)
+    more += [np.full(MB, 8, np.uint8)]
+    assert all(each.min() == 8 == each.max() for each in more)
+    ''')
+
+
+def test_behind_a_limit_arrays_leave_something_for_what_is_no_array():
+    """OpenBLAS ends the process where it gets none."""
+    check('''
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    pool.set_limited(True)
+    limit(40 * MB)
+    arrays = []
+    for nbytes in (8 * MB, MB, MB // 2, MB // 3):
+        try:
+            while True:
+                arrays.append(np.ones(nbytes, np.uint8))
+        except MemoryError:
+            pass
+    assert len(arrays) > 4
+    assert libc.malloc(2 * MB) and libc.malloc(MB)
+    ''')
+
+
+def test_pages_that_are_kept_serve_small_arrays_too():
+    check('''
+    limit(60 * MB)
+    large = np.ones(56 * MB, np.uint8)
+    del large
+    assert pool.nbytes() == 56 * MB
+    small = [np.ones(200 << 10, np.uint8) for _ in range(200)]
+    assert all(each.min() == 1 for each in small)
+    ''')

@@ -1,0 +1,174 @@
+"""The system refuses memory in the midst of a computation: maps leave for it, or the error says what to do."""
+import subprocess
+import sys
+import textwrap
+
+import chainer
+import chainer.functions as F
+import numpy as np
+import pytest
+
+import chainer_ooc
+from chainer_ooc.backends.host import HostBackend, arena, headroom
+from chainer_ooc.config import current
+from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.shortage import explain
+from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
+
+pytestmark = pytest.mark.host
+KB, MB = 1 << 10, 1 << 20
+
+PROGRAM = '''
+    import resource, sys
+    import numpy as np
+    import chainer_ooc
+    import chainer, chainer.functions as F
+    from chainer_ooc.backends.host import limits
+
+    class Hungry(chainer.FunctionNode):
+        """Takes 24 MB for a moment in the third iteration, which no recording knows."""
+        def forward(self, inputs):
+            if iteration >= 3:
+                np.ones(24 << 20, np.uint8)
+            return inputs[0] + 1,
+        def backward(self, indexes, grads):
+            return grads
+
+    chainer.config.ooc, chainer.config.ooc_budget = 'keep', '1GB'
+    if sys.argv[1] == 'plain':
+        chainer.config.ooc = None
+    p = chainer.Parameter(np.full((4, 512, 512), 0.1, 'f'))
+    for iteration in range(1, 6):
+        if iteration == 3 and sys.argv[1] == 'wall':
+            wall = limits.kilobyte_fields('/proc/self/status')['VmData'] + (8 << 20)
+            resource.setrlimit(resource.RLIMIT_DATA, (wall, wall))
+        h = p * 2
+        for _ in range(8):
+            h = F.sigmoid(h)
+        loss = F.sum(Hungry().apply((h,))[0])
+        p.cleargrad()
+        loss.backward()
+        print(float(loss.array), float(abs(p.grad).sum()))
+        del loss, h
+'''
+
+
+@pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))
+def test_maps_leave_for_what_nobody_knew_of_and_the_bits_stay():
+    def lines(kind):
+        ended = subprocess.run([sys.executable, '-W', 'ignore', '-c', textwrap.dedent(PROGRAM), kind],
+                               capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout.splitlines()
+
+    assert lines('wall') == lines('plain')
+
+
+@pytest.fixture
+def floor_bytes():
+    with pytest.raises(InfeasibleBudgetError) as refused:
+        iterate('1 KB')
+    return refused.value.floor_bytes
+
+
+def iterate(budget):
+    training = Training('residual')
+    with ooc('swap-all', budget=budget):
+        for _ in range(3):
+            training.iterate()
+
+
+def train(monkeypatch, free_bytes, *default_bytes):
+    """Trains with these default budgets, the last of them again and again; gives the budgets of the iterations."""
+    given = iter(default_bytes)
+    monkeypatch.setattr(headroom.groups, 'groups', list)
+    monkeypatch.setattr(HostBackend, 'free_bytes', lambda self: free_bytes)
+    monkeypatch.setattr(HostBackend, 'default_budget_bytes',
+                        lambda self, held, latest: next(given, default_bytes[-1]))
+    training = Training('residual')
+    with ooc('swap-all'):
+        for _ in range(4):
+            training.iterate()
+    budgets = [each.budget_bytes for each in training.outcome.stats]
+    assert_same_bits(training.finish(), plain('residual', 4))
+    return budgets
+
+
+def test_where_the_default_budget_is_too_small_the_smallest_that_works_is_tried_if_it_is_free(
+        monkeypatch, floor_bytes):
+    assert train(monkeypatch, 2 * floor_bytes, floor_bytes // 2)[-1] == pytest.approx(floor_bytes, rel=0.05)
+
+
+def test_what_an_iteration_has_taken_may_be_taken_again(monkeypatch, floor_bytes):
+    """A margin that is set aside is no reason to refuse what has gone through."""
+    budgets = train(monkeypatch, 0, 4 * floor_bytes, 4 * floor_bytes, floor_bytes // 2)
+    assert budgets[1] == 4 * floor_bytes and budgets[-1] == pytest.approx(floor_bytes, rel=0.05)
+
+
+def test_what_was_never_taken_and_is_not_free_is_refused(monkeypatch, floor_bytes):
+    with pytest.raises(InfeasibleBudgetError):
+        train(monkeypatch, 0, floor_bytes // 2)
+
+
+def test_an_explicit_budget_is_what_it_is(floor_bytes):
+    with pytest.raises(InfeasibleBudgetError):
+        iterate(floor_bytes // 2)
+
+
+def test_in_a_container_nothing_above_the_default_is_tried(monkeypatch, tmp_path):
+    backend = HostBackend(str(tmp_path))
+    try:
+        monkeypatch.setattr(HostBackend, 'free_bytes', lambda self: 100 * MB)
+        assert backend.most_budget_bytes(MB) == 101 * MB
+        monkeypatch.setattr(type(backend._headroom), 'is_limited', lambda self: True)
+        assert backend.most_budget_bytes(MB) == 0
+    finally:
+        backend.close()
+
+
+class Refused(chainer.FunctionNode):
+    def forward(self, inputs):
+        return np.empty(1 << 47, np.uint8),
+
+
+def loss():
+    return F.sigmoid(chainer.Parameter(np.ones((64, 1024), 'f')) * 2)
+
+
+def test_the_error_says_where_what_holds_memory_and_the_next_step():
+    with ooc('swap-all', min_bytes=10 ** 6), pytest.raises(MemoryError) as refused:
+        Refused().apply((loss(),))
+    assert isinstance(refused.value, DeviceMemoryError) and isinstance(refused.value, OocError)
+    assert isinstance(refused.value.__cause__, MemoryError)
+    text = str(refused.value)
+    for said in ('forward of Refused', '131072.00 GiB', 'maps smaller than chainer.config.ooc_min_bytes',
+                 'lower the batch size', 'lower ooc_min_bytes (is 1000000 bytes)', 'ooc_workspace', 'ulimit -d'):
+        assert said in text, text
+
+
+def test_errors_of_the_program_stay_what_they_are():
+    class Raising(chainer.FunctionNode):
+        def forward(self, inputs):
+            raise MemoryError('mine')
+
+    with ooc('swap-all'), pytest.raises(MemoryError, match=r'^mine$') as raised:
+        Raising().apply((loss(),))
+    assert type(raised.value) is MemoryError
+
+
+def test_with_a_workspace_and_large_maps_only_what_helps_is_advised():
+    with ooc('swap-all', min_bytes=1, workspace='32MB'):
+        loss()
+        with pytest.raises(MemoryError) as refused:
+            np.empty(1 << 47, np.uint8)
+        told = explain(refused.value, Refused(), 'forward', manager.current()._memory, current())
+    assert 'ooc_workspace' not in str(told) and 'ooc_min_bytes' not in str(told)
+
+
+def test_reset_asks_nobody_any_more():
+    with ooc('swap-all'):
+        loss()
+        assert arena._asked or arena.available() is not None
+        chainer_ooc.reset()
+        assert not arena._asked
