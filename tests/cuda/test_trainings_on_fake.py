@@ -15,6 +15,7 @@ from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute.graphs.graph import Graph
+from support import pinning
 from support.combinations import spread
 from support.fake_driver import FakeDriver
 from support.mutant_devices import AlwaysPassed, ComputeGoesOn, CopiesBeforeKernels
@@ -32,9 +33,9 @@ def on(device, host_limit_bytes):
         return CudaBackend(spill_dir, host_limit_bytes=host_limit_bytes, driver=device())
 
     chainer_ooc.reset()
-    with backends.chosen(make) as made:
+    with pinning.at_once(), backends.chosen(make) as made:
         yield made
-        chainer_ooc.reset()
+        chainer_ooc.reset(unpin=True)
 
 
 @contextlib.contextmanager

@@ -132,7 +132,7 @@ def test_after_a_refusal_nothing_is_left(device_memory):
         traceback.clear_frames(refused.tb)
         del training, refused
         gc.collect()
-        chainer_ooc.reset()
+        chainer_ooc.reset(unpin=True)
     assert pinned.nbytes == 0
     assert device_memory() <= before_bytes + (4 << 20)
 

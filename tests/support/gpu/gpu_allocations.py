@@ -90,9 +90,10 @@ class Pinned:
 
     @contextlib.contextmanager
     def watched(self):
-        """Stands in `CupyDriver`'s pin and unpin meanwhile."""
+        """Stands in `CupyDriver`'s pin and unpin meanwhile; nothing that was pinned before is left to use."""
         from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
 
+        chainer_ooc.reset(unpin=True)
         pin, unpin = CupyDriver.pin, CupyDriver.unpin
         CupyDriver.pin = lambda driver, nbytes: self._pin(pin, driver, nbytes)
         CupyDriver.unpin = lambda driver, address: self._unpin(unpin, driver, address)
