@@ -64,6 +64,7 @@ def context():
 def deterministic():
     import chainer
     import cupy
+
     from support import pinning
     with (chainer.using_config('cudnn_deterministic', True), chainer.using_config('autotune', False),
           pinning.at_once()):  # else the few iterations of a test may be over before their memory is pinned

@@ -14,7 +14,7 @@ LARGE_BYTES = 500_000
 
 
 @pytest.mark.parametrize('policy', ['swap-all', 'swap-all-naive'])
-@pytest.mark.parametrize('refuse_from', [4, 10])
+@pytest.mark.parametrize('refuse_from', [2, 6])
 def test_where_pinned_memory_is_refused_maps_go_to_the_spill_file(policy, refuse_from):
     from support.gpu.gpu_allocations import Pinned
 

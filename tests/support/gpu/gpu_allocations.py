@@ -11,6 +11,8 @@ from typing import Any
 
 import cupy
 
+import chainer_ooc
+
 #: A word that tells which function an error is about.
 FUNCTION = re.compile(
     r'(forward|backward) of call \d+|[A-Z]\w*(Function|Convolution|Normalization|Pooling|ReLU|Linear|Add)')
