@@ -68,6 +68,11 @@ def test_the_bits_are_the_same_by_way_of_the_spill_file(network, policy, host_li
         training.finish()
     assert_same_bits(training.outcome, plain(network))
     assert made[0]._far.disk.held_bytes() > 0
+    for each in training.outcome.stats:
+        assert set(each.tier_bytes) == {'pinned', 'file'}
+        assert sum(each.tier_bytes.values()) == each.swapped_out_bytes
+    assert training.outcome.stats[0].tier_bytes['file'] > 0
+    assert ' file), in ' in str(training.outcome.stats[0])
 
 
 @pytest.mark.parametrize(('network', 'policy', 'seed'), spread(
