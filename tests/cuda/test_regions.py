@@ -77,9 +77,9 @@ def test_the_limit_holds_for_what_is_prepared(driver):
     pinned = PinnedMemory(driver, 5000)
     lent = pinned.lend(2000)
     pinned.prepare([2000, 2000])
-    assert pinned.held_bytes() == 2000, 'one region for both does not fit'
-    pinned.prepare([2000])
+    assert pinned.held_bytes() == 4000, 'of two there is room for the first'
     assert pinned.lend(2000) is not None
+    assert pinned.is_prepared(2000), 'that goes to the spill file'
     assert pinned.lend(2000) is None
     pinned.take_back(lent)
     pinned.close()

@@ -1,6 +1,7 @@
 """Maps that could leave stay until far memory is ready: a training does not stand still while memory is pinned."""
 import contextlib
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +9,7 @@ import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.execute.iteration import waiting
+from chainer_ooc.execute.storage.states import State
 from chainer_ooc.problem import Verdict
 from support import pinning
 from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain, train_at_the_floor
@@ -117,3 +119,43 @@ def test_what_stays_is_recorded_as_what_leaves(driver):
     assert stayed[1] == 0 < eager[1]
     for here, there in zip(stayed[0].maps, eager[0].maps, strict=True):
         assert (here.last_held, here.last_forward_use) == (there.last_held, there.last_forward_use)
+
+
+class FarMemory:
+    """Counts what a call asks about; nothing is ever ready."""
+
+    prepares_far_memory = True
+
+    def __init__(self):
+        self.asked = 0
+
+    def is_prepared(self, nbytes):
+        self.asked += 1
+        return False
+
+    def prepare(self, sizes):
+        pass
+
+
+class Resident:
+    """A map that could leave."""
+
+    nbytes, state, recalled = 100, State.RESIDENT, False
+
+    def __init__(self, memory):
+        self.memory = memory
+
+    def is_retained(self):
+        return True
+
+
+def test_a_call_looks_at_some_of_those_that_wait_however_many_there_are():
+    memory = SimpleNamespace(backend=FarMemory(), budget_bytes=1000, leaving=(), near_bytes=lambda: 10**9,
+                             can_leave=lambda storage: True)
+    waits = waiting.Waiting(memory, SimpleNamespace(graph=None))
+    maps = [Resident(memory) for _ in range(1000)]
+    assert all(map(waits.takes, maps))
+    memory.backend.asked = 0
+    for _ in range(10):
+        waits.go_on()
+    assert memory.backend.asked == 10 * waiting.LOOKED_AT

@@ -43,7 +43,7 @@ from collections.abc import Callable, Iterable
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.driver import Driver
-from chainer_ooc.backends.cuda.regions import KEPT, PinnedBlock, Pinning, Region, in_regions
+from chainer_ooc.backends.cuda.regions import KEPT, PinnedBlock, Pinning, Region, aligned, in_regions
 from chainer_ooc.backends.host import limits
 from chainer_ooc.quantities import format_bytes
 
@@ -114,9 +114,11 @@ class PinnedMemory:
             there[nbytes] -= 1
             if there[nbytes] < 0:
                 missing.append(nbytes)
-        for region in in_regions(self._driver, missing):
-            if not (self._fits(region.nbytes) or (self._ask_again() and self._fits(region.nbytes))):
-                break
+        if missing and not self._fits(sum(map(aligned, missing))):
+            self._ask_again()
+        ends = itertools.accumulate(map(aligned, missing))
+        fitting = [nbytes for nbytes, end in zip(missing, ends, strict=True) if self._fits(end)]
+        for region in in_regions(self._driver, fitting):
             self._pinning.ask(region)
 
     def is_prepared(self, nbytes: int) -> bool:
@@ -124,7 +126,7 @@ class PinnedMemory:
         self._look()
         if not nbytes or any(block.settled for block in self._unused.get(nbytes, ())):
             return True
-        return self._coming_with(nbytes) is None and not (self._pinning.can_run and self._fits(nbytes))
+        return self._coming_with(nbytes) is None and not (self._pinning.can_run and self._fits(aligned(nbytes)))
 
     def lend(self, nbytes: int) -> PinnedBlock | None:
         """Returns a block of exactly `nbytes`, or None if there is no room for it or the system refuses.

@@ -77,7 +77,7 @@ class Region:
     def __init__(self, driver: Driver, sizes: Sequence[int]) -> None:
         self.driver = driver
         self.sizes = tuple(sizes)
-        self.nbytes = sum(map(_aligned, self.sizes[:-1])) + self.sizes[-1]
+        self.nbytes = sum(map(aligned, self.sizes[:-1])) + self.sizes[-1]
         self.address = 0
         self.blocks: list[PinnedBlock] = []
         self.begun = False
@@ -96,7 +96,7 @@ class Region:
         blocks, address = [], self.address
         for nbytes in self.sizes:
             blocks.append(PinnedBlock(address, nbytes, self.address))
-            address += _aligned(nbytes)
+            address += aligned(nbytes)
         self.blocks = blocks
 
     def is_shown(self) -> bool:
@@ -177,7 +177,7 @@ def in_regions(driver: Driver, sizes: Iterable[int]) -> Iterator[Region]:
     """Regions for blocks of these sizes, in this order."""
     batch: list[int] = []
     for nbytes in sizes:
-        if batch and sum(map(_aligned, batch)) + nbytes > REGION_BYTES:
+        if batch and sum(map(aligned, batch)) + nbytes > REGION_BYTES:
             yield Region(driver, batch)
             batch = []
         batch.append(nbytes)
@@ -185,7 +185,8 @@ def in_regions(driver: Driver, sizes: Iterable[int]) -> Iterator[Region]:
         yield Region(driver, batch)
 
 
-def _aligned(nbytes: int) -> int:
+def aligned(nbytes: int) -> int:
+    """The bytes that a block takes of its region."""
     return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 

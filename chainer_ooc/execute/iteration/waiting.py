@@ -25,6 +25,9 @@ from chainer_ooc.execute.storage.storage import Storage
 #: Of the budget, what stays in near memory without a plan, and without having been evicted.
 SHARE_THAT_STAYS = 0.5
 
+#: So many of those that wait are looked at before a call: one of many costs what one of few costs.
+LOOKED_AT = 64
+
 
 class Waiting:
     """The maps of one iteration that wait, in the order in which they could leave."""
@@ -58,19 +61,21 @@ class Waiting:
     def go_on(self) -> None:
         """Has maps leave for which far memory is ready, and asks for that of the others."""
         over_bytes = self._over_bytes() if self._maps else 0.0
-        waiting, self._maps = self._maps, deque()
-        lacking = []
-        for ref in waiting:
+        staying, lacking = [], []
+        for _ in range(min(LOOKED_AT, len(self._maps))):
+            if over_bytes <= 0:
+                break
+            ref = self._maps.popleft()
             storage = ref()
             if storage is None or storage.state is not State.RESIDENT or storage.recalled or not storage.is_retained():
                 continue
-            if over_bytes > 0:
-                over_bytes -= storage.nbytes
-                if not self._memory.backend.is_prepared(storage.nbytes):
-                    lacking.append(storage.nbytes)
-                elif self._memory.swap_out(storage):
-                    continue
-            self._maps.append(ref)
+            over_bytes -= storage.nbytes
+            is_prepared = self._memory.backend.is_prepared(storage.nbytes)
+            if not is_prepared:
+                lacking.append(storage.nbytes)
+            if not (is_prepared and self._memory.swap_out(storage)):
+                staying.append(ref)
+        self._maps.extendleft(reversed(staying))
         if lacking:
             self._memory.backend.prepare(lacking)
 
