@@ -14,6 +14,7 @@ import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import SpillError
+from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graph import Graph
 from support import pinning
 from support.combinations import spread
@@ -186,3 +187,18 @@ def test_an_iteration_that_compiles_under_a_plan_does_not_have_it_made_anew(monk
         iterations_that_compile(made, which=[0, 4])
     assert noted, 'of those that follow the first under a plan'
     assert max(noted) < COMPILING_SECONDS
+
+
+def test_times_are_asked_for_when_the_device_has_finished(monkeypatch):
+    """Those of an iteration as the one after the next begins, so that nothing waits for the last one."""
+    recorders, noted = [], []
+    monkeypatch.setattr(
+        Graph, 'note_timing', lambda graph, plan, timing: noted.append((len(recorders), timing.args[0])))
+    with on_fakes(0), ooc('swap-all'):
+        training = Training('residual')
+        for _ in range(6):
+            training.iterate()
+            recorders.append(manager.current()._iteration.recorder)
+        training.finish()
+    assert noted
+    assert all(recorder is recorders[begun - 2] for begun, recorder in noted)
