@@ -202,9 +202,23 @@ def test_a_row_says_what_cudnn_planned_and_what_it_refused(monkeypatch):
     assert found['planned'] == {'Convolution Y': 1}
     assert (found['refused_count'], found['most_scratch_bytes']) == (1, 1000)
     assert 'Port.W' in found['refused'][0]
+    assert found['version'] == library.backend_version() > 0
     with evidence.Evidence() as kept:
         raise_and_forget(ValueError)
     assert kept.found()['cudnn'] == found
+
+
+def test_a_row_says_how_often_chainers_own_way_through_im2col_ran():
+    import numpy as np
+    from chainer.utils import conv
+
+    import evidence
+    original = conv.im2col_cpu
+    with evidence.Evidence() as kept, kept.counting():
+        for _ in range(2):
+            conv.im2col_cpu(np.zeros((1, 1, 3, 3), 'f'), 2, 2, 1, 1, 0, 0)
+    assert kept.found()['im2col'] == {'im2col_cpu': 2}
+    assert conv.im2col_cpu is original
 
 
 def raise_and_forget(error):
