@@ -154,12 +154,15 @@ def card():
     return made
 
 
-def test_a_card_says_all_that_figures_depend_on(card):
+def test_a_card_says_all_that_figures_depend_on(card, monkeypatch):
     pytest.importorskip('cupy')
+    import evidence
+    monkeypatch.setattr(evidence, 'smi', lambda: {'clocks.sm': '1980 MHz', 'memory.used': '4 MiB'})
     facts = card.describe()
     assert (facts['device'], facts['is_gpu'], facts['compute_capability']) == ('Some GPU', True, '9.0')
     assert (facts['device_memory_bytes'], facts['device_free_bytes']) == (141 * GB, 130 * GB)
     assert facts['host MemAvailable'] > 0
+    assert (facts['smi clocks.sm'], facts['smi memory.used']) == ('1980 MHz', '4 MiB')
     assert 'Error' in facts['cudnn'] or facts['cudnn'].isdigit(), 'its version, or why there is none'
     assert (card.used_bytes(), card.held_bytes()) == (11 * GB, GB)
     card.trim()
