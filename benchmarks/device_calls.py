@@ -11,11 +11,14 @@ memory, *checksums* read an array on the host, for which a program waits for all
 the end of a backward pass: whether what was recomputed was made from what it was made from at first.
 
 The budget is a share of what the network takes in-core, or the floor if that is more. The last of six iterations
-counts, and the blocks that the first one pinned.
+counts. Of pinning, the first one counts too, the second, which is the first under a plan, and the first two after
+`chainer_ooc.reset()`: by the program, which stands still meanwhile, and beside it by the thread for that, in calls and
+in bytes.
 """
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -46,11 +49,14 @@ MARGIN = 1.02  # above a floor that a refusal names
 RESNET50, WIDTH, BATCHSIZE, IMAGE_SIDE, WORKSPACE = (3, 4, 6, 3), 4, 16, 64, '500kB'
 #: Inputs of recomputed calls are copied up to that size; weights have a 256th of ResNet50's.
 THIN_COPIED_BYTES = recipe.COPIED_BYTES // 256
-COUNTED = ('waits', 'checksums', 'proofs', 'polls', 'events', 'copies', 'pinned')
+COUNTED = ('waits', 'checksums', 'proofs', 'polls', 'events', 'copies', 'pinned', 'beside')
+UNITS = ('', '_bytes')
 COLUMNS = (
-    Column('policy', 'policy'), Column('pinned_first', 'pinned, first', plain, right=True),
+    Column('policy', 'policy'),
+    *(Column(f'{what}_{when}{unit}', f'{what}, {when}{unit.replace("_", ", ")}', form, right=True)
+      for when in ('first', 'second', 'after reset') for what in ('pinned', 'beside')
+      for unit, form in (('', plain), ('_bytes', lambda nbytes: f'{nbytes / 1e6:.1f} MB'))),
     *(Column(name, name, plain, right=True) for name in COUNTED),
-    Column('waits_at_edge', 'waits at its edge', plain, right=True),
 )
 
 
@@ -82,7 +88,9 @@ class CountingDriver(FakeDriver):  # type: ignore[misc]  # tests are not typed
         return event
 
     def pin(self, nbytes: int) -> int:
-        self.counts['pinned'] += 1
+        who = 'pinned' if threading.current_thread() is threading.main_thread() else 'beside'
+        self.counts[who] += 1
+        self.counts[f'{who}_bytes'] += nbytes
         return int(super().pin(nbytes))
 
     def copy_out(self, *arguments: Any) -> None:
@@ -116,16 +124,17 @@ class Training:
         self._batch = images, np.zeros(BATCHSIZE, np.int32)
 
     def iterate(self, number: int) -> Counter[str]:
-        """One iteration; what was counted between its first call and its last step, and waits after it."""
+        """One iteration; what was counted between its first call and its last step.
+
+        The first call also learns from earlier iterations. Nobody asks for statistics, which waits for the device.
+        """
         before = self._counts(number)
         loss = self._model(*self._batch)
         self._model.cleargrads()
         loss.backward()
-        found, before = self._counts(number) - before, self._counts(number)
+        found = self._counts(number) - before
         assert np.isfinite(loss.array), 'the stand-in has given what nobody may rely on'
         self._optimizer.update()
-        chainer_ooc.stats()
-        found['waits_at_edge'] = (self._counts(number) - before)['waits']
         return found
 
 
@@ -163,18 +172,18 @@ def on_the_stand_in() -> Iterator[Callable[[int], Counter[str]]]:
     def late(array: Any) -> LateMark:
         return LateMark(checksum(array), on_host)
 
-    chainer_ooc.reset()
+    chainer_ooc.reset(unpin=True)
+    driver = CountingDriver()
     with ExitStack() as stack:
         stack.enter_context(mock.patch.multiple(arrays, checksum=counted, mark=late))
         stack.enter_context(mock.patch.object(recipe, 'COPIED_BYTES', THIN_COPIED_BYTES))
-        made = stack.enter_context(backends.chosen(lambda spill_dir: CudaBackend(
-            spill_dir, host_limit_bytes=1 << 40, driver=CountingDriver())))
-        stack.callback(chainer_ooc.reset)
+        stack.enter_context(backends.chosen(lambda spill_dir: CudaBackend(
+            spill_dir, host_limit_bytes=1 << 40, driver=driver)))
+        stack.callback(chainer_ooc.reset, unpin=True)
 
         def counts(iteration: int) -> Counter[str]:
-            for each in made:
-                each._driver.iteration = iteration
-            return sum((each._driver.counts for each in made), Counter(on_host))
+            driver.iteration = iteration
+            return driver.counts + on_host
         yield counts
 
 
@@ -190,14 +199,19 @@ def measured(policy: str, budget_bytes: int, units: tuple[int, ...] = RESNET50) 
         with on_the_stand_in() as counts, out_of_core(policy, budget_bytes):
             training = Training(units, counts)
             try:
-                first, *_, last = map(training.iterate, range(ITERATIONS))
+                first, second, *_, last = map(training.iterate, range(ITERATIONS))
             except InfeasibleBudgetError as error:
                 budget_bytes = int(error.floor_bytes * MARGIN)
                 continue
             stats = chainer_ooc.stats()
             assert stats is not None
-            return {'policy': policy, 'pinned_first': first['pinned'], 'phase': stats.phase,
-                    'budget_bytes': budget_bytes, **{name: last[name] for name in (*COUNTED, 'waits_at_edge')}}
+            chainer_ooc.reset()
+            again = Training(units, counts)
+            after_reset = again.iterate(ITERATIONS) + again.iterate(ITERATIONS + 1)
+            pinned = {f'{name}_{when}{unit}': found[name + unit] for name in ('pinned', 'beside') for unit in UNITS
+                      for when, found in (('first', first), ('second', second), ('after reset', after_reset))}
+            return {'policy': policy, 'phase': stats.phase, 'budget_bytes': budget_bytes, **pinned,
+                    **{name: last[name] for name in COUNTED}}
 
 
 def peak_bytes(units: tuple[int, ...] = RESNET50) -> int:

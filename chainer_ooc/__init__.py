@@ -50,18 +50,23 @@ def trace() -> Trace | None:
     return None if session is None else session.trace()
 
 
-def reset() -> None:
+def reset(*, unpin: bool = False) -> None:
     """Closes the sessions of all threads: profiles, plans, I/O threads and the spill file.
 
     What a graph or a Variable that still lives has in far memory comes back first.
 
+    Args:
+        unpin: Also gives back the host memory that was pinned for a GPU. Else it stays the process's, and the next
+            training on a GPU begins with it, as pinning takes longer than copying.
+
     Raises:
         SpillError, MemoryError: a map could not come back; the session that has it stays open.
+        RuntimeError: CUDA could not unpin some memory; the rest goes back at the next call.
         ReentryError: called by a signal handler or a finalizer that has interrupted a change of what is in memory.
     """
     from chainer_ooc.execute import manager
 
-    manager.reset()
+    manager.reset(unpin)
 
 
 def _session() -> Session | None:

@@ -75,13 +75,13 @@ def configured(policy: str, budget_bytes: int | None, allocator: str | None = No
     global _shared
     if share is None or share != _shared:
         _trained.clear()
-        chainer_ooc.reset()
+        chainer_ooc.reset(unpin=True)
     _shared = share
     asked = {'ooc_budget': budget_bytes, 'ooc_allocator': allocator, 'ooc_min_bytes': min_bytes,
              'ooc_host_limit': host_limit_bytes, 'ooc': None if policy == 'plain' else policy}
     with contextlib.ExitStack() as stack:
         if share is None:
-            stack.callback(chainer_ooc.reset)
+            stack.callback(chainer_ooc.reset, unpin=True)
         for name, value in {**entries, **{key: value for key, value in asked.items() if value is not None}}.items():
             stack.enter_context(chainer.using_config(name, value))
         yield

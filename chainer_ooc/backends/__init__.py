@@ -64,6 +64,17 @@ def choose(device: str, options: BackendOptions) -> Backend:
     return HostBackend(options.spill_dir)
 
 
+def give_back() -> None:
+    """Unpins what backends of a GPU that are closed have left to the next ones.
+
+    Raises:
+        RuntimeError: CUDA cannot; the rest can be given back by another call.
+    """
+    from chainer_ooc.backends.cuda import regions
+
+    regions.give_back()
+
+
 @contextlib.contextmanager
 def chosen(maker: Maker) -> Iterator[list[Backend]]:
     """Has `choose` make another device meanwhile, in every thread: for tests, which run a whole training on it.

@@ -15,7 +15,7 @@ C5  **Done means dropped.** Before ``Transfer.done`` becomes true the backend gi
 C6  **A far copy may be read many times**, also after a failed swap-in, until it is released.
 C7  **Release never blocks and never raises**, wherever it is called: any thread, a weakref callback, the collector.
     A far copy that is garbage collected counts as released.
-C8  **Close leaves nothing**: no thread, no descriptor, no file.
+C8  **Close leaves nothing**: no thread, no descriptor, no file. Pinned memory may stay for the next backend.
 C9  **A forked child owns no backend.** There, every call but ``release`` and ``close`` raises, and none hangs.
 C10 **A mapping is the far copy**, where a backend has mappings: what is written to it is what is read later, in either
     way. It stays valid as long as anything refers to it, also after ``release`` and ``close``; its far memory is no
@@ -38,7 +38,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,29 +142,6 @@ class Meter(abc.ABC):
     @abc.abstractmethod
     def above_mark_bytes(self) -> int:
         """The peak since `mark`, above what lived then; 0 when it does not count."""
-
-
-def check_array(array: ByteArray, what: str) -> None:
-    """Refuses what no backend copies.
-
-    Raises:
-        ValueError: it is not uint8, 1-D and C-contiguous.
-    """
-    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
-        raise ValueError(f'{what} must be uint8, 1-D and C-contiguous (is {array.dtype}, {array.ndim}-D)')
-
-
-def check_target(into: ByteArray, nbytes: int) -> None:
-    """Refuses an array that cannot take a far copy's bytes.
-
-    Raises:
-        ValueError: it is of another kind or size, or read-only.
-    """
-    check_array(into, 'into')
-    # A device's arrays have no such flag: all of them can be written to.
-    if into.nbytes != nbytes or not getattr(into.flags, 'writeable', True):
-        raise ValueError(f'cannot swap in {nbytes} bytes: the target must be writable and of that size (it has '
-                         f'{into.nbytes} bytes)')
 
 
 class Backend(abc.ABC):
@@ -303,6 +280,23 @@ class Backend(abc.ABC):
         Raises:
             SpillError: It cannot. The message names where, needed and free bytes, and the next step.
         """
+
+    #: Whether far memory takes time to be had, so that `prepare` and `is_prepared` mean something.
+    prepares_far_memory = False
+
+    def prepare(self, sizes: Iterable[int]) -> None:  # noqa: B027 - far memory may be at hand
+        """Has far memory for coming swap-outs made ready, in the background.
+
+        Args:
+            sizes: of their arrays in bytes, in this order. What is there and not in use counts.
+
+        Raises:
+            SpillError: The backend is closed or belongs to the parent process.
+        """
+
+    def is_prepared(self, nbytes: int) -> bool:
+        """Whether a swap-out of ``nbytes`` would begin at once, or waiting would not help; it is quick."""
+        return True
 
     @abc.abstractmethod
     def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:

@@ -13,7 +13,9 @@ import threading
 import weakref
 from typing import Any
 
-from chainer_ooc.backends.base import Backend, FarCopy, Transfer
+import numpy as np
+
+from chainer_ooc.backends.base import Backend, ByteArray, FarCopy, Transfer
 from chainer_ooc.errors import SpillError
 
 
@@ -125,6 +127,29 @@ def check_process(owner: int, act: str, elsewhere: str) -> None:
     """Raises SpillError in any process but the owner; `elsewhere` says why, and what to do."""
     if os.getpid() != owner:
         raise SpillError(f'cannot {act} in process {os.getpid()}: {elsewhere}')
+
+
+def check_array(array: ByteArray, what: str) -> None:
+    """Refuses what no backend copies.
+
+    Raises:
+        ValueError: it is not uint8, 1-D and C-contiguous.
+    """
+    if array.dtype != np.uint8 or array.ndim != 1 or not array.flags.c_contiguous:
+        raise ValueError(f'{what} must be uint8, 1-D and C-contiguous (is {array.dtype}, {array.ndim}-D)')
+
+
+def check_target(into: ByteArray, nbytes: int) -> None:
+    """Refuses an array that cannot take a far copy's bytes.
+
+    Raises:
+        ValueError: it is of another kind or size, or read-only.
+    """
+    check_array(into, 'into')
+    # A device's arrays have no such flag: all of them can be written to.
+    if into.nbytes != nbytes or not getattr(into.flags, 'writeable', True):
+        raise ValueError(f'cannot swap in {nbytes} bytes: the target must be writable and of that size (it has '
+                         f'{into.nbytes} bytes)')
 
 
 _backends: weakref.WeakSet[Backend] = weakref.WeakSet()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chainer_ooc import config
-from chainer_ooc.backends import choose, device_of
+from chainer_ooc.backends import choose, device_of, give_back
 from chainer_ooc.execute.functions.prototype import may_write
 from chainer_ooc.execute.session import Session, apply_within, backend_options_of
 from chainer_ooc.execute.storage.account import find
@@ -96,13 +96,15 @@ def current() -> Session | None:
     return _sessions.get((thread, _latest.get(thread, '')))
 
 
-def reset() -> None:
-    """Closes every thread's sessions: profiles, plans, I/O threads and far memory."""
+def reset(unpin: bool = False) -> None:
+    """Closes every thread's sessions: profiles, plans, I/O threads and far memory; what is pinned stays if not told."""
     if is_locked():
         raise refusal('closes sessions')
     with LOCK:
         for thread, device in list(_sessions):
             _close(thread, device)
+        if unpin:
+            give_back()
 
 
 def _close(thread: _Thread, device: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.backends.base import Backend, Transfer
@@ -48,6 +48,7 @@ class Tally:
         stalls: waits for copies.
         recomputations: the calls that ran again.
         written, read: copies to and from far memory that have ended.
+        tier_bytes: of a snapshot, what was swapped out by the tier that it went to.
     """
 
     device: Backend
@@ -63,7 +64,11 @@ class Tally:
     recomputations: list[Stretch] = field(default_factory=list)
     written: list[Transfer] = field(default_factory=list)
     read: list[Transfer] = field(default_factory=list)
+    tier_bytes: dict[str, int] = field(default_factory=dict)
     _open: Stretch | None = None
+
+    def __post_init__(self) -> None:
+        self._tiers_before = self.device.tier_bytes()
 
     def stalled(self) -> contextlib.AbstractContextManager[None]:
         """Counts the time within as stalled, except for what is counted inside already."""
@@ -88,8 +93,10 @@ class Tally:
 
     def snapshot(self) -> Tally:
         """A copy, which reads of maps after the iteration do not change."""
+        tier_bytes = {tier: nbytes - self._tiers_before.get(tier, 0)
+                      for tier, nbytes in self.device.tier_bytes().items()}
         return replace(self, stalls=self.stalls[:], recomputations=self.recomputations[:], written=self.written[:],
-                       read=self.read[:])
+                       read=self.read[:], tier_bytes=tier_bytes)
 
     @property
     def seconds(self) -> float:
@@ -125,6 +132,8 @@ class IterationStats(WithGap):
         predicted_seconds, predicted_peak_bytes: the plan's, or None while profiling.
         keep, swap, recompute: feature maps by verdict; all zero while profiling.
         is_searching: a better plan was still being looked for when the iteration ended.
+        tier_bytes: of `swapped_out_bytes`, what went to each tier of far memory: on a GPU `'pinned'` and `'file'`;
+            empty on the host, which has one.
     """
 
     policy: str
@@ -143,10 +152,13 @@ class IterationStats(WithGap):
     swap: int
     recompute: int
     is_searching: bool = False
+    tier_bytes: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
+        tiers = ', '.join(f'{format_bytes(nbytes)} {tier}' for tier, nbytes in self.tier_bytes.items())
         return (f'{self.policy} ({self.phase}): {self.seconds:.3f} s, peak {format_bytes(self.peak_bytes)} of '
-                f'{format_bytes(self.budget_bytes)}, out {format_bytes(self.swapped_out_bytes)}, in '
+                f'{format_bytes(self.budget_bytes)}, out {format_bytes(self.swapped_out_bytes)}'
+                f'{f" ({tiers})" if tiers else ""}, in '
                 f'{format_bytes(self.swapped_in_bytes)}, {self.recomputed_calls} calls run again, '
                 f'{self.faults} faults, {self.stall_seconds:.3f} s stalled'
                 + ', a better plan is looked for' * self.is_searching)
@@ -164,5 +176,5 @@ def freeze(tally: Tally, policy: str, budget_bytes: int, plan: Plan | None, is_s
         predicted_seconds=None if plan is None else plan.seconds,
         predicted_peak_bytes=None if plan is None else plan.peak_bytes,
         keep=verdicts.count(Verdict.KEEP), swap=verdicts.count(Verdict.SWAP),
-        recompute=verdicts.count(Verdict.RECOMPUTE), is_searching=is_searching)
+        recompute=verdicts.count(Verdict.RECOMPUTE), is_searching=is_searching, tier_bytes=tally.tier_bytes)
     return stats if plan is None else stats.asking(lambda: plan.gap)

@@ -3,7 +3,7 @@
 import pytest
 
 import chainer_ooc  # noqa: F401  before the helpers, which import chainer
-from chainer_ooc.backends.cuda import CudaBackend
+from chainer_ooc.backends.cuda import CudaBackend, regions
 
 
 @pytest.fixture
@@ -33,3 +33,4 @@ def fake(request):
         backend.close()
         assert [each for each in driver.misuses if each not in forgiven] == []
         assert driver.left_behind() == []
+    regions.give_back()

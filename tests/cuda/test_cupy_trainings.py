@@ -18,6 +18,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.iteration.room import UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
+from support import pinning
 from support.told_ledger import listen
 from support.trainings.ooc_training import ooc
 
@@ -51,8 +52,9 @@ def on_device(monkeypatch):
         chainer_ooc.reset()
         return backends.chosen(make)
 
-    yield devices
-    chainer_ooc.reset()
+    with pinning.at_once():
+        yield devices
+    chainer_ooc.reset(unpin=True)
     gc.collect()
     assert [device.misuses for device in made] == [[]] * len(made)
     assert [device.left_behind() for device in made] == [[]] * len(made)

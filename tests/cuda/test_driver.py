@@ -102,6 +102,20 @@ def test_cupys_driver_takes_what_a_driver_takes(cupy, name):
     assert parameters(getattr(CupyDriver, name)) == parameters(methods(Driver)[name])
 
 
+def test_a_driver_has_the_kernels_counted_that_cupy_compiles(cupy, runtime, monkeypatch):
+    from chainer_ooc.backends.cuda import preparations
+    from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
+
+    watched = []
+    monkeypatch.setattr(preparations, 'watch_compiler', watched.append)
+    CupyDriver()
+    assert watched == [cupy.cuda.compiler]
+
+
+def test_what_a_driver_has_pinned_serves_the_next_one(driver, runtime):
+    assert type(driver)().host is driver.host is runtime
+
+
 def test_a_copy_names_its_ends_its_way_and_its_stream(driver, runtime):
     stream = Handle(runtime, 5)
     driver.copy_out(1000, 2000, 64, stream)

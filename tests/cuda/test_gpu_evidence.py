@@ -59,15 +59,17 @@ def on_a_fake_card():
     import training_row
     from chainer_ooc import backends
     from chainer_ooc.backends.cuda import CudaBackend
+    from support import pinning
     from support.fake_driver import FakeDriver
     driver = FakeDriver(1, enforces=False)
     chainer_ooc.reset()
-    with backends.chosen(lambda folder: CudaBackend(folder, host_limit_bytes=1 << 30, driver=driver)) as made:
+    with pinning.at_once(), backends.chosen(
+            lambda folder: CudaBackend(folder, host_limit_bytes=1 << 30, driver=driver)) as made:
         try:
             yield driver, made
         finally:
             training_row._trained.clear()
-            chainer_ooc.reset()
+            chainer_ooc.reset(unpin=True)
 
 
 def row_within(policy, batch=4, **more):
@@ -82,7 +84,7 @@ def test_rows_of_one_network_share_pinned_memory_its_graph_and_what_was_measured
     with on_a_fake_card() as (driver, made):
         found = training_row.train(**row_within('swap-all'))
         pins = driver.pins
-        assert pins > 50
+        assert pins > 5
         again = training_row.train(**row_within('swap-all', budget_bytes=10**9 - 1))
         assert (driver.pins, len(made)) == (pins, 1)
         assert again['swapped_out_bytes'] == found['swapped_out_bytes'] > 0
@@ -152,12 +154,15 @@ def card():
     return made
 
 
-def test_a_card_says_all_that_figures_depend_on(card):
+def test_a_card_says_all_that_figures_depend_on(card, monkeypatch):
     pytest.importorskip('cupy')
+    import evidence
+    monkeypatch.setattr(evidence, 'smi', lambda: {'clocks.sm': '1980 MHz', 'memory.used': '4 MiB'})
     facts = card.describe()
     assert (facts['device'], facts['is_gpu'], facts['compute_capability']) == ('Some GPU', True, '9.0')
     assert (facts['device_memory_bytes'], facts['device_free_bytes']) == (141 * GB, 130 * GB)
     assert facts['host MemAvailable'] > 0
+    assert (facts['smi clocks.sm'], facts['smi memory.used']) == ('1980 MHz', '4 MiB')
     assert 'Error' in facts['cudnn'] or facts['cudnn'].isdigit(), 'its version, or why there is none'
     assert (card.used_bytes(), card.held_bytes()) == (11 * GB, GB)
     card.trim()
@@ -200,9 +205,23 @@ def test_a_row_says_what_cudnn_planned_and_what_it_refused(monkeypatch):
     assert found['planned'] == {'Convolution Y': 1}
     assert (found['refused_count'], found['most_scratch_bytes']) == (1, 1000)
     assert 'Port.W' in found['refused'][0]
+    assert found['version'] == library.backend_version() > 0
     with evidence.Evidence() as kept:
         raise_and_forget(ValueError)
     assert kept.found()['cudnn'] == found
+
+
+def test_a_row_says_how_often_chainers_own_way_through_im2col_ran():
+    import numpy as np
+    from chainer.utils import conv
+
+    import evidence
+    original = conv.im2col_cpu
+    with evidence.Evidence() as kept, kept.counting():
+        for _ in range(2):
+            conv.im2col_cpu(np.zeros((1, 1, 3, 3), 'f'), 2, 2, 1, 1, 0, 0)
+    assert kept.found()['im2col'] == {'im2col_cpu': 2}
+    assert conv.im2col_cpu is original
 
 
 def raise_and_forget(error):

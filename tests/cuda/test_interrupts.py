@@ -18,6 +18,8 @@ SIZES_BYTES = (4000, 9000)
 
 def moves(backend, kept):
     """What a training asks of a backend; fills `kept` with the copies that it has and their values."""
+    backend.prepare([*SIZES_BYTES, SIZES_BYTES[0]])
+    backend.is_prepared(SIZES_BYTES[1])
     for value, nbytes in enumerate(SIZES_BYTES * 2):
         source = backend.allocate(nbytes)
         source[:] = value
@@ -97,6 +99,7 @@ def test_an_interrupt_at_any_line_of_close_can_be_made_good(host_limit_bytes):
         source = backend.allocate(4000)
         swaps = [backend.swap_out(source) for _ in range(2)]
         reads = [backend.swap_in(swaps[0][0], backend.allocate(4000))]
+        backend.prepare([5000])
         came = interrupted(number, backend.close)
         backend.close()
         assert all(each.done for each in [*reads, *(transfer for _, transfer in swaps)])

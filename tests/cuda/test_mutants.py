@@ -148,11 +148,11 @@ def test_a_block_that_is_used_too_early_is_found():
 
 
 def test_a_block_that_is_unpinned_in_use_is_found(monkeypatch):
-    def unpin(self, block):
-        self._unused.remove(block)
-        del self._blocks[block.address]
-        self._addresses.remove(block.address)
-        self._driver.unpin(block.address)
+    def unpin(self, region):
+        for block in region.blocks:
+            self._unused[block.nbytes].remove(block)
+        self._regions.remove(region)
+        self._driver.unpin(region.address)
 
     monkeypatch.setattr(PinnedMemory, '_unpin', unpin)
     found = [each for seed in SEEDS for each in exercise(FakeDriver(seed), seed, 1500)]

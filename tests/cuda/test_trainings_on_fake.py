@@ -14,7 +14,9 @@ import chainer_ooc
 from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import SpillError
+from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graph import Graph
+from support import pinning
 from support.combinations import spread
 from support.fake_driver import FakeDriver
 from support.mutant_devices import AlwaysPassed, ComputeGoesOn, CopiesBeforeKernels
@@ -32,9 +34,9 @@ def on(device, host_limit_bytes):
         return CudaBackend(spill_dir, host_limit_bytes=host_limit_bytes, driver=device())
 
     chainer_ooc.reset()
-    with backends.chosen(make) as made:
+    with pinning.at_once(), backends.chosen(make) as made:
         yield made
-        chainer_ooc.reset()
+        chainer_ooc.reset(unpin=True)
 
 
 @contextlib.contextmanager
@@ -67,6 +69,11 @@ def test_the_bits_are_the_same_by_way_of_the_spill_file(network, policy, host_li
         training.finish()
     assert_same_bits(training.outcome, plain(network))
     assert made[0]._far.disk.held_bytes() > 0
+    for each in training.outcome.stats:
+        assert set(each.tier_bytes) == {'pinned', 'file'}
+        assert sum(each.tier_bytes.values()) == each.swapped_out_bytes
+    assert training.outcome.stats[0].tier_bytes['file'] > 0
+    assert ' file), in ' in str(training.outcome.stats[0])
 
 
 @pytest.mark.parametrize(('network', 'policy', 'seed'), spread(
@@ -180,3 +187,18 @@ def test_an_iteration_that_compiles_under_a_plan_does_not_have_it_made_anew(monk
         iterations_that_compile(made, which=[0, 4])
     assert noted, 'of those that follow the first under a plan'
     assert max(noted) < COMPILING_SECONDS
+
+
+def test_times_are_asked_for_when_the_device_has_finished(monkeypatch):
+    """Those of an iteration as the one after the next begins, so that nothing waits for the last one."""
+    recorders, noted = [], []
+    monkeypatch.setattr(
+        Graph, 'note_timing', lambda graph, plan, timing: noted.append((len(recorders), timing.args[0])))
+    with on_fakes(0), ooc('swap-all'):
+        training = Training('residual')
+        for _ in range(6):
+            training.iterate()
+            recorders.append(manager.current()._iteration.recorder)
+        training.finish()
+    assert noted
+    assert all(recorder is recorders[begun - 2] for begun, recorder in noted)

@@ -20,9 +20,16 @@ MAP_BYTES = 64 * 1024
 
 
 class StrictBackend(HostBackend):
-    """A host whose allocator has a limit."""
+    """A host whose allocator has a limit, and lacks what others have taken."""
 
     on_out_of_memory = None
+    taken_bytes = 0
+
+    def has_room(self, nbytes):
+        return not self.taken_bytes and super().has_room(nbytes)
+
+    def lacking_bytes(self, nbytes):
+        return self.taken_bytes
 
     def limit(self, nbytes, on_out_of_memory):
         self.limit_bytes, self.on_out_of_memory = nbytes, on_out_of_memory
@@ -101,7 +108,8 @@ def test_nobody_makes_room_where_nothing_can_leave(device):
 
 
 @pytest.mark.usefixtures('nothing_quiet')
-def test_a_plan_leaves_alone_what_was_missing_under_it(device):
+@pytest.mark.parametrize('when', ['within a call', 'before a call'])
+def test_a_plan_leaves_alone_what_was_missing_under_it(device, when):
     with ooc('swap-opt', budget=1):
         gradient_bits(device)
         with pytest.raises(InfeasibleBudgetError) as refused:
@@ -112,8 +120,10 @@ def test_a_plan_leaves_alone_what_was_missing_under_it(device):
             gradient_bits(device)
         graph = manager.current()._graphs.latest()
         assert (graph.slack_bytes, chainer_ooc.plan().peak_bytes > budget - MAP_BYTES // 2) == (0, True)
+        device().taken_bytes = MAP_BYTES // 2 if when == 'before a call' else 0
         for _ in range(2):
-            gradient_bits(device, missing_bytes=MAP_BYTES // 2)
+            gradient_bits(device, missing_bytes=MAP_BYTES // 2 if when == 'within a call' else 0)
+        device().taken_bytes = 0
         gradient_bits(device)
         assert graph.slack_bytes == MAP_BYTES // 2
         assert chainer_ooc.plan().peak_bytes <= budget - MAP_BYTES // 2

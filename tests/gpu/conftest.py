@@ -64,9 +64,12 @@ def context():
 def deterministic():
     import chainer
     import cupy
-    with chainer.using_config('cudnn_deterministic', True), chainer.using_config('autotune', False):
+
+    from support import pinning
+    with (chainer.using_config('cudnn_deterministic', True), chainer.using_config('autotune', False),
+          pinning.at_once()):  # else the few iterations of a test may be over before their memory is pinned
         yield
-    chainer_ooc.reset()
+    chainer_ooc.reset(unpin=True)
     cupy.cuda.runtime.deviceSynchronize()
 
 

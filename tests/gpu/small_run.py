@@ -24,10 +24,10 @@ BATCH = {'size': 4, 'side': 16}
 
 def main():
     with chainer.using_config('cudnn_deterministic', True):
-        expected = train('hidden', None, 3, batch=BATCH).bits
+        expected = train('hidden', None, 4, batch=BATCH).bits
         for policy, entries in (('swap-all', {}), ('superneurons', {}), ('swap-all', {'host_limit': 1}),
                                 ('pooch', {'allocator': 'virtual'})):
-            found = train('hidden', policy, 3, batch=BATCH, min_bytes=0, **entries)
+            found = train('hidden', policy, 4, batch=BATCH, min_bytes=0, **entries)
             chainer_ooc.reset()
             same = 'the same bits' if found.bits == expected else 'OTHER BITS'
             print(policy, entries, same, f'{found.stats[-1].swapped_in_bytes} bytes swapped in', flush=True)

@@ -158,3 +158,19 @@ def test_a_mark_stays_on_the_device_and_is_that_of_the_content(shape, dtype):
     array.reshape(-1)[-1] = 0
     assert arrays.mark(array) != before
     assert arrays.checksum(array) == int(arrays.mark(array))
+
+
+def test_a_thread_pins_what_is_prepared(backend, monkeypatch):
+    from support import pinning
+
+    monkeypatch.setattr(pinning.Pinning, '_wake', pinning.BY_THREAD)
+    pinned = backend._far.pinned
+    backend.prepare([3 * MB, 5 * MB + 1])
+    assert pinned.held_bytes() == 8 * MB + 1
+    sources = [filled(backend, nbytes) for nbytes in (5 * MB + 1, 3 * MB)]
+    copies = [backend.swap_out(each)[0] for each in sources]
+    assert pinned.held_bytes() == 8 * MB + 1
+    for copy, source in zip(copies, sources, strict=True):
+        into = backend.allocate(copy.nbytes)
+        backend.swap_in(copy, into).wait()
+        assert (into == source).all()

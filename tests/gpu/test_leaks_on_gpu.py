@@ -59,13 +59,13 @@ def test_all_is_given_back_at_reset(device_memory):
 
     with ooc('swap-all', min_bytes=10_000):
         GpuTraining('residual').iterate(2)
-    chainer_ooc.reset()
+    chainer_ooc.reset(unpin=True)
     before_bytes = device_memory()
     with Pinned().watched() as pinned:
         for _ in range(5):
             with ooc('swap-all', min_bytes=10_000):
                 GpuTraining('residual').iterate(3)
             assert pinned.nbytes > 0
-            chainer_ooc.reset()
+            chainer_ooc.reset(unpin=True)
             assert pinned.nbytes == 0
     assert device_memory() <= before_bytes + 4 * MB

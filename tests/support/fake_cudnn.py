@@ -90,6 +90,9 @@ class Library:
     data_type = data_type
     cudnnGraphNotSupportedError = GraphNotSupportedError  # noqa: N815
 
+    def backend_version(self):
+        return 92800
+
     def create_handle(self):
         handle = f'handle {len(self.handles)}'
         self.handles[handle] = 0

@@ -32,6 +32,7 @@ import weakref
 import numpy as np
 
 from chainer_ooc.backends.cuda.driver import DeviceFacts
+from chainer_ooc.backends.cuda.regions import KEPT
 from chainer_ooc.backends.host.block import HeapBlock
 from support.chaos.memory import POISON, poisoned
 
@@ -106,6 +107,7 @@ class FakeDriver:
 
     def __init__(self, seed=0, near_bytes=1 << 36, pinned_bytes=1 << 40, enforces=True):
         self.misuses = []
+        self.host = self
         self.lock = threading.RLock()
         self.threads = {threading.get_ident()}
         self.near_bytes, self.pinned_bytes, self.enforces = near_bytes, pinned_bytes, enforces
@@ -132,7 +134,8 @@ class FakeDriver:
         """What should not be there once a backend is closed."""
         pending = sum(not operation.ran for stream in self._streams for operation in stream.queue)
         return [f'{what}: {count}' for what, count in {
-            'pinned bytes': sum(found.nbytes for found in self._pinned.values()), 'operations': pending,
+            'pinned bytes': sum(found.nbytes for found in self._pinned.values()) - sum(
+                region.nbytes for region in KEPT if region.driver is self), 'operations': pending,
             'budgets': sum(budget.installed for budget in self.budgets)}.items() if count]
 
     def misuse(self, text):
@@ -286,12 +289,13 @@ class FakeDriver:
 
     @locked
     def show(self, address, nbytes, gone):
-        found = self._pinned[address]
-        if found.nbytes != nbytes:
-            self.misuse('pinned memory was shown in another size')
-        if any(not operation.ran and writes for operation, _, _, writes in found.uses):
+        found = self._pinned_at(address)
+        if address + nbytes > found.start + found.nbytes:
+            self.misuse('more was shown than is pinned')
+        if any(not operation.ran and writes and start < address + nbytes and address < end
+               for operation, start, end, writes in found.uses):
             self.misuse('pinned memory was shown while a copy wrote to it')
-        array = np.ndarray(nbytes, np.uint8, buffer=found.memory.base)
+        array = np.ndarray(nbytes, np.uint8, buffer=found.memory.base, offset=address - found.start)
         weakref.finalize(array, gone).atexit = False
         return array
 

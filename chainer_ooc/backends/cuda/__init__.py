@@ -8,7 +8,8 @@ Nothing here imports CuPy: `CudaBackend` does so when it is made without a drive
     budget.py, meter.py        the limit of near memory, and what computations allocate
     allocators/                who gives that memory
     far.py, transfer.py        copies on two streams, and what orders them
-    pinned.py, disk.py         the two tiers of far memory: pinned, and the spill file through staging blocks
+    pinned.py, regions.py      the first tier of far memory: blocks of pinned regions, and the thread that pins them
+    disk.py                    the second one: the spill file, through staging blocks
     tiers.py                   what went to which tier
     measure.py                 how fast copies are
     preparations.py            counts kernels and plans that were made: their first calls are not timed

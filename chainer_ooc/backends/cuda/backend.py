@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import errno
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Meter, Transfer, check_array, check_target
+from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Meter, Transfer
 from chainer_ooc.backends.cuda import measure
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
 from chainer_ooc.backends.cuda.transfer import ELSEWHERE
-from chainer_ooc.backends.owned import OwnedBackend, close_in_children
+from chainer_ooc.backends.owned import OwnedBackend, check_array, check_target, close_in_children
 from chainer_ooc.backends.spill import filesystem
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
@@ -53,6 +53,7 @@ class CudaBackend(OwnedBackend):
     repeats_random = False
 
     counts_all = True
+    prepares_far_memory = True
 
     def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'async',
                  driver: Driver | None = None) -> None:
@@ -138,6 +139,14 @@ class CudaBackend(OwnedBackend):
                 errno.ENOSPC, f'pinned memory and the spill folder {self._far.disk.folder!r} are too small together '
                 f'(needed {format_bytes(nbytes)}, free {format_bytes(free_bytes)}); raise '
                 'chainer.config.ooc_host_limit, free space there or set chainer.config.ooc_spill_dir to another folder')
+
+    def prepare(self, sizes: Iterable[int]) -> None:
+        """Has a thread pin blocks for them."""
+        self._check_usable('prepare far memory')
+        self._far.pinned.prepare(sizes)
+
+    def is_prepared(self, nbytes: int) -> bool:
+        return self._far.pinned.is_prepared(nbytes)
 
     def swap_out(self, source: ByteArray) -> tuple[FarCopy, Transfer]:
         self._check_usable('swap out')

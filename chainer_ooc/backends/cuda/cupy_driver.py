@@ -37,7 +37,7 @@ class CupyDriver:
     """
 
     def __init__(self) -> None:
-        self._runtime = cupy.cuda.runtime
+        self._runtime = self.host = cupy.cuda.runtime
         self._number: int = self._runtime.getDevice()
         preparations.watch_compiler(cupy.cuda.compiler)
 

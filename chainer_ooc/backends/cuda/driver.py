@@ -77,7 +77,13 @@ class MemoryBudget(Protocol):
 
 
 class Driver(Protocol):
-    """One device."""
+    """One device.
+
+    Attributes:
+        host: what pins for it; what was pinned by one driver serves all that have the same.
+    """
+
+    host: Any
 
     def use(self) -> None:
         """Has the calling thread work on this device; each new thread starts with the first one."""

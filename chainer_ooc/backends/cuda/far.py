@@ -17,7 +17,8 @@ import errno
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.disk import DiskTier
 from chainer_ooc.backends.cuda.driver import Driver, Event
-from chainer_ooc.backends.cuda.pinned import PinnedBlock, PinnedMemory
+from chainer_ooc.backends.cuda.pinned import PinnedMemory
+from chainer_ooc.backends.cuda.regions import PinnedBlock
 from chainer_ooc.backends.cuda.tiers import Tiers
 from chainer_ooc.backends.cuda.transfer import CudaTransfer, Line, copy_failed
 from chainer_ooc.backends.owned import OwnedCopy, Place

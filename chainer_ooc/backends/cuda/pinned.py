@@ -1,11 +1,14 @@
 """Host memory that the device copies to and from by itself: pinned once, of exact sizes, used again and again.
 
 Pinning costs milliseconds for each ten megabytes, and a training iteration repeats its sizes; so a block that a copy
-leaves is the next one's of the same size. When the limit is reached, unused blocks are unpinned first.
+leaves is the next one's of the same size. What copies will want is pinned before they begin, by a thread, many blocks
+at once. When the limit is reached, regions none of whose blocks is lent are unpinned first.
 
-    lent  -- take_back -->  unused  -- lend(same size) -->  lent
-                              |
-                              +--- the limit is reached, oldest first ---> the system
+    prepare(sizes)  -- thread --> region  -- cut -->  unused  -- lend(same size) -->  lent
+                                    |                   ^                              |
+                                    |                   '--------- take_back ----------'
+                                    +--- the limit is reached, oldest first ---> the system
+                                    '--- close ---> kept, for the next backend of the process
 
 A block may be lent again while the copy that used it last still runs: `PinnedBlock.last` is that copy's event, and the
 stream of the next copy waits for it. Only unpinning has the host wait.
@@ -32,12 +35,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import itertools
 import logging
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.cuda.driver import Driver, Event
+from chainer_ooc.backends.cuda.driver import Driver
+from chainer_ooc.backends.cuda.regions import KEPT, PinnedBlock, Pinning, Region, aligned, in_regions
 from chainer_ooc.backends.host import limits
 from chainer_ooc.quantities import format_bytes
 
@@ -51,34 +57,13 @@ LONGEST_PAUSE_SECONDS = 64.0
 _LOG = logging.getLogger('chainer_ooc')
 
 
-class PinnedBlock:
-    """A piece of pinned memory.
-
-    Attributes:
-        last: the event after which no copy uses it any more, or None if none has.
-        settled: `last` is true. It is not while a copy is put on a stream, and stays so if that failed half-way.
-        shown: tokens of the mappings that are alive; what drops one discards its token, in a single call of C.
-        was_shown: computations may have used it.
-    """
-
-    __slots__ = ('address', 'last', 'nbytes', 'settled', 'shown', 'was_shown')
-
-    def __init__(self, address: int, nbytes: int) -> None:
-        self.address = address
-        self.nbytes = nbytes
-        self.last: Event = None
-        self.settled = True
-        self.shown: set[object] = set()
-        self.was_shown = False
-
-
 class PinnedMemory:
-    """All pinned blocks that hold far copies.
+    """Blocks of pinned memory, of at most `limit_bytes` in all.
 
     Args:
-        driver: pins them.
-        limit_bytes: of all of them; None for a share of the machine's free memory.
-        now: a monotonic clock.
+        driver: the device.
+        limit_bytes: None for a share of what the machine has.
+        now: seconds of a monotonic clock.
 
     Attributes:
         limit_bytes: in force; lower than what was asked for while the system refuses more.
@@ -90,36 +75,75 @@ class PinnedMemory:
         self._driver = driver
         self._given_bytes = limit_bytes
         self._now = now
-        self.limit_bytes = int(limits.free_bytes() * SHARE_OF_FREE) if limit_bytes is None else limit_bytes
         self.refused = False
         self.refusals = 0
         self._pause_seconds = FIRST_PAUSE_SECONDS
         self._ask_at = now() + FIRST_PAUSE_SECONDS
-        self._addresses: list[int] = []  # of all that is pinned; pinned and noted by one line, so that none gets lost
-        self._blocks: dict[int, PinnedBlock] = {}
-        self._unused: list[PinnedBlock] = []  # the one that was taken back first is the first
-        self._outliving: dict[int, PinnedBlock] = {}  # those whose mappings outlive this
+        self._pinning = Pinning(driver)
+        self._regions: list[Region] = []  # each is here, or in `coming`, before it is pinned, so that none gets lost
+        self._unused: dict[int, deque[PinnedBlock]] = {}  # by size; the one that was taken back first is the first
+        self._returned = itertools.count()
+        self._outliving: dict[int, Region] = {}  # those whose mappings outlive this
+        self._take_over()
+        self.limit_bytes = self._share_bytes() if limit_bytes is None else limit_bytes
+        self._keep_within_limit()
 
     def held_bytes(self) -> int:
-        """Bytes that are pinned."""
-        return sum(block.nbytes for block in self._blocks.values())
+        """Bytes that are pinned, or will be soon."""
+        return sum(region.nbytes for region in (*self._regions, *self._pinning.coming))
 
     def free_bytes(self) -> int:
         """Bytes that can be lent beside what is lent now."""
+        self._look()
         self._ask_again()
-        return self._free_bytes()
+        unused_bytes = sum(block.nbytes for block in self._idle())
+        coming_bytes = sum(region.nbytes for region in self._pinning.coming)
+        return max(0, self.limit_bytes - self.held_bytes() + unused_bytes + coming_bytes)
+
+    def prepare(self, sizes: Iterable[int]) -> None:
+        """Has the thread pin what `lend` will be asked for, in this order, as far as the limit allows.
+
+        What is unused, or will be pinned soon, counts. Nothing is unpinned for it.
+        """
+        self._look()
+        there = Counter({nbytes: len(blocks) for nbytes, blocks in self._unused.items()})
+        for region in self._pinning.coming:
+            there.update(region.sizes)
+        missing = []
+        for nbytes in filter(None, sizes):
+            there[nbytes] -= 1
+            if there[nbytes] < 0:
+                missing.append(nbytes)
+        if missing and not self._fits(sum(map(aligned, missing))):
+            self._ask_again()
+        ends = itertools.accumulate(map(aligned, missing))
+        fitting = [nbytes for nbytes, end in zip(missing, ends, strict=True) if self._fits(end)]
+        for region in in_regions(self._driver, fitting):
+            self._pinning.ask(region)
+
+    def is_prepared(self, nbytes: int) -> bool:
+        """Whether `lend` would not have to wait until a block is pinned, or whether that cannot be helped."""
+        self._look()
+        if not nbytes or any(block.settled for block in self._unused.get(nbytes, ())):
+            return True
+        return self._coming_with(nbytes) is None and not (self._pinning.can_run and self._fits(aligned(nbytes)))
 
     def lend(self, nbytes: int) -> PinnedBlock | None:
         """Returns a block of exactly `nbytes`, or None if there is no room for it or the system refuses.
+
+        Waits for a block that will be pinned soon; without one it pins it.
 
         Raises:
             RuntimeError: CUDA cannot give back another block.
         """
         if not nbytes:
             return PinnedBlock(0, 0)
-        for number, block in enumerate(self._unused):
-            if block.nbytes == nbytes and block.settled:
-                return self._unused.pop(number)
+        self._look()
+        while (block := self._unused_block(nbytes)) is None and (region := self._coming_with(nbytes)) is not None:
+            self._pinning.wait(region)
+            self._look()
+        if block is not None:
+            return block
         if self._make_room(nbytes) or (self._ask_again() and self._make_room(nbytes)):
             return self._pin(nbytes)
         return None
@@ -127,12 +151,13 @@ class PinnedMemory:
     def take_back(self, block: PinnedBlock) -> None:
         """Makes a lent block another copy's."""
         if block.nbytes:
-            self._unused.append(block)
+            block.returned = next(self._returned)
+            self._unused.setdefault(block.nbytes, deque()).append(block)
 
     def show(self, block: PinnedBlock) -> ByteArray:
         """Shows a lent block as an array of the device. The block may be taken back once `shown` is empty.
 
-        If this is closed before, the block stays pinned until the array's end.
+        If this is closed before, its region stays pinned until the array's end.
         """
         token = object()
         block.shown.add(token)
@@ -140,79 +165,131 @@ class PinnedMemory:
         return self._driver.show(block.address, block.nbytes, functools.partial(self._hide, block, token))
 
     def trim(self) -> None:
-        """Unpins what is not lent.
+        """Unpins regions none of whose blocks is lent.
 
         Raises:
-            RuntimeError: CUDA cannot give back a block.
+            RuntimeError: CUDA cannot give back a region.
         """
-        for block in [block for block in self._unused if block.settled]:
-            self._unpin(block)
+        for region in self._idle_regions():
+            self._unpin(region)
 
     def close(self) -> None:
-        """Unpins everything; no copy may run any more.
+        """Leaves what is pinned to the next backend of the process; no copy may run any more. Idempotent.
 
         Raises:
-            RuntimeError: CUDA cannot give back a block; the others are given back.
+            RuntimeError: the device failed.
         """
+        self._pinning.stop()
         failure = None
         try:
-            self._finish_reading(self._blocks.values())
+            self._finish_reading(block for region in self._regions for block in region.blocks)
         except RuntimeError as error:
             failure = error
         self._unused.clear()
-        for block in [block for block in self._blocks.values() if block.shown]:
-            self._leave(block)
-        self._blocks.clear()
-        while self._addresses:
-            try:
-                self._driver.unpin(self._addresses.pop())
-            except RuntimeError as error:
-                failure = error
+        for region in [region for region in self._regions if region.is_shown()]:
+            self._leave(region)
+        for regions in (self._regions, self._pinning.coming):
+            while regions:
+                if regions[-1].address:
+                    KEPT.append(regions.pop())
+                else:
+                    regions.pop()
         if failure is not None:
             raise failure
 
-    def _leave(self, block: PinnedBlock) -> None:
-        """Leaves a block to the last of its mappings, which may go at any moment."""
-        self._outliving[block.address] = block
-        self._addresses.remove(block.address)
-        if not block.shown:
-            self._unpin_left(block)
+    # --- regions ---------------------------------------------------------------------------------------------------
 
-    def _hide(self, block: PinnedBlock, token: object) -> None:
-        """Called when a mapping is gone, by the garbage collector at any instruction."""
-        block.shown.discard(token)
-        if not block.shown:
-            self._unpin_left(block)
+    def _take_over(self) -> None:
+        """Takes what closed backends have left."""
+        for _ in range(len(KEPT)):
+            try:
+                self._regions.append(KEPT.popleft())
+            except IndexError:  # another thread has it
+                return
+            if self._regions[-1].driver.host is self._driver.host:
+                self._cut(self._regions[-1])
+            else:
+                KEPT.append(self._regions.pop())
 
-    def _unpin_left(self, block: PinnedBlock) -> None:
-        if self._outliving.pop(block.address, None) is not None:  # only one gets it
-            with contextlib.suppress(Exception):  # at the end of the process the driver may be gone already
-                self._driver.unpin(block.address)
+    def _keep_within_limit(self) -> None:
+        while self.held_bytes() > self.limit_bytes:
+            self._unpin(self._idle_regions()[-1])
+
+    def _cut(self, region: Region) -> None:
+        region.cut()
+        for block in region.blocks:
+            self.take_back(block)
+
+    def _look(self) -> None:
+        """Cuts what the thread has pinned."""
+        coming = self._pinning.coming
+        while coming and coming[0].pinning.done:
+            region = coming[0]
+            if not region.address:
+                coming.popleft()
+                self._refused(region.nbytes)
+                continue
+            if region not in self._regions:  # else an interrupt came
+                self._regions.append(region)
+                self._cut(region)
+            coming.popleft()
+
+    def _coming_with(self, nbytes: int) -> Region | None:
+        return next((region for region in self._pinning.coming if nbytes in region.sizes), None)
+
+    def _unused_block(self, nbytes: int) -> PinnedBlock | None:
+        blocks = self._unused.get(nbytes, deque())
+        for _ in range(len(blocks)):
+            if blocks[0].settled:
+                return blocks.popleft()
+            blocks.rotate(-1)
+        return None
+
+    def _idle(self) -> Iterable[PinnedBlock]:
+        return (block for block in itertools.chain(*self._unused.values()) if block.settled)
+
+    def _idle_regions(self) -> list[Region]:
+        """Regions none of whose blocks is lent, the one that was used longest ago first."""
+        idle = set(map(id, self._idle()))
+        found = [region for region in self._regions if region.blocks and idle.issuperset(map(id, region.blocks))]
+        return sorted(found, key=lambda region: max(block.returned for block in region.blocks))
+
+    def _fits(self, nbytes: int) -> bool:
+        return self.held_bytes() + nbytes <= self.limit_bytes
 
     def _make_room(self, nbytes: int) -> bool:
-        """Unpins unused blocks, the oldest first, as far as needed; False, and nothing changes, if it does not help."""
-        if nbytes > self._free_bytes():
+        """Unpins idle regions, the oldest first, as far as needed; False, and nothing changes, if it does not help."""
+        if self._fits(nbytes):
+            return True
+        regions = self._idle_regions()
+        if not self._fits(nbytes - sum(region.nbytes for region in regions)):
             return False
-        for block in [block for block in self._unused if block.settled]:
-            if self.held_bytes() + nbytes <= self.limit_bytes:
+        for region in regions:
+            self._unpin(region)
+            if self._fits(nbytes):
                 break
-            self._unpin(block)
         return True
 
     def _pin(self, nbytes: int) -> PinnedBlock | None:
-        block = self._pinned(nbytes)
-        if block is None:
+        if not (self._pinned(nbytes)):
             self.trim()
-            block = self._pinned(nbytes)
-        if block is None:
-            self._refused(nbytes)
-        else:
-            self.refused, self._pause_seconds = False, FIRST_PAUSE_SECONDS
-        return block
+            if not self._pinned(nbytes):
+                self._refused(nbytes)
+                return None
+        self.refused, self._pause_seconds = False, FIRST_PAUSE_SECONDS
+        return self._unused_block(nbytes)
 
-    def _free_bytes(self) -> int:
-        lent_bytes = self.held_bytes() - sum(block.nbytes for block in self._unused if block.settled)
-        return max(0, self.limit_bytes - lent_bytes)
+    def _pinned(self, nbytes: int) -> bool:
+        self._regions[:] = [region for region in self._regions if region.address]  # else an interrupt came here
+        region = Region(self._driver, [nbytes])
+        self._regions.append(region)
+        try:
+            region.pin()
+        except (MemoryError, RuntimeError):
+            self._regions.remove(region)
+            return False
+        self._cut(region)
+        return True
 
     def _refused(self, nbytes: int) -> None:
         """Asks for no more for a while: each refusal takes time."""
@@ -223,37 +300,53 @@ class PinnedMemory:
         self._ask_at = self._now() + self._pause_seconds
         self._pause_seconds = min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
 
+    def _share_bytes(self) -> int:
+        return int((self.held_bytes() + limits.free_bytes()) * SHARE_OF_FREE)
+
     def _ask_again(self) -> bool:
         """Sets the limit anew once that may help; whether it has grown."""
         if (self._given_bytes is not None and not self.refused) or self._now() < self._ask_at:
             return False
-        before_bytes, held_bytes = self.limit_bytes, self.held_bytes()
+        before_bytes = self.limit_bytes
         self.limit_bytes = self._given_bytes if self._given_bytes is not None else max(
-            held_bytes, int((held_bytes + limits.free_bytes()) * SHARE_OF_FREE))
+            self.held_bytes(), self._share_bytes())
         self._ask_at = self._now() + FIRST_PAUSE_SECONDS
         return self.limit_bytes > before_bytes
 
-    def _pinned(self, nbytes: int) -> PinnedBlock | None:
-        try:
-            self._addresses.append(self._driver.pin(nbytes))
-        except (MemoryError, RuntimeError):
-            return None
-        block = PinnedBlock(self._addresses[-1], nbytes)
-        self._blocks[block.address] = block
-        return block
+    # --- giving back -----------------------------------------------------------------------------------------------
 
     def _finish_reading(self, blocks: Iterable[PinnedBlock]) -> None:
         """Waits for the computations that may use mappings, if there were any."""
         if any(block.was_shown for block in blocks):
             self._driver.synchronize(self._driver.record(self._driver.compute()))
 
-    def _unpin(self, block: PinnedBlock) -> None:
-        self._finish_reading([block])
-        if block.last is not None:
-            self._driver.synchronize(block.last)
-        self._unused.remove(block)
-        del self._blocks[block.address]
-        self._driver.unpin(self._addresses.pop(self._addresses.index(block.address)))
+    def _unpin(self, region: Region) -> None:
+        self._finish_reading(region.blocks)
+        for block in region.blocks:
+            if block.last is not None:
+                self._driver.synchronize(block.last)
+        for block in region.blocks:
+            self._unused[block.nbytes].remove(block)
+        self._driver.unpin(self._regions.pop(self._regions.index(region)).address)
+
+    def _leave(self, region: Region) -> None:
+        """Leaves a region to the last of its mappings, which may go at any moment."""
+        self._outliving[region.address] = region
+        self._regions.remove(region)
+        if not region.is_shown():
+            self._unpin_left(region)
+
+    def _hide(self, block: PinnedBlock, token: object) -> None:
+        """Called when a mapping is gone, by the garbage collector at any instruction."""
+        block.shown.discard(token)
+        region = self._outliving.get(block.region)
+        if region is not None and not region.is_shown():
+            self._unpin_left(region)
+
+    def _unpin_left(self, region: Region) -> None:
+        if self._outliving.pop(region.address, None) is not None:  # only one gets it
+            with contextlib.suppress(Exception):  # at the end of the process the driver may be gone already
+                self._driver.unpin(region.address)
 
 
 def host_view(address: int, nbytes: int) -> memoryview:

@@ -42,7 +42,7 @@ import errno
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.driver import Driver, Event, Stream
-from chainer_ooc.backends.cuda.pinned import PinnedBlock
+from chainer_ooc.backends.cuda.regions import PinnedBlock
 from chainer_ooc.backends.owned import OwnedTransfer
 from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.errors import SpillError

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
+from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
 from chainer_ooc.backends.host import arena, block, headroom, heap, limits, measure, onednn
 from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.backends.host.block_pool import BlockPool
 from chainer_ooc.backends.host.guard import Guard, have_blas_map_its_buffers
 from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.backends.host.meter import HostMeter
-from chainer_ooc.backends.owned import OwnedBackend, OwnedCopy, close_in_children
+from chainer_ooc.backends.owned import OwnedBackend, OwnedCopy, check_array, check_target, close_in_children
 from chainer_ooc.backends.spill import filesystem
 from chainer_ooc.backends.spill.mapping import Mapping
 from chainer_ooc.backends.spill.spill_file import SpillFile, no_room

@@ -5,6 +5,7 @@
     room                    what a computation needs, and what stands in near memory beside the maps
     left                    what iterations leave in near memory, and when it is the program's own
     departures, prefetch    maps on their way out; on their way in
+    waiting                 maps that could leave, and stay until far memory is ready for them
     quiet                   an iteration in which nothing has to leave: it is compared, and nothing else
     iteration               one call and one step from top to bottom
 """

@@ -4,7 +4,8 @@ While a known graph is followed its plan says which, and after which call or ste
 leaves as soon as the next call does not need it.
 
 What the program still holds cannot leave. It is tried again when the next calls begin, then after two more, four, eight
-and so on, so that holding everything costs each call the same.
+and so on, so that holding everything costs each call the same. What could leave, and has no far memory yet, waits
+(`waiting`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import weakref
 from chainer_ooc.config import Settings
 from chainer_ooc.execute.functions.recipe import Recipe
 from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.iteration.waiting import Waiting
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.registration import Register
 from chainer_ooc.execute.storage.states import State
@@ -37,7 +39,12 @@ class Departures:
         self._settings = settings
         self._before: tuple[int, ...] = ()  # made by the call before
         self._now = 0
+        self._waiting = Waiting(memory, following)
         self._hesitant: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
+
+    def prepare(self) -> None:
+        """Has far memory made ready for what the plan will have leave."""
+        self._waiting.prepare()
 
     def after_call(self, call: Call) -> None:
         """Has the maps of the plan leave; without one, what was retained and is not needed by the next call."""
@@ -91,7 +98,7 @@ class Departures:
         """
         if storage is None or (storage.recipe is not None and storage.discard()):
             return True
-        if not storage.is_retained() or storage.memory.swap_out(storage):
+        if not storage.is_retained() or self._waiting.takes(storage) or storage.memory.swap_out(storage):
             return True
         self.leave_later(storage, tries)
         return False
@@ -105,6 +112,7 @@ class Departures:
     def go_on(self) -> list[Storage]:
         """Tries once more what could not leave, or was to leave only now; returns what has left late."""
         self._now += 1
+        self._waiting.go_on()
         late = []
         for ref, tries in self._hesitant.pop(self._now, ()):
             storage = ref()
@@ -120,6 +128,7 @@ class Departures:
         """The frames of forward are gone: what they held is tried again, and returned, also what was evicted since."""
         held = [storage for entries in self._hesitant.values() for ref, _ in entries if (storage := ref()) is not None]
         self._hesitant.clear()
+        self._waiting.begin_backward()
         for storage in held:
             self.leave_later(storage)
         self._keep_shown()

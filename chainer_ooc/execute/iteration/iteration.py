@@ -114,6 +114,7 @@ class Iteration(Quietly):
 
     def _enter(self, tally: Tally) -> None:
         self._orders = orders = self.following.orders
+        self._departures.prepare()
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if orders.mapped else COPY_IN,
             orders.shares_chains, note_lost, self._event if self.recorded else None, self._meter.has_counted))

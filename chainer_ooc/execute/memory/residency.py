@@ -76,7 +76,7 @@ class Residency(Transit):
         if storage.has_true_copy():
             storage.free()
             return True
-        if storage.is_held_elsewhere():
+        if not self.can_leave(storage):
             return False
         block = storage.bytes_here()
         if block is None:  # the collector or another thread has ended the last holder
@@ -86,6 +86,10 @@ class Residency(Transit):
         self.leaving.append(storage)  # first, or after an interrupt it would never be seen off
         storage.leave(block, copy, transfer, storage.recalled and not self.context.far.takes_memory)
         return True
+
+    def can_leave(self, storage: Storage) -> bool:
+        """Whether nothing but what gives way holds a resident storage, which has no true copy."""
+        return storage.state is State.RESIDENT and not storage.has_true_copy() and not storage.is_held_elsewhere()
 
     def prefetch(self, storage: Storage) -> bool:
         """Starts to bring a storage back, keeps one that is leaving; False if there is no room now."""

@@ -29,9 +29,9 @@ import itertools
 import weakref
 from typing import Any
 
-from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer, check_array, check_target
+from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
 from chainer_ooc.backends.host.meter import HostMeter
-from chainer_ooc.backends.owned import OwnedBackend
+from chainer_ooc.backends.owned import OwnedBackend, check_array, check_target
 from chainer_ooc.errors import SpillError
 from support.chaos.far import ChaosCopy, FarMemory
 from support.chaos.memory import POISON, Borrowed, poisoned

@@ -11,6 +11,8 @@ from typing import Any
 
 import cupy
 
+import chainer_ooc
+
 #: A word that tells which function an error is about.
 FUNCTION = re.compile(
     r'(forward|backward) of call \d+|[A-Z]\w*(Function|Convolution|Normalization|Pooling|ReLU|Linear|Add)')
@@ -90,9 +92,10 @@ class Pinned:
 
     @contextlib.contextmanager
     def watched(self):
-        """Stands in `CupyDriver`'s pin and unpin meanwhile."""
+        """Stands in `CupyDriver`'s pin and unpin meanwhile; nothing that was pinned before is left to use."""
         from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
 
+        chainer_ooc.reset(unpin=True)
         pin, unpin = CupyDriver.pin, CupyDriver.unpin
         CupyDriver.pin = lambda driver, nbytes: self._pin(pin, driver, nbytes)
         CupyDriver.unpin = lambda driver, address: self._unpin(unpin, driver, address)
