@@ -48,7 +48,7 @@ class Following:
         self._doubt_of: Callable[[Sequence[Models]], str] = lambda known: ''
         self._reserve = reserve
         self._has_cut_off = has_cut_off
-        self._alike: list[Graph] = []  # the known graphs that begin like what has run, the latest first
+        self._alike: list[Graph] = []  # the other known graphs that begin like what has run, the latest first
         self._next_swap_in = 0
         self._mode = _mode()
 
@@ -72,8 +72,9 @@ class Following:
         """
         self._standing_of, self._doubt_of = standing_of, doubt_of
         self._budget_bytes, self._unaccounted_bytes = budget_bytes, unaccounted_bytes
-        self._alike = self._graphs.beginning_with(label, arguments)
-        self._follow(self._alike[0] if self._alike else self._graphs.resembling(label, arguments, first_bytes))
+        first, *self._alike = (self._graphs.beginning_with(label, arguments)
+                               or [self._graphs.resembling(label, arguments, first_bytes)])
+        self._follow(first)
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error where a computation does not fit: its floor has all that is known to come beside what stands."""
@@ -137,7 +138,7 @@ class Following:
         self._alike = [each for each in self._alike if is_alike(each)]
         if self.graph is not None and not is_alike(self.graph):
             self.leave()
-            self._follow(self._alike[0] if self._alike else None)
+            self._follow(self._alike.pop(0) if self._alike else None)
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
         """Leaves a graph that has further calls when backward begins, or an estimate that retained something else."""
@@ -199,7 +200,7 @@ class Following:
                 return  # the graph itself may need less: without a plan the iteration is recorded
             if isinstance(error, SpillError):
                 raise
-            alike = [each.used for each in self._alike or [graph]]
+            alike = [each.used for each in (graph, *self._alike)]
             doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
         self.graph = graph
