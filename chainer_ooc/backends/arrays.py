@@ -44,7 +44,8 @@ def root_of(array: Any) -> Any:
 
 def layout_of(array: Any, root: Any) -> Layout:
     """Describes `array` as a view of `root`, which must be ``root_of(array)``."""
-    layout: Layout = _of(array).layout_of(array, root)
+    library = _libraries.get(type(array)) or _of(array)
+    layout: Layout = library.layout_of(array, root)
     return layout
 
 
@@ -57,7 +58,8 @@ def flat_bytes(root: Any) -> ByteArray | None:
 
 def view(block: ByteArray, layout: Layout) -> Any:
     """Lays an array over a block of bytes."""
-    return _of(block).view(block, layout)
+    library = _libraries.get(type(block)) or _of(block)
+    return library.view(block, layout)
 
 
 def zeros_like_block(array: Any, nbytes: int) -> ByteArray:

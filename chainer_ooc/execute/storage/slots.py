@@ -250,10 +250,11 @@ class VariableSlot(Slot):
 
     def _variable(self) -> Any:
         node = self.owner()
-        return None if node is None else node.get_variable_or_none()
+        return None if node is None else node._variable()
 
     def _data(self) -> Any:
-        variable = self._variable()
+        node = self.owner()
+        variable = None if node is None else node._variable()
         return None if variable is None else variable._data
 
 

@@ -210,6 +210,13 @@ class Storage(Held):
         self._go('leave')
         self.copy, self.recipe, self.exposed, self.recalled = copy, None, False, recalled
 
+    def go(self) -> None:
+        """What was leaving is away: its copy is whole, and the slots are empty, as nothing has recalled it."""
+        assert self.has_true_copy()
+        self._go('go')
+        self.block = self.transfer = None
+        self._note_holder()
+
     def stay(self) -> None:
         """What was to leave is resident."""
         assert self.block is not None
@@ -274,6 +281,8 @@ class Storage(Held):
 
     def recall(self, wanted: bool = True) -> None:
         """Notes that it is wanted back soon, or is not any more."""
+        if self.state is State.LEAVING and self.recalled and not wanted:
+            self._empty()  # a read has filled them
         self.recalled = wanted
 
     def come(self, block: ByteArray) -> None:
