@@ -44,7 +44,7 @@ def layout_of(array: Array, root: Array) -> Layout:
 
 
 def _address(array: Array) -> int:
-    return array.__array_interface__['data'][0]
+    return int(array.__array_interface__['data'][0])
 
 
 def flat_bytes(root: Array) -> ByteArray | None:

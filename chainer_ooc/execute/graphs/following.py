@@ -72,9 +72,9 @@ class Following:
         """
         self._standing_of, self._doubt_of = standing_of, doubt_of
         self._budget_bytes, self._unaccounted_bytes = budget_bytes, unaccounted_bytes
-        first, *self._alike = (self._graphs.beginning_with(label, arguments)
-                               or [self._graphs.resembling(label, arguments, first_bytes)])
-        self._follow(first)
+        alike = self._graphs.beginning_with(label, arguments)
+        self._alike = alike[1:]
+        self._follow(alike[0] if alike else self._graphs.resembling(label, arguments, first_bytes))
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error where a computation does not fit: its floor has all that is known to come beside what stands."""

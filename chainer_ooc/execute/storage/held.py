@@ -65,7 +65,7 @@ class Held(BlockOwner):
 
     def is_retained(self) -> bool:
         """Whether Chainer itself holds it for backward, and not only a Variable of the program's."""
-        return any([type(slot) is not VariableSlot for slot, _ in self._held()])
+        return any(type(slot) is not VariableSlot for slot, _ in self._held())
 
     def is_wanted(self) -> bool:
         """Whether anything is left that could read it."""
@@ -106,7 +106,7 @@ class Held(BlockOwner):
                 identities.add(identity)
                 _add_chain(held, array, root)
         del root, array
-        return not held or any([references(entry) != entry[1] for entry in held.values()])
+        return not held or any(references(entry) != entry[1] for entry in held.values())
 
     def _held(self, slots: Iterable[Slot] | None = None) -> list[tuple[Slot, Array]]:
         """The slots that hold arrays on the block, each with its array; of all that are known, or of these."""

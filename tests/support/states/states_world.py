@@ -47,7 +47,8 @@ from support.states.states_functions import FUNCTIONS
 #: What may become of a storage, written down once more: the table itself may be what is wrong.
 LEGAL = {
     'leave': {('RESIDENT', 'LEAVING')}, 'go': {('LEAVING', 'AWAY')}, 'stay': {('LEAVING', 'RESIDENT')},
-    'free': {('RESIDENT', 'AWAY')}, 'lose': {('RESIDENT', 'LOST')}, 'spare': {('RESIDENT', 'SPARE')}, 'use again': {('SPARE', 'RESIDENT')},
+    'free': {('RESIDENT', 'AWAY')}, 'lose': {('RESIDENT', 'LOST')}, 'spare': {('RESIDENT', 'SPARE')},
+    'use again': {('SPARE', 'RESIDENT')},
     'yield': {('SPARE', 'LOST')}, 'come': {('AWAY', 'ARRIVING')}, 'arrive': {('ARRIVING', 'RESIDENT')},
     'turn back': {('ARRIVING', 'AWAY')}, 'show': {('AWAY', 'RESIDENT')}, 'make': {('LOST', 'RESIDENT')},
     'take up': {('AWAY', 'RESIDENT'), ('LOST', 'RESIDENT')}}
