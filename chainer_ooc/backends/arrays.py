@@ -51,7 +51,7 @@ def layout_of(array: Any, root: Any) -> Layout:
 
 def flat_bytes(root: Any) -> ByteArray | None:
     """Returns a root's block as bytes without copying, or None if it is not one gapless block."""
-    library = _library(type(root)) or _device_library()
+    library = _libraries.get(type(root)) or _library(type(root)) or _device_library()
     flat: ByteArray | None = library.flat_bytes(root)
     return flat
 

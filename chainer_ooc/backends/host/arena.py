@@ -49,7 +49,12 @@ def available() -> str | None:
 
 
 class Arena:
-    """The pool as one backend uses it. There is one pool in a process, for all of them."""
+    """The pool as one backend uses it. There is one pool in a process, for all of them.
+
+    Attributes:
+        nbytes: gives the bytes that are free and kept for the next arrays; the library's own function, as each
+            computation asks several times.
+    """
 
     serves_all = True
 
@@ -57,6 +62,7 @@ class Arena:
         found = _library()
         assert not isinstance(found, str), found
         self._library = found
+        self.nbytes: Callable[[], int] = found.arena_unused_bytes
 
     def begin(self) -> None:
         """Has the arrays of this thread come from the pool, unless the program has set a handler of its own."""
@@ -84,10 +90,6 @@ class Arena:
             return np.empty(nbytes, np.uint8)
         finally:
             _handlers().set(before)
-
-    def nbytes(self) -> int:
-        """Bytes that are free and kept for the next arrays."""
-        return int(self._library.arena_unused_bytes())
 
     def keep_at_most(self, nbytes: int) -> bool:
         """Gives the rest back to the system, or leaves less than the smallest block of it; whether there was any."""

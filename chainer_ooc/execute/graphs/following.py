@@ -122,8 +122,7 @@ class Following:
         several it is, is known by its outputs.
         """
         if self.graph is not None:
-            nodes = [getattr(each, '_node', each) for each in inputs]
-            label, arguments = name_of(function), forms([each for each in nodes if each.shape is not None])
+            label, arguments = name_of(function), forms([getattr(each, '_node', each) for each in inputs])
             if self._alike or not self.graph.may_go_on(position, label, arguments):
                 self._keep_alike(lambda graph: graph.may_go_on(position, label, arguments))
         return [] if self.graph is None else [each.trace.calls[position] for each in (self.graph, *self._alike)]

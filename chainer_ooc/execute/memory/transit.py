@@ -125,7 +125,7 @@ class Transit(Budget):
         unproven: changes that a device has yet to check for maps made again in the backward pass in hand, else None.
     """
 
-    _open: ClassVar[weakref.WeakSet[Transit]] = weakref.WeakSet()
+    _open: ClassVar[list[weakref.ref[Transit]]] = []
 
     def __init__(self, backend: Backend):
         super().__init__(backend)
@@ -134,7 +134,7 @@ class Transit(Budget):
         self.leaving: deque[Storage] = deque()
         self.unproven: list[tuple[Storage, Change]] | None = None
         self._targets: deque[tuple[ByteArray, Transfer | None]] = deque()  # of swap-ins, the oldest first
-        self._open.add(self)
+        self._open.append(weakref.ref(self, self._open.remove))
 
     def enter(self, context: Context) -> None:
         """Begins an iteration, or goes on with it in another context."""
@@ -151,7 +151,11 @@ class Transit(Budget):
 
     def is_pinned(self, storage: Storage) -> bool:
         """Whether a computation needs it, in whatever thread."""
-        return storage in self.pinned or any(storage in each.pinned for each in list(self._open))
+        for ref in self._open[:]:
+            memory = ref()
+            if memory is not None and storage in memory.pinned:
+                return True
+        return False
 
     def touch(self, storage: Storage) -> None:
         """Notes that a storage was used, or has come: its next use is another one now."""
@@ -345,9 +349,14 @@ class Transit(Budget):
 
         Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
         """
-        while (transfer := next((each for _, each in self._targets if each is not None), None)) and transfer.done:
-            while self._targets.popleft()[1] is not transfer:
-                pass
+        count = 0
+        for number, (_, transfer) in enumerate(self._targets, 1):
+            if transfer is not None:
+                if not transfer.done:
+                    break
+                count = number
+        for _ in range(count):
+            self._targets.popleft()
 
     def _count(self, root: Any, storage: Storage, metered: bool) -> None:
         self.count(root, storage, metered and self.context.listener is not None)

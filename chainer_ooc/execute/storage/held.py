@@ -99,12 +99,13 @@ class Held(BlockOwner):
         found = self._held()
         while found:
             slot, array = found.pop()
-            if type(slot) is VariableSlot and slot.is_copied():
-                return True
-            identity = slot.identity()
-            if identity not in identities:
-                identities.add(identity)
-                _add_chain(held, array, root)
+            if type(slot) is VariableSlot:
+                if slot.is_copied():
+                    return True
+                if slot.identity() in identities:
+                    continue
+                identities.add(slot.identity())
+            _add_chain(held, array, root)
         del root, array
         return not held or any(references(entry) != entry[1] for entry in held.values())
 

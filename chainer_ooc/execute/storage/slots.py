@@ -41,7 +41,7 @@ from chainer_ooc.execute.storage.reentry import interrupted, is_locked, may_have
 Array = np.ndarray[Any, Any]
 
 #: What most attributes of functions are; `is_array` would say so too, in a call more for each.
-_NO_ARRAYS = frozenset({type(None), bool, int, str, tuple, list, dict})
+_NO_ARRAYS = frozenset({type(None), bool, int, float, str, tuple, list, dict, weakref.ref})
 
 
 class BlockOwner(Protocol):
@@ -144,10 +144,6 @@ class Slot(abc.ABC):
         """Whether the node or function that it belongs to still exists."""
         return self.owner() is not None
 
-    def identity(self) -> object:
-        """Tells it from other slots; two slots may be one, of a Variable and its copy."""
-        return self.key
-
     @abc.abstractmethod
     def get(self) -> Array | Away | None:
         """What is in it; looking does not bring it back."""
@@ -241,7 +237,8 @@ class VariableSlot(Slot):
         """Whether there is a Variable that the program may look at."""
         return self._data() is not None
 
-    def identity(self) -> object:
+    def identity(self) -> int:
+        """Tells its list from others; two slots may have one, of a Variable and its copy."""
         return id(self._data())
 
     def is_copied(self) -> bool:
@@ -331,9 +328,12 @@ def owners_of(function: Any) -> list[Any]:
 
 def hidden_slots(function: Any) -> list[AttributeSlot]:
     """Finds where a function, or the old-style function that it adapts, keeps arrays as attributes."""
-    return [AttributeSlot(owner, name)
-            for owner in owners_of(function) for name, value in owner.__dict__.items()
-            if type(value) not in _NO_ARRAYS and is_array(value) and not hasattr(type(owner), name)]
+    found = []
+    for owner in owners_of(function):
+        for name, value in owner.__dict__.items():
+            if type(value) not in _NO_ARRAYS and is_array(value) and not hasattr(type(owner), name):
+                found.append(AttributeSlot(owner, name))
+    return found
 
 
 _OVERHEAD = 0
