@@ -148,11 +148,14 @@ class Following:
                 each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
             self.leave()
 
-    def check_step(self, number: int, call: int) -> None:
-        """Leaves a graph that has another step next."""
+    def check_step(self, number: int, call: int) -> Step | None:
+        """Gives the step that the graph has next; None, and it is left, if that is of another call."""
         expected = self.step_at(number)
-        if self.graph is not None and (expected is None or expected.call != call):
+        if expected is not None and expected.call == call:
+            return expected
+        if self.graph is not None:
             self.leave()
+        return None
 
     # --- orders ----------------------------------------------------------------------------------------------------
 

@@ -224,8 +224,7 @@ class Iteration(Quietly):
         memory.pin(needed)
         self.is_foreign = may_write_inputs(function)
         call = self._call_of.get(id(function), -1)
-        self.following.check_step(len(recorder.steps), call)
-        known = self.following.step_at(len(recorder.steps))
+        known = self.following.check_step(len(recorder.steps), call)
         others = [each for each in needed if each.token is not self]
         if known is not None:  # what the steps before have left is there already, beside what comes now
             self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))

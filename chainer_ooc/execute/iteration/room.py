@@ -103,7 +103,9 @@ class Room:
 
     def sum_bytes(self, function: Any) -> int:
         """Bytes of a step's sums with gradients that stood, where the recording had no such sums."""
-        given = [node.get_variable_or_none() for node in function.inputs] if self._to_add else []
+        if not self._to_add:
+            return 0
+        given = [node.get_variable_or_none() for node in function.inputs]
         numbers = {self._parameters.number_of(each) for each in given if hasattr(each, 'update_rule')}
         return sum(self._to_add.pop(each, 0) for each in numbers if each is not None)
 

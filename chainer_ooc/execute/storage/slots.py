@@ -206,9 +206,11 @@ class VariableSlot(Slot):
     name = 'variable'
 
     def get(self) -> Array | Away | None:
-        data = self._data()
-        if data is None:
+        node = self.owner()
+        variable = None if node is None else node._variable()
+        if variable is None:
             return None
+        data = variable._data
         array: Array | None = list.__getitem__(data, 0)
         return data.away if array is None and type(data) is Watched else array
 
