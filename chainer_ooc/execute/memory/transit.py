@@ -151,11 +151,7 @@ class Transit(Budget):
 
     def is_pinned(self, storage: Storage) -> bool:
         """Whether a computation needs it, in whatever thread."""
-        for ref in self._open[:]:
-            memory = ref()
-            if memory is not None and storage in memory.pinned:
-                return True
-        return False
+        return any(storage in memory.pinned for ref in self._open[:] if (memory := ref()) is not None)
 
     def touch(self, storage: Storage) -> None:
         """Notes that a storage was used, or has come: its next use is another one now."""
@@ -349,14 +345,9 @@ class Transit(Budget):
 
         Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
         """
-        count = 0
-        for number, (_, transfer) in enumerate(self._targets, 1):
-            if transfer is not None:
-                if not transfer.done:
-                    break
-                count = number
-        for _ in range(count):
-            self._targets.popleft()
+        while (transfer := next((each for _, each in self._targets if each is not None), None)) and transfer.done:
+            while self._targets.popleft()[1] is not transfer:
+                pass
 
     def _count(self, root: Any, storage: Storage, metered: bool) -> None:
         self.count(root, storage, metered and self.context.listener is not None)

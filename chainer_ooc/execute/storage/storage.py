@@ -205,8 +205,7 @@ class Storage(Held):
         The order matters to an interrupt, here and below: nothing writes to what is LEAVING or AWAY, and a copy is
         trusted when the state says so.
         """
-        if self.copy is not None:
-            self.drop_copy()
+        self.drop_copy()
         self.block, self.transfer = block, transfer
         self._empty()
         self._go('leave')
@@ -217,8 +216,7 @@ class Storage(Held):
         assert self.has_true_copy()
         self._go('go')
         self.block = self.transfer = None
-        if self.readers:
-            self._note_holder()
+        self._note_holder()
 
     def stay(self) -> None:
         """What was to leave is resident."""
@@ -235,8 +233,7 @@ class Storage(Held):
         self._go('free' if true else 'lose')
         self.exposed, self.block = self.exposed and not true, None
         del root
-        if self.readers:
-            self._note_holder()
+        self._note_holder()
 
     def discard(self) -> bool:
         """Frees what can be made again; False if it has to be swapped out.
@@ -270,15 +267,14 @@ class Storage(Held):
         self.seal = arrays.checksum(self.block) if is_sealed and self.block is not None else None
         self._go('yield')
         self.block = None
-        if self.readers:
-            self._note_holder()
+        self._note_holder()
 
     def _note_holder(self) -> None:
         """Marks a freed block that is still held, and may be written to, in recipes of what functions wait for.
 
         The others are spoilt when it is read again; checksums of all that Chainer's own loop holds would take too long.
         """
-        block = self.bytes_here()
+        block = self.bytes_here() if self.readers else None
         if block is not None:
             for recipe in list(self.readers):
                 if any(made.pending_uses > 0 for made in recipe.makes()):
