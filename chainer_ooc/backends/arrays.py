@@ -44,20 +44,22 @@ def root_of(array: Any) -> Any:
 
 def layout_of(array: Any, root: Any) -> Layout:
     """Describes `array` as a view of `root`, which must be ``root_of(array)``."""
-    layout: Layout = _of(array).layout_of(array, root)
+    library = _libraries.get(type(array)) or _of(array)
+    layout: Layout = library.layout_of(array, root)
     return layout
 
 
 def flat_bytes(root: Any) -> ByteArray | None:
     """Returns a root's block as bytes without copying, or None if it is not one gapless block."""
-    library = _library(type(root)) or _device_library()
+    library = _libraries.get(type(root)) or _library(type(root)) or _device_library()
     flat: ByteArray | None = library.flat_bytes(root)
     return flat
 
 
 def view(block: ByteArray, layout: Layout) -> Any:
     """Lays an array over a block of bytes."""
-    return _of(block).view(block, layout)
+    library = _libraries.get(type(block)) or _of(block)
+    return library.view(block, layout)
 
 
 def zeros_like_block(array: Any, nbytes: int) -> ByteArray:

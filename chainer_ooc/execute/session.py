@@ -396,4 +396,4 @@ def _is_managed(inputs: Sequence[Any]) -> bool:
     import chainer
 
     return (chainer.config.enable_backprop and chainer.config.schedule_func is None
-            and all(isinstance(each, chainer.Variable) or is_array(each) for each in inputs))
+            and not [each for each in inputs if not isinstance(each, chainer.Variable) and not is_array(each)])

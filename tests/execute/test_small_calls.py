@@ -13,6 +13,8 @@ from chainer_ooc.execute.storage.storage import Storage
 CALLS = 50
 #: Python functions that one call and its step may run beside Chainer's own, under a plan that moves nothing.
 MOST_FUNCTIONS = 340
+#: The same under a plan that swaps three maps of four.
+MOST_FUNCTIONS_MOVING = 440
 
 
 def functions_run(iteration):
@@ -48,6 +50,17 @@ def test_a_small_call_runs_few_functions_of_ours(policy):
         managed = functions_run(chain)
         assert chainer_ooc.stats().phase == 'run'
     assert (managed - plain) / CALLS < MOST_FUNCTIONS
+
+
+def test_a_call_whose_map_moves_runs_few_functions_of_ours():
+    chain()
+    plain = functions_run(chain)
+    with chainer.using_config('ooc', 'swap-all'), chainer.using_config('ooc_min_bytes', 0):
+        for _ in range(3):
+            chain()
+        managed = min(functions_run(chain) for _ in range(4))  # plans are made again in some
+        assert chainer_ooc.stats().swap > CALLS // 2
+    assert (managed - plain) / CALLS < MOST_FUNCTIONS_MOVING
 
 
 def test_what_is_used_last_as_it_is_known_when_memory_is_short_goes_first():

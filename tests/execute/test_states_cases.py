@@ -612,3 +612,33 @@ def test_a_mapped_map_of_a_session_that_has_ended_is_not_dropped(memories):
     memories[0].close()
     memories[0].drop(storage, may_lose=False)
     assert np.array_equal(shown.array, values())
+
+
+def test_what_has_left_is_in_no_slot_meanwhile_and_in_no_memory_afterwards(memories):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    storage = stored(memories[0], shown)
+    assert memories[0].swap_out(storage)
+    filled = []
+    refill, Storage.refill = Storage.refill, lambda *arguments: filled.append(arguments)
+    try:
+        memories[0].settle()
+    finally:
+        Storage.refill = refill
+    assert not filled
+    assert storage.block is storage.root() is None
+    assert (storage.state, memories[0].near_bytes()) == (State.AWAY, 0)
+    assert np.array_equal(shown.array, values())
+
+
+def test_what_was_read_while_it_left_and_is_dropped_goes_all_the_same(memories):
+    shown = chainer.Variable(values())
+    shown.retain_data()
+    storage = stored(memories[0], shown)
+    assert memories[0].swap_out(storage)
+    with computing():
+        assert np.array_equal(shown.node.data, values())
+    memories[0].drop(storage, may_lose=False)
+    memories[0].settle()
+    assert (storage.state, memories[0].near_bytes()) == (State.AWAY, 0)
+    assert np.array_equal(shown.array, values())

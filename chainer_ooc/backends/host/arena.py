@@ -69,7 +69,12 @@ def raise_pending() -> None:
 
 
 class Arena:
-    """The pool as one backend uses it. There is one pool in a process, for all of them."""
+    """The pool as one backend uses it. There is one pool in a process, for all of them.
+
+    Attributes:
+        nbytes: gives the bytes that are free and kept for the next arrays; the library's own function, as each
+            computation asks several times.
+    """
 
     serves_all = True
 
@@ -77,6 +82,7 @@ class Arena:
         found = _library()
         assert not isinstance(found, str), found
         self._library = found
+        self.nbytes: Callable[[], int] = found.arena_unused_bytes
         self._thread = 0  # whose arrays make room
 
     def begin(self) -> None:
@@ -131,10 +137,6 @@ class Arena:
         Then that serves arrays before fresh pages do, and arrays leave something for what is no array.
         """
         self._library.arena_set_limited(yes)
-
-    def nbytes(self) -> int:
-        """Bytes that are free and kept for the next arrays."""
-        return int(self._library.arena_unused_bytes())
 
     def keep_at_most(self, nbytes: int) -> bool:
         """Gives the rest back to the system, or leaves less than the smallest block of it; whether there was any."""

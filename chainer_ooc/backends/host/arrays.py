@@ -39,8 +39,12 @@ def root_of(array: Any) -> Array | None:
 
 def layout_of(array: Array, root: Array) -> Layout:
     """Describes `array` as a view of `root`."""
-    offset_bytes = 0 if array is root else array.ctypes.data - root.ctypes.data
+    offset_bytes = 0 if array is root else _address(array) - _address(root)
     return Layout(array.dtype, array.shape, array.strides, offset_bytes, bool(array.flags.num & _WRITEABLE))
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__['data'][0])
 
 
 def flat_bytes(root: Array) -> ByteArray | None:

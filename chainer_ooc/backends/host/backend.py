@@ -224,8 +224,8 @@ class HostBackend(OwnedBackend):
 
     def _gives(self, nbytes: int) -> bool:
         """Whether the system gives so much more now: as addresses, and as pages beside those of swap-ins under way."""
-        return (self._headroom.has_room(nbytes + self._store.arriving_bytes(), self._store.queued_bytes() > 0)
-                and block.is_available(nbytes))
+        return block.is_available(nbytes) and (not self._headroom.is_limited() or self._headroom.has_room(
+            nbytes + self._store.arriving_bytes(), self._store.queued_bytes() > 0))
 
     def _whole_and_set_aside(self, held_bytes: int) -> tuple[int, int]:
         free_bytes = self.free_bytes()

@@ -78,7 +78,8 @@ class SwapThread:
         Raises:
             SpillError: The thread cannot be started. The task is not queued.
         """
-        self.start()
+        if self._thread is None:
+            self.start()
         self._tasks.put(task)
 
     def stop(self) -> None:
@@ -158,7 +159,7 @@ class SwapThread:
 
     def _perform(self, task: CopyTask) -> None:
         """Makes the copy and reports it. Everything that refers to the array lives in ``_attempt``'s frame."""
-        failure = _failure_of(task.after)
+        failure = None if task.after is None else _failure_of(task.after)
         started = time.perf_counter()
         if failure is None:
             failure = self._attempt(task)
@@ -180,10 +181,8 @@ class SwapThread:
         return None
 
 
-def _failure_of(transfer: HostTransfer | None) -> SpillError | None:
+def _failure_of(transfer: HostTransfer) -> SpillError | None:
     """Waits for the transfer; returns how it failed, or None."""
-    if transfer is None:
-        return None
     try:
         transfer.wait()
     except SpillError as error:

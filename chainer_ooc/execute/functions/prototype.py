@@ -178,6 +178,8 @@ def may_write_inputs(function: Any) -> bool:
 
 def declared_types(function: Any) -> list[type]:
     """Of a function's types those of the program's that declare that it may run again, and were not found wrong."""
+    if type(function).__module__.startswith('chainer.') and '_function' not in function.__dict__:  # as most are
+        return []
     return [type(each) for each in owners_of(function) if _is_own(type(each)) and _is_trusted(each)]
 
 
@@ -204,7 +206,8 @@ def may_write(hooks: Iterable[Any]) -> bool:
 
 def _is_of(function: Any, modules: frozenset[str]) -> bool:
     """Whether a function, or the old-style function that it adapts, is defined in one of these modules."""
-    return not modules.isdisjoint([type(each).__module__ for each in owners_of(function)])
+    old_style = function.__dict__.get('_function')
+    return type(function).__module__ in modules or (old_style is not None and type(old_style).__module__ in modules)
 
 
 def _is_trusted(owner: Any) -> bool:

@@ -48,7 +48,7 @@ class Following:
         self._doubt_of: Callable[[Sequence[Models]], str] = lambda known: ''
         self._reserve = reserve
         self._has_cut_off = has_cut_off
-        self._alike: list[Graph] = []  # the known graphs that begin like what has run, the latest first
+        self._alike: list[Graph] = []  # the other known graphs that begin like what has run, the latest first
         self._next_swap_in = 0
         self._mode = _mode()
 
@@ -72,8 +72,9 @@ class Following:
         """
         self._standing_of, self._doubt_of = standing_of, doubt_of
         self._budget_bytes, self._unaccounted_bytes = budget_bytes, unaccounted_bytes
-        self._alike = self._graphs.beginning_with(label, arguments)
-        self._follow(self._alike[0] if self._alike else self._graphs.resembling(label, arguments, first_bytes))
+        alike = self._graphs.beginning_with(label, arguments)
+        self._alike = alike[1:]
+        self._follow(alike[0] if alike else self._graphs.resembling(label, arguments, first_bytes))
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error where a computation does not fit: its floor has all that is known to come beside what stands."""
@@ -121,8 +122,7 @@ class Following:
         several it is, is known by its outputs.
         """
         if self.graph is not None:
-            nodes = [getattr(each, '_node', each) for each in inputs]
-            label, arguments = name_of(function), forms([each for each in nodes if each.shape is not None])
+            label, arguments = name_of(function), forms([getattr(each, '_node', each) for each in inputs])
             if self._alike or not self.graph.may_go_on(position, label, arguments):
                 self._keep_alike(lambda graph: graph.may_go_on(position, label, arguments))
         return [] if self.graph is None else [each.trace.calls[position] for each in (self.graph, *self._alike)]
@@ -137,7 +137,7 @@ class Following:
         self._alike = [each for each in self._alike if is_alike(each)]
         if self.graph is not None and not is_alike(self.graph):
             self.leave()
-            self._follow(self._alike[0] if self._alike else None)
+            self._follow(self._alike.pop(0) if self._alike else None)
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
         """Leaves a graph that has further calls when backward begins, or an estimate that retained something else."""
@@ -148,11 +148,14 @@ class Following:
                 each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
             self.leave()
 
-    def check_step(self, number: int, call: int) -> None:
-        """Leaves a graph that has another step next."""
+    def check_step(self, number: int, call: int) -> Step | None:
+        """Gives the step that the graph has next; None, and it is left, if that is of another call."""
         expected = self.step_at(number)
-        if self.graph is not None and (expected is None or expected.call != call):
+        if expected is not None and expected.call == call:
+            return expected
+        if self.graph is not None:
             self.leave()
+        return None
 
     # --- orders ----------------------------------------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ class Following:
                 return  # the graph itself may need less: without a plan the iteration is recorded
             if isinstance(error, SpillError):
                 raise
-            alike = [each.used for each in self._alike or [graph]]
+            alike = [each.used for each in (graph, *self._alike)]
             doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
         self.graph = graph

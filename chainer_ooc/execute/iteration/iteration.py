@@ -71,15 +71,13 @@ class Iteration(Quietly):
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
                  graphs: Graphs, meter: Meter, recording: bool, most_bytes: Callable[[], int] = lambda: 0):
-        self.settings = settings
-        self.budget_bytes = budget_bytes
+        self.settings, self.budget_bytes, self._most_bytes = settings, budget_bytes, most_bytes
         self.recorder = Recorder()
         self.finished = self.has_ended = self._in_backward = False
         self.is_foreign = self.makes_graphs = self._repeatable = False
         self.recorded = recording
         self.graph: Graph | None = None
-        self._memory = memory
-        self._parameters, self._meter = parameters, meter
+        self._memory, self._parameters, self._meter = memory, parameters, meter
         self._prototype: Prototype | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
         self.register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
@@ -88,7 +86,6 @@ class Iteration(Quietly):
         self._call_of: dict[int, int] = {}
         self._retained: list[list[int]] = []
         self._liveness = Liveness(self.register.storages)
-        self._most_bytes = most_bytes
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
         self.room = Room(memory, parameters, self.register.own, meter, settings, self.following)
         self._departures = Departures(memory, self.following, self.register, settings)
@@ -131,19 +128,19 @@ class Iteration(Quietly):
         memory, position = self._memory, len(self.recorder.calls)
         coming = self.following.coming_calls(position, function, inputs)
         self._look_around(position)
-        memory.pin(filter(None, (find(array_of(each)) for each in inputs)))
+        memory.pin(filter(None, map(find, map(array_of, inputs))))
         self.is_foreign = may_write_inputs(function)
         self.writes.expect(function, self.is_foreign, memory.pinned)
         self.writes.watch(function, inputs, self.recorded)
         known = coming[0] if coming else None
-        is_new = not coming or any(max(each.inputs, default=-1) >= len(self.recorder.maps) for each in coming)
+        is_new = not coming or max([max(each.inputs, default=-1) for each in coming]) >= len(self.recorder.maps)
         self._coming_bytes = self.room.coming_bytes(inputs) if is_new else 0
         need_bytes = self._coming_bytes + (known.peak_bytes if known else UNKNOWN_CALL_ROOM * (
             self._coming_bytes + sum(each.nbytes for each in memory.pinned)))
         self._other_at_start_bytes = self._scratch_bytes()
-        self.room.make(need_bytes, known.other_bytes if known else self._other_at_start_bytes, known is not None,
-                        function, f'forward of call {position}',
-                        self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0)
+        self.room.stand(known.other_bytes if known else self._other_at_start_bytes)
+        self.room.make(need_bytes, known is not None, function, f'forward of call {position}',
+                       self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0)
         self._prepare(function, position)
         if self.recorded:
             self._meter.mark()
@@ -166,8 +163,9 @@ class Iteration(Quietly):
         self._call_of[id(function)] = position
         self._retained.append([each.map for each in kept if each.token is self])
         nodes = [*function.inputs, *[each.node for each in outputs]]
+        known = self.following.call_at(position) if self.following.is_certain and not self.recorded else None
         call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._repeatable,
-                             self._other_at_start_bytes)
+                             self._other_at_start_bytes, known)
         for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
             recorder.maps[map_id].written = True  # their producers may not make them again
         self._liveness.read(call.inputs)
@@ -216,25 +214,26 @@ class Iteration(Quietly):
         memory.pin(needed)
         self.is_foreign = may_write_inputs(function)
         call = self._call_of.get(id(function), -1)
-        self.following.check_step(len(recorder.steps), call)
-        known = self.following.step_at(len(recorder.steps))
+        known = self.following.check_step(len(recorder.steps), call)
+        others = [each for each in needed if each.token is not self]
+        if known is not None:  # what the steps before have left is there already, beside what comes now
+            self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
         for storage in needed:
             if storage.state is not State.RESIDENT:
-                if known is not None:  # what the steps before have left is there already, beside what comes now
-                    self.room.stand_for(known, earlier_bytes(needed, self))
                 storage.memory.fetch(storage, exposed=False)
             storage.use(recorder.now)
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now
-        scratch_bytes, others_bytes = self._scratch_bytes(), earlier_bytes(needed, self)
-        self._other_at_start_bytes = max(0, scratch_bytes + others_bytes + self.room.stood_bytes())
+        self._other_at_start_bytes = max(0, self._scratch_bytes() + earlier_bytes(others) + self.room.stood_bytes())
         need_bytes = recorder.calls[call].peak_bytes if call >= 0 else 0
         if known is not None:
             need_bytes = known.peak_bytes + self.room.sum_bytes(function)
-            scratch_bytes = self.room.scratch_of(known, others_bytes)
-            self.room.stand_for(known, others_bytes)
+            if others:  # what is mapped by now counts no more
+                self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
             self._start_swap_ins()  # not after the step before, while Chainer still has the gradient that it read
-        self.room.make(need_bytes, scratch_bytes, known is not None, function,
-                        f'backward of call {call}' if call >= 0 else 'which forward did not see')
+        else:
+            self.room.stand(self._scratch_bytes())
+        self.room.make(need_bytes, known is not None, function,
+                       f'backward of call {call}' if call >= 0 else 'which forward did not see')
         if self.recorded:
             self._meter.mark()
         return needed
@@ -358,7 +357,8 @@ class Iteration(Quietly):
                 self.recorder.maps[storage.map].last_held = position - 1
         if self._orders.synchronous:
             self._memory.settle()
-        self._memory.near_bytes()
+        if self.recorded:
+            self._memory.near_bytes()
         self.recorder.now = position
 
     def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:

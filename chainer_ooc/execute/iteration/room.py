@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -68,7 +68,7 @@ class Room:
         self._in_backward: frozenset[int] | None = None
         self._replaced: list[weakref.ref[Any]] = []
         self._to_add: dict[int, int] = {}
-        self._replaced_bytes = self._new_bytes = 0
+        self._replaced_bytes = self._new_bytes = self._scratch_bytes = 0
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
@@ -101,12 +101,14 @@ class Room:
                           for each in (stood.values() if recorded else ())
                           if not self._meter.has_counted(arrays.root_of(each))]
         if first is not None:
-            self.stand_for(first, 0)
+            self.stand(self.scratch_of(first, 0))
         return self._new_bytes > 0
 
     def sum_bytes(self, function: Any) -> int:
         """Bytes of a step's sums with gradients that stood, where the recording had no such sums."""
-        given = [node.get_variable_or_none() for node in function.inputs] if self._to_add else []
+        if not self._to_add:
+            return 0
+        given = [node.get_variable_or_none() for node in function.inputs]
         numbers = {self._parameters.number_of(each) for each in given if hasattr(each, 'update_rule')}
         return sum(self._to_add.pop(each, 0) for each in numbers if each is not None)
 
@@ -211,13 +213,16 @@ class Room:
             return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.beside.counted_bytes)
         return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes - self.beside.others_bytes)
 
-    def make(self, need_bytes: int, scratch_bytes: int, is_known: bool, function: Any, way: str,
-             most_bytes: int = 0) -> None:
-        """Makes room for a computation.
+    def stand(self, scratch_bytes: int) -> None:
+        """Counts what lives when a computation begins, beside maps and what was there before the iteration."""
+        self._scratch_bytes = scratch_bytes
+        self._memory.stands(self._beside_bytes(scratch_bytes))
+
+    def make(self, need_bytes: int, is_known: bool, function: Any, way: str, most_bytes: int = 0) -> None:
+        """Makes room for a computation, beside what stands.
 
         Args:
             need_bytes: what it allocates.
-            scratch_bytes: what lives when it begins, beside maps and what was there before the iteration.
             is_known: the graph that is followed has it.
             function: what runs.
             way: of which call, and whether it is forward or backward, for the error.
@@ -228,12 +233,11 @@ class Room:
                 that is known to come, with what stands now.
         """
         memory, certain = self._memory, is_known and self._following.is_certain
-        self._stand(scratch_bytes)
         fits = memory.make_room(need_bytes)
         if not fits and certain:
             gc.collect()
             self.look_again()
-            self._stand(scratch_bytes)
+            self.stand(self._scratch_bytes)
             fits = memory.make_room(need_bytes, thorough=True)
         memory.note_peak(need_bytes if certain else 0)
         if not fits and certain:
@@ -244,9 +248,6 @@ class Room:
                 self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY))
         if most_bytes > need_bytes:
             memory.make_room(most_bytes)
-
-    def _stand(self, scratch_bytes: int) -> None:
-        self._memory.stands(self._beside_bytes(scratch_bytes))
 
     def _beside_bytes(self, scratch_bytes: int) -> int:
         return self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - self._replaced_bytes
@@ -267,10 +268,6 @@ class Room:
         """What lives when a step of the graph begins, beside maps, among them so much of earlier graphs'."""
         return max(0, step.other_bytes - others_bytes - self.beside.gradient_bytes)
 
-    def stand_for(self, step: Step, others_bytes: int) -> None:
-        """Counts what lives when a step of the graph begins, with so much of earlier graphs' maps."""
-        self._stand(self.scratch_of(step, others_bytes))
-
 
 def _standing(parameters: Parameters, model: int | None, left_bytes: int, unaccounted_bytes: int,
               models: Models) -> Standing:
@@ -278,6 +275,6 @@ def _standing(parameters: Parameters, model: int | None, left_bytes: int, unacco
     return parameters.standing(models.of(model), left_bytes, models.adds_up).beside(unaccounted_bytes)
 
 
-def earlier_bytes(needed: Iterable[Storage], token: object) -> int:
+def earlier_bytes(others: Sequence[Storage]) -> int:
     """Bytes of earlier iterations' maps, as in double backprop: no plan counts them, and a step needs them."""
-    return sum(each.counted_bytes for each in needed if each.token is not token and not each.mapped)
+    return sum(each.counted_bytes for each in others if not each.mapped) if others else 0

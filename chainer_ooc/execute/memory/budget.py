@@ -66,7 +66,7 @@ class Budget(Account, abc.ABC):
         """
         if self.budget_bytes is None:
             return True
-        if not self.fits(nbytes):
+        if self.near_bytes() + nbytes > self.budget_bytes:
             return False
         while self._spare and self._bytes['spare'] > (
                 self.budget_bytes - self._bytes['maps'] - self.beside_bytes - nbytes):
@@ -164,7 +164,8 @@ class Budget(Account, abc.ABC):
             return
         serves_all = self.backend.kept_serves_all
         while True:
-            left_bytes = max(0, self.budget_bytes - self.near_bytes() - nbytes)
+            near_bytes = self.near_bytes()
+            left_bytes = max(0, self.budget_bytes - near_bytes - nbytes)
             if not serves_all:  # it has what is left before spare maps
                 self.backend.keep_at_most(left_bytes)
                 left_bytes = max(0, left_bytes - self.backend.kept_bytes())
@@ -172,4 +173,4 @@ class Budget(Account, abc.ABC):
                 break
             self._oldest_spare_yields()  # what the program holds of it leaves less
         if serves_all:  # so many bytes will come from there, and it has what spare maps leave
-            self.backend.keep_at_most(max(0, self.budget_bytes - self.near_bytes() - self._bytes['spare']))
+            self.backend.keep_at_most(max(0, self.budget_bytes - near_bytes - self._bytes['spare']))

@@ -58,6 +58,7 @@ class Mapped:
 
         What the program holds it keeps; that is then taken up again when it is read.
         """
+        storage.stay()
         if storage.exposed or storage.copy is None or (memory.is_pinned(storage) and not storage.recalled):
             return
         wanted = storage.recalled

@@ -118,8 +118,7 @@ class Residency(Transit):
                 self.context.far.want(self, storage)
             block = self._notice(storage)
             if block is None:
-                with self.tally.stalled():
-                    block = self._bring(storage)
+                block = self._bring(storage)
             if exposed:
                 self._expose(storage, block)
             storage.refill(block)
@@ -235,7 +234,8 @@ class Residency(Transit):
                 return self.arrive(storage)
             except OSError as error:
                 log.logger.info('a swap-in failed and is tried again: %s', str(error))
-        if storage.state is State.AWAY:
-            self.tally.faults += 1
-            return self.context.far.bring(self, storage)
-        return make_again(self, storage)
+        with self.tally.stalled():
+            if storage.state is State.AWAY:
+                self.tally.faults += 1
+                return self.context.far.bring(self, storage)
+            return make_again(self, storage)

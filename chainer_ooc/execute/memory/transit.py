@@ -51,7 +51,7 @@ class Source(Protocol):
         """Called when it is read while it is leaving."""
 
     def left(self, memory: Transit, storage: Storage) -> None:
-        """Frees it, whose swap-out has ended and which is resident again, unless it is wanted."""
+        """Its swap-out has ended: frees it, unless it is wanted and stays."""
 
 
 class CopyIn:
@@ -80,7 +80,9 @@ class CopyIn:
 
     def left(self, memory: Transit, storage: Storage) -> None:
         if storage.has_true_copy() and not storage.recalled and not memory.is_pinned(storage):
-            storage.free()
+            storage.go()
+        else:
+            storage.stay()
 
 
 COPY_IN = CopyIn()
@@ -123,7 +125,7 @@ class Transit(Budget):
         unproven: changes that a device has yet to check for maps made again in the backward pass in hand, else None.
     """
 
-    _open: ClassVar[weakref.WeakSet[Transit]] = weakref.WeakSet()
+    _open: ClassVar[list[weakref.ref[Transit]]] = []
 
     def __init__(self, backend: Backend):
         super().__init__(backend)
@@ -132,7 +134,7 @@ class Transit(Budget):
         self.leaving: deque[Storage] = deque()
         self.unproven: list[tuple[Storage, Change]] | None = None
         self._targets: deque[tuple[ByteArray, Transfer | None]] = deque()  # of swap-ins, the oldest first
-        self._open.add(self)
+        self._open.append(weakref.ref(self, self._open.remove))
 
     def enter(self, context: Context) -> None:
         """Begins an iteration, or goes on with it in another context."""
@@ -149,7 +151,7 @@ class Transit(Budget):
 
     def is_pinned(self, storage: Storage) -> bool:
         """Whether a computation needs it, in whatever thread."""
-        return storage in self.pinned or any(storage in each.pinned for each in list(self._open))
+        return any(storage in memory.pinned for ref in self._open[:] if (memory := ref()) is not None)
 
     def touch(self, storage: Storage) -> None:
         """Notes that a storage was used, or has come: its next use is another one now."""
@@ -209,15 +211,21 @@ class Transit(Budget):
         """
         assert storage.transfer is not None
         try:
-            with self.tally.stalled():
-                storage.transfer.wait()
+            self._wait(storage.transfer)
         except OSError:
             storage.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
             storage.stay()
             raise
         self.tally.written.append(storage.transfer)
-        storage.stay()
         self.context.far.left(self, storage)
+
+    def _wait(self, transfer: Transfer) -> None:
+        """Waits for a copy, which is a stall if it is still under way."""
+        if transfer.done:
+            transfer.wait()  # says whether it failed
+        else:
+            with self.tally.stalled():
+                transfer.wait()
 
     def abandon_dead(self) -> None:
         """Ends the copies of maps that can be read no more, such as those of a graph that is gone."""
@@ -296,7 +304,7 @@ class Transit(Budget):
         transfer = storage.transfer
         assert transfer is not None
         try:
-            transfer.wait()
+            self._wait(transfer)
         except BaseException:
             if transfer.done:
                 storage.turn_back()

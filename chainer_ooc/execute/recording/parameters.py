@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Container, Sequence
@@ -32,7 +33,7 @@ class Beside:
     counted_bytes: int = 0
     with_gradients: frozenset[int] = frozenset()
 
-    @property
+    @functools.cached_property  # each computation asks
     def total_bytes(self) -> int:
         """All of them."""
         return self.steady_bytes + self.gradient_bytes + self.others_bytes
@@ -80,16 +81,18 @@ class Parameters:
         with_gradients = []
         self._roots = {key: ref for key, ref in self._roots.items() if ref() is not None}
         for number, parameter in self._alive():
-            steady_bytes += sum(_nbytes(each, is_counted) for each in (array_of(parameter), *_of_rule(parameter)))
-            is_own = own is None or number in own
-            nbytes = _nbytes(parameter.grad, is_counted if is_own else None)
+            steady_bytes += _nbytes(array_of(parameter), is_counted)
+            for each in () if parameter.update_rule is None else _of_rule(parameter.update_rule):
+                steady_bytes += _nbytes(each, is_counted)
+            is_own, gradient = own is None or number in own, _gradient_of(parameter)
+            nbytes = _nbytes(gradient, is_counted if is_own else None)
             if nbytes:
                 with_gradients.append(number)
             if is_own:
                 own_bytes += nbytes
             else:
                 others_bytes += nbytes
-                counted_bytes += nbytes - _nbytes(parameter.grad, is_counted)
+                counted_bytes += nbytes - _nbytes(gradient, is_counted)
         return Beside(steady_bytes, own_bytes, others_bytes, counted_bytes, frozenset(with_gradients))
 
     def new_bytes(self, is_counted: Callable[[Any], bool]) -> int:
@@ -109,7 +112,7 @@ class Parameters:
         """
         beside, certain_bytes, forward_bytes, backward_bytes, most_bytes = self.beside(), 0, 0, 0, 0
         for number, parameter in self._alive():
-            gradient_bytes = _nbytes(parameter.grad, None)
+            gradient_bytes = _nbytes(_gradient_of(parameter), None)
             if used is None or number in used.own:
                 if self._expected.is_unused(parameter):
                     backward_bytes += gradient_bytes
@@ -128,7 +131,8 @@ class Parameters:
 
     def gradients(self, own: Container[int]) -> dict[int, Any]:
         """The gradients that parameters with these numbers have."""
-        return {number: each.grad for number, each in self._alive() if number in own and each.grad is not None}
+        return {number: gradient for number, each in self._alive()
+                if number in own and (gradient := _gradient_of(each)) is not None}
 
     def evaluate(self, inputs: Sequence[Any]) -> None:
         """Notes what a function was given without backprop: parameters among it may be trained later."""
@@ -144,9 +148,14 @@ class Parameters:
         return list(alive.values())
 
 
-def _of_rule(parameter: Any) -> list[Any]:
+def _gradient_of(parameter: Any) -> Any:
+    """The array of its gradient, or None; Chainer's own property takes five functions for it."""
+    variable = parameter._grad_var
+    return parameter._grad if variable is None else array_of(variable)
+
+
+def _of_rule(rule: Any) -> list[Any]:
     """What an optimizer keeps for a parameter: its state, and the float32 copy of one of float16."""
-    rule = parameter.update_rule
     state = getattr(rule, 'state', None) or {}
     copy = getattr(rule, '_fp32_param', None)
     return list(state.values()) if copy is None else [*state.values(), copy.array]

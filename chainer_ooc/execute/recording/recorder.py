@@ -49,8 +49,8 @@ class MapRow:
 
 
 def forms(given: Sequence[Any]) -> tuple[ArrayForm, ...]:
-    """The forms of arrays or nodes."""
-    return tuple([_form(each.dtype, each.shape) for each in given if each is not None])
+    """The forms of arrays or nodes, as far as they have any."""
+    return tuple([_form(each.dtype, each.shape) for each in given if each is not None and each.shape is not None])
 
 
 @functools.lru_cache(maxsize=1024)
@@ -81,7 +81,7 @@ class Recorder:
         self.calls: list[Call] = []
         self.steps: list[Step] = []
         self.maps: list[MapRow] = []
-        self.events: list[MemoryEvent] = []
+        self._events: list[tuple[str, int, int, int]] = []  # as in `MemoryEvent`, which few iterations need
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
 
@@ -89,7 +89,7 @@ class Recorder:
         """Adds a feature map and returns its id."""
         self.maps.append(MapRow(nbytes, producer, hidden, array.shape, array.dtype, self.next_position))
         map_id = len(self.maps) - 1
-        self.event('malloc', map_id, nbytes)
+        self._events.append(('malloc', map_id, nbytes, self.now))
         return map_id
 
     def is_other_part(self, map_id: int, layout: Hashable) -> bool:
@@ -100,20 +100,24 @@ class Recorder:
 
     def event(self, kind: str, map_id: int, nbytes: int) -> None:
         """Notes that a block appeared or went."""
-        self.events.append(MemoryEvent(kind, map_id, nbytes, self.now))
+        self._events.append((kind, map_id, nbytes, self.now))
         if kind == 'free':
             self.maps[map_id].last_alive = self.now
 
     def call(self, label: str, ids: tuple[list[int], list[int], list[int]], given: Sequence[Any], span: Span,
-             peak_bytes: int, repeatable: bool = False, other_bytes: int = 0) -> Call:
-        """Adds a forward call, see `Call`.
+             peak_bytes: int, repeatable: bool = False, other_bytes: int = 0, known: Call | None = None) -> Call:
+        """Adds a forward call, see `Call`; the `known` row itself if this is the same call.
 
         `ids` are those of inputs, outputs and hidden arrays; `given` are inputs and outputs, arrays or nodes, for their
         shapes and dtypes.
         """
         inputs, outputs, hidden = map(tuple, ids)
-        row = Call(len(self.calls), label, inputs, outputs, hidden, 0.0, peak_bytes, forms(given[:len(inputs)]),
-                   forms(given[len(inputs):]), repeatable, other_bytes)
+        arguments, results = forms(given[:len(inputs)]), forms(given[len(inputs):])
+        if known is not None and known.signature == (label, inputs, outputs, hidden, arguments, results):
+            row = known
+        else:
+            row = Call(len(self.calls), label, inputs, outputs, hidden, 0.0, peak_bytes, arguments, results,
+                       repeatable, other_bytes)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)
@@ -152,8 +156,9 @@ class Recorder:
                 last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive,
                 shown=row.shown, written=row.written, held=row.held, last_held=row.last_held)
             for map_id, row in enumerate(self.maps))
+        events = tuple(MemoryEvent(*each) for each in self._events)
         return Trace(
-            device=backend.name, calls=calls, steps=steps, maps=maps, events=tuple(self.events),
+            device=backend.name, calls=calls, steps=steps, maps=maps, events=events,
             seconds=seconds, write_bytes_per_second=bandwidth.write_bytes_per_second,
             read_bytes_per_second=bandwidth.read_bytes_per_second, copy_slowdown=bandwidth.slowdown)
 

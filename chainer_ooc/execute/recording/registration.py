@@ -165,7 +165,7 @@ def retained(function: Any, hidden: Sequence[AttributeSlot] | None = None) -> li
 
     `hidden`: where it hides arrays, if that is known already.
     """
-    found: dict[Storage | None, None] = {}
+    found: dict[Any, None] = {}
     for index in function._input_indexes_to_retain or ():
         node = function.inputs[index]
         found[find(node._data) if node._ooc is None else node._ooc.storage] = None
@@ -179,4 +179,5 @@ def retained(function: Any, hidden: Sequence[AttributeSlot] | None = None) -> li
             found[away.storage] = None
     for slot in hidden_slots(function) if hidden is None else hidden:
         found[find(slot.get())] = None
-    return [each for each in found if each is not None]
+    found.pop(None, None)
+    return list(found)

@@ -154,7 +154,8 @@ class Account:
 
     def count(self, root: Array, storage: Storage, metered: bool) -> None:
         """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
-        bury()  # a block that died at the same place
+        if self._deaths:  # maybe of a block at the same place
+            bury()
         key, note_death = id(root), self._deaths.append  # not a function of ours, where an interrupt would lose a death
         if key in self._blocks:  # it was spare, and can be read no more
             self._blocks[key].move('gone')
@@ -196,7 +197,9 @@ class Account:
 
 def find(array: Any) -> Storage | None:
     """Returns the storage under an array, or None if it is not known or cannot be moved."""
-    return storage_at(arrays.root_of(array))
+    root = arrays.root_of(array)  # as `storage_at`, which would be one call more for each array of each computation
+    block = Account._blocks.get(id(root))
+    return block.storage() if block is not None and block.root() is root else None
 
 
 def storage_at(root: Any) -> Storage | None:

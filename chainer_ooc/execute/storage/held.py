@@ -14,7 +14,7 @@ Left out: what the bytes are while the slots are empty (`storage`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -96,30 +96,35 @@ class Held(BlockOwner):
         held: dict[int, list[Any]] = {}
         identities: set[object] = set()
         array = None
-        for slot, array in self._held():
-            if type(slot) is VariableSlot and slot.is_copied():
-                return True
-            if slot.identity() not in identities:
+        found = self._held()
+        while found:
+            slot, array = found.pop()
+            if type(slot) is VariableSlot:
+                if slot.is_copied():
+                    return True
+                if slot.identity() in identities:
+                    continue
                 identities.add(slot.identity())
-                _add_chain(held, array, root)
+            _add_chain(held, array, root)
         del root, array
         return not held or any(references(entry) != entry[1] for entry in held.values())
 
-    def _held(self, slots: Iterable[Slot] | None = None) -> Iterator[tuple[Slot, Array]]:
+    def _held(self, slots: Iterable[Slot] | None = None) -> list[tuple[Slot, Array]]:
         """The slots that hold arrays on the block, each with its array; of all that are known, or of these."""
-        root = self.root()
-        slots = self.slots.values() if slots is None else slots
-        for slot in () if root is None else slots:
-            array = slot.get()
-            if array is not None and type(array) is not Away and arrays.root_of(array) is root:
-                yield slot, array  # type: ignore[misc]
+        root, found = self.root(), []
+        for slot in () if root is None else list(self.slots.values() if slots is None else slots):
+            array: Any = slot.get()
+            if (array is not None and type(array) is not Away
+                    and (array is root or getattr(array, 'base', None) is root or arrays.root_of(array) is root)):
+                found.append((slot, array))
+        return found
 
     # --- what they hold --------------------------------------------------------------------------------------------
 
     def _watch(self, slots: Iterable[Slot]) -> bool:
         """Has the program's next read in these slots noticed; False if some cannot be watched."""
         is_noticed = True
-        for slot, array in self._held(each for each in slots if not each.is_watched(self)):
+        for slot, array in self._held([each for each in slots if not each.is_watched(self)]):
             if type(slot) is VariableSlot and slot.is_copied():
                 is_noticed = False
             slot.watch(Away(self, arrays.layout_of(array, self.root())))
@@ -129,7 +134,7 @@ class Held(BlockOwner):
         """Puts stand-ins into the slots in place of their arrays; the caller holds the bytes until this returns."""
         root = self.root()
         stand_ins: dict[int, Away] = {}
-        for slot, array in list(self._held()):
+        for slot, array in self._held():
             if id(array) not in stand_ins:
                 stand_ins[id(array)] = Away(self, arrays.layout_of(array, root))
             slot.put(stand_ins[id(array)])
@@ -139,15 +144,16 @@ class Held(BlockOwner):
 
         If `is_watched`, the program's next read is still to be noticed.
         """
-        views: dict[arrays.Layout, Array] = {}
+        views: dict[int, Array] = {}  # by the layout's identity: slots that had one array share a stand-in
         for slot in self.slots.values():
             if type(slot) is VariableSlot and not in_variables:
                 continue
             away = slot.get()
             if type(away) is Away and away.storage is self:
-                if away.layout not in views:
-                    views[away.layout] = arrays.view(block, away.layout)
-                slot.put(views[away.layout])
+                layout = away.layout
+                if id(layout) not in views:
+                    views[id(layout)] = arrays.view(block, layout)
+                slot.put(views[id(layout)])
             if not is_watched:
                 slot.unwatch(self)
 

@@ -41,7 +41,7 @@ from chainer_ooc.execute.storage.reentry import interrupted, is_locked, may_have
 Array = np.ndarray[Any, Any]
 
 #: What most attributes of functions are; `is_array` would say so too, in a call more for each.
-_NO_ARRAYS = frozenset({type(None), bool, int, str, tuple, list, dict})
+_NO_ARRAYS = frozenset({type(None), bool, int, float, str, tuple, list, dict, weakref.ref})
 
 
 class BlockOwner(Protocol):
@@ -144,10 +144,6 @@ class Slot(abc.ABC):
         """Whether the node or function that it belongs to still exists."""
         return self.owner() is not None
 
-    def identity(self) -> object:
-        """Tells it from other slots; two slots may be one, of a Variable and its copy."""
-        return self.key
-
     @abc.abstractmethod
     def get(self) -> Array | Away | None:
         """What is in it; looking does not bring it back."""
@@ -210,9 +206,11 @@ class VariableSlot(Slot):
     name = 'variable'
 
     def get(self) -> Array | Away | None:
-        data = self._data()
-        if data is None:
+        node = self.owner()
+        variable = None if node is None else node._variable()
+        if variable is None:
             return None
+        data = variable._data
         array: Array | None = list.__getitem__(data, 0)
         return data.away if array is None and type(data) is Watched else array
 
@@ -241,7 +239,8 @@ class VariableSlot(Slot):
         """Whether there is a Variable that the program may look at."""
         return self._data() is not None
 
-    def identity(self) -> object:
+    def identity(self) -> int:
+        """Tells its list from others; two slots may have one, of a Variable and its copy."""
         return id(self._data())
 
     def is_copied(self) -> bool:
@@ -250,10 +249,11 @@ class VariableSlot(Slot):
 
     def _variable(self) -> Any:
         node = self.owner()
-        return None if node is None else node.get_variable_or_none()
+        return None if node is None else node._variable()
 
     def _data(self) -> Any:
-        variable = self._variable()
+        node = self.owner()
+        variable = None if node is None else node._variable()
         return None if variable is None else variable._data
 
 
@@ -330,9 +330,12 @@ def owners_of(function: Any) -> list[Any]:
 
 def hidden_slots(function: Any) -> list[AttributeSlot]:
     """Finds where a function, or the old-style function that it adapts, keeps arrays as attributes."""
-    return [AttributeSlot(owner, name)
-            for owner in owners_of(function) for name, value in owner.__dict__.items()
-            if type(value) not in _NO_ARRAYS and is_array(value) and not hasattr(type(owner), name)]
+    found = []
+    for owner in owners_of(function):
+        for name, value in owner.__dict__.items():
+            if type(value) not in _NO_ARRAYS and is_array(value) and not hasattr(type(owner), name):
+                found.append(AttributeSlot(owner, name))
+    return found
 
 
 _OVERHEAD = 0

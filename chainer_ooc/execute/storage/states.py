@@ -3,7 +3,8 @@
     event        from                 to          when
     -----------  -------------------  ----------  -------------------------------------------------------------
     leave        RESIDENT             LEAVING     a swap-out starts: the slots are empty, the block is held here
-    stay         LEAVING              RESIDENT    its copy is whole, or failed: the slots have the block again
+    go           LEAVING              AWAY        its copy is whole, and nothing has asked for it meanwhile
+    stay         LEAVING              RESIDENT    it is wanted, or its copy failed: the slots have the block again
     free         RESIDENT             AWAY        the far copy is what the block is: nothing is lost
     lose         RESIDENT             LOST        no copy: to be made again where there is a recipe. Both also when the
                                                   last array has died by itself
@@ -34,9 +35,12 @@ class State(enum.Enum):
     ARRIVING = 'in far memory, being copied in'
     LOST = 'in no memory: to be made again where there is a recipe'
 
+    __hash__ = object.__hash__  # an enumeration's own is a function of Python, and each change looks up the table
+
 
 TRANSITIONS = {
     ('leave', State.RESIDENT): State.LEAVING,
+    ('go', State.LEAVING): State.AWAY,
     ('stay', State.LEAVING): State.RESIDENT,
     ('free', State.RESIDENT): State.AWAY,
     ('lose', State.RESIDENT): State.LOST,

@@ -140,7 +140,8 @@ class Storage(Held):
         known = self.slots.get((id(node), NodeSlot.name))
         if known is None or not known.is_alive():
             self.add_slots(NodeSlot(node), VariableSlot(node))
-        self.watch(self.slots[id(node), NodeSlot.name], self.slots[id(node), VariableSlot.name])
+        if self.is_relied_on():
+            self.watch(self.slots[id(node), NodeSlot.name], self.slots[id(node), VariableSlot.name])
 
     def watch(self, *slots: Slot) -> None:
         """Has the program's next read noticed, in all slots or in these; where that fails it is exposed."""
@@ -210,6 +211,13 @@ class Storage(Held):
         self._go('leave')
         self.copy, self.recipe, self.exposed, self.recalled = copy, None, False, recalled
 
+    def go(self) -> None:
+        """What was leaving is away: its copy is whole, and the slots are empty, as nothing has recalled it."""
+        assert self.has_true_copy()
+        self._go('go')
+        self.block = self.transfer = None
+        self._note_holder()
+
     def stay(self) -> None:
         """What was to leave is resident."""
         assert self.block is not None
@@ -274,6 +282,8 @@ class Storage(Held):
 
     def recall(self, wanted: bool = True) -> None:
         """Notes that it is wanted back soon, or is not any more."""
+        if self.state is State.LEAVING and self.recalled and not wanted:
+            self._empty()  # a read has filled them
         self.recalled = wanted
 
     def come(self, block: ByteArray) -> None:

@@ -45,10 +45,11 @@ LINES = {
     'leave lets go of the block': (Storage.leave, 'self.block, self.transfer = block,', '_, self.transfer = block,'),
     'what is held leaves': (Residency.swap_out, 'if storage.is_held_elsewhere():', 'if False:'),
     'what leaves is seen off by nobody': (Residency.swap_out, 'self.leaving.append(storage)', 'pass'),
-    # stay
+    # go, stay
+    'what is recalled no more keeps its slots': (Storage.recall, 'self._empty()', 'pass'),
     'what nobody else keeps is in no Variable': (
         Storage.refill, 'self.copy is None and self.recipe is None', 'False'),
-    'stay is not waited for': (Transit.see_off, 'storage.transfer.wait()', 'pass'),
+    'stay is not waited for': (Transit.see_off, 'self._wait(storage.transfer)', 'pass'),
     'a failed swap-out counts as a copy': (Transit.see_off, 'storage.drop_copy()  #', 'pass  #'),
     'what is exposed leaves all the same': (
         CopyIn.left, 'storage.has_true_copy() and not storage.recalled', 'not storage.recalled'),
@@ -70,7 +71,7 @@ LINES = {
         Residency._oldest_spare_yields, "self.book(storage, 'maps')", 'pass'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),
     # come, arrive, turn back
-    'arrive waits for nothing': (Transit.arrive, 'transfer.wait()', 'pass'),
+    'arrive waits for nothing': (Transit.arrive, 'self._wait(transfer)', 'pass'),
     'turn back keeps the root': (Storage.turn_back, 'self.transfer, self.root = None, None, NOBODY',
                                  'self.transfer, _ = None, None, NOBODY'),
     'turn back keeps the block': (

@@ -46,8 +46,9 @@ from support.states.states_functions import FUNCTIONS
 
 #: What may become of a storage, written down once more: the table itself may be what is wrong.
 LEGAL = {
-    'leave': {('RESIDENT', 'LEAVING')}, 'stay': {('LEAVING', 'RESIDENT')}, 'free': {('RESIDENT', 'AWAY')},
-    'lose': {('RESIDENT', 'LOST')}, 'spare': {('RESIDENT', 'SPARE')}, 'use again': {('SPARE', 'RESIDENT')},
+    'leave': {('RESIDENT', 'LEAVING')}, 'go': {('LEAVING', 'AWAY')}, 'stay': {('LEAVING', 'RESIDENT')},
+    'free': {('RESIDENT', 'AWAY')}, 'lose': {('RESIDENT', 'LOST')}, 'spare': {('RESIDENT', 'SPARE')},
+    'use again': {('SPARE', 'RESIDENT')},
     'yield': {('SPARE', 'LOST')}, 'come': {('AWAY', 'ARRIVING')}, 'arrive': {('ARRIVING', 'RESIDENT')},
     'turn back': {('ARRIVING', 'AWAY')}, 'show': {('AWAY', 'RESIDENT')}, 'make': {('LOST', 'RESIDENT')},
     'take up': {('AWAY', 'RESIDENT'), ('LOST', 'RESIDENT')}}
@@ -90,7 +91,7 @@ class Watch:
 
     def __enter__(self):
         init, go = Storage.__init__, Storage._go
-        free, spare = Storage.free, Storage.spare
+        free, go_away, spare = Storage.free, Storage.go, Storage.spare
 
         def see_birth(storage, *args):
             init(storage, *args)
@@ -123,7 +124,8 @@ class Watch:
             return run
 
         for owner, name, value in ((Storage, '__init__', see_birth), (Storage, '_go', see_change),
-                                   (Storage, 'free', see_slots(free)), (Storage, 'spare', see_slots(spare)),
+                                   (Storage, 'free', see_slots(free)),
+                                   (Storage, 'go', see_slots(go_away)), (Storage, 'spare', see_slots(spare)),
                                    *((kind, 'release', see_release(kind.release))
                                      for kind in (ChaosBackend, HostBackend))):
             self._undo.callback(setattr, owner, name, getattr(owner, name))
