@@ -111,6 +111,10 @@ class RecomputeMismatchError(OocError, RuntimeError):
             'a function whose result depends on anything but its inputs')
 
 
+class ProfileError(OocError, TypeError):
+    """What was given to be profiled is no training, or has left no trace."""
+
+
 class TraceFormatError(OocError, ValueError):
     """A text is no trace, or one that this release cannot read."""
 

@@ -6,10 +6,11 @@ one that it used last; the steps of a backward pass belong to that.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from chainer_ooc import config
@@ -103,6 +104,38 @@ def reset() -> None:
     with LOCK:
         for thread, device in list(_sessions):
             _close(thread, device)
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Has the calling thread train in sessions of their own for a while, which are closed then; its others go on.
+
+    Raises:
+        ReentryError: called by a signal handler or a finalizer that has interrupted a change of what is in memory.
+        SpillError, MemoryError: a map that is still held could not come back; the session that has it stays open.
+    """
+    if is_locked():
+        raise refusal('sets sessions aside')
+    thread = threading.current_thread()
+    with LOCK:
+        aside = {key: _sessions.pop(key) for key in _of(thread)}
+        latest = _latest.pop(thread, None)
+    try:
+        yield
+    finally:
+        with LOCK:
+            try:
+                for key in _of(thread):
+                    _close(*key)
+            finally:
+                _sessions.update(aside)
+                if latest is not None:
+                    _latest[thread] = latest
+
+
+def _of(thread: _Thread) -> list[tuple[_Thread, str]]:
+    """The keys of a thread's sessions."""
+    return [key for key in _sessions if key[0] is thread]
 
 
 def _close(thread: _Thread, device: str) -> None:

@@ -207,13 +207,12 @@ class Session:
         graph = self._graphs.latest()
         return None if graph is None else graph.plan
 
-    def trace(self) -> Trace | None:
-        """The recording of the latest graph."""
+    def traces(self) -> list[Trace]:
+        """The recordings of the known graphs, that of the latest last."""
         with LOCK:
             if self._iteration is not None and self._iteration.finished:
                 self._end()
-            graph = self._graphs.latest()
-        return None if graph is None else graph.trace
+            return self._graphs.traces()
 
     def begin(self) -> None:
         """Starts what `close` ends."""
