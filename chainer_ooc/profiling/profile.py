@@ -10,6 +10,7 @@ Source: PoocH 4.1 (profiling). Left out: several devices.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -77,8 +78,14 @@ def record(training: Training, policy: str) -> Trace:
     return max(traces, key=lambda each: sum(row.nbytes for row in each.maps))
 
 
-def training_of(program: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> Training:
+def training_of(program: Any, batch: tuple[Any, ...], named: dict[str, Any], optimizer: Any = None) -> Training:
     """Finds out what runs an iteration.
+
+    Args:
+        program: an Updater, a Trainer, or what is called with the batch.
+        batch: what it is called with.
+        named: the same, by name.
+        optimizer: what updates a model, set up for it; None if nothing does.
 
     Raises:
         ProfileError: that is no training.
@@ -99,7 +106,10 @@ def training_of(program: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> 
         raise ProfileError(f'a {type(program).__name__} is called with a batch; give that too: '
                            'chainer_ooc.profile(model, x, t)')
     links = links_of(program)
-    return Training(lambda: _iterate(program, links, batch, named), tuple(links))
+    loss = functools.partial(loss_of, program)
+    if optimizer is not None:
+        return Training(lambda: optimizer.update(loss, *batch, **named), (*links, optimizer))
+    return Training(lambda: _iterate(loss, links, batch, named), tuple(links))
 
 
 def _of_updater(updater: Any) -> Training:
@@ -113,15 +123,15 @@ def _of_updater(updater: Any) -> Training:
     return Training(iterate, (*links, *optimizers, updater))
 
 
-def _iterate(model: Any, links: list[Any], batch: tuple[Any, ...], named: dict[str, Any]) -> None:
+def _iterate(loss_of: Callable[..., Any], links: list[Any], batch: tuple[Any, ...], named: dict[str, Any]) -> None:
     """One forward and backward pass, in the order in which `Optimizer.update` has them."""
-    loss = loss_of(model, batch, named)
+    loss = loss_of(*batch, **named)
     for each in links:
         each.cleargrads()
     loss.backward()
 
 
-def loss_of(model: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> Any:
+def loss_of(model: Any, *batch: Any, **named: Any) -> Any:
     """What a model gives for a batch.
 
     Raises:
