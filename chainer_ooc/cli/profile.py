@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli import places
 from chainer_ooc.cli.answer import Answer, UsageError, listing
 from chainer_ooc.cli.model import LEAST, Model, NoRoomError
 from chainer_ooc.cli.prediction import batch_of
@@ -175,10 +176,9 @@ def _write(file: Path, text: str) -> None:
 
 
 def _row(trace: Trace, feature_map: FeatureMap) -> dict[str, Any]:
-    producer = feature_map.producer
     return {
         'map': feature_map.id, 'nbytes': feature_map.nbytes, 'shape': list(feature_map.shape),
-        'dtype': feature_map.dtype, 'producer': 'the batch' if producer is None else trace.calls[producer].label,
+        'dtype': feature_map.dtype, **places.facts_of(trace, feature_map.id),
         'last_forward_use': feature_map.last_forward_use, 'backward_uses': list(feature_map.backward_uses),
     }
 
@@ -187,7 +187,7 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
     columns = [
         Column('map', 'map', right=True), Column('nbytes', 'size', format_bytes, right=True),
         Column('shape', 'shape', lambda shape: 'x'.join(map(str, shape))), Column('dtype', 'type'),
-        Column('producer', 'made by'), Column('last_forward_use', 'last read in call', right=True),
+        *places.columns(rows), Column('last_forward_use', 'last read in call', right=True),
         Column('backward_uses', 'read in backward at', lambda uses: ' '.join(map(str, uses))),
     ]
     return Table(columns, rows, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')

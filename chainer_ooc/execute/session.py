@@ -326,12 +326,14 @@ class Session:
             InfeasibleBudgetError: the device had no room for what the function allocates.
         """
         forget_computations()
-        in_hand = self._iteration is not None
+        iteration = self._iteration
+        where = f'{way} of {name_of(function)}' if function is not None else ''
+        if iteration is not None:
+            where = iteration.following.name_of(iteration.recorder.next_position) or where
         self._abandon()
         budget_bytes = self._memory.context.budget_bytes
-        if (isinstance(error, DeviceMemoryError) and function is not None and in_hand and budget_bytes is not None
-                and error.floor_bytes > budget_bytes):
-            where = f'{way} of {name_of(function)}'
+        if (isinstance(error, DeviceMemoryError) and function is not None and iteration is not None
+                and budget_bytes is not None and error.floor_bytes > budget_bytes):
             raise InfeasibleBudgetError(
                 self.settings.policy, budget_bytes, error.floor_bytes, where, doubt=UNDER_WAY) from error
 

@@ -118,6 +118,8 @@ class Iteration(Quietly):
             self.room.assume(self.graph.trace.standing_backward_bytes)
         wanted = self.recorded or self.graph is None
         self.recorded = wanted and self._meter.start()
+        if self.recorded:
+            self.recorder.look_for_places()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend)))
@@ -151,9 +153,9 @@ class Iteration(Quietly):
         need_bytes = self._coming_bytes + (known.peak_bytes if known else UNKNOWN_CALL_ROOM * (
             self._coming_bytes + sum(each.nbytes for each in memory.pinned)))
         self._other_at_start_bytes = self._scratch_bytes()
-        self.room.make(need_bytes, known.other_bytes if known else self._other_at_start_bytes, known is not None,
-                        function, f'forward of call {position}',
-                        self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0)
+        self.room.make(need_bytes, known.other_bytes if known else self._other_at_start_bytes,
+                       position if known else -1,
+                       self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0)
         self._prepare(function, position)
         if self.recorded:
             self._meter.mark()
@@ -243,8 +245,7 @@ class Iteration(Quietly):
             scratch_bytes = self.room.scratch_of(known, others_bytes)
             self.room.stand_for(known, others_bytes)
             self._start_swap_ins()  # not after the step before, while Chainer still has the gradient that it read
-        self.room.make(need_bytes, scratch_bytes, known is not None, function,
-                        f'backward of call {call}' if call >= 0 else 'which forward did not see')
+        self.room.make(need_bytes, scratch_bytes, -1 if known is None else known.position)
         if self.recorded:
             self._meter.mark()
         return needed

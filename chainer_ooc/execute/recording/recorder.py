@@ -21,6 +21,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.places import Places
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
 from chainer_ooc.version import __version__
 
@@ -84,6 +85,11 @@ class Recorder:
         self.events: list[MemoryEvent] = []
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
+        self._places: Places | None = None
+
+    def look_for_places(self) -> None:
+        """Notes from now on where in the program calls are made."""
+        self._places = Places()
 
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
         """Adds a feature map and returns its id."""
@@ -112,8 +118,9 @@ class Recorder:
         shapes and dtypes.
         """
         inputs, outputs, hidden = map(tuple, ids)
+        path, line = ('', '') if self._places is None else self._places.here()
         row = Call(len(self.calls), label, inputs, outputs, hidden, 0.0, peak_bytes, forms(given[:len(inputs)]),
-                   forms(given[len(inputs):]), repeatable, other_bytes)
+                   forms(given[len(inputs):]), repeatable, other_bytes, path, line)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)
