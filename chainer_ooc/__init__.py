@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from chainer_ooc import fork
@@ -23,6 +24,13 @@ __all__ = ['__version__', 'plan', 'policies', 'profile', 'reset', 'stats', 'trac
 
 fork.install()
 
+if not TYPE_CHECKING:
+    def __getattr__(name: str) -> Any:
+        """Imports `extensions` when it is first used, since they import Chainer."""
+        if name == 'extensions':
+            return importlib.import_module('chainer_ooc.extensions')
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
 
 def stats() -> IterationStats | None:
     """Returns what the calling thread's last finished iteration took, in seconds and bytes, or None before the first.
@@ -30,12 +38,9 @@ def stats() -> IterationStats | None:
     Waits until the device has finished that iteration. After ``chainer.config.ooc = None`` it is None, since iterations
     from there on are not seen; after a ``with chainer.using_config('ooc', ...)`` it is the block's last one.
     """
-    import chainer
+    from chainer_ooc.execute import manager
 
-    if vars(chainer.config._local).get('ooc', 'not set') is None:
-        return None
-    session = _session()
-    return None if session is None else session.stats
+    return manager.stats()
 
 
 def plan() -> Plan | None:

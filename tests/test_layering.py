@@ -35,8 +35,9 @@ ROOMS = {
     'kernels': 'quantities errors extension config backends',
     'execute': 'quantities errors version trace cost problem schedule simulate classify plans config backends',
     'profiling': 'errors trace backends execute',
-    '__init__': 'version fork trace classify plans execute profiling',
     'report': 'quantities errors',
+    'extensions': 'quantities execute report',
+    '__init__': 'version fork trace classify plans execute profiling extensions',
     'papers': 'quantities errors trace cost problem schedule simulate classify plans report',
     'cli': 'quantities errors version fork trace cost problem schedule simulate classify plans backends profiling '
            '__init__ report papers',

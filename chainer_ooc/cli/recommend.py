@@ -18,12 +18,12 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError
-from chainer_ooc.cli.prediction import at_batch, batch_of, in_core, on_machine, predict, problem_of, read_trace
+from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, predict, problem_of, read_trace
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
 from chainer_ooc.errors import OocError
-from chainer_ooc.plans.making import make_plan
+from chainer_ooc.plans.making import in_core, make_plan
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
 from chainer_ooc.quantities import format_bytes

@@ -21,6 +21,7 @@ from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, is_computing, only_reads
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
+from chainer_ooc.execute.tally import IterationStats
 
 _Thread = threading.Thread
 _sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
@@ -95,6 +96,16 @@ def current() -> Session | None:
     """The session that the calling thread used last, if it has one."""
     thread = threading.current_thread()
     return _sessions.get((thread, _latest.get(thread, '')))
+
+
+def stats() -> IterationStats | None:
+    """The calling thread's last finished iteration; None before the first, and where its `ooc` was set to None."""
+    import chainer
+
+    if vars(chainer.config._local).get('ooc', 'not set') is None:
+        return None
+    session = current()
+    return None if session is None else session.stats
 
 
 def reset() -> None:
