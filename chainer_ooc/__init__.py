@@ -73,8 +73,8 @@ def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
 
     - an iterator over something that cannot be copied, such as a generator or an open file, goes on by two batches;
     - the random stream of a GPU goes on, since it cannot be read;
-    - links that neither the updater, its optimizers nor its loss function have as attributes, and whatever else your
-      code changes outside of links: globals, files, what it prints.
+    - links that neither the updater nor its optimizers have as attributes, and no loss function names;
+    - whatever else your code changes outside of links: globals, files, what it prints.
 
     Args:
         program: an Updater, a Trainer, or what is called with the batch and gives the loss: a Link, or a method of one.

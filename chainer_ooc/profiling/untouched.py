@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import inspect
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
@@ -93,12 +95,12 @@ def _reset(iterator: Any) -> Iterator[None]:
 
 
 def links_of(found: Any) -> list[Any]:
-    """The links that an object is, is a method of, or has as an attribute or in a list or dict of these."""
+    """The links that an object is, has as an attribute or in a list or dict of these, or names if it is a function."""
     import chainer
 
-    values = [found, getattr(found, '__self__', None)]
-    values += [each for held in _held(found) for each in (held, getattr(held, '__self__', None))]
-    return list(dict.fromkeys(each for each in values if isinstance(each, chainer.Link)))
+    reached = [found, *_held(found)]
+    reached += [inner for each in reached for inner in _named_by(each)]
+    return list(dict.fromkeys(each for each in reached if isinstance(each, chainer.Link)))
 
 
 class _Kept:
@@ -190,3 +192,15 @@ def _held(found: Any) -> list[Any]:
     held = list(getattr(found, '__dict__', {}).values())
     inner = [each.values() if isinstance(each, dict) else each for each in held if type(each) in _CONTAINERS]
     return [*held, *(each for values in inner for each in values)]
+
+
+def _named_by(found: Any) -> list[Any]:
+    """What a function's code names, what a method is of, and what a partial function was given."""
+    if isinstance(found, functools.partial):
+        return [*found.args, *found.keywords.values(), *_named_by(found.func)]
+    function, owner = getattr(found, '__func__', found), getattr(found, '__self__', None)
+    named: list[Any] = [] if owner is None else [owner]
+    with contextlib.suppress(TypeError, ValueError):  # no function, or one that names what is not there yet
+        names = inspect.getclosurevars(function)
+        named += [*names.nonlocals.values(), *names.globals.values()]
+    return named

@@ -1,4 +1,5 @@
 """chainer_ooc.profile: the trace of a training as it is, which is afterwards as it was before."""
+import functools
 import random
 
 import chainer_ooc  # before chainer
@@ -290,6 +291,35 @@ class Pair(chainer.training.updaters.StandardUpdater):
         for name in ('one', 'two'):
             optimizer = self.get_optimizer(name)
             optimizer.update(lambda optimizer=optimizer: F.sum(optimizer.target(F.flatten(batch)[None]) ** 2))
+
+
+MODEL = Named()
+
+
+def test_the_links_that_a_loss_function_names_stay_too():
+    model = Net()
+    x = np.ones((2, 2, 8, 8), 'f')
+    for function in (lambda x: F.sum(model(x)), functools.partial(lambda net, x: F.sum(net(x)), model)):
+        chainer_ooc.profile(function, x)
+        assert model.calls == 0 and model.conv.W.array is None
+    chainer_ooc.profile(lambda batch: MODEL(**batch), halves())
+    assert MODEL.fc.W.array is None
+    updater = updater_of()
+    updater.loss_func = lambda x, t: F.sum(model(x)) + F.sum(updater.get_optimizer('main').target.predictor(x))
+    chainer_ooc.profile(updater)
+    assert model.calls == 0
+
+
+def test_a_plan_that_is_there_already_does_not_stand_in_for_a_recording(tmp_path, no_threshold, capsys):
+    updater = updater_of()
+    trace = chainer_ooc.profile(updater)
+    phases_with(trace, tmp_path, updater.update)
+    before = (tmp_path / 'plans.json').read_bytes()
+    chainer_ooc.reset()
+    with chainer.using_config('ooc_plan', tmp_path / 'plans.json'):
+        again = chainer_ooc.profile(updater)
+    assert again.fingerprint == trace.fingerprint and again.seconds != trace.seconds
+    assert (tmp_path / 'plans.json').read_bytes() == before
 
 
 def test_of_several_graphs_the_largest_is_given():
