@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from chainer_ooc import fork
 from chainer_ooc.classify.policies import POLICIES
@@ -19,9 +20,16 @@ if TYPE_CHECKING:
     from chainer_ooc.plans.plan import Plan
     from chainer_ooc.trace import Trace
 
-__all__ = ['__version__', 'plan', 'policies', 'reset', 'stats', 'trace']
+__all__ = ['__version__', 'plan', 'policies', 'profile', 'reset', 'stats', 'trace']
 
 fork.install()
+
+if not TYPE_CHECKING:
+    def __getattr__(name: str) -> Any:
+        """Imports `extensions` when it is first used, since they import Chainer."""
+        if name == 'extensions':
+            return importlib.import_module('chainer_ooc.extensions')
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def stats() -> IterationStats | None:
@@ -30,12 +38,9 @@ def stats() -> IterationStats | None:
     Waits until the device has finished that iteration. After ``chainer.config.ooc = None`` it is None, since iterations
     from there on are not seen; after a ``with chainer.using_config('ooc', ...)`` it is the block's last one.
     """
-    import chainer
+    from chainer_ooc.execute import manager
 
-    if vars(chainer.config._local).get('ooc', 'not set') is None:
-        return None
-    session = _session()
-    return None if session is None else session.stats
+    return manager.stats()
 
 
 def plan() -> Plan | None:
@@ -47,7 +52,46 @@ def plan() -> Plan | None:
 def trace() -> Trace | None:
     """Returns the recording of the graph that the calling thread ran last, or None before one is complete."""
     session = _session()
-    return None if session is None else session.trace()
+    recorded = [] if session is None else session.traces()
+    return recorded[-1] if recorded else None
+
+
+def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
+    """Records an iteration of your training, and leaves the training as it was.
+
+        trace = chainer_ooc.profile(updater)          # the next batch of its iterator, and its optimizer
+        trace = chainer_ooc.profile(model, x, t)      # model(x, t) gives the loss
+
+    It runs two iterations on the same batch, update included where there is an updater, under `chainer.config.ooc`;
+    where that is not set, under 'keep', and under 'swap-all' if that does not fit into memory. `ooc_budget`,
+    `ooc_workspace` and the other entries hold, `ooc_plan` aside. The trace is of the graph that your training has, so
+    that a plan made from it runs from the first iteration on (``chainer.config.ooc_plan``).
+
+    Afterwards parameters, gradients, the state of optimizers, running statistics and other attributes of links, the
+    updater, the positions of its iterators and the random streams of NumPy and Python are as before; for that their
+    arrays are copied meanwhile, in the host's memory. Sessions, plans and `stats()` stay too. What cannot be put back:
+
+    - an iterator over something that cannot be copied, such as a generator or an open file, goes on by two batches;
+    - the random stream of a GPU goes on, since it cannot be read;
+    - links that neither the updater nor its optimizers have as attributes, and no loss function names;
+    - whatever else your code changes outside of links: globals, files, what it prints.
+
+    Args:
+        program: an Updater, a Trainer, or what is called with the batch and gives the loss: a Link, or a method of one.
+        *batch: what a model is called with: arrays, lists, dicts, as in your training. An Updater and a Trainer draw
+            their own.
+        **named: the same, by name.
+
+    Returns:
+        The trace. Where an iteration has several graphs, as a GAN's, that with the most bytes of feature maps.
+
+    Raises:
+        ProfileError: `program` is none of these, the model gave no loss, or no backward pass reached a function.
+        InfeasibleBudgetError, MemoryError: it does not fit into the budget, or into memory.
+    """
+    from chainer_ooc.profiling import profile as profiling
+
+    return profiling.profile(program, batch, named)
 
 
 def reset(*, unpin: bool = False) -> None:

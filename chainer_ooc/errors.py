@@ -37,7 +37,8 @@ class InfeasibleBudgetError(OocError, ValueError):
     Attributes:
         budget_bytes: the budget that was set.
         floor_bytes: the smallest budget for which the policy has a plan.
-        where: the call that sets the floor, such as ``'Convolution2DFunction, backward of call 14'``.
+        where: the call that sets the floor, such as ``'Convolution2DFunction, backward of call 14, at /conv1 in
+            model.py:31'``.
         expected_bytes: of the floor, what is not there yet, or not for certain: state of optimizers that have not
             updated, gradients that no update has used and that may therefore stay, those of other models.
         doubt: why more may turn out to be needed all the same; '' where `floor_bytes` is what recorded iterations need.
@@ -109,6 +110,10 @@ class RecomputeMismatchError(OocError, RuntimeError):
             f'{label} gave an array of shape {recorded[0]}, dtype {recorded[1]} at first, and of shape '
             f'{recomputed[0]}, dtype {recomputed[1]} when it was recomputed; set ooc_recompute = False on the class of '
             'a function whose result depends on anything but its inputs')
+
+
+class ProfileError(OocError, TypeError):
+    """What was given to be profiled is no training, or has left no trace."""
 
 
 class TraceFormatError(OocError, ValueError):

@@ -200,8 +200,8 @@ def test_explain_says_what_each_other_verdict_would_cost(capsys, file):
     assert (found['seconds'], found['stall_seconds']) == (17.0, 8.0)
     assert [row['map'] for row in found['maps']] == [1, 2, 0]
     assert found['maps'][0] == {
-        'map': 1, 'producer': 'Layer0', 'nbytes': 4 * MB, 'verdict': 'swap', 'swap_out_seconds': 4.0,
-        'swap_in_seconds': 4.0, 'recompute_seconds': 1.0, 'stall_seconds': 8.0,
+        'map': 1, 'producer': 'Layer0', 'path': None, 'line': None, 'nbytes': 4 * MB, 'verdict': 'swap',
+        'swap_out_seconds': 4.0, 'swap_in_seconds': 4.0, 'recompute_seconds': 1.0, 'stall_seconds': 8.0,
         'alternatives': [{'verdict': 'keep', 'seconds': None, 'needed_bytes': 13 * MB},
                          {'verdict': 'recompute', 'seconds': 10.0, 'needed_bytes': 9 * MB}],
         'why': 'if kept, needs 12.4 MiB, which exceeds the budget; if recomputed, takes 7.00 s less'}
@@ -328,3 +328,16 @@ def test_help_names_what_can_be_written(capsys, command):
 
 def test_small_maps_are_those_of_the_configuration():
     assert chainer.global_config.ooc_min_bytes == arguments.MIN_BYTES
+
+
+def test_explain_and_profile_say_where_in_the_model_a_map_is_made(capsys, tmp_path):
+    calls = tuple(dataclasses.replace(each, path=f'/predictor/conv{each.index}', line=f'model.py:{each.index + 31}')
+                  for each in TRACE.calls)
+    file = tmp_path / 'trace.json'
+    file.write_text(dataclasses.replace(TRACE, calls=calls).to_json())
+    row = explained(capsys, str(file))['maps'][0]
+    assert (row['producer'], row['path'], row['line']) == ('Layer0', '/predictor/conv0', 'model.py:31')
+    arguments = [str(file), '--policy', 'swap-all', '--budget']
+    assert 'made by    in link           at line      verdict' in run(capsys, 'explain', *arguments, '10MB')[1]
+    assert 'set by Layer2, forward of call 2, at /predictor/conv2 in model.py:33)' in run(
+        capsys, 'explain', *arguments, '1MB')[2]

@@ -160,15 +160,15 @@ def test_a_model_is_recorded_with_a_workspace_and_without(capsys, monkeypatch, w
     """It is taken where it costs a twentieth of the time at most, and where nothing else fits."""
     recorded = []
 
-    def record(name, batchsize, insize, policy):
-        recorded.append((name, batchsize, insize, policy, chainer.config.ooc_workspace))
+    def record(name, batchsize, insize):
+        recorded.append((name, batchsize, insize, chainer.config.ooc_workspace))
         return within if chainer.config.ooc_workspace else without
 
     monkeypatch.setattr(recommend, 'record', record)
     found = run_json(capsys, 'recommend', 'a:model', '--budget', budget, '--insize', '32', '--batch', '8')
     assert found['ooc_workspace'] == taken
     assert found['in_core_seconds'] == sum(call.seconds for call in (within if taken else without).calls) + 6
-    assert recorded == [('a:model', 8, 32, 'keep', None), ('a:model', 8, 32, 'keep', '32MB')]
+    assert recorded == [('a:model', 8, 32, None), ('a:model', 8, 32, '32MB')]
 
 
 class Small(chainer.Chain):
@@ -201,3 +201,43 @@ def test_for_a_trace_it_needs_no_chainer(file):
     done = subprocess.run([sys.executable, '-c', BARE, 'recommend', file], cwd=ROOT, text=True, capture_output=True)
     assert (done.returncode, done.stderr) == (0, '')
     assert "chainer.config.ooc = 'keep'\n" in done.stdout
+
+
+def pasted(out):
+    """What the lines set when they are pasted into a program."""
+    config = types.SimpleNamespace()
+    exec(out, {'chainer': types.SimpleNamespace(config=config)})
+    return vars(config)
+
+
+def test_sizes_of_maps_that_stay_are_pasted_too(capsys, file):
+    _, out, _ = run(capsys, 'recommend', file, '--budget', '9MB', '--min-bytes', '1000')
+    assert pasted(out)['ooc_min_bytes'] == 1000
+    _, out, _ = run(capsys, 'recommend', file, '--budget', '9MB')
+    assert 'ooc_min_bytes' not in pasted(out)
+
+
+def test_without_scipy_the_lines_can_be_pasted_too(capsys, file, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'scipy.optimize', None)
+    _, out, _ = run(capsys, 'recommend', file, '--budget', '9MB')
+    assert 'chainer-ooc[auto]' in out and set(pasted(out)) == {'ooc', 'ooc_budget', 'ooc_workspace'}
+
+
+def test_small_maps_of_a_loss_that_is_still_held_are_told(capsys, tmp_path):
+    """While the next forward runs, in a loop that has its last loss still; a Trainer lets go of it before."""
+    small = sum(each.nbytes for each in TRACE.maps if each.retained and each.nbytes < 3 * MB)
+    assert small > 0.09 * MB
+    _, out, _ = run(capsys, 'recommend', saved(tmp_path, TRACE), '--budget', '20MB', '--min-bytes', '3MB')
+    assert '# a loop that has its last loss when the next forward begins needs up to' in out and pasted(out)
+    _, out, _ = run(capsys, 'recommend', saved(tmp_path, TRACE), '--budget', '20MB', '--min-bytes', '1')
+    assert 'last loss' not in out
+
+
+@pytest.mark.parametrize('kind', ['missing', 'folder', 'loop'])
+def test_a_file_that_cannot_be_read_is_no_name_of_a_model(capsys, tmp_path, kind):
+    path = tmp_path / 'trace.json'
+    if kind == 'folder':
+        path.mkdir()
+    elif kind == 'loop':
+        path.symlink_to(path)
+    assert str(path) in refusal(capsys, str(path), '--budget', '9MB')

@@ -10,7 +10,8 @@ BUILT_INS = {
     errors.ForkError: ImportError, errors.ConfigError: ValueError, errors.InfeasibleBudgetError: ValueError,
     errors.SpillError: OSError, errors.LostMapError: RuntimeError, errors.TraceFormatError: ValueError,
     errors.RecomputeMismatchError: RuntimeError, errors.PlanFormatError: ValueError,
-    errors.ReentryError: RuntimeError, errors.PlanMismatchError: ValueError, errors.DeviceMemoryError: MemoryError}
+    errors.ReentryError: RuntimeError, errors.PlanMismatchError: ValueError, errors.DeviceMemoryError: MemoryError,
+    errors.ProfileError: TypeError}
 WITH_VALUES = {errors.InfeasibleBudgetError, errors.RecomputeMismatchError, errors.PlanMismatchError,
                errors.DeviceMemoryError}
 

@@ -34,11 +34,13 @@ ROOMS = {
     'backends': 'quantities errors extension config',
     'kernels': 'quantities errors extension config backends',
     'execute': 'quantities errors version trace cost problem schedule simulate classify plans config backends',
-    '__init__': 'version fork trace classify plans execute',
+    'profiling': 'errors trace backends execute',
     'report': 'quantities errors',
+    'extensions': 'quantities execute report',
+    '__init__': 'version fork trace classify plans execute profiling extensions',
     'papers': 'quantities errors trace cost problem schedule simulate classify plans report',
-    'cli': 'quantities errors version fork trace cost problem schedule simulate classify plans backends __init__ '
-           'report papers',
+    'cli': 'quantities errors version fork trace cost problem schedule simulate classify plans backends profiling '
+           '__init__ report papers',
     '__main__': 'cli',
 }
 PURE = ['trace', 'cost', 'problem', 'schedule', 'simulate', 'classify', 'plans', 'report', 'papers']

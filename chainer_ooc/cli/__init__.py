@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = answer.json() if arguments.json else answer.text()
     except ProgramError as error:
         _complain(f'{error.report}error: {message(error)}')
-        return 1
+        return error.status
     except OocError as error:
         _complain(f'error: {message(error)}')
         return 2 if isinstance(error, UsageError) else 1

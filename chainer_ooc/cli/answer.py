@@ -20,10 +20,12 @@ class ProgramError(OocError):
 
     Attributes:
         report: the traceback of that, without what called it.
+        status: the exit status of the process: 2 if there is nothing to run, 1 if it could not be run to its end.
     """
 
-    def __init__(self, message: str, report: str):
+    def __init__(self, message: str, report: str, status: int = 1):
         self.report = report
+        self.status = status
         super().__init__(message)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 from chainer_ooc.classify.bound import Bound
 from chainer_ooc.cli.answer import listing
 from chainer_ooc.cli.gap import bound_of, seconds_of, shown
-from chainer_ooc.cli.prediction import in_core, predict
+from chainer_ooc.cli.prediction import predict
+from chainer_ooc.plans.making import in_core
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
 from chainer_ooc.quantities import format_bytes

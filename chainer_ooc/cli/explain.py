@@ -12,7 +12,7 @@ from typing import Any
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
-from chainer_ooc.cli import binding, gap
+from chainer_ooc.cli import binding, gap, places
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import problem_of, read_trace
 from chainer_ooc.plans.making import make_plan
@@ -81,13 +81,11 @@ class _Explainer:
     def explain(self, feature_map: FeatureMap) -> dict[str, Any]:
         """One row of the answer."""
         map_id, verdict = feature_map.id, self.decision.verdicts[feature_map.id]
-        producer = feature_map.producer
         leaves = can_leave(feature_map, self.problem.min_bytes)
         costs, nbytes = self.problem.costs, feature_map.nbytes
         others = [self._alternative(map_id, other) for other in self._allowed(feature_map) if other is not verdict]
         return {
-            'map': map_id, 'producer': 'the batch' if producer is None else self.problem.trace.calls[producer].label,
-            'nbytes': nbytes, 'verdict': verdict.value,
+            'map': map_id, **places.facts_of(self.problem.trace, map_id), 'nbytes': nbytes, 'verdict': verdict.value,
             'swap_out_seconds': costs.write_seconds(nbytes) if leaves else None,
             'swap_in_seconds': costs.read_seconds(nbytes) if leaves else None,
             'recompute_seconds': self._recompute_seconds(map_id) if self.recomputable[map_id] else None,
@@ -136,7 +134,7 @@ class _Explainer:
 
 def _table(rows: list[dict[str, Any]], title: str) -> Table:
     return Table([
-        Column('map', 'map', right=True), Column('producer', 'made by'), Column('verdict', 'verdict'),
+        Column('map', 'map', right=True), *places.columns(rows), Column('verdict', 'verdict'),
         Column('nbytes', 'size', format_bytes, right=True), Column('swap_out_seconds', 'out', seconds, right=True),
         Column('swap_in_seconds', 'in', seconds, right=True),
         Column('recompute_seconds', 'again', seconds, right=True),

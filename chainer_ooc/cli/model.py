@@ -1,8 +1,4 @@
-"""Finds the model that a command line names, and runs it on random images.
-
-The four networks by name are those of ``examples/models`` in a checkout; an installed package has no examples, and any
-other model is named as ``module:attribute``, as entry points are.
-"""
+"""A model that comes without a batch, and is run on random images: one of the examples, or the user's own."""
 
 from __future__ import annotations
 
@@ -18,13 +14,14 @@ from typing import Any
 from chainer_ooc.backends.host import limits
 from chainer_ooc.cli import programs
 from chainer_ooc.cli.answer import UsageError, message
-from chainer_ooc.cli.arguments import unknown
 from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.quantities import format_bytes, format_enough
 
 NAMES = ('alexnet', 'googlenet', 'resnet50', 'vgg16')
 #: The policy that needs the least memory.
 LEAST = 'swap-all'
+#: The next step for what cannot be run on images.
+WITH_BATCH = 'have it return the model together with its batch: (model, (x, t)), or (model, {name: array})'
 _EXAMPLES = Path(__file__).resolve().parents[2] / 'examples'
 
 
@@ -41,11 +38,13 @@ class Model:
         chain: a chainer.Chain.
         takes_labels: it is called with images and labels and returns the loss; else with images alone, and the loss is
             softmax cross entropy over what it returns.
+        optimizer: updates it after each iteration; None if nothing does.
     """
 
     name: str
     chain: Any
     takes_labels: bool
+    optimizer: Any = None
 
     def to_device(self, name: str) -> None:
         """Moves the chain, and the images of later iterations, to a device that Chainer knows by this name.
@@ -76,7 +75,7 @@ class Model:
 
         shape = batchsize, 3, insize, insize
         self._need_room(shape)
-        advice = 'choose a smaller --batchsize or --insize'
+        advice = 'choose a smaller batch or --insize'
         if chainer.config.ooc != LEAST:
             advice += f', or --policy {LEAST}'
         try:
@@ -85,13 +84,15 @@ class Model:
             loss = self._loss(*map(self.chain.device.send, (images, labels)))
             self.chain.cleargrads()
             loss.backward()
+            if self.optimizer is not None:
+                self.optimizer.update()
             return
         except InfeasibleBudgetError as error:
             finding = error.finding
-        except OocError:
-            raise
         except MemoryError:
             finding = f'{self.name} on images {shape} needs more memory than there is'
+        except OocError:
+            raise
         except (InvalidType, AssertionError, ValueError) as error:
             if not programs.is_raised_in(error, chainer):
                 raise programs.failed(f'{self.name} cannot be trained on images {shape}', error) from None
@@ -108,7 +109,7 @@ class Model:
         if nbytes > free_bytes:
             raise OocError(f'{self.name} on images {shape} needs more memory than there is: {format_enough(nbytes)} '
                            f'for the images alone, and {format_bytes(free_bytes)} are free; choose a smaller '
-                           '--batchsize or --insize')
+                           'batch or --insize')
 
     def _loss(self, images: Any, labels: Any) -> Any:
         import chainer.functions as F
@@ -122,25 +123,21 @@ class Model:
         return found if self.takes_labels else F.softmax_cross_entropy(F.reshape(found, (len(images), -1)), labels)
 
 
-def load_model(name: str) -> Model:
-    """Makes the model.
-
-    Args:
-        name: one of `NAMES`, or ``module:attribute`` of a callable without arguments that returns a chain; the current
-            folder is searched too.
+def model_of(name: str, chain: Any) -> Model:
+    """Finds out how a link is called.
 
     Raises:
-        OocError: there is no such model.
+        UsageError: not with images, nor with images and labels.
     """
     import chainer
 
-    chain = _call(name, _example(name) if name in NAMES else _attribute(name))
-    if not isinstance(chain, chainer.Chain):
-        raise OocError(f'{name} returns a {type(chain).__name__}, not a chainer.Chain; name a class or function that '
-                       'returns one')
+    if isinstance(chain, chainer.links.Classifier):
+        if chain.label_key != -1:
+            raise UsageError(f'{name} is a Classifier that is given its labels as {chain.label_key!r}; {WITH_BATCH}')
+        return Model(name, chain, takes_labels=True)
     arguments = _required_arguments(chain)
     if arguments > 2:
-        raise OocError(f'{name} takes {arguments} arguments; name a chain that takes images, or images and labels')
+        raise UsageError(f'{name} takes {arguments} arguments, not images, or images and labels; {WITH_BATCH}')
     return Model(name, chain, takes_labels=arguments == 2)
 
 
@@ -163,53 +160,14 @@ def example_module(module: str, name: str, otherwise: str = '') -> Any:
     return importlib.import_module(module)
 
 
-def _example(name: str) -> Callable[[], object]:
+def example(name: str) -> Callable[[], object]:
+    """What makes one of the examples' networks.
+
+    Raises:
+        OocError: this is no checkout.
+    """
     models = example_module('models', name, ', or name a model as module:attribute')
     return models.ARCHITECTURES[name].build  # type: ignore[no-any-return]
-
-
-def _attribute(name: str) -> Any:
-    module_name, colon, attribute = name.partition(':')
-    if not (module_name and colon and attribute):
-        raise UsageError(f'{unknown("model", name, NAMES)}, or module:attribute')
-    if '' not in sys.path:  # python -m has it, the entry point has not
-        sys.path.insert(0, '')
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise OocError(f'cannot import {module_name} for {name}: {error}; run this where it can be imported from, '
-                       'or set PYTHONPATH') from None
-    except OocError:
-        raise
-    except (Exception, SystemExit) as error:  # a script that has no `if __name__ == '__main__'` may end the process
-        raise programs.failed(f'cannot import {module_name} for {name}', error) from None
-    for part in attribute.split('.'):
-        if not hasattr(found, part):
-            raise OocError(f'{module_name} has no {attribute}; it has: {", ".join(_public_callables(found))}')
-        found = getattr(found, part)
-    return found
-
-
-def _call(name: str, build: Any) -> object:
-    if not callable(build):
-        raise OocError(f'{name} is of type {type(build).__name__}, which cannot be called; name a class or function '
-                       'that returns a chainer.Chain')
-    try:
-        return build()
-    except OocError:
-        raise
-    except MemoryError:
-        raise NoRoomError(f'there is too little memory to make {name}; free some, or raise the limit (ulimit -d, the '
-                          "container's)") from None
-    except (Exception, SystemExit) as error:
-        if isinstance(error, TypeError) and programs.is_of_the_call(error):
-            raise OocError(f'{name} cannot be called without arguments: {message(error)}; write a function that '
-                           'returns the chain, and name that') from None
-        raise programs.failed(f'{name} cannot be made', error) from None
-
-
-def _public_callables(module: object) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value) and not name.startswith('_')]
 
 
 def _required_arguments(chain: Any) -> int:

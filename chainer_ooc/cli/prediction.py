@@ -20,8 +20,6 @@ from chainer_ooc.quantities import MOST_BYTES, format_bytes
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
 
-_NO_LIMIT = 1 << 60
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -99,11 +97,6 @@ def predict(policy: str, problem: Problem) -> Prediction:
         return Prediction(policy, problem.budget_bytes, make_plan(POLICIES[policy], problem))
     except InfeasibleBudgetError as error:
         return Prediction(policy, problem.budget_bytes, None, error.floor_bytes, error.where)
-
-
-def in_core(problem: Problem) -> Plan:
-    """The plan of policy keep without a limit of memory, which the other policies are compared with."""
-    return make_plan(POLICIES['keep'], replace(problem, budget_bytes=_NO_LIMIT))
 
 
 def batch_of(trace: Trace) -> int:

@@ -1,7 +1,8 @@
-"""``chainer-ooc profile MODEL``: what one training iteration of a model computes, keeps and needs.
+"""``chainer-ooc profile MODEL``: what one training iteration computes, keeps and needs.
 
-The model runs on random images under chainer_ooc, so that what is shown is the trace that plans are made from. Left
-out: real data and the optimizer's step, which touch no feature map.
+It runs under chainer_ooc, so that what is shown is the trace that plans are made from: the user's own training, or a
+model with the user's batch, or a model on random images. Left out for the last two, unless an optimizer is named: its
+state, which touches no feature map.
 """
 
 from __future__ import annotations
@@ -14,51 +15,70 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from chainer_ooc.cli.answer import Answer, listing
-from chainer_ooc.cli.arguments import policy, positive
-from chainer_ooc.cli.model import LEAST, NoRoomError, load_model
+from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli import places
+from chainer_ooc.cli.answer import Answer, UsageError, listing
+from chainer_ooc.cli.model import LEAST, Model, NoRoomError
+from chainer_ooc.cli.prediction import batch_of
+from chainer_ooc.cli.program import Program, load
 from chainer_ooc.cli.totals import Totals, totals
 from chainer_ooc.errors import OocError
 from chainer_ooc.quantities import counted, format_bytes, parse_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import FeatureMap, Trace
 
-HELP = 'run a model on random images and show its feature maps, times and memory'
+HELP = 'run a training, or a model, and show its feature maps, times and memory'
+_OF_IMAGES = {'batchsize': 8, 'insize': 224, 'device': '@numpy'}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the model and the size of its input."""
+    """Adds what runs, and under which settings."""
     parser.add_argument('model', metavar='MODEL', help=(
         'resnet50, alexnet, googlenet, vgg16 (in a checkout), or module:attribute of a callable that returns a '
-        'chainer.Chain; the chain is called with images, or with images and labels and returns the loss'))
-    parser.add_argument('--batchsize', type=positive, default=8, metavar='N',
-                        help='images per iteration (%(default)s)')
-    parser.add_argument('--insize', type=positive, default=224, metavar='PIXELS',
-                        help='side of the square images (%(default)s)')
-    parser.add_argument('--device', default='@numpy', metavar='NAME', help='@numpy or a GPU, @cupy:0 (%(default)s)')
-    parser.add_argument('--policy', type=policy, metavar='POLICY', help=(
+        'Trainer, an Updater, a model together with its batch, (model, (x, t)), or a chainer.Chain alone: that is '
+        'called with random images, or with images and labels and returns the loss'))
+    parser.add_argument('--batchsize', type=common.positive, metavar='N', help=(
+        f'of a model alone: images per iteration ({_OF_IMAGES["batchsize"]})'))
+    parser.add_argument('--insize', type=common.positive, metavar='PIXELS', help=(
+        f'of a model alone: side of the square images ({_OF_IMAGES["insize"]})'))
+    parser.add_argument('--device', metavar='NAME', help=(
+        f'of a model alone: @numpy or a GPU, @cupy:0 ({_OF_IMAGES["device"]})'))
+    parser.add_argument('--optimizer', metavar='NAME', help=(
+        'of a model: a class of chainer.optimizers that updates it, such as MomentumSGD; its state is in the trace '
+        'then (none)'))
+    parser.add_argument('--policy', type=common.policy, metavar='POLICY', help=(
         f'chainer.config.ooc of the run (keep, and {LEAST} where that does not fit into memory)'))
-    parser.add_argument('--top', type=positive, default=10, metavar='N', help='feature maps to show (%(default)s)')
+    parser.add_argument('--budget', type=common.budget, metavar='BYTES',
+                        help='chainer.config.ooc_budget of the run (what is free)')
+    parser.add_argument('--workspace', type=common.budget, metavar='BYTES',
+                        help='chainer.config.ooc_workspace of the run (none)')
+    parser.add_argument('--top', type=common.positive, default=10, metavar='N',
+                        help='feature maps to show (%(default)s)')
     parser.add_argument('--save', '--out', type=Path, metavar='FILE', help=(
         'write the trace to this file, as JSON: simulate, plan, compare and explain read it'))
 
 
 def run(arguments: argparse.Namespace) -> Answer:
-    """Profiles the model.
+    """Profiles it.
 
     Raises:
-        OocError: the model cannot be found or run, or the file cannot be written.
+        OocError: it cannot be found or run, or the file cannot be written.
     """
     import chainer
 
-    trace, policy = _record(arguments)
+    program = load(arguments.model, arguments.optimizer)
+    images = _images(arguments, program)
+    with chainer.using_config('ooc_budget', arguments.budget), chainer.using_config(
+            'ooc_workspace', arguments.workspace):
+        trace, policy = _record(program, images, arguments.policy)
     if arguments.save is not None:
         _write(arguments.save, trace.to_json())
-    found = totals(trace, arguments.batchsize, parse_bytes(chainer.config.ooc_min_bytes))
+    batchsize = images['batchsize'] or _batch_of(trace)
+    found = totals(trace, batchsize, parse_bytes(chainer.config.ooc_min_bytes))
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: -each.nbytes)[:arguments.top]
     facts = {
-        'model': arguments.model, 'policy': policy, 'batchsize': arguments.batchsize, 'insize': arguments.insize,
+        'model': arguments.model, 'policy': policy, 'batchsize': batchsize, 'insize': images['insize'],
         **asdict(found), 'largest_maps': [_row(trace, each) for each in largest],
     }
     closing = [f'trace written to {arguments.save}'] if arguments.save is not None else []
@@ -67,33 +87,49 @@ def run(arguments: argparse.Namespace) -> Answer:
     return Answer(facts, [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found)], closing)
 
 
-def _record(arguments: argparse.Namespace) -> tuple[Trace, str]:
-    """The trace, and the policy under which there was room to record it."""
-    def under(policy: str) -> tuple[Trace, str]:
-        return record(arguments.model, arguments.batchsize, arguments.insize, policy, arguments.device), policy
-
-    if arguments.policy is not None:
-        return under(arguments.policy)
-    try:
-        return under('keep')
-    except NoRoomError:
-        pass
-    gc.collect()  # what it had
-    return under(LEAST)
-
-
-def record(name: str, batchsize: int, insize: int, policy: str, device: str = '@numpy') -> Trace:
-    """Records a model on random images, on a device as Chainer names it.
+def _images(arguments: argparse.Namespace, program: Model | Program) -> dict[str, Any]:
+    """The values of the options that are for a model alone, each None for what brings its own batch.
 
     Raises:
-        OocError: the model cannot be found or run.
+        UsageError: one is given for that.
     """
+    given = {name: getattr(arguments, name) for name in _OF_IMAGES}
+    if isinstance(program, Model):
+        return {name: _OF_IMAGES[name] if value is None else value for name, value in given.items()}
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f'{program.name} brings its own batch, on a device of its own; leave --{name} out, which '
+                             'is for a model alone')
+    return given
+
+
+def _record(program: Model | Program, images: dict[str, Any], policy: str | None) -> tuple[Trace, str]:
+    """The trace, and the policy under which there was room to record it."""
+    if policy is not None:
+        return _under(policy, program, **images), policy
+    with contextlib.suppress(NoRoomError):
+        return _under('keep', program, **images), 'keep'
+    gc.collect()  # what it had
+    return _under(LEAST, program, **images), LEAST
+
+
+def _under(policy: str, program: Model | Program, batchsize: int, insize: int, device: str) -> Trace:
     import chainer
 
-    model = load_model(name)
-    model.to_device(device)
+    if isinstance(program, Program):
+        return program.record(policy)
+    program.to_device(device)
     with chainer.using_config('ooc', policy):
-        return trace_of(name, lambda: model.iterate(batchsize, insize))
+        return trace_of(program.name, lambda: program.iterate(batchsize, insize))
+
+
+def record(name: str, batchsize: int, insize: int) -> Trace:
+    """Records what is named, under a policy for which there is room; a model alone on random images, on the host.
+
+    Raises:
+        OocError: it cannot be found or run.
+    """
+    return _record(load(name), {**_OF_IMAGES, 'batchsize': batchsize, 'insize': insize}, None)[0]
 
 
 def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
@@ -124,6 +160,14 @@ def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
     return trace
 
 
+def _batch_of(trace: Trace) -> int | None:
+    """The batch size, or None if the trace does not tell it."""
+    try:
+        return batch_of(trace)
+    except OocError:
+        return None
+
+
 def _write(file: Path, text: str) -> None:
     try:
         file.write_text(text, encoding='utf-8')
@@ -132,10 +176,9 @@ def _write(file: Path, text: str) -> None:
 
 
 def _row(trace: Trace, feature_map: FeatureMap) -> dict[str, Any]:
-    producer = feature_map.producer
     return {
         'map': feature_map.id, 'nbytes': feature_map.nbytes, 'shape': list(feature_map.shape),
-        'dtype': feature_map.dtype, 'producer': 'the batch' if producer is None else trace.calls[producer].label,
+        'dtype': feature_map.dtype, **places.facts_of(trace, feature_map.id),
         'last_forward_use': feature_map.last_forward_use, 'backward_uses': list(feature_map.backward_uses),
     }
 
@@ -144,17 +187,18 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
     columns = [
         Column('map', 'map', right=True), Column('nbytes', 'size', format_bytes, right=True),
         Column('shape', 'shape', lambda shape: 'x'.join(map(str, shape))), Column('dtype', 'type'),
-        Column('producer', 'made by'), Column('last_forward_use', 'last read in call', right=True),
+        *places.columns(rows), Column('last_forward_use', 'last read in call', right=True),
         Column('backward_uses', 'read in backward at', lambda uses: ' '.join(map(str, uses))),
     ]
     return Table(columns, rows, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
 
 
 def _totals_table(found: Totals) -> Table:
+    each_bytes = found.retained_bytes_per_image
+    per_image = '' if each_bytes is None else f', {each_bytes / 1e6:.1f} MB per image'
     return listing('', 'one iteration', {
         'feature maps': f'{found.maps}, {found.retained_maps} of them kept for backward',
-        'bytes kept for backward':
-            f'{format_bytes(found.retained_bytes)}, {found.retained_bytes_per_image / 1e6:.1f} MB per image',
+        'bytes kept for backward': format_bytes(found.retained_bytes) + per_image,
         'forward': f'{seconds(found.forward_seconds)} in {counted(found.calls, "call")}',
         'backward': f'{seconds(found.backward_seconds)} in {counted(found.steps, "step")}',
         'peak, all maps kept': format_bytes(found.kept_bytes),

@@ -18,16 +18,17 @@ _OWN = str(Path(chainer_ooc.__file__).parent)
 _IMPORTS = '<frozen importlib', str(importlib.__file__)
 
 
-def failed(what: str, error: BaseException) -> ProgramError:
+def failed(what: str, error: BaseException, status: int = 1) -> ProgramError:
     """What is raised for an error that came out of the program's code.
 
     Args:
         what: what could not be done, for the line below the traceback.
         error: what was raised.
+        status: the exit status of the process.
     """
     kind = type(error).__name__
     said = f'{kind}: {message(error)}' if str(error) else kind
-    return ProgramError(f'{what}: {said}; the traceback above is that of its own code', report(error))
+    return ProgramError(f'{what}: {said}; the traceback above is that of its own code', report(error), status)
 
 
 def report(error: BaseException) -> str:

@@ -18,12 +18,12 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError
-from chainer_ooc.cli.prediction import at_batch, batch_of, in_core, on_machine, predict, problem_of, read_trace
+from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, predict, problem_of, read_trace
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
 from chainer_ooc.errors import OocError
-from chainer_ooc.plans.making import make_plan
+from chainer_ooc.plans.making import in_core, make_plan
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
 from chainer_ooc.quantities import format_bytes
@@ -94,6 +94,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     largest = _largest(batch, lambda images: problem(recorded, images))
     there = choose_plan(problem(recorded, largest))
     lines = [_policy(plan, own, bound), budget, workspace]
+    if arguments.min_bytes != common.MIN_BYTES:
+        lines.append(Line('ooc_min_bytes', arguments.min_bytes, 'as given'))
     facts = {
         **{each.entry: each.value for each in lines}, 'machine': arguments.machine, 'batch': batch,
         'budget_bytes': budget_bytes, 'seconds': plan.seconds, 'in_core_seconds': in_core(own).seconds,
@@ -102,7 +104,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         'reasons': {each.entry: each.reason for each in lines},
     }
     closing = [text for each in lines for text in (f'# {each.reason}', f'chainer.config.{each.entry} = {each.value!r}')]
-    closing += [*_rates((batch, plan), (largest, there), machine), _NOT_COUNTED, *gap.hints([bound])]
+    closing += [*_rates((batch, plan), (largest, there), machine), _NOT_COUNTED, *_left(own),
+                *(f'# {each}' for each in gap.hints([bound]))]
     return Answer(facts, [], closing)
 
 
@@ -124,15 +127,16 @@ def choose_plan(problem: Problem) -> Plan:
 
 def _recordings(arguments: argparse.Namespace, machine: Machine | None) -> list[Trace]:
     """The trace of the file; or the model's, without a workspace and, if its times count, with one."""
-    if Path(arguments.what).is_file():
-        return [read_trace(Path(arguments.what))]
+    path = Path(arguments.what)
+    if path.suffix == '.json' or len(path.parts) > 1 or path.is_symlink() or path.exists():
+        return [read_trace(path)]
     import chainer
 
     batch = min(arguments.batch or RECORDED_BATCH, RECORDED_BATCH)
     found = []
     for workspace in (None,) if machine is not None else (None, WORKSPACE):
         with chainer.using_config('ooc_workspace', workspace):
-            found.append(record(arguments.what, batch, arguments.insize, 'keep'))
+            found.append(record(arguments.what, batch, arguments.insize))
     return found
 
 
@@ -197,6 +201,15 @@ def _rates(own: tuple[int, Plan], largest: tuple[int, Plan], machine: Machine | 
     rows = [(*own, '')] if own[0] < largest[0] else []
     return [f'# batch {batch}{text}: {batch / plan.seconds:.1f} images per second under {plan.policy}'
             for batch, plan, text in [*rows, (*largest, fits)] if plan.seconds]
+
+
+def _left(problem: Problem) -> list[str]:
+    """What a training loop of the user's own may still have of the iteration before, which no recording of one has."""
+    nbytes = sum(each.nbytes for each in problem.trace.maps if each.retained and each.nbytes < problem.min_bytes)
+    if nbytes < problem.budget_bytes // 100:
+        return []
+    return [f'# a loop that has its last loss when the next forward begins needs up to {format_bytes(nbytes)} more,',
+            '# for maps smaller than ooc_min_bytes: delete the loss before, or leave that much with --budget']
 
 
 def _batch_of(trace: Trace) -> int:

@@ -17,13 +17,13 @@ from chainer_ooc.cli.prediction import (
     Prediction,
     at_batch,
     batch_of,
-    in_core,
     on_machine,
     predict,
     problem_of,
     read_trace,
 )
 from chainer_ooc.cost.machine import machine_names, read_machine
+from chainer_ooc.plans.making import in_core
 from chainer_ooc.problem import Verdict
 from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import percent, seconds

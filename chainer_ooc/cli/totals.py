@@ -18,7 +18,7 @@ class Totals:
 
     Attributes:
         maps, retained_maps: numbers of feature maps: of all, and of those that a function keeps for backward.
-        retained_bytes, retained_bytes_per_image: of the latter.
+        retained_bytes, retained_bytes_per_image: of the latter; the second is None if the batch size is not known.
         calls, steps: numbers of forward calls and of steps in backward.
         forward_seconds, backward_seconds: their durations.
         kept_bytes: peak of an iteration in which every map stays until its last use.
@@ -29,7 +29,7 @@ class Totals:
     maps: int
     retained_maps: int
     retained_bytes: int
-    retained_bytes_per_image: float
+    retained_bytes_per_image: float | None
     calls: int
     steps: int
     forward_seconds: float
@@ -39,8 +39,8 @@ class Totals:
     working_set_at: str
 
 
-def totals(trace: Trace, batchsize: int, min_bytes: int) -> Totals:
-    """Sums up a trace of `batchsize` images; maps smaller than `min_bytes` always stay."""
+def totals(trace: Trace, batchsize: int | None, min_bytes: int) -> Totals:
+    """Sums up a trace of `batchsize` images, None if that is not known; maps smaller than `min_bytes` always stay."""
     retained = [each for each in trace.maps if each.retained]
     retained_bytes = sum(each.nbytes for each in retained)
     nothing = Standing(forward_bytes=0, backward_bytes=0)
@@ -48,7 +48,8 @@ def totals(trace: Trace, batchsize: int, min_bytes: int) -> Totals:
     swapped = demand(trace, everything(trace, min_bytes), nothing, min_bytes)
     return Totals(
         maps=len(trace.maps), retained_maps=len(retained), retained_bytes=retained_bytes,
-        retained_bytes_per_image=retained_bytes / batchsize, calls=len(trace.calls), steps=len(trace.steps),
+        retained_bytes_per_image=retained_bytes / batchsize if batchsize else None,
+        calls=len(trace.calls), steps=len(trace.steps),
         forward_seconds=sum(call.seconds for call in trace.calls),
         backward_seconds=sum(step.seconds for step in trace.steps),
         kept_bytes=int(kept.max()), working_set_bytes=int(swapped.max()),

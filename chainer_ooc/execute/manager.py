@@ -6,10 +6,11 @@ one that it used last; the steps of a backward pass belong to that.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from chainer_ooc import config
@@ -20,6 +21,7 @@ from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, is_computing, only_reads
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
+from chainer_ooc.execute.tally import IterationStats
 
 _Thread = threading.Thread
 _sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
@@ -96,6 +98,16 @@ def current() -> Session | None:
     return _sessions.get((thread, _latest.get(thread, '')))
 
 
+def stats() -> IterationStats | None:
+    """The calling thread's last finished iteration; None before the first, and where its `ooc` was set to None."""
+    import chainer
+
+    if vars(chainer.config._local).get('ooc', 'not set') is None:
+        return None
+    session = current()
+    return None if session is None else session.stats
+
+
 def reset(unpin: bool = False) -> None:
     """Closes every thread's sessions: profiles, plans, I/O threads and far memory; what is pinned stays if not told."""
     if is_locked():
@@ -105,6 +117,38 @@ def reset(unpin: bool = False) -> None:
             _close(thread, device)
         if unpin:
             give_back()
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Has the calling thread train in sessions of their own for a while, which are closed then; its others go on.
+
+    Raises:
+        ReentryError: called by a signal handler or a finalizer that has interrupted a change of what is in memory.
+        SpillError, MemoryError: a map that is still held could not come back; the session that has it stays open.
+    """
+    if is_locked():
+        raise refusal('sets sessions aside')
+    thread = threading.current_thread()
+    with LOCK:
+        aside = {key: _sessions.pop(key) for key in _of(thread)}
+        latest = _latest.pop(thread, None)
+    try:
+        yield
+    finally:
+        with LOCK:
+            try:
+                for key in _of(thread):
+                    _close(*key)
+            finally:
+                _sessions.update(aside)
+                if latest is not None:
+                    _latest[thread] = latest
+
+
+def _of(thread: _Thread) -> list[tuple[_Thread, str]]:
+    """The keys of a thread's sessions."""
+    return [key for key in _sessions if key[0] is thread]
 
 
 def _close(thread: _Thread, device: str) -> None:

@@ -59,17 +59,15 @@ class Session:
         self._meter = backend.meter()
         self._iteration: Iteration | None = None
         self._patience = Patience()
-        self._closing = False
         self._default_budget_bytes: int | None = None
-        self._steady_bytes = 0  # parameters and optimizer state, when the iteration in hand began
-        self._proven = 0, 0  # what the last one under a default budget took, or might have; and of it these
+        self._proven = 0, 0  # what the last iteration without a budget took, or might have; and parameters of it
         self._latest: Callable[[], Iteration | None] = lambda: None  # the last one that was in hand
         self._timed: Callable[[], None] | None = None  # of the last iteration, which a device may still be at
         self._prepared = 0  # what the device had when the iteration in hand began
         self._company = Company(has_company)
         self._quietude = Quietude(self._memory, self._parameters, self._graphs, self._company)
         self._planned_for: tuple[config.Settings, int] | None = None
-        self._disturbed = False  # the iteration in hand was, by what other threads compute
+        self._closing = self._disturbed = False  # what other threads compute has disturbed the iteration in hand
 
     # --- what the seams call ---------------------------------------------------------------------------------------
 
@@ -206,13 +204,17 @@ class Session:
         graph = self._graphs.latest()
         return None if graph is None else graph.plan
 
-    def trace(self) -> Trace | None:
-        """The recording of the latest graph."""
+    def in_core(self) -> Plan | None:
+        """What the last iteration would have been with all maps in memory, as is predicted; None without a graph."""
+        graph = (self._iteration and self._iteration.following.graph) or self._graphs.latest()
+        return None if graph is None else graph.in_core(self.settings.min_bytes)
+
+    def traces(self) -> list[Trace]:
+        """The recordings of the known graphs, that of the latest last."""
         with LOCK:
             if self._iteration is not None and self._iteration.finished:
                 self._end()
-            graph = self._graphs.latest()
-        return None if graph is None else graph.trace
+            return self._graphs.traces()
 
     def begin(self) -> None:
         """Starts what `close` ends."""
@@ -272,7 +274,8 @@ class Session:
         """Has the next plans know what an iteration has told."""
         timed, self._timed = self._timed, None
         if self.settings.budget_bytes is None and iteration.finished:
-            self._proven = max(iteration.budget_bytes, self._memory.tally.peak_bytes), self._steady_bytes
+            taken_bytes = max(iteration.budget_bytes, self._memory.tally.peak_bytes)
+            self._proven = taken_bytes, iteration.room.beside.steady_bytes
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
             iteration.graph.is_disturbed = self._disturbed
@@ -314,7 +317,6 @@ class Session:
         self._memory.stands(beside.total_bytes)
         budget_bytes = self._memory.backend.default_budget_bytes(
             self._memory.near_bytes() + self._memory.bytes_of('spare'), self._default_budget_bytes)
-        self._steady_bytes = beside.steady_bytes
         if beside.steady_bytes:  # before the first iteration it is not known which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes
@@ -324,8 +326,7 @@ class Session:
         if self.settings.budget_bytes is not None:
             return 0
         free_bytes = self._memory.backend.most_budget_bytes(self._memory.near_bytes() + self._memory.bytes_of('spare'))
-        taken_bytes, steady_bytes = self._proven
-        return max(free_bytes, taken_bytes + max(0, self._parameters.beside().steady_bytes - steady_bytes))
+        return max(free_bytes, self._proven[0] + max(0, self._parameters.beside().steady_bytes - self._proven[1]))
 
     def _fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
         """Ends the iteration after an exception (P9); plans learn nothing from it.
@@ -334,9 +335,9 @@ class Session:
             InfeasibleBudgetError, DeviceMemoryError: there was no room for what the function allocates.
         """
         forget_computations()
-        told = None
-        if function is not None and self._iteration is not None and isinstance(error, MemoryError):
-            told = explain(error, function, way, self._memory, self.settings)
+        iteration, told = self._iteration, None
+        if function is not None and iteration is not None and isinstance(error, MemoryError):
+            told = explain(error, iteration.where(function, way), self._memory, self.settings)
         self._abandon()
         if told is not None:
             raise told from error

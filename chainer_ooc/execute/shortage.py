@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute.iteration.room import UNDER_WAY
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.quantities import format_bytes
 
 
-def explain(error: BaseException, function: Any, way: str, memory: Residency, settings: Settings) -> OocError | None:
+def explain(error: BaseException, where: str, memory: Residency, settings: Settings) -> OocError | None:
     """Returns the error to raise from one that left a computation; None if that one says enough.
 
     Args:
         error: what was raised.
-        function: what ran.
-        way: 'forward' or 'backward'.
+        where: what ran.
         memory: as it was then.
         settings: of the iteration.
     """
-    where, budget_bytes = f'{way} of {name_of(function)}', memory.context.budget_bytes
+    budget_bytes = memory.context.budget_bytes
     if isinstance(error, DeviceMemoryError):
         if budget_bytes is None or error.floor_bytes <= budget_bytes:
             return None

@@ -48,7 +48,8 @@ def load_plans(text: str) -> list[SavedPlan]:
                 raise Damage('plans', 'no list')
             return [_saved(number, entry) for number, entry in enumerate(values['plans'])]
     except TraceFormatError as error:
-        raise PlanFormatError(str(error)) from None
+        raise PlanFormatError(f'{error}, and plan again with "chainer-ooc plan TRACE --save FILE"; or delete the file '
+                              'to have it written anew') from None
 
 
 def read_plans(path: str) -> list[SavedPlan]:

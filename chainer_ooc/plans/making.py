@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.gap import gap_of
@@ -15,6 +16,7 @@ from chainer_ooc.problem import Problem
 from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
 
+_NO_LIMIT = 1 << 60
 #: The ratio of the budgets that `plan_within` tries. By the guide 1.02 times a floor that a refusal names works.
 MARGIN = 1.02
 
@@ -30,6 +32,11 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
     if not schedule.fits(problem.budget_bytes):
         raise _refusal(policy, problem, schedule)
     return plan_of(policy.name, problem, schedule)
+
+
+def in_core(problem: Problem) -> Plan:
+    """The plan of policy keep without a limit of memory, which others are compared with."""
+    return make_plan(POLICIES['keep'], replace(problem, budget_bytes=_NO_LIMIT))
 
 
 def plan_within(policy: Policy, problem: Problem) -> Plan:

@@ -29,7 +29,7 @@ from chainer_ooc.trace.invariants import check_bandwidth, check_bytes, check_row
 from chainer_ooc.trace.rows import ArrayForm, Call, FeatureMap, MemoryEvent, Step
 from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, shown
 
-VERSION = 7
+VERSION = 8
 _COMMAND = '"chainer-ooc profile MODEL --save FILE"'
 FORM = Form('trace', VERSION, TraceFormatError, f'write one with {_COMMAND}', f'record it again with {_COMMAND}')
 
@@ -99,13 +99,18 @@ class Trace:
                 *(step.other_bytes + step.peak_bytes for step in self.steps))
 
     def name_of(self, position: int) -> str:
-        """How messages call a position: ``'Convolution2DFunction, backward of call 14'``."""
+        """How messages call a position: ``'Convolution2DFunction, backward of call 14, at /conv1 in model.py:31'``."""
         if position < len(self.calls):
-            return f'{self.calls[position].label}, forward of call {position}'
+            return f'{self.calls[position].label}, forward of call {position}{self.calls[position].place}'
         call = self.steps[position - len(self.calls)].call
         if call < 0:
             return f'a function outside of the recorded graph, backward at position {position}'
-        return f'{self.calls[call].label}, backward of call {call}'
+        return f'{self.calls[call].label}, backward of call {call}{self.calls[call].place}'
+
+    def maker_of(self, map_id: int) -> Call | None:
+        """The call that makes a feature map; None for the batch."""
+        producer = self.maps[map_id].producer
+        return None if producer is None else self.calls[producer]
 
     def to_json(self) -> str:
         """Returns the trace as JSON text, one row of a table per line; `from_json` gives an equal value."""

@@ -93,6 +93,10 @@ class Call:
         repeatable: it can run again, with the same result and without a side effect (P7).
         other_bytes: what else lives when it starts and was not there before the iteration, beside feature maps: what
             the program, or a function out of Chainer's sight, has allocated in forward.
+        path: of the link within which it is made, as ``namedlinks`` has it: ``'/predictor/res2/a/conv1'``; '' if it is
+            made outside of links, or that is not known. For people to read, as `line` is: equal graphs may differ in
+            both.
+        line: of the model's code that makes it: ``'model.py:31'``; '' if that is not known.
     """
 
     index: int
@@ -106,10 +110,18 @@ class Call:
     results: tuple[ArrayForm, ...] = ()
     repeatable: bool = False
     other_bytes: int = 0
+    path: str = ''
+    line: str = ''
+
+    @property
+    def place(self) -> str:
+        """Where in the model it is made, to go behind its name: ``', at /predictor/conv1 in model.py:31'``, or ''."""
+        found = [f'at {self.path}'] * bool(self.path) + [f'in {self.line}'] * bool(self.line)
+        return ', ' + ' '.join(found) if found else ''
 
     @property
     def signature(self) -> tuple[object, ...]:
-        """What tells this call from another."""
+        """What tells this call from another; where it is made does not."""
         return self.label, self.inputs, self.outputs, self.hidden, self.arguments, self.results
 
 

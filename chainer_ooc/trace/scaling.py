@@ -27,11 +27,12 @@ def scale(trace: Trace, factor: float) -> Trace:
 
 
 def fill_in(trace: Trace, estimate: Trace) -> Trace:
-    """Returns what an iteration did, with what only a metered recording tells taken from an estimate of its graph."""
+    """Returns what an iteration did, with what only a recording tells taken from an estimate of its graph."""
     return replace(
         trace,
         maps=tuple(replace(each, written=like.written) for each, like in zip(trace.maps, estimate.maps, strict=True)),
-        calls=tuple(replace(each, peak_bytes=like.peak_bytes, repeatable=like.repeatable, other_bytes=like.other_bytes)
+        calls=tuple(replace(each, peak_bytes=like.peak_bytes, repeatable=like.repeatable, other_bytes=like.other_bytes,
+                            path=like.path, line=like.line)
                     for each, like in zip(trace.calls, estimate.calls, strict=True)),
         steps=tuple(replace(each, peak_bytes=like.peak_bytes, other_bytes=like.other_bytes)
                     for each, like in zip(trace.steps, estimate.steps, strict=True)))

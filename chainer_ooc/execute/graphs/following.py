@@ -85,6 +85,11 @@ class Following:
         """Whether the graph's figures were measured."""
         return self.graph is not None and self.graph.is_metered
 
+    def name_of(self, position: int) -> str:
+        """How messages call a position of the graph that is followed; '' if it has none such."""
+        trace = None if self.graph is None else self.graph.trace
+        return '' if trace is None or position >= trace.positions else trace.name_of(position)
+
     # --- what is expected ------------------------------------------------------------------------------------------
 
     def call_at(self, position: int) -> Call | None:

@@ -19,7 +19,7 @@ from typing import TypeVar
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.config import Settings
-from chainer_ooc.cost.costs import measured
+from chainer_ooc.cost.costs import Costs, measured
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.orders import Orders, give_orders
@@ -27,6 +27,7 @@ from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times, Timing
 from chainer_ooc.execute.recording.expected import Models
+from chainer_ooc.plans.making import in_core
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.trace import ArrayForm, Call, Trace
@@ -88,6 +89,7 @@ class Graph:
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _search: tuple[_Key, Search] | None = None
+    _in_core: tuple[Trace, Costs, Plan] | None = None
     _followed: list[Plan] = field(default_factory=list)
     _reused: set[int] = field(default_factory=set)
     _held: set[int] = field(default_factory=set)
@@ -170,6 +172,14 @@ class Graph:
                 return make(POLICIES[settings.policy], replace(
                     problem, budget_bytes=max(1, budget_bytes - left_alone_bytes)))
         return make(POLICIES[settings.policy], problem)
+
+    def in_core(self, min_bytes: int) -> Plan:
+        """The plan of policy keep in unlimited memory, with the times that are known now."""
+        if self._in_core is None or self._in_core[0] is not self.trace or self._in_core[1] is not self.times.costs:
+            standing = Standing(self.trace.standing_forward_bytes, self.trace.standing_backward_bytes)
+            plan = in_core(Problem(self.trace, self.times.costs, standing, 1, min_bytes))
+            self._in_core = self.trace, self.times.costs, plan
+        return self._in_core[2]
 
     def record_again(self, trace: Trace, metered: bool) -> None:
         """Takes a newer recording; plans are made anew."""

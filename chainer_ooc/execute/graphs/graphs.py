@@ -64,6 +64,10 @@ class Graphs:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
 
+    def traces(self) -> list[Trace]:
+        """The recordings, that of the graph that ran last at the end."""
+        return [each.trace for each in self._graphs.values()]
+
     def beginning_with(self, label: str, arguments: Forms) -> list[Graph]:
         """The graphs whose first call is of this function, with inputs of these forms, the latest first."""
         return [each for each in reversed(self._graphs.values()) if each.begins_with(label, arguments)]

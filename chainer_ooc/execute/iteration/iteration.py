@@ -104,6 +104,8 @@ class Iteration(Quietly):
             self.room.assume(self.graph.trace.standing_backward_bytes)
         wanted = self.recorded or self.graph is None
         self.recorded = wanted and self._meter.start()
+        if self.recorded:
+            self.recorder.look_for_places()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend)))
@@ -139,7 +141,7 @@ class Iteration(Quietly):
             self._coming_bytes + sum(each.nbytes for each in memory.pinned)))
         self._other_at_start_bytes = self._scratch_bytes()
         self.room.stand(known.other_bytes if known else self._other_at_start_bytes)
-        self.room.make(need_bytes, known is not None, function, f'forward of call {position}',
+        self.room.make(need_bytes, position if known else -1,
                        self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0)
         self._prepare(function, position)
         if self.recorded:
@@ -232,8 +234,7 @@ class Iteration(Quietly):
             self._start_swap_ins()  # not after the step before, while Chainer still has the gradient that it read
         else:
             self.room.stand(self._scratch_bytes())
-        self.room.make(need_bytes, known is not None, function,
-                       f'backward of call {call}' if call >= 0 else 'which forward did not see')
+        self.room.make(need_bytes, -1 if known is None else known.position)
         if self.recorded:
             self._meter.mark()
         return needed
@@ -334,6 +335,10 @@ class Iteration(Quietly):
         if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
             return None
         return functools.partial(timing_of, recorder, self._memory.tally.snapshot(), plan.seconds)
+
+    def where(self, function: Any, way: str) -> str:
+        """What runs now, and where, for an error; `way` is forward or backward."""
+        return self.following.name_of(self.recorder.next_position) or f'{way} of {name_of(function)}'
 
     def leave(self) -> Span:
         """Follows the graph no more; gives an empty span, for what was not timed."""

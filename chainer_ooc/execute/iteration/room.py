@@ -218,21 +218,20 @@ class Room:
         self._scratch_bytes = scratch_bytes
         self._memory.stands(self._beside_bytes(scratch_bytes))
 
-    def make(self, need_bytes: int, is_known: bool, function: Any, way: str, most_bytes: int = 0) -> None:
+    def make(self, need_bytes: int, position: int, most_bytes: int = 0) -> None:
         """Makes room for a computation, beside what stands.
 
         Args:
             need_bytes: what it allocates.
-            is_known: the graph that is followed has it.
-            function: what runs.
-            way: of which call, and whether it is forward or backward, for the error.
+            position: in the graph that is followed; -1 if that does not have it.
             most_bytes: what it allocates if it is that of another known graph; as far as there is room, and no more.
 
         Raises:
             InfeasibleBudgetError: it does not fit and nothing can leave. The budget that is named is enough for all
                 that is known to come, with what stands now.
         """
-        memory, certain = self._memory, is_known and self._following.is_certain
+        memory, graph = self._memory, self._following.graph
+        certain = position >= 0 and self._following.is_certain
         fits = memory.make_room(need_bytes)
         if not fits and certain:
             gc.collect()
@@ -240,12 +239,12 @@ class Room:
             self.stand(self._scratch_bytes)
             fits = memory.make_room(need_bytes, thorough=True)
         memory.note_peak(need_bytes if certain else 0)
-        if not fits and certain:
+        if not fits and certain and graph is not None:
             floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
-            if self._in_backward is not None and self._following.graph is not None:
-                self.tell(self._following.graph)
+            if self._in_backward is not None:
+                self.tell(graph)
             raise self._following.refusal(InfeasibleBudgetError(
-                self._settings.policy, budget_bytes, floor_bytes, f'{name_of(function)}, {way}', doubt=UNDER_WAY))
+                self._settings.policy, budget_bytes, floor_bytes, self._following.name_of(position), doubt=UNDER_WAY))
         if most_bytes > need_bytes:
             memory.make_room(most_bytes)
 

@@ -45,8 +45,8 @@ def make_again(memory: Transit, storage: Storage) -> ByteArray:
         if is_planned or str(error).endswith(_ADVICE):  # it is of a map that this one needs, and has said all
             raise
         raise LostMapError(
-            f'feature map {storage.map} ({storage.nbytes} bytes) is read after its last known backward use, when its '
-            f'room was needed, and cannot be made again: {error}; {_ADVICE}') from error
+            f'{_named(storage)} is read after its last known backward use, when its room was needed, and cannot be '
+            f'made again: {error}; {_ADVICE}') from error
     finally:
         memory.pin(pinned)
 
@@ -113,9 +113,17 @@ def _chain(wanted: Storage) -> list[Recipe]:
 
 def _gone(storage: Storage) -> LostMapError:
     return LostMapError(
-        f'feature map {storage.map} ({storage.nbytes} bytes) cannot be made again: what it was made from is gone, or '
+        f'{_named(storage)} cannot be made again: what it was made from is gone, or '
         "may have been written to; the next iteration plans for this. To go on now use policy 'swap-all', which keeps "
         'a copy of every map')
+
+
+def _named(storage: Storage) -> str:
+    """What messages call a map: its number and size, and what makes it, where its iteration's graph is known."""
+    graph = getattr(storage.token, 'graph', None)
+    maker = graph.trace.maker_of(storage.map) if graph is not None and storage.map < len(graph.trace.maps) else None
+    made = '' if maker is None else f', made by {maker.label}, forward of call {maker.index}{maker.place}'
+    return f'feature map {storage.map} ({storage.nbytes} bytes{made})'
 
 
 def _take_up(storage: Storage, parts: list[tuple[arrays.Layout, Array]]) -> ByteArray:

@@ -21,6 +21,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.places import Places
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
 from chainer_ooc.version import __version__
 
@@ -84,6 +85,11 @@ class Recorder:
         self._events: list[tuple[str, int, int, int]] = []  # as in `MemoryEvent`, which few iterations need
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
+        self._places: Places | None = None
+
+    def look_for_places(self) -> None:
+        """Notes from now on where in the program calls are made."""
+        self._places = Places()
 
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
         """Adds a feature map and returns its id."""
@@ -116,8 +122,9 @@ class Recorder:
         if known is not None and known.signature == (label, inputs, outputs, hidden, arguments, results):
             row = known
         else:
+            path, line = ('', '') if self._places is None else self._places.here()
             row = Call(len(self.calls), label, inputs, outputs, hidden, 0.0, peak_bytes, arguments, results,
-                       repeatable, other_bytes)
+                       repeatable, other_bytes, path, line)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
         self.calls.append(row)

@@ -1,0 +1,162 @@
+"""Records one iteration of a training: an updater's, or a model's with a batch.
+
+Two iterations run, on the same batch, and the second is the recording: parameters, the optimizer's state and memory
+that is used for the first time are there by then. They run in a session of their own, so that graphs, plans and figures
+of the training that goes on around them stay.
+
+Source: PoocH 4.1 (profiling). Left out: several devices.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chainer_ooc.errors import InfeasibleBudgetError, ProfileError
+from chainer_ooc.execute import manager
+from chainer_ooc.profiling.untouched import links_of, rewound, untouched
+from chainer_ooc.trace import Trace
+
+#: Iterations that are recorded; the last recording counts.
+RECORDINGS = 2
+#: What a training is recorded under where `chainer.config.ooc` is not set; the second needs the least memory.
+POLICIES = ('keep', 'swap-all')
+
+
+@dataclass(frozen=True)
+class Training:
+    """What runs iterations.
+
+    Attributes:
+        iterate: runs one.
+        roots: links, optimizers and updaters that it changes.
+    """
+
+    iterate: Callable[[], None]
+    roots: tuple[Any, ...]
+
+
+def profile(program: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> Trace:
+    """See `chainer_ooc.profile`."""
+    import chainer
+
+    training = training_of(program, batch, named)
+    policies = POLICIES if chainer.config.ooc is None else (chainer.config.ooc,)
+    for policy in policies[:-1]:
+        with contextlib.suppress(MemoryError, InfeasibleBudgetError):
+            return record(training, policy)
+        gc.collect()  # what the graph had
+    return record(training, policies[-1])
+
+
+def record(training: Training, policy: str) -> Trace:
+    """Runs two iterations under a policy, and puts back what they have changed.
+
+    Raises:
+        ProfileError: nothing was recorded.
+    """
+    import chainer
+
+    entries = {'ooc_plan': None, 'ooc_profile_iterations': RECORDINGS, 'ooc': policy}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(untouched(training.roots))
+        stack.enter_context(_deaf())
+        for name, value in entries.items():
+            stack.enter_context(chainer.using_config(name, value))
+        stack.enter_context(manager.apart())
+        for _ in range(RECORDINGS):
+            training.iterate()
+        session = manager.current()
+        traces = [] if session is None else [each for each in session.traces() if each.steps]
+    if not traces:
+        raise ProfileError('nothing was recorded: no backward pass has reached a function; profile an iteration that '
+                           'calls backward() on a loss, with chainer.config.enable_backprop as it is by default')
+    return max(traces, key=lambda each: sum(row.nbytes for row in each.maps))
+
+
+def training_of(program: Any, batch: tuple[Any, ...], named: dict[str, Any], optimizer: Any = None) -> Training:
+    """Finds out what runs an iteration.
+
+    Args:
+        program: an Updater, a Trainer, or what is called with the batch.
+        batch: what it is called with.
+        named: the same, by name.
+        optimizer: what updates a model, set up for it; None if nothing does.
+
+    Raises:
+        ProfileError: that is no training.
+    """
+    import chainer
+
+    if isinstance(program, chainer.training.Trainer):
+        program = program.updater
+    if isinstance(program, chainer.training.Updater):
+        if batch or named:
+            raise ProfileError(f'a {type(program).__name__} draws its batch itself; profile it alone, or a model '
+                               'together with a batch')
+        return _of_updater(program)
+    if not callable(program):
+        raise ProfileError(f'a {type(program).__name__} cannot be profiled; give an Updater, a Trainer, or a model and '
+                           'its batch')
+    if not (batch or named):
+        raise ProfileError(f'a {type(program).__name__} is called with a batch; give that too: '
+                           'chainer_ooc.profile(model, x, t)')
+    links = links_of(program)
+    loss = functools.partial(loss_of, program)
+    if optimizer is not None:
+        return Training(lambda: optimizer.update(loss, *batch, **named), (*links, optimizer))
+    return Training(lambda: _iterate(loss, links, batch, named), tuple(links))
+
+
+def _of_updater(updater: Any) -> Training:
+    optimizers = list(updater.get_all_optimizers().values())
+    links = [each for found in (updater, *optimizers) for each in links_of(found)]
+
+    def iterate() -> None:
+        with rewound(updater):
+            updater.update()
+
+    return Training(iterate, (*links, *optimizers, updater))
+
+
+def _iterate(loss_of: Callable[..., Any], links: list[Any], batch: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """One forward and backward pass, in the order in which `Optimizer.update` has them."""
+    loss = loss_of(*batch, **named)
+    for each in links:
+        each.cleargrads()
+    loss.backward()
+
+
+def loss_of(model: Any, *batch: Any, **named: Any) -> Any:
+    """What a model gives for a batch.
+
+    Raises:
+        ProfileError: that is no loss.
+    """
+    import chainer
+
+    loss = model(*batch, **named)
+    if isinstance(loss, chainer.Variable) and loss.size == 1 and loss.dtype.kind == 'f':
+        return loss
+    shape = f' of {loss.dtype} and shape {loss.shape}' if isinstance(loss, chainer.Variable) else ''
+    raise ProfileError(f'the model gave a {type(loss).__name__}{shape}, not a loss, which is one floating point number '
+                       'in a Variable; profile what your training calls, such as L.Classifier(model)')
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Has `chainer.report` reach nobody meanwhile."""
+    import chainer
+
+    class Deaf(chainer.Reporter):  # type: ignore[misc]
+        """Takes reports of whatever observer, and forgets them."""
+
+        def report(self, values: object, observer: object = None) -> None:
+            pass
+
+    with Deaf():
+        yield

@@ -1,0 +1,72 @@
+"""What an iteration changes is put back: objects one level deep, and the contents of arrays."""
+import functools
+
+import chainer_ooc  # noqa: F401  before chainer
+
+# isort: split
+import chainer
+import chainer.links as L
+import numpy as np
+
+from chainer_ooc.profiling import untouched
+
+
+def test_lists_sets_and_dicts_are_as_they_were():
+    class Thing:
+        pass
+    thing = Thing()
+    thing.list, thing.set, thing.dict, thing.array = [1], {2}, {3: np.ones(2)}, np.zeros(2)
+    found = thing.list, thing.set, thing.dict, thing.array, thing.dict[3]
+    with untouched.untouched([thing]):
+        thing.list.append(4)
+        thing.set.clear()
+        thing.dict[3] += 1
+        thing.dict[5] = 6
+        thing.array, thing.more = None, 1
+        found[3][:] = 9
+    assert vars(thing) == {'list': [1], 'set': {2}, 'dict': thing.dict, 'array': found[3]}
+    assert (thing.dict == {3: found[4]}) and found[4].tolist() == [1, 1] and found[3].tolist() == [0, 0]
+
+
+def test_generators_of_a_link_go_on_where_they_stood():
+    link = chainer.Chain()
+    link.new, link.old = np.random.default_rng(3), np.random.RandomState(3)
+    with untouched.untouched([link]):
+        inside = link.new.random(), link.old.rand(), np.random.rand()
+    assert (link.new.random(), link.old.rand(), np.random.rand()) == inside
+
+
+def test_a_copy_in_float32_of_a_parameter_is_put_back_too():
+    with chainer.using_config('dtype', np.dtype('e')):
+        link = L.Linear(2, 2)
+    optimizer = chainer.optimizers.MomentumSGD(0.1)
+    optimizer.use_fp32_update()
+    optimizer.setup(link)
+
+    def update():
+        link.W.grad, link.b.grad = np.ones((2, 2), 'e'), np.ones(2, 'e')
+        optimizer.update()
+    update()
+    before = link.W.update_rule._fp32_param.array.copy(), link.W.array.copy()
+    with untouched.untouched([link, optimizer]):
+        update()
+    assert (link.W.update_rule._fp32_param.array == before[0]).all() and (link.W.array == before[1]).all()
+    assert optimizer.t == 1
+
+
+def test_links_are_found_where_a_training_has_them():
+    one, two, three, four = (chainer.Chain() for _ in range(4))
+
+    class Owner:
+        def __init__(self):
+            self.link, self.several, self.function = one, [two], lambda: three
+
+        def method(self):
+            return four
+    owner = Owner()
+    assert untouched.links_of(owner) == [one, two, three]
+    assert untouched.links_of(one) == [one]
+    assert untouched.links_of(one.cleargrads) == [one]
+    assert untouched.links_of(functools.partial(max, one, key=two)) == [one, two]
+    assert untouched.links_of(owner.method) == [four]
+    assert untouched.links_of(7) == []
