@@ -123,6 +123,9 @@ def _forget_plans():
     chainer_ooc = sys.modules.get('chainer_ooc')
     if 'chainer' in sys.modules and hasattr(chainer_ooc, 'reset'):
         chainer_ooc.reset()
+    regions = sys.modules.get('chainer_ooc.backends.cuda.regions')
+    if regions is not None:  # gigabytes of addresses, under a stand-in for a driver
+        regions.give_back()
 
 
 def _left_behind(before):

@@ -167,7 +167,7 @@ def refuse():
 def test_a_refusal_names_the_function_and_the_smallest_budget_and_the_next_iteration_works(device):
     with ooc('swap-all', budget=100 * MAP_BYTES):
         bits = gradient_bits(device)
-        with pytest.raises(InfeasibleBudgetError, match='set by forward of Hungry') as refused:
+        with pytest.raises(InfeasibleBudgetError, match='set by Hungry, forward of call 5') as refused:
             loss_of(device, act=refuse)
         assert refused.value.floor_bytes == 101 * MAP_BYTES
         assert isinstance(refused.value.__cause__, DeviceMemoryError)

@@ -27,6 +27,9 @@ def planned(policy):
 
 
 class Device:
+    def tier_bytes(self):
+        return {}
+
     def timestamp(self):
         return 0.0
 

@@ -282,8 +282,8 @@ class Storage(Held):
 
     def recall(self, wanted: bool = True) -> None:
         """Notes that it is wanted back soon, or is not any more."""
-        if self.state is State.LEAVING and self.recalled and not wanted:
-            self._empty()  # a read has filled them
+        if self.state is State.LEAVING and self.recalled and not (wanted or self.exposed):
+            self._empty()  # a read has filled them; what is exposed stays, and a copied Variable has it
         self.recalled = wanted
 
     def come(self, block: ByteArray) -> None:

@@ -43,7 +43,7 @@ LINES = {
     # leave
     'leave forgets the copy': (Storage.leave, 'self.copy, self.recipe,', '_, self.recipe,'),
     'leave lets go of the block': (Storage.leave, 'self.block, self.transfer = block,', '_, self.transfer = block,'),
-    'what is held leaves': (Residency.swap_out, 'if storage.is_held_elsewhere():', 'if False:'),
+    'what is held leaves': (Residency.can_leave, 'not storage.is_held_elsewhere()', 'True'),
     'what leaves is seen off by nobody': (Residency.swap_out, 'self.leaving.append(storage)', 'pass'),
     # go, stay
     'what is recalled no more keeps its slots': (Storage.recall, 'self._empty()', 'pass'),
