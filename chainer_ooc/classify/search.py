@@ -53,6 +53,7 @@ def largest_fitting(fitting: int, too_large: int, fits: Callable[[int], bool]) -
         fits: if it holds of a number, it holds of the smaller ones.
     """
     while too_large - fitting > 1:
+        _pause()
         middle = (fitting + too_large) // 2
         if fits(middle):
             fitting = middle

@@ -335,8 +335,8 @@ def test_a_forked_child_trains_without_the_parents_search(two_stages):
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='threads have priorities of their own on Linux')
-def test_the_thread_has_the_lowest_priority(two_stages):
-    found = []
+def test_the_thread_has_a_lower_priority(two_stages):
+    found, own = [], os.getpriority(os.PRIO_PROCESS, 0)
 
     def look(problem):
         found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
@@ -347,7 +347,7 @@ def test_the_thread_has_the_lowest_priority(two_stages):
     with ooc('two-stages'):
         Training(NETWORK).iterate(2)
         until_it_has_ended()
-    assert found == [19] and os.getpriority(os.PRIO_PROCESS, 0) == 0
+    assert found == [min(19, own + 10)] and os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_two_threads_that_train_search_at_once(two_stages, monkeypatch):

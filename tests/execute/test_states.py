@@ -158,7 +158,8 @@ def test_an_entry_that_is_not_there_is_found(key):
         assert is_found(key)
 
 
-@pytest.mark.parametrize('key', TRANSITIONS)
+@pytest.mark.parametrize('key', [
+    pytest.param(key, marks=pytest.mark.long if key in HARD else ()) for key in TRANSITIONS])
 def test_an_entry_that_leads_elsewhere_is_found(key):
     with entry(key, next(state for state in State if state not in (TRANSITIONS[key], key[1]))):
         assert is_found(key)
