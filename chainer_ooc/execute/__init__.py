@@ -16,6 +16,7 @@ folder imports only those below it; its own docstring lists its files::
     storage/                one block: its state, what holds it, and how a read of what is away is noticed
 
     tally                   what an iteration cost, for `chainer_ooc.stats()`
+    shortage                what a program is told when a computation got no memory
     other_threads           whether other threads are at work meanwhile
     log                     the logger
 """

@@ -2,6 +2,7 @@
 
     backend.py                what execution calls; calls the others
     arrays.py                 NumPy's arrays, and the memory under them
+    arena.py, _arena.c        NumPy's memory from pages that stay, and who makes room where the system refuses
     block.py, block_pool.py  near memory of swap-ins, kept for the next ones of the same size
     heap.py                   how glibc keeps what is freed
     meter.py                  what computations allocate
