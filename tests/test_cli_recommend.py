@@ -233,6 +233,13 @@ def test_small_maps_of_a_loss_that_is_still_held_are_told(capsys, tmp_path):
     assert 'last loss' not in out
 
 
+def test_a_folder_that_is_called_like_a_model_is_none_of_its_files(capsys, tmp_path, monkeypatch):
+    (tmp_path / 'alexnet').mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recommend, 'record', lambda name, batchsize, insize: TRACE)
+    assert run_json(capsys, 'recommend', 'alexnet', '--budget', '9MB', '--batch', '8')['ooc'] == 'pooch'
+
+
 @pytest.mark.parametrize('kind', ['missing', 'folder', 'loop'])
 def test_a_file_that_cannot_be_read_is_no_name_of_a_model(capsys, tmp_path, kind):
     path = tmp_path / 'trace.json'

@@ -18,6 +18,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError
+from chainer_ooc.cli.model import NAMES
 from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, predict, problem_of, read_trace
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
@@ -128,7 +129,8 @@ def choose_plan(problem: Problem) -> Plan:
 def _recordings(arguments: argparse.Namespace, machine: Machine | None) -> list[Trace]:
     """The trace of the file; or the model's, without a workspace and, if its times count, with one."""
     path = Path(arguments.what)
-    if path.suffix == '.json' or len(path.parts) > 1 or path.is_symlink() or path.exists():
+    is_named = arguments.what in NAMES and not path.is_file()  # a folder may be called like a model
+    if not is_named and (path.suffix == '.json' or len(path.parts) > 1 or path.is_symlink() or path.exists()):
         return [read_trace(path)]
     import chainer
 

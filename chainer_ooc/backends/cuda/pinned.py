@@ -271,7 +271,7 @@ class PinnedMemory:
         return True
 
     def _pin(self, nbytes: int) -> PinnedBlock | None:
-        if not (self._pinned(nbytes)):
+        if not self._pinned(nbytes):
             self.trim()
             if not self._pinned(nbytes):
                 self._refused(nbytes)

@@ -43,9 +43,7 @@ def branch(program: Program, choices: Mapping[int, int], root: tuple[Solution, F
     ends, numbers, looked = clock() + limit_seconds, itertools.count(), 0
     waiting: list[tuple[Fraction, int, _Branch]] = [(least, next(numbers), ({}, solution))]
     closed = enough
-    while waiting and waiting[0][0] < enough:
-        if clock() >= ends:
-            break
+    while waiting and waiting[0][0] < enough and clock() < ends:
         bound, _, (decided, solution) = heapq.heappop(waiting)
         split = _undecided(solution, {each: worth for each, worth in choices.items() if each not in decided})
         if split is None:
