@@ -116,7 +116,8 @@ class Iteration(Quietly):
         self._departures.prepare()
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if orders.mapped else COPY_IN,
-            orders.shares_chains, note_lost, self._event if self.recorded else None, self._meter.has_counted))
+            orders.shares_chains, note_lost, self._note_exposed, self._event if self.recorded else None,
+            self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class Iteration(Quietly):
                 self.register.note_holders(held)
             else:
                 self.room.disown(self.register.storage)
-            self.following.check_forward_is_over(self._retained)
+            self.following.check_forward_is_over(self._retained, self.recorder.exposed)
         self._parameters.begin_backward()
         self._in_backward = True
         if self.room.begin_backward(self.following.step_at(len(self.recorder.steps))):
@@ -369,6 +370,10 @@ class Iteration(Quietly):
     def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
         if token is self and map_id < len(self.recorder.maps):
             self.recorder.event(kind, map_id, nbytes)
+
+    def _note_exposed(self, storage: Storage) -> None:
+        if storage.token is self and not self._in_backward:
+            self.recorder.exposed.add(storage.map)
 
     def _scratch_bytes(self) -> int:
         is_asked = self.recorded or (self._in_backward and self.following.graph is None)
