@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from chainer_ooc import config
-from chainer_ooc.backends import choose, device_of, give_back
+from chainer_ooc.backends import choose, device_of, expect_arrays, give_back
 from chainer_ooc.execute.functions.prototype import may_write
 from chainer_ooc.execute.session import Session, apply_within, backend_options_of
 from chainer_ooc.execute.storage.account import find
@@ -26,6 +26,11 @@ from chainer_ooc.execute.tally import IterationStats
 _Thread = threading.Thread
 _sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
 _latest: dict[_Thread, str] = {}
+
+
+def expect_training() -> None:
+    """chainer.config.ooc is set: a model may be made before its first function is applied."""
+    expect_arrays()
 
 
 def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
