@@ -1,0 +1,77 @@
+"""Starts a program on several ranks of this machine, and gives what each of them left.
+
+The program is a file of this folder. Each rank calls `leave` with whatever `pickle` takes; a rank that ends with another
+status than 0 ends all of them.
+"""
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+
+#: Seconds after which ranks that wait for each other are ended.
+LONGEST_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a start on several ranks came to.
+
+    Attributes:
+        status: that of mpiexec.
+        left: what each rank has left, None for one that left nothing.
+        out: what all of them wrote, in the order in which it came.
+        seconds: how long it took.
+    """
+
+    status: int
+    left: list
+    out: str
+    seconds: float
+
+
+def mpiexec():
+    """The path of the launcher: that of the environment, or the system's."""
+    return shutil.which('mpiexec', path=os.pathsep.join([os.path.dirname(sys.executable), os.environ['PATH']]))
+
+
+def start(ranks, program, *arguments, folder, seconds=LONGEST_SECONDS, environment=None):
+    """Runs a program of this folder on so many ranks, to whatever end.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than that; nothing of it runs any more.
+    """
+    command = [mpiexec(), '-n', str(ranks), sys.executable, str(HERE / program), *map(str, arguments)]
+    path = os.pathsep.join([str(ROOT), str(ROOT / 'tests'), *filter(None, [os.environ.get('PYTHONPATH')])])
+    began = time.monotonic()
+    done = subprocess.run(
+        command, timeout=seconds, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, 'PYTHONPATH': path, 'PYTHONWARNINGS': 'ignore::FutureWarning:chainer', 'OMP_NUM_THREADS': '1',
+             'RANKS_LEAVE': str(folder), **(environment or {})})
+    left = [_left(Path(folder, f'rank-{rank}')) for rank in range(ranks)]
+    return Ended(done.returncode, left, done.stdout, time.monotonic() - began)
+
+
+def run(ranks, program, *arguments, folder, **options):
+    """What each rank has left, of a program that is to end well."""
+    ended = start(ranks, program, *arguments, folder=folder, **options)
+    assert ended.status == 0, ended.out
+    return ended.left
+
+
+def leave(value):
+    """In a rank: leaves a value for the test."""
+    from mpi4py import MPI
+
+    with open(Path(os.environ['RANKS_LEAVE'], f'rank-{MPI.COMM_WORLD.rank}'), 'wb') as file:
+        pickle.dump(value, file)
+
+
+def _left(path):
+    return pickle.loads(path.read_bytes()) if path.exists() else None
