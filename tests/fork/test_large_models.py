@@ -38,7 +38,8 @@ int main() {
 def test_elements_beyond_32_bits_are_packed_and_unpacked_where_they_are(tmp_path):
     compiler = shutil.which('c++') or pytest.skip('needs a compiler of C++')
     text = series.load().patched(PATH, fork.check())
-    kernels = [each.replace('#include <cupy/carray.cuh>', '') for each in re.findall(r"raw\(r'''(.*?)'''", text, re.DOTALL)]
+    kernels = [each.replace('#include <cupy/carray.cuh>', '')
+               for each in re.findall(r"raw\(r'''(.*?)'''", text, re.DOTALL)]
     assert len(kernels) == 2
     source = tmp_path / 'kernels.cpp'
     defines = '\n'.join(sorted(set(re.findall(r'#define .*', '\n'.join(kernels)))))

@@ -1,7 +1,7 @@
 """Starts a program on several ranks of this machine, and gives what each of them left.
 
-The program is a file of this folder. Each rank calls `leave` with whatever `pickle` takes; a rank that ends with another
-status than 0 ends all of them.
+The program is a file of this folder. Each rank calls `leave` with whatever `pickle` takes; a rank that ends with
+another status than 0 ends all of them.
 """
 import os
 import pickle
@@ -45,17 +45,23 @@ def start(ranks, program, *arguments, folder, seconds=LONGEST_SECONDS, environme
     """Runs a program of this folder on so many ranks, to whatever end.
 
     Raises:
-        subprocess.TimeoutExpired: it took longer than that; nothing of it runs any more.
+        AssertionError: it took longer than that; nothing of it runs any more.
     """
     command = [mpiexec(), '-n', str(ranks), sys.executable, str(HERE / program), *map(str, arguments)]
     path = os.pathsep.join([str(ROOT), str(ROOT / 'tests'), *filter(None, [os.environ.get('PYTHONPATH')])])
+    surroundings = {
+        **os.environ, 'PYTHONPATH': path, 'PYTHONWARNINGS': 'ignore::FutureWarning:chainer', 'OMP_NUM_THREADS': '1',
+        'RANKS_LEAVE': str(folder), **(environment or {})}
     began = time.monotonic()
-    done = subprocess.run(
-        command, timeout=seconds, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**os.environ, 'PYTHONPATH': path, 'PYTHONWARNINGS': 'ignore::FutureWarning:chainer', 'OMP_NUM_THREADS': '1',
-             'RANKS_LEAVE': str(folder), **(environment or {})})
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env=surroundings) as process:
+        try:
+            out, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            process.terminate()  # killed, it would leave its ranks behind
+            raise AssertionError(f'{program} ran for {seconds} seconds:\n{process.communicate()[0]}') from error
     left = [_left(Path(folder, f'rank-{rank}')) for rank in range(ranks)]
-    return Ended(done.returncode, left, done.stdout, time.monotonic() - began)
+    return Ended(process.returncode, left, out, time.monotonic() - began)
 
 
 def run(ranks, program, *arguments, folder, **options):
