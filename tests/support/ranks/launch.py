@@ -42,12 +42,13 @@ def mpiexec():
 
 
 def start(ranks, program, *arguments, folder, seconds=LONGEST_SECONDS, environment=None):
-    """Runs a program of this folder on so many ranks, to whatever end.
+    """Runs a program of this folder, or a module, on so many ranks, to whatever end.
 
     Raises:
         AssertionError: it took longer than that; nothing of it runs any more.
     """
-    command = [mpiexec(), '-n', str(ranks), sys.executable, str(HERE / program), *map(str, arguments)]
+    started = [str(HERE / program)] if program.endswith('.py') else ['-m', program]
+    command = [mpiexec(), '-n', str(ranks), sys.executable, *started, *map(str, arguments)]
     path = os.pathsep.join([str(ROOT), str(ROOT / 'tests'), *filter(None, [os.environ.get('PYTHONPATH')])])
     surroundings = {
         **os.environ, 'PYTHONPATH': path, 'PYTHONWARNINGS': 'ignore::FutureWarning:chainer', 'OMP_NUM_THREADS': '1',
