@@ -34,7 +34,7 @@ ROOMS = {
     'config': 'quantities errors classify',
     'backends': 'quantities errors extension ranks config',
     'kernels': 'quantities errors extension config backends',
-    'execute': 'quantities errors version trace cost problem schedule simulate classify plans config backends',
+    'execute': 'quantities errors version ranks trace cost problem schedule simulate classify plans config backends',
     'profiling': 'errors trace backends execute',
     'report': 'quantities errors',
     'extensions': 'quantities execute report',
