@@ -38,12 +38,14 @@ class Answer:
         tables: the same to read, in this order.
         closing: lines below the tables, such as what to do next.
         status: the exit status of the process.
+        is_silent: another process prints it.
     """
 
     facts: Mapping[str, Any]
     tables: Sequence[Table]
     closing: Sequence[str] = ()
     status: int = 0
+    is_silent: bool = False
 
     def text(self) -> str:
         """The tables, with an empty line between them, and the closing lines."""

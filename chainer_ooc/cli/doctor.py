@@ -2,6 +2,7 @@
 
 Any part may be missing or broken, so each is tried on its own, and a failure becomes a line under "problems" that says
 what to do. Warnings are what works and could be better. Where there is a GPU the same is tried on it as on the host.
+Under mpiexec each rank tries it, and rank 0 prints what all of them have.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from chainer_ooc import fork
 from chainer_ooc.backends import BackendOptions, choose
 from chainer_ooc.backends.cuda import presence
 from chainer_ooc.backends.host import onednn
+from chainer_ooc.cli import ranks
 from chainer_ooc.cli.answer import Answer, listing, message
 from chainer_ooc.cli.trial import try_training
 from chainer_ooc.errors import OocError
 from chainer_ooc.fork import series
 from chainer_ooc.quantities import counted, format_bytes
+from chainer_ooc.ranks.node import node
 
 #: The card that is tried.
 GPU = '@cupy:0'
@@ -69,11 +72,18 @@ def run(arguments: argparse.Namespace) -> Answer:
         found.examine('gpu_device', lambda: gpu_device(arguments.spill_dir))
         if 'gpu_device' in found.facts:
             found.examine('gpu_training', lambda: asdict(try_training(arguments.spill_dir, GPU)))
-    for topic in ('cuda', 'device', 'gpu_device'):
+    if node().ranks > 1:
+        found.examine('ranks', lambda: ranks.gather(found.facts.get('device', {}), found.problems))
+        each = found.facts.get('ranks', {}).get('each')
+        if each is None and 'ranks' in found.facts:
+            return Answer({}, [], status=1 if found.problems else 0, is_silent=True)  # rank 0 says it
+        found.problems += ranks.problems_of_others(each or [])
+    for topic in ('cuda', 'device', 'ranks', 'gpu_device'):
         found.warnings += found.facts.get(topic, {}).pop('warnings', [])
     can_train = not found.problems
     facts = {**found.facts, 'problems': found.problems, 'warnings': found.warnings, 'can_train': can_train}
     tables = [listing('', topic, show(found.facts[topic])) for topic, show in _SHOWN.items() if topic in found.facts]
+    tables += [ranks.table(found.facts['ranks']['each'])] if 'ranks' in found.facts else []
     closing = [f'problem: {line}' for line in found.problems] + [f'warning: {line}' for line in found.warnings]
     closing.append('training can work' if can_train else 'training cannot work before the problems are solved')
     return Answer(facts, tables, closing, status=0 if can_train else 1)

@@ -22,6 +22,7 @@ from chainer_ooc.execute.storage.computing import computing, is_computing, only_
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
 from chainer_ooc.execute.tally import IterationStats
+from chainer_ooc.ranks.failure import end_all_on_errors
 
 _Thread = threading.Thread
 _sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
@@ -193,6 +194,7 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
             _close(each, its_device)
     session = _sessions[thread, device] = Session(
         settings, choose(device, backend_options_of(settings)), functools.partial(_has_company, thread))
+    end_all_on_errors()
     session.begin()  # known by now: if this is interrupted, a reset closes it
     return session
 
