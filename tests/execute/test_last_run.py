@@ -7,6 +7,8 @@ import itertools
 import chainer
 import pytest
 
+from chainer_ooc.execute.finished import _Course
+from chainer_ooc.execute.tally import Stretch, Tally
 from chainer_ooc.plans.run import Run
 from chainer_ooc.simulate.timeline import Cause, Stream
 from support.trainings.ooc_training import Training, ooc
@@ -61,6 +63,41 @@ def test_stalls_have_causes_and_add_up():
     stalls = run.timeline.stalls
     assert {each.cause for each in stalls} <= {*Cause}
     assert sum(each.seconds for each in stalls) == pytest.approx(stats.stall_seconds, abs=1e-6)
+
+
+class Clock:
+    """A device whose moments are the seconds that a test sets."""
+
+    now = 0.0
+
+    def timestamp(self):
+        return self.now
+
+    def seconds_between(self, start, end):
+        return end - start
+
+    def tier_bytes(self):
+        return {}
+
+
+def test_a_wait_within_another_counts_once_and_for_its_own_cause():
+    """A map is fetched at 1 s; room for it is made from 2 to 5 s, 3 to 4 s of it by waiting for a swap-out."""
+    clock = Clock()
+    tally = Tally(clock, Stretch(clock))
+    clock.now = 1.0
+    with tally.stalled(Cause.SWAP_IN, 7):
+        clock.now = 2.0
+        with tally.stalled(Cause.MEMORY):
+            clock.now = 3.0
+            with tally.stalled(Cause.SWAP_OUT, 8):
+                clock.now = 4.0
+            clock.now = 5.0
+        clock.now = 5.5
+    with tally.stalled(Cause.SWAP_OUT, 9):
+        clock.now = 5.75
+    course = _Course(tally, tally.whole, [(0.0, 0.5), (6.0, 7.0)])
+    assert sorted((each.position, each.map, each.seconds, each.cause.value) for each in course.stalls()) == [
+        (1, -1, 2.0, 'memory'), (1, 7, 1.5, 'swap-in'), (1, 8, 1.0, 'memory'), (1, 9, 0.25, 'swap-out')]
 
 
 def test_what_runs_again_is_in_the_computation_that_needs_it():

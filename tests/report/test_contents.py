@@ -7,7 +7,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli.prediction import problem_of
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.problem import Verdict
-from chainer_ooc.report.contents import BUDGETS, make_report
+from chainer_ooc.report.contents import BUDGETS, _between, make_report
 from chainer_ooc.simulate.timeline import Cause, Stream
 from support.planning.drawn_run import run_of
 from support.planning.drawn_trace import MB, TRACE
@@ -53,6 +53,11 @@ def test_budgets_go_from_the_smallest_that_works_to_where_everything_stays():
     found = budgets_of(report)
     assert (len(found), found[0], found[-1], report.shown) == (BUDGETS, 9 * MB, 13 * MB, BUDGETS // 2)
     assert report.courses[0].plan.count(Verdict.SWAP) == 2
+
+
+def test_there_is_one_budget_where_the_smallest_that_works_is_no_less():
+    assert _between(9, 5) == [9]
+    assert _between(0, 5) == [1]
 
 
 def test_a_budget_that_is_named_is_shown_among_the_others():

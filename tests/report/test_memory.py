@@ -34,6 +34,10 @@ def test_kinds_together_are_what_memory_holds(given):
     kinds = by_kind(problem, schedule, timeline, find_blocks(problem.trace))
     assert [sum(column) for column in zip(*(each.nbytes for each in kinds), strict=True)] == [*timeline.near_bytes]
     assert min((nbytes for each in kinds if each.name != SCRATCH for nbytes in each.nbytes), default=0) >= 0
+    most = [*(each.peak_bytes + each.other_bytes for each in problem.trace.calls),
+            *(each.peak_bytes for each in problem.trace.steps)]
+    assert all(nbytes <= most[position] for position, nbytes in enumerate(kinds[-1].nbytes)
+               if position not in schedule.chains.calls_at)
 
 
 def test_the_drawn_iteration_holds_this():
@@ -72,8 +76,8 @@ def test_small_blocks_and_those_beyond_the_most_are_others():
     maps = tuple(a_map(each, 100 + each, each, each, count + each) for each in range(count))
     found = find_blocks(dataclasses.replace(TRACE, calls=calls, maps=maps))
     assert found.names == (*(f'block{each}' for each in range(2, count)), OTHERS)
-    tiny = tuple(dataclasses.replace(each, nbytes=1 if each.id == 5 else each.nbytes) for each in maps)
-    assert 'block5' not in find_blocks(dataclasses.replace(TRACE, calls=calls, maps=tiny)).names
+    tiny = tuple(dataclasses.replace(each, nbytes=1 if each.id == 1 else each.nbytes) for each in maps[:3])
+    assert find_blocks(dataclasses.replace(TRACE, calls=calls, maps=tiny)).names == ('block0', 'block2', OTHERS)
 
 
 def test_a_recomputed_map_counts_for_its_block_from_where_it_is_made_again():

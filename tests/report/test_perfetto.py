@@ -1,7 +1,10 @@
 """What is written for ui.perfetto.dev, read with Perfetto's own schema."""
+import dataclasses
+
 import pytest
 
 from chainer_ooc.report.perfetto import _varint, to_bytes
+from chainer_ooc.simulate.timeline import Cause, Stall
 from support.planning.drawn_trace import MB
 
 pb2 = pytest.importorskip('perfetto.protos.perfetto.trace.perfetto_trace_pb2', reason='needs the package perfetto')
@@ -50,6 +53,13 @@ def test_lanes_are_tracks_and_tasks_are_slices(packets):
     assert slices(packets, 'predicted/compute')[2] == (
         'Layer2, forward of call 2, at /part2 in model.py:9', 6, 7)
     assert slices(packets, 'measured/copies in') == [('map 1', 4, 4.25)]
+
+
+def test_waits_of_one_position_lie_one_after_the_other_before_it(report):
+    waits = (Stall(4, 1, 0.25, Cause.MEMORY), Stall(4, 1, 0.5, Cause.SWAP_IN))
+    timeline = dataclasses.replace(report.measured, stalls=waits)
+    packets = pb2.Trace.FromString(to_bytes(dataclasses.replace(report, measured=timeline))).packet
+    assert slices(packets, 'measured/waits') == [('waits for memory', 3.75, 4), ('waits for a swap-in', 4, 4.5)]
 
 
 def test_a_slice_says_where_its_map_is_made(packets):
