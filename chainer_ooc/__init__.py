@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from chainer_ooc.execute.session import Session
     from chainer_ooc.execute.tally import IterationStats
     from chainer_ooc.plans.plan import Plan
+    from chainer_ooc.plans.run import Run
     from chainer_ooc.trace import Trace
 
-__all__ = ['__version__', 'plan', 'policies', 'profile', 'reset', 'stats', 'trace']
+__all__ = ['__version__', 'last_run', 'plan', 'policies', 'profile', 'reset', 'stats', 'trace']
 
 fork.install()
 
@@ -54,6 +55,20 @@ def trace() -> Trace | None:
     session = _session()
     recorded = [] if session is None else session.traces()
     return recorded[-1] if recorded else None
+
+
+def last_run() -> Run | None:
+    """Returns the calling thread's last finished iteration as it ran, beside the plan that it followed.
+
+        pathlib.Path('run.json').write_text(chainer_ooc.last_run().to_json())   # then: chainer-ooc report run.json
+
+    Times are in seconds from its first function on, amounts in bytes; see `chainer_ooc.plans.run.Run`. It is worked out
+    when it is asked for, and waits until the device has finished the iteration. None before the first iteration under
+    a plan, after one that was recorded or has left its graph, and where `chainer.config.ooc` was set to None.
+    """
+    from chainer_ooc.execute import manager
+
+    return manager.last_run()
 
 
 def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:

@@ -124,6 +124,10 @@ class PlanFormatError(OocError, ValueError):
     """A text is no plan or no file of plans, or one that this release cannot read."""
 
 
+class RunFormatError(OocError, ValueError):
+    """A text is no run, or one that this release cannot read."""
+
+
 class PlanMismatchError(OocError, ValueError):
     """A saved plan was made for something else than what it would be used for.
 

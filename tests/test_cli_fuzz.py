@@ -25,6 +25,7 @@ from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
 from support.command_line import run
 from support.mutations import mutate
+from support.planning.drawn_run import run_of
 
 DEFAULT = 240
 COUNT = int(os.environ.get('CHAINER_OOC_MUTATIONS', DEFAULT))
@@ -79,7 +80,7 @@ PLANS = json.loads(plans())
 
 
 def arguments(draw, trace):
-    """A command that reads a trace, with some of its arguments."""
+    """A command that reads a trace, with some of its arguments; what it writes goes beside the trace."""
     policy, budget = draw.choice(list(POLICIES)), draw.choice(BUDGETS)
     least = ['--min-bytes', draw.choice(('0', '1', '2000'))]
     named = ['--policy', policy, '--budget', budget]
@@ -90,6 +91,8 @@ def arguments(draw, trace):
         ['plan', trace, *named, *least],
         ['compare', trace, *least, '--policies', f'keep,{policy}'],
         ['explain', trace, *named, *least],
+        ['report', trace, '-o', f'{trace}.html', '--perfetto', f'{trace}.perfetto', '--policy', policy, '--budgets',
+         budget, *least],
         ['recommend', trace, '--budget', budget, *least])) + draw.choice(([], ['--json']))
 
 
@@ -121,6 +124,19 @@ def test_a_damaged_trace_never_gives_a_traceback(capsys, tmp_path, part):
         refused += status
         if 'cannot read the trace' in err:
             assert str(file) in err and '; ' in err
+    assert refused > 0
+
+
+@pytest.mark.parametrize('part', range(PARTS))
+def test_a_damaged_run_never_gives_a_traceback(capsys, tmp_path, part):
+    file, refused = tmp_path / 'run.json', 0
+    honest = json.loads(run_of().to_json())
+    for number in range(part, COUNT // 2, PARTS):
+        file.write_text(mutate(random.Random(2 * COUNT + number), honest))
+        status, err = check(capsys, ['report', str(file), '-o', f'{file}.html', '--perfetto', f'{file}.perfetto'])
+        refused += status
+        if status:
+            assert 'budget too small' in err or str(file) in err
     assert refused > 0
 
 

@@ -9,7 +9,7 @@ from chainer_ooc import errors
 BUILT_INS = {
     errors.ForkError: ImportError, errors.ConfigError: ValueError, errors.InfeasibleBudgetError: ValueError,
     errors.SpillError: OSError, errors.LostMapError: RuntimeError, errors.TraceFormatError: ValueError,
-    errors.RecomputeMismatchError: RuntimeError, errors.PlanFormatError: ValueError,
+    errors.RecomputeMismatchError: RuntimeError, errors.PlanFormatError: ValueError, errors.RunFormatError: ValueError,
     errors.ReentryError: RuntimeError, errors.PlanMismatchError: ValueError, errors.DeviceMemoryError: MemoryError,
     errors.ProfileError: TypeError}
 WITH_VALUES = {errors.InfeasibleBudgetError, errors.RecomputeMismatchError, errors.PlanMismatchError,

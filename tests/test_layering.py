@@ -36,7 +36,7 @@ ROOMS = {
     'kernels': 'quantities errors extension config backends',
     'execute': 'quantities errors version ranks trace cost problem schedule simulate classify plans config backends',
     'profiling': 'errors trace backends execute',
-    'report': 'quantities errors',
+    'report': 'quantities errors version trace cost problem schedule simulate classify plans',
     'extensions': 'quantities execute report',
     '__init__': 'version fork trace classify plans execute profiling extensions',
     'papers': 'quantities errors trace cost problem schedule simulate classify plans report',

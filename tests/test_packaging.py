@@ -48,6 +48,9 @@ def test_a_wheel_holds_every_module_and_every_patch(wheel):
     expected = {str(file.relative_to(ROOT)) for file in (ROOT / 'chainer_ooc').rglob('*.py')}
     expected |= {f'chainer_ooc/{file.relative_to(ROOT)}' for pattern in ('*.patch', '*.sha256', 'README.md')
                  for file in (ROOT / 'patches').glob(pattern)}
+    expected |= {f'chainer_ooc/report/assets/{file.name}' for file in (
+        ROOT / 'chainer_ooc' / 'report' / 'assets').iterdir()}
+    assert 'chainer_ooc/report/assets/uPlot.LICENSE' in expected
     expected.add('chainer_ooc/py.typed')
     with zipfile.ZipFile(wheel) as archive:
         assert not expected - set(archive.namelist())

@@ -47,8 +47,7 @@ import numpy.typing as npt
 
 from chainer_ooc.errors import SpillError
 
-#: What the arrays may have by default of the memory that is free: the rest is for the interpreter, libraries, and the
-#: holes that freed arrays leave between live ones.
+#: What the arrays may have by default of what is free: interpreter, libraries and holes between arrays have the rest.
 SHARE_OF_FREE = 0.9
 
 #: How the names of all threads begin that backends have.
@@ -98,6 +97,11 @@ class Transfer(abc.ABC):
     @abc.abstractmethod
     def seconds(self) -> float:
         """Duration of the copy itself, without its time in the queue; 0.0 until ``done``."""
+
+    @property
+    def moments(self) -> tuple[Any, Any] | None:
+        """When the copy itself began and ended, for `Backend.seconds_between`; None where that is not known."""
+        return None
 
     @abc.abstractmethod
     def wait(self) -> None:
@@ -196,7 +200,6 @@ class Backend(abc.ABC):
 
     def begin(self) -> None:  # noqa: B027 - few have anything to start
         """Starts what has to be closed, once somebody knows the backend who will: an interrupt may come at any time."""
-
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:  # noqa: B027 - accounts do
         """Has near memory hold so many bytes at most from now on, where the device can enforce that.
 

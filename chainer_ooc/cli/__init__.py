@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from typing import NoReturn, TextIO
 
 from chainer_ooc import __version__
-from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, recommend, simulate
+from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, recommend, report, simulate
 from chainer_ooc.cli.answer import Answer, ProgramError, UsageError, message
 from chainer_ooc.errors import OocError
 
 COMMANDS = {'doctor': doctor, 'profile': profile, 'simulate': simulate, 'plan': plan, 'compare': compare,
-            'explain': explain, 'recommend': recommend}
+            'explain': explain, 'report': report, 'recommend': recommend}
 if importlib.util.find_spec('chainer_ooc.papers') is not None:  # a copy without that room has all other commands
     from chainer_ooc.cli import tables
     COMMANDS['tables'] = tables

@@ -22,11 +22,12 @@ MEASURED = 'measured'
 _Read = TypeVar('_Read')
 
 
-def add_trace(parser: argparse.ArgumentParser) -> None:
-    """Adds the trace, and the size below which its maps stay."""
-    parser.add_argument('trace', type=Path, metavar='TRACE', help=(
+def add_trace(parser: argparse.ArgumentParser, run: bool = False) -> None:
+    """Adds the trace, in whose place there may be a run, and the size below which its maps stay."""
+    parser.add_argument('trace', type=Path, metavar='TRACE|RUN' if run else 'TRACE', help=(
         'file of a trace, as "profile MODEL --save FILE" writes it; it carries the bytes that parameters and gradients '
-        "take, and the optimizer's state if there was an optimizer"))
+        "take, and the optimizer's state if there was an optimizer"
+        + ('; or of a run, chainer_ooc.last_run().to_json() of a training' if run else '')))
     parser.add_argument('--min-bytes', type=size, default=MIN_BYTES, metavar='BYTES',
                         help='smaller feature maps stay, as with chainer.config.ooc_min_bytes (%(default)s)')
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli.answer import UsageError
@@ -12,13 +14,16 @@ from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.on_cuda import on_cuda
-from chainer_ooc.errors import InfeasibleBudgetError, OocError, TraceFormatError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError, PlanFormatError, RunFormatError, TraceFormatError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.plans.plan import Plan
+from chainer_ooc.plans.run import Run
 from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.quantities import MOST_BYTES, format_bytes
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
+
+_File = TypeVar('_File')
 
 
 @dataclass(frozen=True)
@@ -49,21 +54,40 @@ def read_trace(file: Path) -> Trace:
     Raises:
         OocError: there is none in the file, or none that planning can do anything with.
     """
+    return _read(file, 'trace', Trace.from_json, lambda trace: trace)
+
+
+def read_trace_or_run(file: Path) -> Trace | Run:
+    """Reads a trace, or an iteration as a training ran it.
+
+    Raises:
+        OocError: there is neither in the file, or nothing that planning can do anything with.
+    """
+    def parse(text: str) -> Trace | Run:
+        return Run.from_json(text) if Run.is_one(text) else Trace.from_json(text)
+
+    def trace_of(read: Trace | Run) -> Trace:
+        return read.trace if isinstance(read, Run) else read
+
+    return _read(file, 'trace or run', parse, trace_of)
+
+
+def _read(file: Path, kind: str, parse: Callable[[str], _File], trace_of: Callable[[_File], Trace]) -> _File:
     try:
         if stat.S_ISCHR(file.stat().st_mode):  # such as /dev/zero, which has no end
-            raise OocError(f'cannot read the trace {file}: it is a device; name a file')
-        trace = Trace.from_json(file.read_text(encoding='utf-8'))
+            raise OocError(f'cannot read the {kind} {file}: it is a device; name a file')
+        read = parse(file.read_text(encoding='utf-8'))
     except OSError as error:
-        raise OocError(f'cannot read the trace {file}: {error.strerror}; write one with "chainer-ooc profile MODEL '
+        raise OocError(f'cannot read the {kind} {file}: {error.strerror}; write one with "chainer-ooc profile MODEL '
                        '--save FILE"') from None
     except UnicodeDecodeError:
-        raise OocError(f'cannot read the trace {file}: it is no text; write one with "chainer-ooc profile MODEL --save '
-                       'FILE"') from None
-    except (TraceFormatError, MemoryError) as error:
-        raise OocError(f'cannot read the trace {file}: {error or "there is not enough memory for it"}') from None
-    if not trace.calls or not trace.steps:
-        raise OocError(f'the trace {file} has no calls or no backward pass; record a whole training iteration')
-    return trace
+        raise OocError(f'cannot read the {kind} {file}: it is no text; write one with "chainer-ooc profile MODEL '
+                       '--save FILE"') from None
+    except (TraceFormatError, PlanFormatError, RunFormatError, MemoryError) as error:
+        raise OocError(f'cannot read the {kind} {file}: {error or "there is not enough memory for it"}') from None
+    if not trace_of(read).calls or not trace_of(read).steps:
+        raise OocError(f'the {kind} {file} has no calls or no backward pass; record a whole training iteration')
+    return read
 
 
 def on_machine(recorded: Trace, machine: Machine, factor: float) -> Trace:

@@ -22,6 +22,7 @@ from chainer_ooc.execute.storage.computing import computing, is_computing, only_
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
 from chainer_ooc.execute.tally import IterationStats
+from chainer_ooc.plans.run import Run
 from chainer_ooc.ranks.failure import end_all_on_errors
 
 _Thread = threading.Thread
@@ -106,12 +107,21 @@ def current() -> Session | None:
 
 def stats() -> IterationStats | None:
     """The calling thread's last finished iteration; None before the first, and where its `ooc` was set to None."""
+    session = _asked()
+    return None if session is None else session.stats
+
+
+def last_run() -> Run | None:
+    """That iteration as it ran; None if it followed no plan to its end."""
+    session = _asked()
+    return None if session is None or session.finished is None else session.finished.run
+
+
+def _asked() -> Session | None:
+    """The session whose last iteration the calling thread may ask for."""
     import chainer
 
-    if vars(chainer.config._local).get('ooc', 'not set') is None:
-        return None
-    session = current()
-    return None if session is None else session.stats
+    return None if vars(chainer.config._local).get('ooc', 'not set') is None else current()
 
 
 def reset(unpin: bool = False) -> None:

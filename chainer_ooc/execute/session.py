@@ -22,6 +22,7 @@ from chainer_ooc.backends import BackendOptions
 from chainer_ooc.backends.arrays import is_array
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.execute import log
+from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import may_change_maps, may_write_inputs
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.patience import Patience
@@ -47,12 +48,13 @@ class Session:
 
     Attributes:
         settings: those of the iteration in hand.
+        finished: the last one that has finished, or None.
     """
 
     def __init__(self, settings: config.Settings, backend: Backend, has_company: Callable[[], bool]):
         self.settings = settings
         log.set_level(settings.log_level)
-        self._stats: IterationStats | Callable[[], IterationStats] | None = None
+        self.finished: Finished | None = None
         self._memory = Residency(backend)
         self._parameters = Parameters()
         self._graphs = Graphs()
@@ -161,7 +163,7 @@ class Session:
             result = backprop(*args, **kwargs)
             with LOCK:
                 if iteration is self._iteration:
-                    self._stats = iteration.end_backward()
+                    self.finished = iteration.end_backward()
                     self._disturbed = iteration.recorded and (self._disturbed or self._company.was_at_work())
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
@@ -195,9 +197,7 @@ class Session:
     @property
     def stats(self) -> IterationStats | None:
         """Of the last finished iteration; waits for the device to finish it."""
-        if callable(self._stats):
-            self._stats = self._stats()
-        return self._stats
+        return None if self.finished is None else self.finished.stats
 
     def plan(self) -> Plan | None:
         """The plan of the latest graph."""

@@ -5,30 +5,42 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from chainer_ooc.backends.base import Backend, Transfer
 from chainer_ooc.plans.gap import WithGap
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Verdict
 from chainer_ooc.quantities import format_bytes
+from chainer_ooc.simulate.timeline import Cause, Stream
 
 
 class Stretch:
-    """A part of an iteration between two moments of its device; what is `inner` to it counts elsewhere."""
+    """A part of an iteration between two moments of its device; what is `inner` to it counts elsewhere.
 
-    __slots__ = ('_device', '_end', '_start', 'inner')
+    Attributes:
+        start: the moment of its beginning.
+        cause: of a wait, what is waited for, else None.
+        map: the feature map whose copy is waited for, by its id in its own iteration; -1 if that is not known.
+    """
 
-    def __init__(self, device: Backend) -> None:
-        self._device = device
+    __slots__ = ('_device', '_end', 'cause', 'inner', 'map', 'start')
+
+    def __init__(self, device: Backend, cause: Cause | None = None, map_id: int = -1) -> None:
+        self._device, self.cause, self.map = device, cause, map_id
         self.inner: list[Stretch] = []
-        self._start = self._end = device.timestamp()
+        self.start = self._end = device.timestamp()
 
     def end(self) -> None:
         self._end = self._device.timestamp()
 
     def seconds(self) -> float:
         """Its duration, from the first moment to the last; waits for the device."""
-        return self._device.seconds_between(self._start, self._end)
+        return self._device.seconds_between(self.start, self._end)
+
+    def seconds_until(self, moment: Any) -> float:
+        """From its beginning to another moment, negative if that was before; waits for the device."""
+        return self._device.seconds_between(self.start, moment)
 
     def own_seconds(self) -> float:
         """Its duration without what was within it."""
@@ -47,7 +59,7 @@ class Tally:
         missing_bytes: the most that the device lacked where the account had room.
         stalls: waits for copies.
         recomputations: the calls that ran again.
-        written, read: copies to and from far memory that have ended.
+        copies: to and from far memory, as far as they have ended: the direction, the map's id, the copy.
         tier_bytes: of a snapshot, what was swapped out by the tier that it went to.
     """
 
@@ -62,25 +74,29 @@ class Tally:
     peak_bytes: int = 0
     stalls: list[Stretch] = field(default_factory=list)
     recomputations: list[Stretch] = field(default_factory=list)
-    written: list[Transfer] = field(default_factory=list)
-    read: list[Transfer] = field(default_factory=list)
+    copies: list[tuple[Stream, int, Transfer]] = field(default_factory=list)
     tier_bytes: dict[str, int] = field(default_factory=dict)
     _open: Stretch | None = None
 
     def __post_init__(self) -> None:
         self._tiers_before = self.device.tier_bytes()
 
-    def stalled(self) -> contextlib.AbstractContextManager[None]:
-        """Counts the time within as stalled, except for what is counted inside already."""
-        return self._stretch(self.stalls)
+    def stalled(self, cause: Cause, map_id: int = -1) -> contextlib.AbstractContextManager[None]:
+        """Counts the time within as stalled, except for what is counted inside already.
+
+        A swap-out that is waited for while room is made is waited for because of memory.
+        """
+        if cause is Cause.SWAP_OUT and self._open is not None and self._open.cause is Cause.MEMORY:
+            cause = Cause.MEMORY
+        return self._stretch(self.stalls, cause, map_id)
 
     def recomputing(self) -> contextlib.AbstractContextManager[None]:
         """Counts the time within as that of a call that runs again."""
         return self._stretch(self.recomputations)
 
     @contextlib.contextmanager
-    def _stretch(self, kind: list[Stretch]) -> Iterator[None]:
-        outer, stretch = self._open, Stretch(self.device)
+    def _stretch(self, kind: list[Stretch], cause: Cause | None = None, map_id: int = -1) -> Iterator[None]:
+        outer, stretch = self._open, Stretch(self.device, cause, map_id)
         self._open = stretch
         try:
             yield
@@ -95,8 +111,8 @@ class Tally:
         """A copy, which reads of maps after the iteration do not change."""
         tier_bytes = {tier: nbytes - self._tiers_before.get(tier, 0)
                       for tier, nbytes in self.device.tier_bytes().items()}
-        return replace(self, stalls=self.stalls[:], recomputations=self.recomputations[:], written=self.written[:],
-                       read=self.read[:], tier_bytes=tier_bytes)
+        return replace(self, stalls=self.stalls[:], recomputations=self.recomputations[:], copies=self.copies[:],
+                       tier_bytes=tier_bytes)
 
     @property
     def seconds(self) -> float:

@@ -1,4 +1,11 @@
-"""Turns frozen values into text and figures; imports no Chainer.
+"""Turns frozen values into text, figures and pages; imports no Chainer.
 
-`table` turns rows into text, Markdown and JSON; `figure` has what all pictures share. Drawing needs matplotlib.
+    table       rows as text, Markdown and JSON
+    figure      what all pictures share; drawing needs matplotlib
+    reasons     why a feature map has its verdict
+    memory      what near memory holds at each position, by kind
+    contents    what a report shows, as one frozen value
+    page        that value as a page of HTML, with the files of assets/ in it
+    perfetto    as events for ui.perfetto.dev
+    still       as a picture
 """

@@ -47,6 +47,7 @@ class Log:
         self.tasks: list[Task] = []
         self.stalls: list[Stall] = []
         self.near_bytes: list[int] = []
+        self.moving: list[tuple[int, ...]] = []
 
 
 def simulate(problem: Problem, schedule: Schedule) -> Timeline:
@@ -54,7 +55,7 @@ def simulate(problem: Problem, schedule: Schedule) -> Timeline:
     log = Log()
     seconds, peak_bytes = run(problem, schedule, log)
     return Timeline(seconds, peak_bytes, tuple(log.tasks), tuple(log.stalls), tuple(log.near_bytes),
-                    peak_bytes <= problem.budget_bytes)
+                    peak_bytes <= problem.budget_bytes, tuple(log.moving))
 
 
 def run(problem: Problem, schedule: Schedule, log: Log | None = None) -> tuple[float, int]:
@@ -84,6 +85,7 @@ class _Run:
         self.now = self.out_free = self.in_free = 0.0
         self.peak_bytes = 0
         self.moving_bytes = 0  # on their way out, or in before their use: beside `need`
+        self.moving: set[int] = set()  # the maps of these bytes
         self.state = [_HOME] * len(trace.maps)
         self.arrival = [0.0] * len(trace.maps)
         self.whole_at = [0.0] * len(trace.maps)  # the copy out
@@ -123,7 +125,7 @@ class _Run:
         """From this edge on `need` has what the position reads, whether that is still leaving or already coming."""
         for map_id in self.first_use.get(position, ()) if not self.mapped else ():
             if self.state[map_id] in (_LEAVING, _COMING):
-                self.moving_bytes -= self.trace.maps[map_id].nbytes
+                self._move(map_id, -1)
                 if self.state[map_id] == _LEAVING and self.recalls:
                     self.state[map_id] = _HOME
                 elif self.state[map_id] == _LEAVING:
@@ -138,9 +140,14 @@ class _Run:
         self.is_copied[map_id] = True
         if self.state[map_id] == _LEAVING:
             self.state[map_id] = _AWAY
-            self.moving_bytes -= self.trace.maps[map_id].nbytes
+            self._move(map_id, -1)
             if map_id in self.recalled:
                 self._swap_in(map_id)
+
+    def _move(self, map_id: int, sign: int) -> None:
+        """A map begins, or ends, to count beside `need`."""
+        self.moving_bytes += sign * self.trace.maps[map_id].nbytes
+        (self.moving.add if sign > 0 else self.moving.discard)(map_id)
 
     def _make_room(self, position: int) -> None:
         need = self.need[position]
@@ -163,6 +170,7 @@ class _Run:
         if self.log is not None:
             self.log.tasks.append(Task(Stream.COMPUTE, position, began, self.now, again_seconds))
             self.log.near_bytes.append(near_bytes)
+            self.log.moving.append(tuple(sorted(self.moving)))
 
     def _beside_copies(self, seconds: float) -> float:
         """What a computation of so many seconds takes if it begins now."""
@@ -178,7 +186,7 @@ class _Run:
         self.whole_at[map_id] = self.out_free
         self.leaving.append((self.out_free, map_id))
         self.state[map_id], self.is_copied[map_id] = _LEAVING, False
-        self.moving_bytes += nbytes
+        self._move(map_id, 1)
         if self.log is not None:
             self.log.tasks.append(Task(Stream.COPY_OUT, map_id, began, self.out_free))
 
@@ -186,7 +194,7 @@ class _Run:
         """A position has read the map for the last time: it goes, but not before its copy is whole."""
         if not self.is_copied[map_id]:
             self.state[map_id] = _LEAVING
-            self.moving_bytes += self.trace.maps[map_id].nbytes
+            self._move(map_id, 1)
 
     def _fetch(self, map_id: int, position: int) -> None:
         """A position reads the map for the first time."""
@@ -227,7 +235,8 @@ class _Run:
             if not self.mapped and self.moving_bytes + beside_bytes + self.need[position] > self.budget_bytes:
                 return False
             self._swap_in(map_id)
-            self.moving_bytes += beside_bytes
+            if beside_bytes:
+                self._move(map_id, 1)
         elif self.state[map_id] == _LEAVING and not self.recalls:
             self._swap_in(map_id)
         if self.state[map_id] != _HOME:

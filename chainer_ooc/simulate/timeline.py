@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 class Stream(enum.Enum):
@@ -74,6 +74,8 @@ class Timeline:
         stalls: in order.
         near_bytes: what near memory holds during each position's computation.
         fits: the peak is within the budget.
+        moving: at each position, the maps that are beside those which the schedule has there: on their way out, or in
+            before their use. Empty where that is not known.
     """
 
     seconds: float
@@ -82,6 +84,7 @@ class Timeline:
     stalls: tuple[Stall, ...]
     near_bytes: tuple[int, ...]
     fits: bool
+    moving: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
 
     @property
     def stall_seconds(self) -> float:

@@ -181,6 +181,18 @@ def test_waiting_again_returns_again(backend):
     assert transfer.seconds > 0
 
 
+def test_the_moments_of_a_copy_are_those_of_the_copy_itself(backend):
+    begun, array = backend.timestamp(), filled(backend, MB)
+    copy, transfer = backend.swap_out(array)
+    transfer.wait()
+    into = backend.allocate(MB)
+    for each in (transfer, backend.swap_in(copy, into)):
+        each.wait()
+        if each.moments is not None:  # a device may not know them
+            assert backend.seconds_between(*each.moments) == pytest.approx(each.seconds, rel=0.01, abs=1e-6)
+            assert backend.seconds_between(begun, each.moments[0]) >= 0
+
+
 def test_a_swap_in_that_has_started_survives_release_and_new_copies(backend):
     # caller     out(a)  in(a) release(a)  out(b) out(c)         b and c must not take a's space before it is read
     array = filled(backend, 24 * MB, 1)

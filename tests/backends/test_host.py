@@ -57,6 +57,16 @@ def test_a_copy_of_another_host_backend_is_refused(backend, tmp_path):
     other.close()
 
 
+def test_a_copy_has_ended_when_its_last_moment_has_passed():
+    transfer = HostTransfer(8)
+    assert transfer.moments is None
+    before = time.perf_counter()
+    transfer.end(0.5, None)
+    start, end = transfer.moments
+    assert before <= end <= time.perf_counter()
+    assert start == pytest.approx(end - 0.5)
+
+
 # Space
 
 

@@ -34,6 +34,15 @@ def test_a_simulator_written_from_the_rules_alone_gives_the_same_timeline(given)
     assert found == expected
 
 
+@settings(max_examples=300, report_multiple_bugs=False)
+@given(problems())
+def test_what_moves_is_all_that_memory_holds_beside_the_schedule(given):
+    problem, schedule = given
+    timeline = simulate(problem, schedule)
+    moving = [sum(problem.trace.maps[each].nbytes for each in maps) for maps in timeline.moving]
+    assert [*timeline.near_bytes] == [need + nbytes for need, nbytes in zip(schedule.need, moving, strict=True)]
+
+
 @given(problems())
 def test_a_stream_does_one_thing_at_a_time_in_the_order_of_issue(given):
     timeline = simulate(*given)

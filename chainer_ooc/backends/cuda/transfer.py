@@ -96,6 +96,10 @@ class CudaTransfer(OwnedTransfer):
             self._seconds = self._line.seconds_of(self)
         return self._seconds
 
+    @property
+    def moments(self) -> tuple[Event, Event] | None:
+        return (self.start, self.end) if self.by_disk is None and self.seconds else None
+
     def finish(self, failure: SpillError | None) -> None:
         """Drops the array, then ends the transfer (C5)."""
         self._array = self.after = None

@@ -38,13 +38,13 @@ class HostTransfer(OwnedTransfer):
     event's lock taken, and the swap thread would stand still for ever in ``set``. Here the thread only ever releases.
     """
 
-    __slots__ = ('_gate', '_seconds')
+    __slots__ = ('_ended_at', '_gate', '_seconds')
 
     elsewhere = ELSEWHERE
 
     def __init__(self, nbytes: int) -> None:
         super().__init__(nbytes)
-        self._seconds = 0.0
+        self._seconds = self._ended_at = 0.0
         self._gate = threading.Lock()
         self._gate.acquire()
 
@@ -56,9 +56,13 @@ class HostTransfer(OwnedTransfer):
     def seconds(self) -> float:
         return self._seconds
 
+    @property
+    def moments(self) -> tuple[float, float] | None:
+        return (self._ended_at - self._seconds, self._ended_at) if self._done else None
+
     def end(self, seconds: float, failure: SpillError | None) -> None:
         """Marks the copy as ended. ``failure`` must carry no traceback: its frames hold the array (C5)."""
-        self._seconds = seconds
+        self._seconds, self._ended_at = seconds, time.perf_counter()
         self._failure = failure
         self._done = True
         self._gate.release()

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from chainer_ooc.backends.base import Transfer
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.execute.recording.recorder import Recorder
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.simulate.timeline import Stream
 
 #: A plan is made again when its predicted time is off by more than this factor, either way.
 PART_FACTOR = 1.1
@@ -59,12 +58,13 @@ class Timing:
 def timing_of(recorder: Recorder, tally: Tally, predicted_seconds: float) -> Timing:
     """Sums up an iteration that has ended; waits until the device has come to its end."""
     return Timing(tuple(recorder.seconds(tally.device)), tally.seconds, predicted_seconds, tally.stall_seconds,
-                  tally.recomputed_seconds, *_sums(tally.written), *_sums(tally.read))
+                  tally.recomputed_seconds, *_sums(tally, Stream.COPY_OUT), *_sums(tally, Stream.COPY_IN))
 
 
-def _sums(transfers: Sequence[Transfer]) -> tuple[int, float]:
-    """Bytes and seconds of those whose duration is known."""
-    known = [(each.nbytes, each.seconds) for each in transfers if each.seconds > 0]
+def _sums(tally: Tally, direction: Stream) -> tuple[int, float]:
+    """Bytes and seconds of the copies in a direction, as far as their duration is known."""
+    copies = [copy for stream, _, copy in tally.copies if stream is direction]
+    known = [(each.nbytes, each.seconds) for each in copies if each.seconds > 0]
     return sum(nbytes for nbytes, _ in known), sum(seconds for _, seconds in known)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
+from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import Prototype, may_change_maps, may_write_inputs, prepare
 from chainer_ooc.execute.functions.recipe import write_recipe
 from chainer_ooc.execute.graphs.following import Following, note_lost, note_reuse
@@ -44,7 +45,7 @@ from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
-from chainer_ooc.execute.tally import IterationStats, Stretch, Tally, freeze
+from chainer_ooc.execute.tally import Stretch, Tally
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
@@ -142,8 +143,9 @@ class Iteration(Quietly):
             self._coming_bytes + sum(each.nbytes for each in memory.pinned)))
         self._other_at_start_bytes = self._scratch_bytes()
         self.room.stand(known.other_bytes if known else self._other_at_start_bytes)
-        self.room.make(need_bytes, position if known else -1,
-                       self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0)
+        self.recorder.near_bytes.append(self.room.make(
+            need_bytes, position if known else -1,
+            self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0))
         self._prepare(function, position)
         if self.recorded:
             self._meter.mark()
@@ -235,7 +237,7 @@ class Iteration(Quietly):
             self._start_swap_ins()  # not after the step before, while Chainer still has the gradient that it read
         else:
             self.room.stand(self._scratch_bytes())
-        self.room.make(need_bytes, -1 if known is None else known.position)
+        self.recorder.near_bytes.append(self.room.make(need_bytes, -1 if known is None else known.position))
         if self.recorded:
             self._meter.mark()
         return needed
@@ -267,8 +269,8 @@ class Iteration(Quietly):
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def end_backward(self) -> Callable[[], IterationStats]:
-        """Ends a backward pass; gives what makes the statistics, and waits for the device then."""
+    def end_backward(self) -> Finished:
+        """Ends a backward pass; gives what the iteration can be asked."""
         self.finished = True
         if self.quiet is None:
             self._end_backward()
@@ -280,8 +282,8 @@ class Iteration(Quietly):
         if self.quiet is not None and plan is not None:
             tally.peak_bytes = plan.peak_bytes
         graph = self.following.graph
-        return functools.partial(freeze, tally.snapshot(), self.settings.policy, self.budget_bytes, plan,
-                                 graph is not None and graph.is_searching)
+        return Finished(tally.snapshot(), self.settings, self.budget_bytes, plan, graph,
+                        graph is not None and graph.is_searching, None if self.quiet else self.recorder.moments())
 
     def _end_backward(self) -> None:
         self._memory.prove()

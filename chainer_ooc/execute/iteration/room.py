@@ -218,13 +218,16 @@ class Room:
         self._scratch_bytes = scratch_bytes
         self._memory.stands(self._beside_bytes(scratch_bytes))
 
-    def make(self, need_bytes: int, position: int, most_bytes: int = 0) -> None:
+    def make(self, need_bytes: int, position: int, most_bytes: int = 0) -> int:
         """Makes room for a computation, beside what stands.
 
         Args:
             need_bytes: what it allocates.
             position: in the graph that is followed; -1 if that does not have it.
             most_bytes: what it allocates if it is that of another known graph; as far as there is room, and no more.
+
+        Returns:
+            What near memory holds with that.
 
         Raises:
             InfeasibleBudgetError: it does not fit and nothing can leave. The budget that is named is enough for all
@@ -238,7 +241,7 @@ class Room:
             self.look_again()
             self.stand(self._scratch_bytes)
             fits = memory.make_room(need_bytes, thorough=True)
-        memory.note_peak(need_bytes if certain else 0)
+        near_bytes = memory.note_peak(need_bytes if certain else 0)
         if not fits and certain and graph is not None:
             floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
             if self._in_backward is not None:
@@ -247,6 +250,7 @@ class Room:
                 self._settings.policy, budget_bytes, floor_bytes, self._following.name_of(position), doubt=UNDER_WAY))
         if most_bytes > need_bytes:
             memory.make_room(most_bytes)
+        return near_bytes
 
     def _beside_bytes(self, scratch_bytes: int) -> int:
         return self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - self._replaced_bytes

@@ -22,6 +22,7 @@ from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.simulate.timeline import Cause
 
 
 class Budget(Account, abc.ABC):
@@ -86,7 +87,7 @@ class Budget(Account, abc.ABC):
         With `thorough`, tries once more everything that could not be evicted before.
         """
         if not (has_room := self.has_room(nbytes)):
-            with self.tally.stalled():
+            with self.tally.stalled(Cause.MEMORY):
                 self.reap()
                 if self.fits(nbytes):
                     self.backend.trim()
@@ -99,7 +100,7 @@ class Budget(Account, abc.ABC):
 
     def on_out_of_memory(self, nbytes: int) -> bool:
         """Makes room when an allocation does not fit the device, see `Backend.limit`."""
-        with LOCK, self.tally.stalled():
+        with LOCK, self.tally.stalled(Cause.MEMORY):
             if self.spare_at_most(self.bytes_of('spare') - nbytes) >= nbytes:
                 return True
             before_bytes = self.near_bytes()
@@ -109,9 +110,11 @@ class Budget(Account, abc.ABC):
                 pass
             return self.near_bytes() < before_bytes
 
-    def note_peak(self, more_bytes: int = 0) -> None:
-        """Notes that near memory holds so much more than what is in the account."""
-        self.tally.peak_bytes = max(self.tally.peak_bytes, self.near_bytes() + more_bytes)
+    def note_peak(self, more_bytes: int = 0) -> int:
+        """Notes that near memory holds so much more than what is in the account; gives what it holds then."""
+        near_bytes = self.near_bytes() + more_bytes
+        self.tally.peak_bytes = max(self.tally.peak_bytes, near_bytes)
+        return near_bytes
 
     def note_missing(self, nbytes: int) -> None:
         """Notes that the device lacked so much where the account had room: plans have to leave more alone."""

@@ -23,6 +23,7 @@ from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage, Token
 from chainer_ooc.execute.tally import Tally
+from chainer_ooc.simulate.timeline import Cause
 
 
 class Residency(Transit):
@@ -235,7 +236,7 @@ class Residency(Transit):
                 return self.arrive(storage)
             except OSError as error:
                 log.logger.info('a swap-in failed and is tried again: %s', str(error))
-        with self.tally.stalled():
+        with self.tally.stalled(Cause.SWAP_IN, storage.map):
             if storage.state is State.AWAY:
                 self.tally.faults += 1
                 return self.context.far.bring(self, storage)

@@ -29,6 +29,7 @@ from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.problem import Shared
+from chainer_ooc.simulate.timeline import Cause, Stream
 
 
 class Source(Protocol):
@@ -213,20 +214,22 @@ class Transit(Budget):
         """
         assert storage.transfer is not None
         try:
-            self._wait(storage.transfer)
+            self._wait(storage, Cause.SWAP_OUT)
         except OSError:
             storage.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
             storage.stay()
             raise
-        self.tally.written.append(storage.transfer)
+        self.tally.copies.append((Stream.COPY_OUT, storage.map, storage.transfer))
         self.context.far.left(self, storage)
 
-    def _wait(self, transfer: Transfer) -> None:
-        """Waits for a copy, which is a stall if it is still under way."""
+    def _wait(self, storage: Storage, cause: Cause) -> None:
+        """Waits for a storage's copy, which is a stall if it is still under way."""
+        transfer = storage.transfer
+        assert transfer is not None
         if transfer.done:
             transfer.wait()  # says whether it failed
         else:
-            with self.tally.stalled():
+            with self.tally.stalled(cause, storage.map):
                 transfer.wait()
 
     def abandon_dead(self) -> None:
@@ -306,12 +309,12 @@ class Transit(Budget):
         transfer = storage.transfer
         assert transfer is not None
         try:
-            self._wait(transfer)
+            self._wait(storage, Cause.SWAP_IN)
         except BaseException:
             if transfer.done:
                 storage.turn_back()
             raise
-        self.tally.read.append(transfer)
+        self.tally.copies.append((Stream.COPY_IN, storage.map, transfer))
         block = storage.arrive()
         self._forget_targets()
         return block

@@ -82,10 +82,12 @@ class Recorder:
         next_position: the position that the next call or step gets.
         spans: of each computation's time, by position; a device may not have come that far.
         exposed: maps that the program has read in forward, and may have written to.
+        near_bytes: what near memory held with each computation, by position.
     """
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
+        self.near_bytes: list[int] = []
         self.calls: list[Call] = []
         self.steps: list[Step] = []
         self.maps: list[MapRow] = []
@@ -153,6 +155,10 @@ class Recorder:
         self.next_position += 1
         self.spans.append(span)
         return row
+
+    def moments(self) -> tuple[tuple[Span, int], ...]:
+        """For each position, when its computation ran, and what near memory held with it."""
+        return tuple(zip(self.spans, self.near_bytes, strict=False))
 
     def seconds(self, backend: Backend) -> list[float]:
         """Durations of the computations, by position; waits until the device has come to the last one."""

@@ -1,0 +1,148 @@
+"""``chainer-ooc report TRACE|RUN``: an iteration as one page that opens without a network.
+
+The page shows the plan for one budget, and beside it those for others; of a RUN, which a training has written, also
+what was measured. On demand the same goes to a file for ui.perfetto.dev, and to a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.cli import arguments as common
+from chainer_ooc.cli import gap
+from chainer_ooc.cli.answer import Answer, UsageError, message
+from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, problem_of, read_trace_or_run
+from chainer_ooc.cost.machine import machine_names, read_machine
+from chainer_ooc.errors import OocError
+from chainer_ooc.plans.run import Run
+from chainer_ooc.quantities import format_bytes
+from chainer_ooc.report import page, perfetto, still
+from chainer_ooc.report.contents import BUDGETS, Course, counts, make_report
+from chainer_ooc.report.table import Column, Table, seconds
+from chainer_ooc.trace import Trace
+
+HELP = 'write a page with memory, lanes and verdicts of an iteration'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the file, the plans, and what is written."""
+    common.add_trace(parser, run=True)
+    parser.add_argument('-o', '--out', type=Path, default=Path('report.html'), metavar='FILE',
+                        help='the page (%(default)s)')
+    parser.add_argument('--policy', type=common.policy, metavar='POLICY',
+                        help="a value of chainer.config.ooc (auto; of a run, its own)")
+    parser.add_argument('--budget', type=common.budget, metavar='BYTES', help=(
+        'near memory of the plan that is shown first, such as 800MB (of a run, its own; else the middle one)'))
+    parser.add_argument('--budgets', type=common.several(common.budget), default=[], metavar='B1,B2', help=(
+        f'the other budgets ({BUDGETS} from the smallest that works to the one in which everything stays)'))
+    parser.add_argument('--machine', type=common.machine, default=common.MEASURED, metavar='MACHINE', help=(
+        f'whose times, as for "simulate": {common.MEASURED}, {", ".join(machine_names())}, or a file'))
+    parser.add_argument('--batch', type=common.positive, metavar='N', help='images per iteration, as for "simulate"')
+    parser.add_argument('--perfetto', type=Path, metavar='FILE', help=(
+        'also write lanes and memory to this file, which ui.perfetto.dev opens'))
+    parser.add_argument('--png', type=Path, metavar='FILE', help='also draw them into this picture, with matplotlib')
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Writes the report.
+
+    Raises:
+        InfeasibleBudgetError: no plan of the policy keeps within a budget that was named.
+        OocError: the trace or run cannot be read, or a file cannot be written.
+    """
+    ran, trace = _subject(arguments)
+    name = arguments.policy or (ran.plan.policy if ran else 'auto')
+    own_bytes = ran.plan.budget_bytes if ran and name == ran.plan.policy else 1
+    problem = problem_of(trace, arguments.budget or own_bytes, ran.min_bytes if ran else arguments.min_bytes)
+    for file in filter(None, (arguments.out, arguments.perfetto, arguments.png)):
+        _prepare(file)
+    report = make_report(_title(arguments), POLICIES[name], problem, arguments.budgets,
+                         ran if problem.budget_bytes == own_bytes else None, _progress)
+    _write(arguments.out, lambda file: file.write_text(page.to_html(report), encoding='utf-8'))
+    if arguments.perfetto is not None:
+        _write(arguments.perfetto, lambda file: file.write_bytes(perfetto.to_bytes(report)))
+    if arguments.png is not None:
+        _write(arguments.png, lambda file: still.draw(report, file))
+    written = [str(each) for each in (arguments.out, arguments.perfetto, arguments.png) if each is not None]
+    rows = [_row(each) for each in report.courses]
+    facts = {'policy': name, 'shown': report.shown, 'in_core_seconds': report.in_core.seconds,
+             'in_core_peak_bytes': report.in_core.peak_bytes,
+             'measured_seconds': report.measured.seconds if report.measured else None,
+             'measured_peak_bytes': report.measured.peak_bytes if report.measured else None,
+             'rows': rows, 'files': written}
+    closing = [f'written to {each}' for each in written]
+    return Answer(facts, [_table(rows, name)], closing)
+
+
+def _subject(arguments: argparse.Namespace) -> tuple[Run | None, Trace]:
+    """What was read; times and sizes of the trace are those that were asked for."""
+    read = read_trace_or_run(arguments.trace)
+    elsewhere = arguments.machine != common.MEASURED
+    if isinstance(read, Run):
+        if elsewhere or arguments.batch is not None:
+            raise UsageError('a run is of its own machine and batch: leave out --machine and --batch, or name a trace')
+        return read, read.trace
+    trace, batch = at_batch(read, arguments.batch)
+    if elsewhere:
+        trace = on_machine(read, read_machine(arguments.machine), batch / batch_of(read))
+    return None, trace
+
+
+def _title(arguments: argparse.Namespace) -> str:
+    there = '' if arguments.machine == common.MEASURED else f' on {Path(arguments.machine).stem}'
+    batch = f', batch {arguments.batch}' if arguments.batch else ''
+    return f'{arguments.trace.stem}{batch}{there}'
+
+
+def _progress(budgets: Iterable[int]) -> Iterable[int]:
+    """With a progress bar on a terminal."""
+    from chainer_ooc.classify.progress import Bar
+
+    shown: Iterable[int] = Bar(budgets, desc='plans', disable=None, leave=False, unit='budget')
+    return shown
+
+
+def _prepare(file: Path) -> None:
+    """Fails before the plans are made, not after it, where that can be told.
+
+    Raises:
+        OocError: it is a folder, or its folder is not there.
+    """
+    if file.is_dir():
+        raise _unwritable(file, OSError(errno.EISDIR, os.strerror(errno.EISDIR)))
+    if not file.absolute().parent.is_dir():
+        raise _unwritable(file, OSError(errno.ENOENT, f'there is no folder {file.absolute().parent}'))
+
+
+def _write(file: Path, write: Callable[[Path], Any]) -> None:
+    try:
+        write(file)
+    except ImportError as error:
+        raise OocError(str(error)) from None
+    except (OSError, ValueError) as error:  # matplotlib raises ValueError for a suffix that is no picture's
+        raise _unwritable(file, error) from None
+
+
+def _unwritable(file: Path, error: Exception) -> OocError:
+    return OocError(f'cannot write to {file}: {message(error)}; name another file')
+
+
+def _row(course: Course) -> dict[str, Any]:
+    plan = course.plan
+    return {'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds, 'lower_bound_seconds': course.bound_seconds,
+            'gap': course.gap, 'peak_bytes': plan.peak_bytes, 'stall_seconds': course.timeline.stall_seconds,
+            **counts(plan)}
+
+
+def _table(rows: list[dict[str, Any]], name: str) -> Table:
+    return Table([
+        Column('budget_bytes', 'budget', format_bytes, right=True), Column('seconds', 'time', seconds, right=True),
+        Column('gap', 'gap', gap.percent_at_most, right=True), Column('stall_seconds', 'stalls', seconds, right=True),
+        Column('keep', 'keep', right=True), Column('swap', 'swap', right=True),
+        Column('recompute', 'again', right=True)], rows, name)

@@ -1,0 +1,88 @@
+"""A report as a still picture: memory over the iteration, stacked, above the lanes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from chainer_ooc.report.contents import Report
+from chainer_ooc.report.figure import BLUE, GREY, ORANGE, PALE, new_figure, save, tidy
+from chainer_ooc.report.memory import GRADIENTS, OTHERS, PARAMETERS, SCRATCH
+from chainer_ooc.simulate.timeline import Stream, Timeline
+
+_KINDS = {PARAMETERS: '#8a929b', GRADIENTS: '#c9789f', OTHERS: '#c3c8ce', SCRATCH: '#e8a33d'}
+#: Of blocks, dark to light, which greys keep apart.
+_RAMP = ('#44337a', '#3a568c', '#2b748e', '#20918c', '#2fb07f', '#73d056', '#c8e020')
+_LANES = {Stream.COMPUTE: 'compute', Stream.COPY_OUT: 'copies out', Stream.COPY_IN: 'copies in'}
+_BACKWARD = '#6cb8e6'
+_MB = 1e6
+
+
+def draw(report: Report, path: str | os.PathLike[str]) -> None:
+    """Draws the shown course into a file; its suffix (``.png``, ``.svg``, ``.pdf``) is the format.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: there is no such format.
+        OSError: the file cannot be written.
+    """
+    has_measured = report.measured is not None and bool(report.measured.tasks)
+    figure = new_figure(11, 6.6 if has_measured else 5.6)
+    memory, lanes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1.6 if has_measured else 1))
+    _draw_memory(memory, report)
+    rows = [('predicted', report.course.timeline)]
+    if report.measured is not None and has_measured:
+        rows.append(('measured', report.measured))
+    _draw_lanes(lanes, rows, len(report.trace.calls))
+    end = max(timeline.seconds for _, timeline in rows)
+    lanes.set_xlim(0, end or 1)
+    lanes.set_xlabel('time in the iteration [s]')
+    budget = report.course.plan.budget_bytes / _MB
+    figure.suptitle(f'{report.title}: {report.policy} within {budget:,.0f} MB', fontsize=12)
+    save(figure, path)
+
+
+def _draw_memory(axes: Any, report: Report) -> None:
+    tidy(axes)
+    timeline, blocks = report.course.timeline, [each for each in report.blocks.names if each != OTHERS]
+    step = (len(_RAMP) - 1) / max(1, len(blocks) - 1)
+    ramp = {name: _RAMP[round(number * step)] for number, name in enumerate(blocks)}
+    edges = [*_starts(timeline), timeline.seconds]
+    layers = [[each / _MB for each in (*kind.nbytes, kind.nbytes[-1])] for kind in report.course.kinds]
+    names = [kind.name for kind in report.course.kinds]
+    axes.stackplot(edges, layers, step='post', labels=names, colors=[_KINDS.get(each) or ramp[each] for each in names])
+    if report.measured is not None and report.measured.near_bytes:
+        axes.plot(_starts(report.measured), [each / _MB for each in report.measured.near_bytes], color='black',
+                  linewidth=1.4, drawstyle='steps-post', label='measured')
+    budget = report.course.plan.budget_bytes / _MB
+    axes.axhline(budget, color='black', linewidth=1.2, linestyle=(0, (6, 3)))
+    axes.annotate(f'budget\n{budget:,.0f} MB', (1.0, budget), xytext=(4, 0), va='center', fontsize=9,
+                  xycoords=('axes fraction', 'data'), textcoords='offset points')
+    axes.set_ylabel('near memory [MB]')
+    axes.yaxis.set_major_formatter('{x:,.0f}')
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc='upper left', bbox_to_anchor=(1.0, 0.85), frameon=False, fontsize=9)
+
+
+def _draw_lanes(axes: Any, rows: list[tuple[str, Timeline]], forward: int) -> None:
+    """Draws a row for each stream, waits hatched in that of computations."""
+    axes.spines[['top', 'right', 'left']].set_visible(False)
+    names: list[str] = []
+    for title, timeline in rows:
+        for stream, label in _LANES.items():
+            place = -len(names)
+            names.append(f'{title}: {label}' if len(rows) > 1 else label)
+            tasks = [each for each in timeline.tasks if each.stream is stream]
+            bars = [(each.start_seconds, each.end_seconds - each.start_seconds) for each in tasks]
+            colours = [BLUE if each.subject < forward else _BACKWARD for each in tasks]
+            axes.broken_barh(bars, (place - 0.4, 0.8), facecolors=colours if stream is Stream.COMPUTE else GREY)
+            if stream is Stream.COMPUTE:
+                starts = _starts(timeline)
+                waits = [(starts[each.position] - each.seconds, each.seconds) for each in timeline.stalls]
+                axes.broken_barh(waits, (place - 0.4, 0.8), facecolors=ORANGE, edgecolor=PALE, hatch='///', linewidth=0)
+    axes.set_yticks([-each for each in range(len(names))], names, fontsize=9)
+    axes.tick_params(axis='y', length=0)
+
+
+def _starts(timeline: Timeline) -> list[float]:
+    return [each.start_seconds for each in timeline.tasks if each.stream is Stream.COMPUTE]
