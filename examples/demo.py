@@ -13,6 +13,7 @@ import sys
 import chainer_ooc  # noqa: F401  before chainer, which it patches as it is imported
 
 # isort: split
+from chainer_ooc.quantities import counted
 from comparison import in_core, run_and_say, run_with_workspace, show_comparison
 from options import Options, amount, positive
 from status_line import StatusLine
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 def show(options: Options, status: StatusLine) -> int:
     """Runs the trainings one after the other and compares them."""
     wall = f'{options.wall_bytes / 1e6:,.0f} MB'
-    status.say(f'{options.title}: {options.iterations} iterations, three times, a few minutes in all\n')
+    status.say(f'{options.title}: {counted(options.iterations, "iteration")}, three times, a few minutes in all\n')
     status.say(f'1. plain Chainer, with private memory limited to {wall} (it should die of MemoryError)')
     plain = Options(**{**vars(in_core(options)), 'wall_bytes': options.wall_bytes})
     walled = run_and_say('plain, walled', plain, options.out, status)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,13 +48,21 @@ class Answer:
     status: int = 0
 
     def text(self) -> str:
-        """The tables, with an empty line between them, and the closing lines."""
-        parts = [table.to_text() for table in self.tables]
-        return '\n\n'.join([*parts, '\n'.join(self.closing)] if self.closing else parts)
+        """The tables, with an empty line between them, and the closing lines: as wide as the terminal, or 80."""
+        width = shutil.get_terminal_size().columns
+        parts = [table.to_text(width) for table in self.tables]
+        closing = '\n'.join(_wrapped(line, width) for line in self.closing)
+        return '\n\n'.join([*parts, closing] if closing else parts)
 
     def json(self) -> str:
         """The facts as one JSON object."""
         return json.dumps(self.facts, indent=2)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line in several, where it is too long. A comment stays one, so that it can still be pasted."""
+    return textwrap.fill(line, width, subsequent_indent='# ' if line.startswith('# ') else '',
+                         break_long_words=False, break_on_hyphens=False)
 
 
 def message(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from chainer_ooc.cli.answer import Answer, UsageError, listing
 from chainer_ooc.cli.model import LEAST, Model, NoRoomError
 from chainer_ooc.cli.prediction import batch_of
 from chainer_ooc.cli.program import Program, load
+from chainer_ooc.cli.stage import stage
 from chainer_ooc.cli.totals import Totals, totals
 from chainer_ooc.errors import OocError
 from chainer_ooc.quantities import counted, format_bytes, parse_bytes
@@ -66,7 +67,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     import chainer
 
-    program = load(arguments.model, arguments.optimizer)
+    with stage(f'making {arguments.model}'):
+        program = load(arguments.model, arguments.optimizer)
     images = _images(arguments, program)
     with chainer.using_config('ooc_budget', arguments.budget), chainer.using_config(
             'ooc_workspace', arguments.workspace):
@@ -116,11 +118,12 @@ def _record(program: Model | Program, images: dict[str, Any], policy: str | None
 def _under(policy: str, program: Model | Program, batchsize: int, insize: int, device: str) -> Trace:
     import chainer
 
-    if isinstance(program, Program):
-        return program.record(policy)
-    program.to_device(device)
-    with chainer.using_config('ooc', policy):
-        return trace_of(program.name, lambda: program.iterate(batchsize, insize))
+    with stage(f'recording {program.name} under {policy}'):
+        if isinstance(program, Program):
+            return program.record(policy)
+        program.to_device(device)
+        with chainer.using_config('ooc', policy):
+            return trace_of(program.name, lambda: program.iterate(batchsize, insize))
 
 
 def record(name: str, batchsize: int, insize: int) -> Trace:
@@ -187,10 +190,10 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
     columns = [
         Column('map', 'map', right=True), Column('nbytes', 'size', format_bytes, right=True),
         Column('shape', 'shape', lambda shape: 'x'.join(map(str, shape))), Column('dtype', 'type'),
-        *places.columns(rows), Column('last_forward_use', 'last read in call', right=True),
-        Column('backward_uses', 'read in backward at', lambda uses: ' '.join(map(str, uses))),
+        Column('maker', 'made by'),
     ]
-    return Table(columns, rows, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
+    shown = [{**row, 'maker': places.named(row)} for row in rows]
+    return Table(columns, shown, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
 
 
 def _totals_table(found: Totals) -> Table:

@@ -21,6 +21,7 @@ from chainer_ooc.cli.answer import Answer, UsageError
 from chainer_ooc.cli.model import NAMES
 from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, predict, problem_of, read_trace
 from chainer_ooc.cli.profile import record
+from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
 from chainer_ooc.errors import OocError
@@ -91,9 +92,11 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     recorded, workspace = _workspace(recordings, lambda each: problem(each, batch), machine)
     own = problem(recorded, batch)
-    plan, bound = choose_plan(own), gap.bound_of(own)
-    largest = _largest(batch, lambda images: problem(recorded, images))
-    there = choose_plan(problem(recorded, largest))
+    with stage(f'choosing a policy for batch {batch}'):
+        plan, bound = choose_plan(own), gap.bound_of(own)
+    with stage('looking for the largest batch'):
+        largest = _largest(batch, lambda images: problem(recorded, images))
+        there = choose_plan(problem(recorded, largest))
     lines = [_policy(plan, own, bound), budget, workspace]
     if arguments.min_bytes != common.MIN_BYTES:
         lines.append(Line('ooc_min_bytes', arguments.min_bytes, 'as given'))

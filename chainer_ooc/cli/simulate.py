@@ -22,6 +22,7 @@ from chainer_ooc.cli.prediction import (
     problem_of,
     read_trace,
 )
+from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.problem import Verdict
@@ -54,8 +55,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.machine != common.MEASURED:
         trace = on_machine(recorded, read_machine(arguments.machine), batch / batch_of(recorded))
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
-    found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
-    plan, bound = found.plan, gap.bound_of(problem, arguments.prove, found.plan)
+    with stage(f'planning with {arguments.policy}'):
+        found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
+    with stage('looking for what is possible at best'):
+        plan, bound = found.plan, gap.bound_of(problem, arguments.prove, found.plan)
     facts = {
         'policy': arguments.policy, 'machine': arguments.machine, 'batch': batch, 'feasible': plan is not None,
         'seconds': plan.seconds if plan else None, 'images_per_second': _rate(batch, plan.seconds if plan else None),
