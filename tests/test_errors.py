@@ -42,6 +42,14 @@ def test_an_infeasible_budget_says_what_where_and_what_to_do():
     assert error.where == 'Convolution2DFunction, forward of call 14'
 
 
+def test_an_infeasible_budget_says_what_a_workspace_would_bring():
+    error = errors.InfeasibleBudgetError('keep', 10**9, 2 * 10**9, 'ReLU, backward of call 3',
+                                         workspace_floor_bytes=1_234_500_000)
+    assert 'set by ReLU, backward of call 3; with a workspace of 32MB about 1.24 GB); raise' in str(error)
+    assert "; raise chainer.config.ooc_budget, set chainer.config.ooc_workspace = '32MB', choose another" in str(error)
+    assert infeasible().workspace_floor_bytes is None
+
+
 def test_an_infeasible_budget_has_what_it_says_without_what_to_do():
     finding, _, step = str(infeasible()).rpartition('; ')
     assert infeasible().finding == finding

@@ -69,11 +69,11 @@ def message(error: BaseException) -> str:
     """What an error says, in one line and without the ``[Errno 28]`` that OSError puts in front."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, InfeasibleBudgetError):  # commands have an option where programs have an entry
-        text = f'{error.finding}; raise --budget, choose another policy or lower the batch size'
+        text = f'{error.finding}; raise --budget, {error.other_step}'
     return ' '.join(text.split())
 
 
 def listing(title: str, heading: str, facts: Mapping[str, object]) -> Table:
-    """A table of names and values, the names under ``heading``."""
-    rows = [{'name': name, 'value': value} for name, value in facts.items()]
+    """A table of names and values, the names under ``heading``; what has no value is left out."""
+    rows = [{'name': name, 'value': value} for name, value in facts.items() if value is not None]
     return Table([Column('name', heading), Column('value', '')], rows, title)

@@ -23,10 +23,11 @@ from chainer_ooc.backends.host import onednn
 from chainer_ooc.backends.spill.disk_speed import disk_speed
 from chainer_ooc.cli.answer import Answer, listing, message
 from chainer_ooc.cli.stage import stage
-from chainer_ooc.cli.trial import try_training
-from chainer_ooc.errors import OocError
+from chainer_ooc.cli.trial import try_training, try_workspace
+from chainer_ooc.errors import WORKSPACE, OocError
 from chainer_ooc.fork import series
 from chainer_ooc.quantities import counted, format_bytes
+from chainer_ooc.report.table import seconds
 
 #: The card that is tried.
 GPU = '@cupy:0'
@@ -70,6 +71,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     found.examine('device', lambda: device(arguments.spill_dir))
     if not found.problems:
         found.examine('training', lambda: asdict(try_training(arguments.spill_dir)))
+        found.examine('workspace', lambda: asdict(try_workspace()))
     if found.facts.get('cuda', {}).get('gpus'):
         found.examine('gpu_device', lambda: gpu_device(arguments.spill_dir))
         if 'gpu_device' in found.facts:
@@ -230,6 +232,14 @@ def _show_training(facts: Mapping[str, Any]) -> dict[str, object]:
     return {'a tiny network': f'{counted(facts["swap"], "feature map")} swapped, gradients as in-core to the last bit'}
 
 
+def _show_workspace(facts: Mapping[str, Any]) -> dict[str, object]:
+    return {'a convolution': (
+        f'{seconds(facts["workspace_seconds"])} with chainer.config.ooc_workspace = {WORKSPACE!r}, '
+        f'{seconds(facts["seconds"])} without; {format_bytes(facts["workspace_bytes"])} of buffers in place of '
+        f'{format_bytes(facts["scratch_bytes"])}')}
+
+
 _SHOWN: dict[str, Callable[[Mapping[str, Any]], dict[str, object]]] = {
     'versions': _show_versions, 'patches': _show_patches, 'cuda': _show_cuda, 'device': _show_device,
-    'training': _show_training, 'gpu_device': _show_gpu_device, 'gpu_training': _show_training}
+    'training': _show_training, 'workspace': _show_workspace, 'gpu_device': _show_gpu_device,
+    'gpu_training': _show_training}

@@ -24,7 +24,7 @@ from chainer_ooc.cli.profile import record
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
-from chainer_ooc.errors import OocError
+from chainer_ooc.errors import WORKSPACE, OocError
 from chainer_ooc.plans.making import in_core, make_plan
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
@@ -39,8 +39,8 @@ CANDIDATES = ('swap-all', 'pooch', 'auto')
 NEARLY = 1.01
 #: A workspace may cost so much time, for the memory that it saves.
 SLOWER = 1.05
-#: The workspace that is tried with a model, and the batch that it is recorded at.
-WORKSPACE, RECORDED_BATCH = '32MB', 8
+#: The batch that a model is recorded at, without a workspace and with one.
+RECORDED_BATCH = 8
 _LARGEST_BATCH = 1 << 30
 _NOT_COUNTED = "# an optimizer's state is not counted: name with --budget what it leaves"
 

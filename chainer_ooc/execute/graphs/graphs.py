@@ -136,6 +136,7 @@ class Graphs:
         not be enough, or ''.
         """
         floor_bytes, where, expected_bytes = error.floor_bytes, error.where, 0
+        workspace_floor_bytes = error.workspace_floor_bytes
         graphs = list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
         kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused)
                 for graph in graphs}
@@ -146,9 +147,11 @@ class Graphs:
             other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
             if other is not None and other.floor_bytes > floor_bytes:
                 floor_bytes, where, expected_bytes = other.floor_bytes, other.where, standing.expected_bytes
+                workspace_floor_bytes = other.workspace_floor_bytes
         return InfeasibleBudgetError(
             settings.policy, error.budget_bytes, floor_bytes, where,
-            expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes), doubt=doubt)
+            expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
+            workspace_floor_bytes=workspace_floor_bytes, doubt=doubt)
 
     def miss(self) -> None:
         """An iteration is over that was of no known graph, and was not recorded."""
