@@ -112,7 +112,7 @@ def test_doctor_shows_speeds_as_ranges_and_the_disk_beside_the_page_cache(capsys
     shown = doctor._show_device(facts)
     assert shown['spill disk'] == '0.50 to 0.93 GB/s out, 1.1 to 1.4 GB/s in'
     assert shown['in the page cache'] == (
-        '8.2 to 14.0 GB/s out, 0.90 GB/s in, 40 to 41 µs latency; computations beside it take 1.30 times as long')
+        '8.2 to 14.0 GB/s out, 0.90 GB/s in, 0.04 ms latency; computations beside it take 1.30 times as long')
     assert doctor._show_device({**facts, 'disk': None})['spill disk'].startswith('not measured: ')
     found = run_json(capsys, 'doctor', '--spill-dir', str(tmp_path))['device']
     assert found['ranges'].keys() == speeds.keys()

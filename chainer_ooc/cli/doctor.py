@@ -204,8 +204,8 @@ def _show_gpu_device(facts: Mapping[str, Any]) -> dict[str, object]:
 
 def _speeds(facts: Mapping[str, Any]) -> str:
     ranges = facts['ranges']
-    latency = _range([each * 1e6 for each in ranges['latency_seconds']], 0)
-    return (f'{_rate(ranges["write_bytes_per_second"])} out, {_rate(ranges["read_bytes_per_second"])} in, {latency} µs '
+    latency = _range([each * 1e3 for each in ranges['latency_seconds']], 2)
+    return (f'{_rate(ranges["write_bytes_per_second"])} out, {_rate(ranges["read_bytes_per_second"])} in, {latency} ms '
             'latency')
 
 
