@@ -220,7 +220,7 @@ def test_a_machine_is_its_processor_its_cores_and_its_memory(undescribed, monkey
              '/proc/meminfo': ['MemTotal:       16294912 kB', 'MemFree:  1 kB']}
     monkeypatch.setattr(limits, 'lines', files.get)
     monkeypatch.setattr(os, 'cpu_count', lambda: 8)
-    assert limits.describe_machine() == 'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'
+    assert limits.describe_machine() == 'Some CPU @ 2.00GHz, 8 cores, 16.69 GB'
 
 
 def test_a_machine_that_tells_nothing_has_a_name_all_the_same(undescribed, monkeypatch):

@@ -87,7 +87,7 @@ def lines(path: str) -> list[str]:
 
 @functools.cache
 def describe_machine() -> str:
-    """The machine in one line: ``'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'``, whatever a container or ulimit leaves."""
+    """The machine in one line: ``'Some CPU @ 2.00GHz, 8 cores, 16.69 GB'``, whatever a container or ulimit leaves."""
     memory_bytes = kilobyte_fields('/proc/meminfo').get('MemTotal')
     memory = 'memory unknown' if memory_bytes is None else format_bytes(memory_bytes)
     return f'{_processor()}, {os.cpu_count() or 1} cores, {memory}'
