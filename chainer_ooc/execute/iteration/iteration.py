@@ -74,9 +74,8 @@ class Iteration(Quietly):
                  graphs: Graphs, meter: Meter, recording: bool, most_bytes: Callable[[], int] = lambda: 0):
         self.settings, self.budget_bytes, self._most_bytes = settings, budget_bytes, most_bytes
         self.recorder = Recorder()
-        self.finished = self.has_ended = self._in_backward = False
-        self.is_foreign = self.makes_graphs = self._repeatable = False
-        self.recorded = recording
+        self.finished = self.has_ended = self._in_backward = self.is_foreign = self.makes_graphs = False
+        self.recorded, self._repeatable = recording, False
         self.graph: Graph | None = None
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._prototype: Prototype | None = None
