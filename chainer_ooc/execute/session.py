@@ -337,7 +337,7 @@ class Session:
         forget_computations()
         iteration, told = self._iteration, None
         if function is not None and iteration is not None and isinstance(error, MemoryError):
-            told = explain(error, iteration.where(function, way), self._memory, self.settings)
+            told = explain(error, iteration.where(function, way), self._memory, self._parameters, self.settings)
         self._abandon()
         if told is not None:
             raise told from error
