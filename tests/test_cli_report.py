@@ -145,7 +145,7 @@ def test_a_folder_is_no_trace(capsys, tmp_path, out):
 def test_the_page_of_resnet50_is_small_and_needs_no_scipy(capsys, tmp_path, out, monkeypatch):
     """Its size grows with the number of calls and maps, not with theirs."""
     def lacking(problem):
-        raise NoSolverError('this test has none')
+        raise NoSolverError
 
     monkeypatch.setattr(contents, 'lower_bound', lacking)
     file = tmp_path / 'resnet50.json'

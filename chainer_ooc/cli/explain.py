@@ -18,7 +18,7 @@ from chainer_ooc.cli.stage import stage
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Decision, Problem
 from chainer_ooc.quantities import counted, format_bytes
-from chainer_ooc.report.reasons import Reason, Reasons
+from chainer_ooc.report.reasons import Reasons
 from chainer_ooc.report.table import Column, Table, figures, seconds
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     reasons = Reasons(problem, decisions[-1], timeline)
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: (-each.nbytes, each.id))[:arguments.top]
-    rows = [_row(problem, reasons.of(each)) for each in largest]
+    rows = [_row(problem, reasons, each.id) for each in largest]
     with stage('looking for what is possible at best'):
         bound = gap.bound_of(problem, arguments.prove, plan)
     with stage('looking for what binds'):
@@ -72,13 +72,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     return Answer(facts, [_table(rows, title), *binding.tables(plan, bound, binds)], closing)
 
 
-def _row(problem: Problem, reason: Reason) -> dict[str, Any]:
+def _row(problem: Problem, reasons: Reasons, map_id: int) -> dict[str, Any]:
     """One row of the answer."""
     trace = problem.trace
+    reason = reasons.of(trace.maps[map_id])
     return {
         'map': reason.map, **places.facts_of(trace, reason.map), 'nbytes': trace.maps[reason.map].nbytes,
         'verdict': reason.verdict.value, 'swap_out_seconds': reason.swap_out_seconds,
-        'swap_in_seconds': reason.swap_in_seconds, 'recompute_seconds': reason.recompute_seconds,
+        'swap_in_seconds': reason.swap_in_seconds, 'recompute_seconds': reasons.recompute_seconds(map_id),
         'stall_seconds': reason.stall_seconds,
         'alternatives': [{'verdict': each.verdict.value, 'seconds': each.seconds, 'needed_bytes': each.needed_bytes}
                          for each in reason.others], 'why': reason.why}

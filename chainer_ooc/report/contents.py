@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from chainer_ooc.classify.bound import NoSolverError, lower_bound
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.plans.making import in_core, make_plan, plan_of
+from chainer_ooc.plans.making import in_core, plan_of, plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.run import Run
-from chainer_ooc.problem import Decision, Problem, Verdict
+from chainer_ooc.problem import Problem, Verdict
 from chainer_ooc.report.memory import Blocks, Kind, by_kind, find_blocks
 from chainer_ooc.report.reasons import Reason, Reasons
 from chainer_ooc.schedule.schedule import lay_out
@@ -105,26 +105,34 @@ def make_report(title: str, policy: Policy, problem: Problem, budgets: Sequence[
         InfeasibleBudgetError: the policy has no plan within a budget that was named.
     """
     whole, blocks = in_core(problem), find_blocks(problem.trace)
-    chosen = [*budgets] or _between(_floor(policy, problem), whole.peak_bytes)
-    if problem.budget_bytes > 1:
-        apart_bytes = 0 if budgets else problem.budget_bytes // 50
-        chosen = [each for each in chosen if abs(each - problem.budget_bytes) > apart_bytes] + [problem.budget_bytes]
-    ascending = sorted(set(chosen))
+    named = {*budgets, *([problem.budget_bytes] if problem.budget_bytes > 1 else [])}
     courses: list[Course] = []
-    for budget_bytes in steps(ascending):
+    for budget_bytes in steps(sorted(named | _others(policy, problem, whole.peak_bytes, budgets))):
         known = tuple(each.plan.decision() for each in courses[-1:])  # what was found for less memory is known
         here = replace(problem, budget_bytes=budget_bytes, known=known)
-        own = run is not None and budget_bytes == run.plan.budget_bytes
-        courses.append(_course(here, blocks, run.plan.decision() if own and run is not None else None, policy))
-    shown = ascending.index(problem.budget_bytes) if problem.budget_bytes > 1 else len(ascending) // 2
+        try:
+            courses.append(_course(here, blocks, _plan(policy, here, run)))
+        except InfeasibleBudgetError:  # some policies refuse budgets above one that they take
+            if budget_bytes in named:
+                raise
+    shown = [each.plan.budget_bytes for each in courses].index(problem.budget_bytes) if (
+        problem.budget_bytes > 1) else len(courses) // 2
     return Report(title, problem.trace, policy.name, whole, blocks, tuple(courses), shown,
                   None if run is None else run.timeline)
+
+
+def _others(policy: Policy, problem: Problem, peak_bytes: int, budgets: Sequence[int]) -> set[int]:
+    """The budgets beside those that were named: by default from the smallest to the largest, none next to another."""
+    if budgets:
+        return set()
+    return {each for each in _between(_floor(policy, problem), peak_bytes)
+            if problem.budget_bytes == 1 or abs(each - problem.budget_bytes) > problem.budget_bytes // 50}
 
 
 def _floor(policy: Policy, problem: Problem) -> int:
     """The smallest budget that the policy plans for."""
     try:
-        return make_plan(policy, replace(problem, budget_bytes=1)).budget_bytes
+        return plan_within(policy, replace(problem, budget_bytes=1)).budget_bytes
     except InfeasibleBudgetError as error:
         return error.floor_bytes
 
@@ -137,8 +145,14 @@ def _between(floor_bytes: int, peak_bytes: int) -> list[int]:
     return [floor_bytes, *(math.ceil(floor_bytes * factor ** step) for step in range(1, BUDGETS - 1)), peak_bytes]
 
 
-def _course(problem: Problem, blocks: Blocks, decision: Decision | None, policy: Policy) -> Course:
-    plan = make_plan(policy, problem) if decision is None else plan_of(policy.name, problem, lay_out(problem, decision))
+def _plan(policy: Policy, problem: Problem, run: Run | None) -> Plan:
+    """The plan for a budget: the run's own if it had this budget, else the policy's."""
+    if run is not None and run.plan.budget_bytes == problem.budget_bytes:
+        return plan_of(run.plan.policy, problem, lay_out(problem, run.plan.decision()))
+    return plan_within(policy, problem)
+
+
+def _course(problem: Problem, blocks: Blocks, plan: Plan) -> Course:
     decided = plan.decision()
     schedule = lay_out(problem, decided)
     timeline = simulate(problem, schedule)

@@ -36,8 +36,8 @@ def values(report: Report) -> dict[str, Any]:
     ``calls`` are rows of label, path and line; ``steps`` the numbers of the calls that they are of. ``maps`` are rows
     of id, bytes, number of the call that makes it, number of its block, microseconds of its copy out and in, and why
     it stays in any case; null where there is no such thing. A course has a row for each of these maps: verdict,
-    microseconds of stalls and of recomputation, and for each other verdict that, microseconds of the iteration (null
-    if it does not fit) and bytes needed.
+    microseconds of stalls, and for each other verdict that, microseconds of the iteration (null if it does not fit)
+    and bytes needed.
 
     ``compute`` is flat, with three numbers for each position: the pause before it, its duration, and how much of that
     runs again. ``out`` and ``in`` are flat too: map, start, duration. ``memory`` has a list for each of ``kinds``: the
@@ -74,7 +74,7 @@ def _course(report: Report, course: Course) -> dict[str, Any]:
         'recomputed_seconds': sum(each.recomputed_seconds for each in course.timeline.tasks),
         **counts(plan), **_lanes(course.timeline),
         'memory': [_changes(each.nbytes) for each in course.kinds],
-        'maps': [[each.verdict.value, _micro(each.stall_seconds), _micro(each.recompute_seconds),
+        'maps': [[each.verdict.value, _micro(each.stall_seconds),
                   [[other.verdict.value, _micro(other.seconds), other.needed_bytes] for other in each.others]]
                  for each in course.reasons],
     }

@@ -46,7 +46,6 @@ class Reason:
         map: its id.
         verdict: that it has.
         swap_out_seconds, swap_in_seconds: of its copies; None if it cannot leave.
-        recompute_seconds: what would run again for it; None if it cannot be recomputed.
         stall_seconds: for which computations wait because of it.
         others: the verdicts that it might have instead; none if it cannot leave.
         why: the same in words.
@@ -56,7 +55,6 @@ class Reason:
     verdict: Verdict
     swap_out_seconds: float | None
     swap_in_seconds: float | None
-    recompute_seconds: float | None
     stall_seconds: float
     others: tuple[Alternative, ...]
     why: str
@@ -84,7 +82,6 @@ class Reasons:
             map=map_id, verdict=verdict,
             swap_out_seconds=costs.write_seconds(nbytes) if leaves else None,
             swap_in_seconds=costs.read_seconds(nbytes) if leaves else None,
-            recompute_seconds=self._recompute_seconds(map_id) if self._recomputable[map_id] else None,
             stall_seconds=sum(each.seconds for each in self._timeline.stalls if each.map == map_id),
             others=others, why='; '.join(map(self._line, others)) if leaves else self._held_back(feature_map))
 
@@ -107,11 +104,18 @@ class Reasons:
         fits = schedule.fits(problem.budget_bytes)
         return Alternative(verdict, run(problem, schedule)[0] if fits else None, schedule.needed_bytes)
 
-    def _recompute_seconds(self, map_id: int) -> float:
-        """What runs again because this map is recomputed and not swapped, the other verdicts being as they are."""
+    def recompute_seconds(self, map_id: int) -> float | None:
+        """What runs again because this map is recomputed and not swapped, the other verdicts being as they are.
+
+        None if it cannot be recomputed. It takes longer to find than a `Reason`.
+        """
+        if not self._recomputable[map_id]:
+            return None
+
         def total(verdict: Verdict) -> float:
             chains = find_chains(self._problem.trace, self._with(map_id, verdict))
             return sum(self._problem.costs.seconds[call] for calls in chains.calls_at.values() for call in calls)
+
         return total(Verdict.RECOMPUTE) - total(Verdict.SWAP)
 
     def _line(self, other: Alternative) -> str:

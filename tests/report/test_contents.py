@@ -77,6 +77,19 @@ def test_a_budget_without_a_plan_is_refused():
         make_report('', POLICIES['swap-all'], problem_of(TRACE, 1, 0), [8 * MB])
 
 
+def test_budgets_that_nobody_named_are_left_out_where_the_policy_refuses_them():
+    """This one keeps all maps within 11 MB and more, which takes 13 MB."""
+    def decide(problem):
+        return POLICIES['swap-all' if problem.budget_bytes < 11 * MB else 'keep'].decide(problem)
+
+    bold = dataclasses.replace(POLICIES['keep'], name='bold', decide=decide)
+    found = budgets_of(make_report('', bold, problem_of(TRACE, 1, 0)))
+    assert (len(found), found[0], found[-1]) == (5, 9 * MB, 13 * MB)
+    assert max(found[:-1]) < 11 * MB
+    with pytest.raises(InfeasibleBudgetError):
+        make_report('', bold, problem_of(TRACE, 12 * MB, 0))
+
+
 def test_the_plan_of_a_run_stands_as_it_was_followed():
     """Its verdicts are not those that the policy would find for this budget."""
     run = run_of(13 * MB)

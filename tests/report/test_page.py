@@ -64,7 +64,7 @@ def test_maps_have_where_they_are_made_and_their_verdicts(report):
     assert numbers['calls'][0] == ['Layer0', '/part0', 'model.py:7']
     assert (held[2], held[6]) == (None, 'the program holds it itself, so that letting go frees nothing')
     assert numbers['courses'][0]['maps'][1] == [
-        Verdict.SWAP.value, 8 * 10**6, 10**6, [['keep', None, 13 * MB], ['recompute', 10**7, 9 * MB]]]
+        Verdict.SWAP.value, 8 * 10**6, [['keep', None, 13 * MB], ['recompute', 10**7, 9 * MB]]]
 
 
 def test_what_was_measured_is_there_as_it_was(report):

@@ -40,9 +40,17 @@ function axis(more) {
   };
 }
 
-/** Round numbers with their unit. */
-function ticks(unit) {
-  return (_, splits) => splits.map((each) => each === 0 ? '0' : unit(each).replace(/\.0+ |(\.\d+?)0+ /, '$1 '));
+const BYTES = [[1e9, 'GB'], [1e6, 'MB'], [1e3, 'kB'], [1, 'B']];
+const SECONDS = [[1, 's'], [1e-3, 'ms'], [1e-6, 'µs']];
+
+/** Numbers in one unit, that of the largest, with as many digits as tell them apart. */
+function ticks(units) {
+  return (_, splits, number, space, step) => {
+    const most = Math.max(...splits.map(Math.abs));
+    const [size, name] = units.find(([each]) => most >= each) ?? units[units.length - 1];
+    const digits = Math.min(20, Math.max(0, Math.ceil(1 - Math.log10(step / size)))); // steps are 1, 2, 2.5 or 5
+    return splits.map((each) => each === 0 ? '0' : `${Number((each / size).toFixed(digits))} ${name}`);
+  };
 }
 
 const WIDE = 640;
@@ -69,8 +77,8 @@ function drawMemory(into, course, measured, told) {
     width: into.clientWidth, height: innerWidth > WIDE && !isPrinting() ? 330 : 240, padding: [8, 2, 0, 0], legend: {show: false},
     cursor: {y: false, points: {show: false}, drag: {x: true, y: false}},
     scales: {x: {time: false, range: (_, least, most) => [least, most > least ? most : least + 1]}, y: {range: [0, top]}},
-    axes: [axis({values: ticks(forms.seconds), space: 70, size: 26}),
-           axis({values: ticks(forms.bytes), size: GUTTER()})],
+    axes: [axis({values: ticks(SECONDS), space: 70, size: 26}),
+           axis({values: ticks(BYTES), size: GUTTER()})],
     series: [{}, ...shown.map(({kind}) => ({
       fill: course.colours[kind], stroke: course.colours[kind], width: 0, points: {show: false},
       paths: uPlot.paths.stepped({align: 1}),
@@ -304,8 +312,8 @@ function drawTrade(into, courses, current) {
   return new uPlot({
     width: into.clientWidth, height: isPrinting() ? 120 : 160, padding: [14, 24, 0, 0], legend: {show: false},
     cursor: {show: false}, scales: {x: {time: false}, y: {range: [least - margin, most + margin]}},
-    axes: [axis({values: ticks(forms.bytes), space: 80, size: 26}),
-           axis({values: ticks(forms.seconds), size: GUTTER()})],
+    axes: [axis({values: ticks(BYTES), space: 80, size: 26}),
+           axis({values: ticks(SECONDS), size: GUTTER()})],
     series: [{}, {stroke: colour('forward'), width: 2, points: {show: true, size: 6, fill: colour('forward')}},
              {stroke: colour('swap-in'), width: 2, dash: [5, 4], points: {show: false}}],
     hooks: {draw: [(u) => {

@@ -101,7 +101,7 @@ function showFigures(course) {
          whole.seconds ? `${forms.percent(course.seconds / whole.seconds - 1)} to ${forms.seconds(whole.seconds)} in-core`
            : 'the trace has no times'),
     tile('No plan is faster than', bound === null ? 'not known' : forms.seconds(bound),
-         bound === null ? 'needs SciPy, and a plan that does not map' : `proven; within ${
+         bound === null ? 'takes SciPy; policy unified has none' : `proven; within ${
            (Math.ceil(Math.max(course.gap, 0) * 1000 - 1e-6) / 10).toFixed(1)} %`),
     tile('Peak', forms.bytes(course.peak_bytes), `${forms.bytes(whole.peak_bytes)} in-core`),
     tile('Copied out', forms.bytes(course.swapped_out_bytes), `${forms.bytes(course.swapped_in_bytes)} in`),
@@ -207,7 +207,7 @@ function showMaps(course) {
   const {key, up} = state.sort;
   const value = COLUMNS.find((each) => each.key === key).value;
   const found = numbers.maps.map(([id, bytes, , , , , held], place) => {
-    const [verdict, stall, , others] = course.maps[place];
+    const [verdict, stall, others] = course.maps[place];
     const costs = others.map((each) => each[1] === null ? Infinity : each[1]);
     return {id, bytes, verdict, stall, others, held, cost: costs.length ? Math.min(...costs) : -1};
   }).sort((one, other) => ((value(one) - value(other)) || (one.id - other.id)) * (up ? 1 : -1));
