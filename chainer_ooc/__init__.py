@@ -1,4 +1,4 @@
-"""Out-of-core training for Chainer: networks larger than the memory of the device, by one line of configuration.
+"""Out-of-core training for Chainer: networks larger than the memory of the device, by one line of configuration::
 
     import chainer_ooc                        # before chainer: it applies the patch series
     import chainer
@@ -69,7 +69,7 @@ def trace() -> Trace | None:
 
 
 def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
-    """Records an iteration of your training, and leaves the training as it was.
+    """Records an iteration of your training, and leaves the training as it was::
 
         trace = chainer_ooc.profile(updater)          # the next batch of its iterator, and its optimizer
         trace = chainer_ooc.profile(model, x, t)      # model(x, t) gives the loss
