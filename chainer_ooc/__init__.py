@@ -1,4 +1,4 @@
-"""Out-of-core training for Chainer: networks larger than the memory of the device, by one line of configuration::
+"""Out-of-core training for Chainer: networks larger than the memory of the device, by one line of configuration.
 
     import chainer_ooc                        # before chainer: it applies the patch series
     import chainer
