@@ -6,6 +6,9 @@ says what failed, the values with their units, and the next step. `assert` is ke
 
 from chainer_ooc.quantities import format_bytes, format_enough
 
+#: What refusals and commands name for ``ooc_workspace``: tiles that compute as fast as any, small beside large maps.
+WORKSPACE = '32MB'
+
 
 class OocError(Exception):
     """Base of all errors of this package."""
@@ -41,6 +44,8 @@ class InfeasibleBudgetError(OocError, ValueError):
             model.py:31'``.
         expected_bytes: of the floor, what is not there yet, or not for certain: state of optimizers that have not
             updated, gradients that no update has used and that may therefore stay, those of other models.
+        workspace_floor_bytes: about the smallest budget with ``ooc_workspace = '32MB'``, computed from the recording;
+            None where that would not be less, or is not known.
         doubt: why more may turn out to be needed all the same; '' where `floor_bytes` is what recorded iterations need.
         finding: the message without its end, which says what to do.
     """
@@ -48,19 +53,30 @@ class InfeasibleBudgetError(OocError, ValueError):
     __reduce__ = _reduced
 
     def __init__(self, policy: str, budget_bytes: int, floor_bytes: int, where: str, *, expected_bytes: int = 0,
-                 doubt: str = ''):
+                 workspace_floor_bytes: int | None = None, doubt: str = ''):
         self.budget_bytes = budget_bytes
         self.floor_bytes = floor_bytes
         self.where = where
         self.expected_bytes = expected_bytes
+        self.workspace_floor_bytes = workspace_floor_bytes
         self.doubt = doubt
         expected = (f', {format_bytes(expected_bytes)} of it for gradients and optimizer state to come'
                     if expected_bytes else '')
         what, why = ('needed as far as is known', f'; {doubt}') if doubt else ('smallest that works', '')
         self.finding = (f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, {what} '
-                        f'{format_enough(floor_bytes)}, set by {where}{expected}){why}')
-        super().__init__(f'{self.finding}; raise chainer.config.ooc_budget, choose another policy or lower the batch '
-                         'size')
+                        f'{format_enough(floor_bytes)}, set by {where}{expected}{self._within()}){why}')
+        super().__init__(f'{self.finding}; raise chainer.config.ooc_budget, {self.other_step}')
+
+    def _within(self) -> str:
+        if self.workspace_floor_bytes is None:
+            return ''
+        return f'; with a workspace of {WORKSPACE} about {format_enough(self.workspace_floor_bytes)}'
+
+    @property
+    def other_step(self) -> str:
+        """What else to do than to raise the budget."""
+        workspace = f"set chainer.config.ooc_workspace = '{WORKSPACE}', " if self.workspace_floor_bytes else ''
+        return f'{workspace}choose another policy or lower the batch size'
 
 
 class DeviceMemoryError(OocError, MemoryError):

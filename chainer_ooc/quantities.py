@@ -1,7 +1,7 @@
 """Bytes as people write and read them.
 
-Decimal units as on a data sheet ('16GB' is 16e9 bytes), binary ones where they are named ('16GiB'); messages show
-binary units, as memory limits are set in them.
+Decimal units as on a data sheet ('16GB' is 16e9 bytes), binary ones where they are named ('16GiB'). Messages show
+decimal units alone: an amount that was read in one of them can be typed as it stands.
 """
 
 import decimal
@@ -16,9 +16,10 @@ for _power, _prefix in enumerate('kmgt', start=1):
 #: More than any memory has, and little enough for all arithmetic of the system.
 MOST_BYTES = 2**60
 
+#: From the largest on: a unit, the digits behind the point, and its name.
+_SHOWN = (10**9, 2, 'GB'), (10**6, 1, 'MB')
+
 _PATTERN = re.compile(r'\s*([0-9]*\.?[0-9]+)\s*([a-z]*)\s*', re.ASCII)
-
-
 #: What is nearly an amount: signed, with a comma, in powers of ten, or with another word for its unit.
 _NEAR = re.compile(r'[-+]?([0-9]{1,20}(?:,[0-9]{3})*(?:[.,][0-9]{1,9})?)(?:e\+?([0-9]{1,2}))?\s*'
                    r'([kmgt]?)(i(?=b))?(?:b|[a-z]{0,5}bytes?|igs?|egs?)?', re.ASCII)
@@ -68,11 +69,10 @@ def _is_real(value: object) -> bool:
 
 
 def format_bytes(nbytes: int) -> str:
-    """``'2.60 GiB'`` from a GiB on, else ``'512.0 MiB'``, below a MiB ``'4096 bytes'``."""
-    if abs(nbytes) >= 2**30:
-        return f'{nbytes / 2**30:.2f} GiB'
-    if abs(nbytes) >= 2**20:
-        return f'{nbytes / 2**20:.1f} MiB'
+    """``'2.60 GB'`` from a GB on, else ``'512.0 MB'``, below a MB ``'4096 bytes'``."""
+    for unit_bytes, digits, unit in _SHOWN:
+        if abs(nbytes) >= unit_bytes:
+            return f'{nbytes / unit_bytes:.{digits}f} {unit}'
     return counted(nbytes, 'byte')
 
 
@@ -83,9 +83,8 @@ def counted(count: int, noun: str) -> str:
 
 def format_enough(nbytes: int) -> str:
     """As `format_bytes`, rounded up, so that the amount that it names is enough."""
-    for unit_bytes, digits in ((2**30, 2), (2**20, 1)):
+    for unit_bytes, digits, _ in _SHOWN:
         if nbytes >= unit_bytes:
-            steps = -(-nbytes * 10**digits // unit_bytes)
-            nbytes = -(-steps * unit_bytes // 10**digits)
-            break
+            step_bytes = unit_bytes // 10**digits
+            return format_bytes(-(-nbytes // step_bytes) * step_bytes)
     return format_bytes(nbytes)

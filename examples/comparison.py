@@ -11,6 +11,7 @@ import json
 import pathlib
 from collections.abc import Sequence
 
+from chainer_ooc.quantities import counted
 from comparison_table import compare, comparison_row, loss_table
 from options import Options
 from status_line import StatusLine
@@ -30,7 +31,7 @@ def compare_trainings(options: Options) -> bool:
         bool: Whether they gave the same losses and parameters to the last bit.
     """
     status = StatusLine()
-    status.say(f'{options.title}: {options.iterations} iterations in-core, then out-of-core')
+    status.say(f'{options.title}: {counted(options.iterations, "iteration")} in-core, then out-of-core')
     ooc = dataclasses.replace(options, policy=options.policy or DEFAULT_POLICY)
     reference = run_and_say('in-core', in_core(options), options.out, status)
     same = run_with_workspace(options, status)
@@ -55,7 +56,7 @@ def run_and_say(name: str, options: Options, folder: pathlib.Path, status: Statu
     """Runs one training, with a line that moves while it does and a line that stays when it ended."""
     run = run_watched(name, options, folder, status.show)
     if run.outcome is Outcome.FINISHED:
-        status.say(f'  {name}: finished, {len(run.iterations)} iterations in {run.ended_seconds:.0f} s, '
+        status.say(f'  {name}: finished, {counted(len(run.iterations), "iteration")} in {run.ended_seconds:.0f} s, '
                    f'peak memory {run.peak_bytes / 1e6:,.0f} MB')
     else:
         status.say(f'  {name}: {run.message}')

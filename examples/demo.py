@@ -13,7 +13,8 @@ import sys
 import chainer_ooc  # noqa: F401  before chainer, which it patches as it is imported
 
 # isort: split
-from comparison import in_core, run_and_say, run_with_workspace, show_comparison
+from chainer_ooc.quantities import counted
+from comparison import DEFAULT_POLICY, in_core, run_and_say, run_with_workspace, show_comparison
 from options import Options, amount, positive
 from status_line import StatusLine
 from training_run import Outcome
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 def show(options: Options, status: StatusLine) -> int:
     """Runs the trainings one after the other and compares them."""
     wall = f'{options.wall_bytes / 1e6:,.0f} MB'
-    status.say(f'{options.title}: {options.iterations} iterations, three times, a few minutes in all\n')
+    status.say(f'{options.title}: {counted(options.iterations, "iteration")}, three times, a few minutes in all\n')
     status.say(f'1. plain Chainer, with private memory limited to {wall} (it should die of MemoryError)')
     plain = Options(**{**vars(in_core(options)), 'wall_bytes': options.wall_bytes})
     walled = run_and_say('plain, walled', plain, options.out, status)
@@ -58,7 +59,7 @@ def read_arguments(arguments: list[str] | None) -> Options:
     parser.add_argument('--batchsize', type=positive, default=16, metavar='N', help='(%(default)s)')
     parser.add_argument('--crop', type=positive, default=224, metavar='PIXELS', help='side of an image (%(default)s)')
     parser.add_argument('--iterations', type=positive, default=4, metavar='N', help='(%(default)s)')
-    parser.add_argument('--policy', default='auto', metavar='NAME', help='(%(default)s)')
+    parser.add_argument('--policy', default=DEFAULT_POLICY, metavar='NAME', help='(%(default)s)')
     parser.add_argument('--workspace', metavar='BYTES', help="chainer.config.ooc_workspace (Chainer's own way)")
     parser.add_argument('--out', type=pathlib.Path, default=pathlib.Path('result'), metavar='DIR',
                         help='folder for table and picture (%(default)s)')

@@ -10,6 +10,7 @@ import dataclasses
 import pathlib
 
 import chainer_ooc.config
+from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.quantities import parse_bytes
 from models import ARCHITECTURES
 
@@ -122,7 +123,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                           help='folder for log, snapshots and results (%(default)s)')
     memory = parser.add_argument_group('memory')
     memory.add_argument('--policy', type=policy, metavar='NAME',
-                        help='chainer.config.ooc, as "chainer-ooc policies" lists them (None: plain Chainer)')
+                        help=(
+        f'chainer.config.ooc: {", ".join(POLICIES)} (None: plain Chainer)'))
     memory.add_argument('--budget', metavar='BYTES', help='chainer.config.ooc_budget, such as 600MB (what is free)')
     memory.add_argument('--workspace', metavar='BYTES', help="chainer.config.ooc_workspace (Chainer's own way)")
     memory.add_argument('--spill-dir', metavar='DIR', help='chainer.config.ooc_spill_dir (the temporary folder)')

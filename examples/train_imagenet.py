@@ -15,6 +15,7 @@ import chainer_ooc  # noqa: F401  before chainer, which it patches as it is impo
 
 # isort: split
 from chainer_ooc.errors import OocError
+from chainer_ooc.quantities import counted
 from options import Options, add_arguments, read_options
 
 REFUSED, OUT_OF_MEMORY, INTERRUPTED = 2, 3, 130
@@ -43,7 +44,7 @@ def train_once(options: Options) -> int:
     from training import OutOfMemoryError, train
 
     kind = 'plain Chainer' if options.policy is None else f'policy {options.policy}'
-    print(f'{options.title}, {options.iterations} iterations, {kind}', flush=True)
+    print(f'{options.title}, {counted(options.iterations, "iteration")}, {kind}', flush=True)
     try:
         train(options)
     except OutOfMemoryError as error:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SUBJECT = re.compile(r'(\d{4}) ([a-z0-9-]+): \S')
+PACKAGES = 'chainer', 'chainermn'
 TABLE = re.compile(r'(?<=\| --- \| --- \|\n)(\|.*\n)*')
 DIFF = ('diff', '-U0', '--no-color', '--no-ext-diff', '--no-renames', '--no-textconv',
         '--src-prefix=a/', '--dst-prefix=b/')
@@ -60,7 +61,9 @@ def open_series(repo: Path) -> None:
     if spec is None or spec.origin is None:
         sys.exit('chainer is not installed here: run this with the Python of an environment that has chainer 7.8.1')
     repo.mkdir(parents=True)
-    shutil.copytree(Path(spec.origin).parent, repo / 'chainer', ignore=shutil.ignore_patterns('__pycache__'))
+    for package in PACKAGES:
+        shutil.copytree(Path(spec.origin).parent.parent / package, repo / package,
+                        ignore=shutil.ignore_patterns('__pycache__'))
     check_pristine(repo)
     git(repo, 'init', '-q')
     git(repo, 'add', '-A')

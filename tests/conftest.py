@@ -43,6 +43,7 @@ def pytest_addoption(parser):
     group.addoption('--backend', choices=['host', 'chaos'], default='host',
                     help='device of the trainings in tests/execute (default: host)')
     group.addoption('--chaos-seed', type=int, default=0, metavar='N', help='seed of --backend chaos (default: 0)')
+    group.addoption('--ranks', action='store_true', help='also tests/ranks, which start several processes with mpiexec')
     group.addoption('--long', action='store_true', help='also the cases that are much like others (nightly)')
 
 

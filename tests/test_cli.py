@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends.host import onednn
+from chainer_ooc.cli import doctor
 from chainer_ooc.cli import model as cli_model
 from chainer_ooc.cli.totals import totals
 from chainer_ooc.trace import Trace
@@ -80,7 +81,8 @@ def test_policies_lists_each_with_a_line(capsys):
     assert run_json(capsys, 'policies') == {'policies': chainer_ooc.policies()}
     status, out, _ = run(capsys, 'policies')
     assert status == 0
-    assert all(f'{name} ' in out and line in out for name, line in chainer_ooc.policies().items())
+    shown = ' '.join(out.split())
+    assert all(f'{name} {line}' in shown for name, line in chainer_ooc.policies().items())
 
 
 def test_doctor_finds_nothing_wrong_here(capsys, tmp_path):
@@ -101,10 +103,26 @@ def test_doctor_shows_the_same_as_tables(capsys):
     assert all(topic in out for topic in ('versions', 'patches', 'device', 'training'))
 
 
+def test_doctor_shows_speeds_as_ranges_and_the_disk_beside_the_page_cache(capsys, tmp_path):
+    speeds = {'write_bytes_per_second': (8.25e9, 14e9), 'read_bytes_per_second': (9e8, 9e8),
+              'latency_seconds': (40e-6, 41.3e-6), 'slowdown': (0.3, 0.3)}
+    disk = {'write_range_bytes_per_second': (0.5e9, 0.93e9), 'read_range_bytes_per_second': (1.1e9, 1.4e9)}
+    facts = {'device': 'host', 'budget_bytes': 1, 'budget_limit': 'RLIMIT_DATA', 'spill_folder': '/tmp',
+             'spill_filesystem': 'ext4', 'spill_free_bytes': 1, 'onednn': None, 'disk': disk, 'ranges': speeds}
+    shown = doctor._show_device(facts)
+    assert shown['spill disk'] == '0.50 to 0.93 GB/s out, 1.1 to 1.4 GB/s in'
+    assert shown['in the page cache'] == (
+        '8.2 to 14.0 GB/s out, 0.90 GB/s in, 0.04 ms latency; computations beside it take 1.30 times as long')
+    assert doctor._show_device({**facts, 'disk': None})['spill disk'].startswith('not measured: ')
+    found = run_json(capsys, 'doctor', '--spill-dir', str(tmp_path))['device']
+    assert found['ranges'].keys() == speeds.keys()
+    assert all(low <= found[name] <= high for name, (low, high) in found['ranges'].items())
+
+
 def test_doctor_names_a_folder_that_cannot_be_used(capsys, tmp_path):
     status, out, _ = run(capsys, 'doctor', '--spill-dir', str(tmp_path / 'missing'))
     assert status == 1
-    assert f"problem: device: cannot make a spill file in '{tmp_path / 'missing'}'" in out
+    assert f"problem: device: cannot make a spill file in '{tmp_path / 'missing'}'" in ' '.join(out.split())
     assert 'ooc_spill_dir' in out
 
 

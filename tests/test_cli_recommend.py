@@ -57,7 +57,7 @@ def test_the_lines_can_be_pasted(capsys, file):
     status, out, _ = run(capsys, 'recommend', file, '--budget', '20MB')
     assert status == 0
     assert out == (
-        '# everything fits: 12.4 MiB, 9.00 s\n'
+        '# everything fits: 13.0 MB, 9.00 s\n'
         "chainer.config.ooc = 'keep'\n"
         '# as given\n'
         'chainer.config.ooc_budget = 20000000\n'
@@ -136,7 +136,7 @@ def test_without_scipy_there_is_no_gap_and_all_the_rest(capsys, file, monkeypatc
 
 
 def test_what_cannot_be_recommended_is_said_in_one_line(capsys, tmp_path, file):
-    assert 'smallest that works 8.6 MiB' in refusal(capsys, file, '--budget', '8MB')
+    assert 'smallest that works 9.0 MB' in refusal(capsys, file, '--budget', '8MB')
     assert '; raise --budget, choose' in refusal(capsys, file, '--budget', '8MB')
     assert 'says nothing safe about batch 4' in refusal(capsys, file, '--budget', '9MB', '--batch', '4')
     assert "there is no machine 'moon'" in refusal(capsys, file, '--machine', 'moon', expected=2)

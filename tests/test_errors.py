@@ -18,7 +18,7 @@ WITH_VALUES = {errors.InfeasibleBudgetError, errors.RecomputeMismatchError, erro
 
 def infeasible():
     return errors.InfeasibleBudgetError(
-        'swap-all', 2 * 2**30, int(2.6 * 2**30), 'Convolution2DFunction, forward of call 14')
+        'swap-all', 2 * 10**9, 2_600_000_000, 'Convolution2DFunction, forward of call 14')
 
 
 @pytest.mark.parametrize('kind', BUILT_INS)
@@ -35,11 +35,19 @@ def test_no_error_is_missing_from_this_table():
 def test_an_infeasible_budget_says_what_where_and_what_to_do():
     error = infeasible()
     assert str(error) == (
-        "budget too small for policy 'swap-all' (budget 2.00 GiB, smallest that works 2.60 GiB, set by "
+        "budget too small for policy 'swap-all' (budget 2.00 GB, smallest that works 2.60 GB, set by "
         'Convolution2DFunction, forward of call 14); raise chainer.config.ooc_budget, choose another policy or lower '
         'the batch size')
-    assert (error.budget_bytes, error.floor_bytes) == (2 * 2**30, int(2.6 * 2**30))
+    assert (error.budget_bytes, error.floor_bytes) == (2 * 10**9, 2_600_000_000)
     assert error.where == 'Convolution2DFunction, forward of call 14'
+
+
+def test_an_infeasible_budget_says_what_a_workspace_would_bring():
+    error = errors.InfeasibleBudgetError('keep', 10**9, 2 * 10**9, 'ReLU, backward of call 3',
+                                         workspace_floor_bytes=1_234_500_000)
+    assert 'set by ReLU, backward of call 3; with a workspace of 32MB about 1.24 GB); raise' in str(error)
+    assert "; raise chainer.config.ooc_budget, set chainer.config.ooc_workspace = '32MB', choose another" in str(error)
+    assert infeasible().workspace_floor_bytes is None
 
 
 def test_an_infeasible_budget_has_what_it_says_without_what_to_do():
@@ -50,10 +58,10 @@ def test_an_infeasible_budget_has_what_it_says_without_what_to_do():
 
 def test_an_infeasible_budget_says_what_its_floor_counts_and_whether_it_is_certain():
     error = errors.InfeasibleBudgetError(
-        'keep', 2**30, 2**31, 'ReLU, backward of call 3', expected_bytes=2**28, doubt='other threads ran')
-    assert 'needed as far as is known 2.00 GiB, set by ReLU, backward of call 3, 256.0 MiB of it for' in str(error)
+        'keep', 10**9, 2 * 10**9, 'ReLU, backward of call 3', expected_bytes=256 * 10**6, doubt='other threads ran')
+    assert 'needed as far as is known 2.00 GB, set by ReLU, backward of call 3, 256.0 MB of it for' in str(error)
     assert '); other threads ran; raise' in str(error)
-    assert (error.expected_bytes, error.doubt) == (2**28, 'other threads ran')
+    assert (error.expected_bytes, error.doubt) == (256 * 10**6, 'other threads ran')
     assert (infeasible().expected_bytes, infeasible().doubt) == (0, '')
 
 

@@ -23,6 +23,7 @@ ROOMS = {
     'version': '',
     'extension': '',
     'fork': 'errors',
+    'ranks': 'quantities',
     'trace': 'quantities errors',
     'cost': 'errors trace',
     'problem': 'trace cost',
@@ -31,16 +32,16 @@ ROOMS = {
     'classify': 'errors trace cost problem schedule simulate',
     'plans': 'quantities errors trace cost problem schedule simulate classify',
     'config': 'quantities errors classify',
-    'backends': 'quantities errors extension config',
+    'backends': 'quantities errors extension ranks config',
     'kernels': 'quantities errors extension config backends',
-    'execute': 'quantities errors version trace cost problem schedule simulate classify plans config backends',
+    'execute': 'quantities errors version ranks trace cost problem schedule simulate classify plans config backends',
     'profiling': 'errors trace backends execute',
     'report': 'quantities errors version trace cost problem schedule simulate classify plans',
     'extensions': 'quantities execute report',
     '__init__': 'version fork trace classify plans execute profiling extensions',
     'papers': 'quantities errors trace cost problem schedule simulate classify plans report',
-    'cli': 'quantities errors version fork trace cost problem schedule simulate classify plans backends profiling '
-           '__init__ report papers',
+    'cli': 'quantities errors version fork ranks trace cost problem schedule simulate classify plans backends '
+           'profiling __init__ report papers',
     '__main__': 'cli',
 }
 PURE = ['trace', 'cost', 'problem', 'schedule', 'simulate', 'classify', 'plans', 'report', 'papers']

@@ -64,6 +64,13 @@ def choose(device: str, options: BackendOptions) -> Backend:
     return HostBackend(options.spill_dir)
 
 
+def expect_arrays() -> None:
+    """Has what the program makes on the host before a backend is there leave no holes, see `host.heap`."""
+    from chainer_ooc.backends.host import heap
+
+    heap.leave_no_holes()
+
+
 def give_back() -> None:
     """Unpins what backends of a GPU that are closed have left to the next ones.
 

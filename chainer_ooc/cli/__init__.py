@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    return answer.status if _print(text) else 1
+    return answer.status if answer.is_silent or _print(text) else 1
 
 
 def _bound(argv: Sequence[str]) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,32 +40,42 @@ class Answer:
         tables: the same to read, in this order.
         closing: lines below the tables, such as what to do next.
         status: the exit status of the process.
+        is_silent: another process prints it.
     """
 
     facts: Mapping[str, Any]
     tables: Sequence[Table]
     closing: Sequence[str] = ()
     status: int = 0
+    is_silent: bool = False
 
     def text(self) -> str:
-        """The tables, with an empty line between them, and the closing lines."""
-        parts = [table.to_text() for table in self.tables]
-        return '\n\n'.join([*parts, '\n'.join(self.closing)] if self.closing else parts)
+        """The tables, with an empty line between them, and the closing lines: as wide as the terminal, or 80."""
+        width = shutil.get_terminal_size().columns
+        parts = [table.to_text(width) for table in self.tables]
+        closing = '\n'.join(_wrapped(line, width) for line in self.closing)
+        return '\n\n'.join([*parts, closing] if closing else parts)
 
     def json(self) -> str:
         """The facts as one JSON object."""
         return json.dumps(self.facts, indent=2)
 
 
+def _wrapped(line: str, width: int) -> str:
+    """A line in several, where it is too long. A comment stays one, so that it can still be pasted."""
+    return textwrap.fill(line, width, subsequent_indent='# ' if line.startswith('# ') else '',
+                         break_long_words=False, break_on_hyphens=False)
+
+
 def message(error: BaseException) -> str:
     """What an error says, in one line and without the ``[Errno 28]`` that OSError puts in front."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, InfeasibleBudgetError):  # commands have an option where programs have an entry
-        text = f'{error.finding}; raise --budget, choose another policy or lower the batch size'
+        text = f'{error.finding}; raise --budget, {error.other_step}'
     return ' '.join(text.split())
 
 
 def listing(title: str, heading: str, facts: Mapping[str, object]) -> Table:
-    """A table of names and values, the names under ``heading``."""
-    rows = [{'name': name, 'value': value} for name, value in facts.items()]
+    """A table of names and values, the names under ``heading``; what has no value is left out."""
+    rows = [{'name': name, 'value': value} for name, value in facts.items() if value is not None]
     return Table([Column('name', heading), Column('value', '')], rows, title)

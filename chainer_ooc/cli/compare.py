@@ -13,14 +13,16 @@ from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import Prediction, predict, problem_of, read_trace
+from chainer_ooc.cli.stage import stage, stages
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.problem import Decision, Problem, Verdict
 from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import Column, Table, percent, seconds
+from chainer_ooc.trace import Trace
 
 HELP = 'simulate several policies under several budgets'
-#: The budgets by default, as shares of what the iteration holds when nothing leaves.
-SHARES = (1.0, 0.75, 0.5, 0.35)
+#: The budgets by default: shares of the way from the least that works to what the iteration holds when nothing leaves.
+SHARES = (1.0, 0.5, 0.2, 0.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_trace(parser)
     parser.add_argument('--policies', type=common.several(common.policy), default=list(POLICIES), metavar='P1,P2',
                         help='policies (all)')
-    shares = ', '.join(f'{share:.0%}'.replace('%', ' %%') for share in SHARES)
     parser.add_argument('--budgets', type=common.several(common.budget), metavar='B1,B2',
-                        help=f'budgets, such as 800MB,1.5GiB ({shares} of the peak of policy keep)')
+                        help=(
+        f'budgets, such as 800MB,1.5GB ({len(SHARES)}, from the peak of policy keep to the smallest that works)'))
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -41,9 +43,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     trace = read_trace(arguments.trace)
     reference = in_core(problem_of(trace, 1, arguments.min_bytes))
-    budgets = arguments.budgets or [int(reference.peak_bytes * share) for share in SHARES]
+    budgets = arguments.budgets or _budgets(trace, arguments, reference.peak_bytes)
     problems = [problem_of(trace, budget_bytes, arguments.min_bytes) for budget_bytes in budgets]
-    bounds = [gap.bound_of(problem) for problem in problems]  # one for all policies of a budget
+    with stage('looking for what is possible at best'):
+        bounds = [gap.bound_of(problem) for problem in problems]  # one for all policies of a budget
     found = _predict_all(problems, arguments.policies)
     parts = [[_row(found[problem.budget_bytes, policy], bound, reference.seconds) for policy in arguments.policies]
              for problem, bound in zip(problems, bounds, strict=True)]
@@ -58,11 +61,19 @@ def run(arguments: argparse.Namespace) -> Answer:
     return Answer(facts, list(map(_table, parts, budgets, bounds)), closing)
 
 
+def _budgets(trace: Trace, arguments: argparse.Namespace, peak_bytes: int) -> list[int]:
+    """Those by default. A budget below the least of all floors would be a table of refusals."""
+    nothing = problem_of(trace, 1, arguments.min_bytes)
+    floors = [found.floor_bytes for found in (predict(policy, nothing) for policy in arguments.policies)]
+    least = min([each for each in floors if each is not None], default=peak_bytes)
+    return list(dict.fromkeys(least + round(share * max(0, peak_bytes - least)) for share in SHARES))
+
+
 def _predict_all(problems: Sequence[Problem], policies: Sequence[str]) -> dict[tuple[int, str], Prediction]:
     """By budget and policy. What was found for less memory is known where there is more: `auto` is not slower then."""
     found, smaller = {}, {policy: tuple[Decision, ...]() for policy in policies}
     for problem in sorted(problems, key=lambda each: each.budget_bytes):
-        for policy in policies:
+        for policy in stages(policies, f'within {format_bytes(problem.budget_bytes)}: simulating'):
             prediction = predict(policy, replace(problem, known=smaller[policy]))
             found[problem.budget_bytes, policy] = prediction
             if prediction.plan is not None:

@@ -14,11 +14,12 @@ from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import binding, gap, places
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import problem_of, read_trace
+from chainer_ooc.cli.stage import stage
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Decision, Problem
 from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.report.reasons import Reasons
-from chainer_ooc.report.table import Column, Table, seconds
+from chainer_ooc.report.table import Column, Table, figures, seconds
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
 
@@ -56,15 +57,18 @@ def run(arguments: argparse.Namespace) -> Answer:
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: (-each.nbytes, each.id))[:arguments.top]
     rows = [_row(problem, reasons, each.id) for each in largest]
-    bound = gap.bound_of(problem, arguments.prove, plan)
-    binds = binding.binding(problem, plan, bound, arguments.top, arguments.prove)
+    with stage('looking for what is possible at best'):
+        bound = gap.bound_of(problem, arguments.prove, plan)
+    with stage('looking for what binds'):
+        binds = binding.binding(problem, plan, bound, arguments.top, arguments.prove)
     facts = {'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds,
              'peak_bytes': plan.peak_bytes, 'stall_seconds': timeline.stall_seconds,
              **gap.facts_of(plan, bound), **binds, 'maps': rows}
     title = (f'{plan.policy} within {format_bytes(plan.budget_bytes)}: {seconds(plan.seconds)}, of which '
              f'{seconds(timeline.stall_seconds)} stalled; the largest {len(rows)} of '
              f'{counted(len(retained), "map")}')
-    closing = [*gap.hints([bound]), *(f'map {row["map"]}, {row["verdict"]}: {row["why"]}' for row in rows)]
+    closing = [*gap.hints([bound]), *(
+        f'map {row["map"]}{places.place(row)}, {row["verdict"]}: {row["why"]}' for row in rows)]
     return Answer(facts, [_table(rows, title), *binding.tables(plan, bound, binds)], closing)
 
 
@@ -83,8 +87,8 @@ def _row(problem: Problem, reasons: Reasons, map_id: int) -> dict[str, Any]:
 
 def _table(rows: list[dict[str, Any]], title: str) -> Table:
     return Table([
-        Column('map', 'map', right=True), *places.columns(rows), Column('verdict', 'verdict'),
-        Column('nbytes', 'size', format_bytes, right=True), Column('swap_out_seconds', 'out', seconds, right=True),
-        Column('swap_in_seconds', 'in', seconds, right=True),
-        Column('recompute_seconds', 'again', seconds, right=True),
-        Column('stall_seconds', 'stalls', seconds, right=True)], rows, title)
+        Column('map', 'map', right=True), Column('producer', 'made by'), Column('verdict', 'verdict'),
+        Column('nbytes', 'size', format_bytes, right=True), Column('swap_out_seconds', 'out [s]', figures, right=True),
+        Column('swap_in_seconds', 'in [s]', figures, right=True),
+        Column('recompute_seconds', 'again [s]', figures, right=True),
+        Column('stall_seconds', 'stalls [s]', figures, right=True)], rows, title)

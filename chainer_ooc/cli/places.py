@@ -1,14 +1,13 @@
-"""What makes a feature map, and where in the user's model: the columns that `profile` and `explain` have of it.
+"""What makes a feature map, and where in the user's model: what `profile` and `explain` say of it.
 
 Left out: where it is read. The calls that read it have places of their own, by their numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from chainer_ooc.report.table import Column
 from chainer_ooc.trace import Trace
 
 
@@ -29,7 +28,19 @@ def facts_of(trace: Trace, map_id: int) -> dict[str, str | None]:
     return {'producer': maker.label, 'path': maker.path or None, 'line': maker.line or None}
 
 
-def columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """The columns for these, without those of which no row has anything, as of a trace that was not recorded."""
-    found = [Column('producer', 'made by'), Column('path', 'in link'), Column('line', 'at line')]
-    return [each for each in found if any(row[each.key] is not None for row in rows) or each is found[0]]
+def named(row: Mapping[str, Any]) -> str:
+    """What makes a feature map, in words.
+
+    Args:
+        row: with what `facts_of` gives.
+
+    Returns:
+        Such as ``'ReLU at /stage2/0 in resnet.py:57'``.
+    """
+    return f'{row["producer"]}{place(row)}'
+
+
+def place(row: Mapping[str, Any]) -> str:
+    """Where that is in the model: ``' at /stage2/0 in resnet.py:57'``, or as much of it as is known."""
+    path, line = row['path'], row['line']
+    return (f' at {path}' if path else '') + (f' in {line}' if line else '')

@@ -11,6 +11,7 @@ from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, listing
 from chainer_ooc.cli.prediction import problem_of, read_trace
+from chainer_ooc.cli.stage import stage
 from chainer_ooc.errors import OocError
 from chainer_ooc.plans.file import put_plan
 from chainer_ooc.plans.making import in_core, plan_within
@@ -41,14 +42,16 @@ def run(arguments: argparse.Namespace) -> Answer:
     trace = read_trace(arguments.trace)
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     started = time.perf_counter()
-    plan = plan_within(POLICIES[arguments.policy], problem)
+    with stage(f'planning with {arguments.policy}'):
+        plan = plan_within(POLICIES[arguments.policy], problem)
     planning_seconds = time.perf_counter() - started
     if arguments.save is not None:
         _save(arguments.save, save_plan(trace, plan, arguments.min_bytes))
     counts = {verdict.value: plan.count(verdict) for verdict in Verdict}
     nbytes = {verdict.value: sum(each.nbytes for each, own in zip(trace.maps, plan.verdicts, strict=True)
                                  if own is verdict) for verdict in Verdict}
-    in_core_seconds, bound = in_core(problem).seconds, gap.bound_of(problem, arguments.prove, plan)
+    with stage('looking for what is possible at best'):
+        in_core_seconds, bound = in_core(problem).seconds, gap.bound_of(problem, arguments.prove, plan)
     facts = {
         'policy': plan.policy, 'budget_bytes': plan.budget_bytes, 'min_bytes': arguments.min_bytes,
         'graph': trace.fingerprint, **counts, **{f'{name}_bytes': value for name, value in nbytes.items()},

@@ -35,6 +35,7 @@ class Prediction:
         budget_bytes: of the problem.
         plan: its plan, or None if none keeps within the budget.
         floor_bytes, where: without a plan, the smallest budget that has one, and the call that sets it.
+        workspace_floor_bytes: about that budget with a workspace, see `InfeasibleBudgetError`.
     """
 
     policy: str
@@ -42,6 +43,7 @@ class Prediction:
     plan: Plan | None
     floor_bytes: int | None = None
     where: str | None = None
+    workspace_floor_bytes: int | None = None
 
     def count(self, verdict: Verdict) -> int | None:
         """Number of feature maps with a verdict, or None without a plan."""
@@ -120,7 +122,8 @@ def predict(policy: str, problem: Problem) -> Prediction:
     try:
         return Prediction(policy, problem.budget_bytes, make_plan(POLICIES[policy], problem))
     except InfeasibleBudgetError as error:
-        return Prediction(policy, problem.budget_bytes, None, error.floor_bytes, error.where)
+        return Prediction(policy, problem.budget_bytes, None, error.floor_bytes, error.where,
+                          error.workspace_floor_bytes)
 
 
 def batch_of(trace: Trace) -> int:

@@ -21,9 +21,10 @@ from chainer_ooc.cli.answer import Answer, UsageError, listing
 from chainer_ooc.cli.model import LEAST, Model, NoRoomError
 from chainer_ooc.cli.prediction import batch_of
 from chainer_ooc.cli.program import Program, load
-from chainer_ooc.cli.totals import Totals, totals
-from chainer_ooc.errors import OocError
-from chainer_ooc.quantities import counted, format_bytes, parse_bytes
+from chainer_ooc.cli.stage import stage
+from chainer_ooc.cli.totals import Least, Totals, least_of, totals
+from chainer_ooc.errors import WORKSPACE, OocError
+from chainer_ooc.quantities import counted, format_bytes, format_enough, parse_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import FeatureMap, Trace
 
@@ -66,7 +67,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     import chainer
 
-    program = load(arguments.model, arguments.optimizer)
+    with stage(f'making {arguments.model}'):
+        program = load(arguments.model, arguments.optimizer)
     images = _images(arguments, program)
     with chainer.using_config('ooc_budget', arguments.budget), chainer.using_config(
             'ooc_workspace', arguments.workspace):
@@ -74,17 +76,19 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.save is not None:
         _write(arguments.save, trace.to_json())
     batchsize = images['batchsize'] or _batch_of(trace)
-    found = totals(trace, batchsize, parse_bytes(chainer.config.ooc_min_bytes))
+    min_bytes = parse_bytes(chainer.config.ooc_min_bytes)
+    found, least = totals(trace, batchsize, min_bytes), least_of(trace, min_bytes)
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: -each.nbytes)[:arguments.top]
     facts = {
         'model': arguments.model, 'policy': policy, 'batchsize': batchsize, 'insize': images['insize'],
-        **asdict(found), 'largest_maps': [_row(trace, each) for each in largest],
+        **asdict(found), **asdict(least), 'largest_maps': [_row(trace, each) for each in largest],
     }
     closing = [f'trace written to {arguments.save}'] if arguments.save is not None else []
     if arguments.policy != policy != 'keep':
         closing.insert(0, f'recorded under {policy}, since it does not fit into memory under keep')
-    return Answer(facts, [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found)], closing)
+    tables = [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found, least)]
+    return Answer(facts, tables, closing)
 
 
 def _images(arguments: argparse.Namespace, program: Model | Program) -> dict[str, Any]:
@@ -116,11 +120,12 @@ def _record(program: Model | Program, images: dict[str, Any], policy: str | None
 def _under(policy: str, program: Model | Program, batchsize: int, insize: int, device: str) -> Trace:
     import chainer
 
-    if isinstance(program, Program):
-        return program.record(policy)
-    program.to_device(device)
-    with chainer.using_config('ooc', policy):
-        return trace_of(program.name, lambda: program.iterate(batchsize, insize))
+    with stage(f'recording {program.name} under {policy}'):
+        if isinstance(program, Program):
+            return program.record(policy)
+        program.to_device(device)
+        with chainer.using_config('ooc', policy):
+            return trace_of(program.name, lambda: program.iterate(batchsize, insize))
 
 
 def record(name: str, batchsize: int, insize: int) -> Trace:
@@ -187,13 +192,13 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
     columns = [
         Column('map', 'map', right=True), Column('nbytes', 'size', format_bytes, right=True),
         Column('shape', 'shape', lambda shape: 'x'.join(map(str, shape))), Column('dtype', 'type'),
-        *places.columns(rows), Column('last_forward_use', 'last read in call', right=True),
-        Column('backward_uses', 'read in backward at', lambda uses: ' '.join(map(str, uses))),
+        Column('maker', 'made by'),
     ]
-    return Table(columns, rows, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
+    shown = [{**row, 'maker': places.named(row)} for row in rows]
+    return Table(columns, shown, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
 
 
-def _totals_table(found: Totals) -> Table:
+def _totals_table(found: Totals, least: Least) -> Table:
     each_bytes = found.retained_bytes_per_image
     per_image = '' if each_bytes is None else f', {each_bytes / 1e6:.1f} MB per image'
     return listing('', 'one iteration', {
@@ -203,4 +208,7 @@ def _totals_table(found: Totals) -> Table:
         'backward': f'{seconds(found.backward_seconds)} in {counted(found.steps, "step")}',
         'peak, all maps kept': format_bytes(found.kept_bytes),
         'largest working set': f'{format_bytes(found.working_set_bytes)} at {found.working_set_at}',
+        'smallest budget': f'{format_enough(least.floor_bytes)}, with parameters and gradients',
+        'with a workspace': None if least.workspace_floor_bytes is None else
+                            f'about {format_enough(least.workspace_floor_bytes)}: --workspace {WORKSPACE}',
     })

@@ -21,9 +21,10 @@ from chainer_ooc.cli.answer import Answer, UsageError
 from chainer_ooc.cli.model import NAMES
 from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, predict, problem_of, read_trace
 from chainer_ooc.cli.profile import record
+from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
-from chainer_ooc.errors import OocError
+from chainer_ooc.errors import WORKSPACE, OocError
 from chainer_ooc.plans.making import in_core, make_plan
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
@@ -38,8 +39,8 @@ CANDIDATES = ('swap-all', 'pooch', 'auto')
 NEARLY = 1.01
 #: A workspace may cost so much time, for the memory that it saves.
 SLOWER = 1.05
-#: The workspace that is tried with a model, and the batch that it is recorded at.
-WORKSPACE, RECORDED_BATCH = '32MB', 8
+#: The batch that a model is recorded at, without a workspace and with one.
+RECORDED_BATCH = 8
 _LARGEST_BATCH = 1 << 30
 _NOT_COUNTED = "# an optimizer's state is not counted: name with --budget what it leaves"
 
@@ -91,9 +92,11 @@ def run(arguments: argparse.Namespace) -> Answer:
 
     recorded, workspace = _workspace(recordings, lambda each: problem(each, batch), machine)
     own = problem(recorded, batch)
-    plan, bound = choose_plan(own), gap.bound_of(own)
-    largest = _largest(batch, lambda images: problem(recorded, images))
-    there = choose_plan(problem(recorded, largest))
+    with stage(f'choosing a policy for batch {batch}'):
+        plan, bound = choose_plan(own), gap.bound_of(own)
+    with stage('looking for the largest batch'):
+        largest = _largest(batch, lambda images: problem(recorded, images))
+        there = choose_plan(problem(recorded, largest))
     lines = [_policy(plan, own, bound), budget, workspace]
     if arguments.min_bytes != common.MIN_BYTES:
         lines.append(Line('ooc_min_bytes', arguments.min_bytes, 'as given'))

@@ -22,7 +22,9 @@ from chainer_ooc.cli.prediction import (
     problem_of,
     read_trace,
 )
+from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import machine_names, read_machine
+from chainer_ooc.errors import WORKSPACE
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.problem import Verdict
 from chainer_ooc.quantities import format_bytes, format_enough
@@ -54,14 +56,17 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.machine != common.MEASURED:
         trace = on_machine(recorded, read_machine(arguments.machine), batch / batch_of(recorded))
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
-    found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
-    plan, bound = found.plan, gap.bound_of(problem, arguments.prove, found.plan)
+    with stage(f'planning with {arguments.policy}'):
+        found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
+    with stage('looking for what is possible at best'):
+        plan, bound = found.plan, gap.bound_of(problem, arguments.prove, found.plan)
     facts = {
         'policy': arguments.policy, 'machine': arguments.machine, 'batch': batch, 'feasible': plan is not None,
         'seconds': plan.seconds if plan else None, 'images_per_second': _rate(batch, plan.seconds if plan else None),
         'in_core_images_per_second': _rate(batch, in_core_plan.seconds),
         'peak_bytes': plan.peak_bytes if plan else None, 'budget_bytes': arguments.budget,
         'floor_bytes': found.floor_bytes, 'floor_set_by': found.where,
+        'workspace_floor_bytes': found.workspace_floor_bytes,
         **{verdict.value: found.count(verdict) for verdict in Verdict},
         'in_core_seconds': in_core_plan.seconds, **gap.facts_of(plan, bound),
     }
@@ -80,7 +85,10 @@ def _shown(found: Prediction, facts: dict[str, Any], bound: Bound | None) -> dic
     if found.plan is None:
         assert found.floor_bytes is not None
         floor = format_enough(found.floor_bytes)
-        return {**before, 'refused': f'needs at least {floor}, set by {found.where}', **after}
+        refused = {'refused': f'needs at least {floor}, set by {found.where}'}
+        if found.workspace_floor_bytes is not None:
+            refused['with a workspace'] = f'of {WORKSPACE} about {format_enough(found.workspace_floor_bytes)}'
+        return {**before, **refused, **after}
     rate = facts['images_per_second']
     slower = f', {percent(found.plan.seconds / in_core_seconds - 1)} to in-core' if in_core_seconds else ''
     return {

@@ -106,9 +106,6 @@ def record(network: str, size: Size) -> Trace:
 
 def _prepare(folder: Path) -> None:
     """Makes the folder, and fails before the tables are made, not after it."""
-    if importlib.util.find_spec('matplotlib') is None:
-        raise OocError('--out draws the tables, and matplotlib is not installed; run '
-                       "`pip install 'chainer-ooc[examples]'` or `pip install matplotlib`")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -122,10 +119,14 @@ def _write(folder: Path, table: PaperTable) -> None:
     try:
         for suffix, content in texts.items():
             (folder / f'{stem}.{suffix}').write_text(content + '\n', encoding='utf-8')
-        if plot.drawable(table):
+        if _can_draw() and plot.drawable(table):
             plot.draw_paper_table(table, folder / f'{stem}.png')
     except OSError as error:
         raise OocError(f'cannot write {stem} to {folder}: {message(error)}; name another folder with --out') from None
+
+
+def _can_draw() -> bool:
+    return importlib.util.find_spec('matplotlib') is not None
 
 
 def _closing(made: Sequence[PaperTable], folder: Path | None) -> list[str]:
@@ -135,4 +136,8 @@ def _closing(made: Sequence[PaperTable], folder: Path | None) -> list[str]:
     if len(rows) > 1:
         rows['all'] = [row for each in made for row in each.rows]
     lines = [presentation.summary(presentation.score(of_paper), paper) for paper, of_paper in rows.items()]
-    return lines if folder is None else [*lines, f'written to {folder}']
+    if folder is not None:
+        lines.append(f'written to {folder}')
+        if not _can_draw():
+            lines.append("without pictures, as matplotlib is not installed: pip install 'chainer-ooc[examples]'")
+    return lines

@@ -1,12 +1,14 @@
 """Sums over a trace: what an iteration keeps, how long it takes, and the call that needs most at once.
 
-Both figures of memory leave out parameters and the optimizer's state, which no policy moves.
+The figures of memory leave out parameters and the optimizer's state, which no policy moves. The smallest budget has
+them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chainer_ooc.cli.prediction import predict, problem_of
 from chainer_ooc.problem import Standing, Verdict, everything
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.trace import Trace
@@ -37,6 +39,26 @@ class Totals:
     kept_bytes: int
     working_set_bytes: int
     working_set_at: str
+
+
+@dataclass(frozen=True)
+class Least:
+    """The smallest budget of any policy that keeps within one.
+
+    Attributes:
+        floor_bytes: with what the recording had of parameters, gradients and optimizer state.
+        workspace_floor_bytes: about that with a workspace, see `InfeasibleBudgetError`; None where it is no less.
+    """
+
+    floor_bytes: int
+    workspace_floor_bytes: int | None
+
+
+def least_of(trace: Trace, min_bytes: int) -> Least:
+    """What `swap-all` needs, which needs the least."""
+    refused = predict('swap-all', problem_of(trace, 1, min_bytes))
+    assert refused.floor_bytes is not None
+    return Least(refused.floor_bytes, refused.workspace_floor_bytes)
 
 
 def totals(trace: Trace, batchsize: int | None, min_bytes: int) -> Totals:

@@ -1,11 +1,18 @@
-"""A tiny training with every feature map swapped, which shows whether all parts work together on this machine."""
+"""What ``doctor`` tries: a tiny training with every feature map swapped, and one convolution with a workspace.
+
+The first shows whether all parts work together on this machine, the second what ``ooc_workspace`` brings here.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
+import statistics
+import time
 from dataclasses import dataclass
 
-from chainer_ooc.errors import OocError
+from chainer_ooc.errors import WORKSPACE, OocError
+from chainer_ooc.quantities import parse_bytes
 
 _ITERATIONS = 5  # recorded, and again where kernels were compiled; planned, while memory is pinned; and run
 
@@ -21,6 +28,48 @@ class Trial:
 
     swap: int
     swapped_in_bytes: int
+
+
+#: Images, channels in and out, and the side of the images, of a convolution of 3x3 as in the middle of ResNet50.
+_CONVOLUTION = (16, 64, 56)
+_PASSES = 3
+
+
+@dataclass(frozen=True)
+class WorkspaceTrial:
+    """One convolution without a workspace and with one.
+
+    Attributes:
+        seconds, workspace_seconds: the median of a few runs.
+        scratch_bytes, workspace_bytes: what it takes for buffers.
+    """
+
+    seconds: float
+    workspace_seconds: float
+    scratch_bytes: int
+    workspace_bytes: int
+
+
+def try_workspace() -> WorkspaceTrial:
+    """Times a convolution as NumPy computes it, without ``ooc_workspace`` and with it."""
+    import chainer
+    import chainer.functions as F
+    import numpy as np
+
+    images, channels, side = _CONVOLUTION
+    x = np.ones((images, channels, side, side), np.float32)
+    weights = np.ones((channels, channels, 3, 3), np.float32)
+    found = {}
+    for workspace in None, WORKSPACE:
+        times = []
+        with chainer.using_config('ooc_workspace', workspace), chainer.using_config('use_ideep', 'never'), \
+                chainer.no_backprop_mode():
+            for _ in range(_PASSES + 1):  # the first one has the system make pages
+                began = time.perf_counter()
+                F.convolution_2d(x, weights, pad=1)
+                times.append(time.perf_counter() - began)
+        found[workspace] = statistics.median(times[1:])
+    return WorkspaceTrial(found[None], found[WORKSPACE], 9 * math.prod(x.shape) * x.itemsize, parse_bytes(WORKSPACE))
 
 
 def try_training(spill_dir: str | None, device: str = '@numpy') -> Trial:

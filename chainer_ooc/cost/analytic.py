@@ -81,7 +81,7 @@ def with_memory(trace: Trace, workspace_bytes: int, adds_in_place: bool = False)
     def scratch_bytes(call: Call) -> int:
         return workspace_bytes if is_convolution(call.label) else 0
 
-    calls = tuple(replace(each, peak_bytes=_made_bytes(trace, each) + scratch_bytes(each), other_bytes=0)
+    calls = tuple(replace(each, peak_bytes=made_bytes(trace, each) + scratch_bytes(each), other_bytes=0)
                   for each in trace.calls)
     steps = tuple(replace(each, other_bytes=live, peak_bytes=made + (
         scratch_bytes(trace.calls[each.call]) if each.call >= 0 else 0)) for each, live, made in zip(
@@ -94,7 +94,8 @@ def is_convolution(name: str) -> bool:
     return 'convolution' in name.lower()
 
 
-def _made_bytes(trace: Trace, call: Call) -> int:
+def made_bytes(trace: Trace, call: Call) -> int:
+    """Bytes of the feature maps that a call makes."""
     return sum(trace.maps[each].nbytes for each in {*call.outputs, *call.hidden} - {-1}
                if trace.maps[each].producer == call.index)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from chainer_ooc import config
-from chainer_ooc.backends import choose, device_of, give_back
+from chainer_ooc.backends import choose, device_of, expect_arrays, give_back
 from chainer_ooc.execute.functions.prototype import may_write
 from chainer_ooc.execute.session import Session, apply_within, backend_options_of
 from chainer_ooc.execute.storage.account import find
@@ -23,10 +23,16 @@ from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_lo
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.plans.run import Run
+from chainer_ooc.ranks.failure import end_all_on_errors
 
 _Thread = threading.Thread
 _sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
 _latest: dict[_Thread, str] = {}
+
+
+def expect_training() -> None:
+    """chainer.config.ooc is set: a model may be made before its first function is applied."""
+    expect_arrays()
 
 
 def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -198,6 +204,7 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
             _close(each, its_device)
     session = _sessions[thread, device] = Session(
         settings, choose(device, backend_options_of(settings)), functools.partial(_has_company, thread))
+    end_all_on_errors()
     session.begin()  # known by now: if this is interrupted, a reset closes it
     return session
 

@@ -11,7 +11,7 @@ from chainer_ooc.backends.base import Backend, Transfer
 from chainer_ooc.plans.gap import WithGap
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Verdict
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.simulate.timeline import Cause, Stream
 
 
@@ -175,8 +175,8 @@ class IterationStats(WithGap):
         return (f'{self.policy} ({self.phase}): {self.seconds:.3f} s, peak {format_bytes(self.peak_bytes)} of '
                 f'{format_bytes(self.budget_bytes)}, out {format_bytes(self.swapped_out_bytes)}'
                 f'{f" ({tiers})" if tiers else ""}, in '
-                f'{format_bytes(self.swapped_in_bytes)}, {self.recomputed_calls} calls run again, '
-                f'{self.faults} faults, {self.stall_seconds:.3f} s stalled'
+                f'{format_bytes(self.swapped_in_bytes)}, {counted(self.recomputed_calls, "call")} run again, '
+                f'{counted(self.faults, "fault")}, {self.stall_seconds:.3f} s stalled'
                 + ', a better plan is looked for' * self.is_searching)
 
 

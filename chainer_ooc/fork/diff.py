@@ -36,7 +36,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class FileDiff:
-    """What one patch does to one file; ``path`` has forward slashes and starts with ``chainer/``."""
+    """What one patch does to one file; ``path`` has forward slashes and starts with the package's name."""
 
     path: str
     is_new: bool

@@ -48,7 +48,7 @@ class ForkLoader(SourceFileLoader):
 
 
 class ForkFinder(MetaPathFinder):
-    """Finds `chainer` and what the series touches below it."""
+    """Finds `chainer`, and what the series touches below it and below `chainermn`, which imports it first."""
 
     is_chainer_ooc = True
 
@@ -60,7 +60,7 @@ class ForkFinder(MetaPathFinder):
         relative: str | None = None
         if fullname == 'chainer':
             self._site, relative = checks.check(), 'chainer/__init__.py'
-        elif self._site is not None and fullname.startswith('chainer.'):
+        elif self._site is not None and fullname.startswith(('chainer.', 'chainermn.')):
             relative = load().path_of(fullname)
         if relative is None or self._site is None:
             return None

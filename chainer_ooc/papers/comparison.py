@@ -17,6 +17,10 @@ Bounds = tuple[float | None, float | None]
 TOLERANCE = 0.15
 #: Units whose figures may be 0, so that a quotient says nothing: they deviate by a difference.
 DIFFERENCES = frozenset({'share', 'holds'})
+#: What else than batches the groups of several tables are.
+NETWORK, CLIP = 'network (batch)', 'clip: (height*width)*frames [pixels]'
+#: Groups of rows that are no places of their own: the ends of a range that is stated over several runs.
+ENDS = frozenset({'lowest', 'highest', 'at worst'})
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ class PaperTable:
         title: a line.
         rows: its figures.
         notes: assumptions and reasons, shown below the table.
+        axis: for plots: what the groups of its rows are.
     """
 
     paper: str
@@ -155,3 +160,4 @@ class PaperTable:
     title: str
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    axis: str = 'batch [images]'

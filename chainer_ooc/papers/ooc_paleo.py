@@ -92,7 +92,7 @@ def vgg16_sweep(experiments: Experiments) -> PaperTable:
         for how in WAYS:
             rows += _sweep_claims(case, how, {each: seconds[how] for each, seconds in swept.items()})
     return PaperTable('ooc-paleo', '8', f'VGG16, batch {SWEEP_BATCH}: time of an iteration over the link (section 4.4)',
-                      tuple(rows), _SWEEP_NOTES)
+                      tuple(rows), _SWEEP_NOTES, axis='link')
 
 
 def bounding_throughput(case: Case, how: str) -> float | None:

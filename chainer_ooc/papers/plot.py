@@ -11,13 +11,15 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from chainer_ooc.papers.comparison import PaperTable, Row
+from chainer_ooc.papers.comparison import ENDS, PaperTable, Row
 from chainer_ooc.papers.presentation import heading
 from chainer_ooc.report.figure import BLUE, GREY, ORANGE, new_figure, save, tidy
 
 #: Okabe and Ito's colours with hatches that tell them apart in grey.
 _LOOKS = ((GREY, ''), (ORANGE, '//'), (BLUE, '..'), ('#009E73', 'xx'), ('#CC79A7', '\\\\'), ('#E69F00', '++'))
-_LABELS = {'x': 'ratio', 'share': 'share [%]', 's': 'time [s]'}
+_LABELS = {'x': 'ratio', 'share': 'share [%]', 's': 'time [s]', 'MB': 'bytes [MB]', 'GB': 'bytes [GB]',
+           'maps': 'feature maps', 'calls': 'calls run again'}
+_RANGE = 'ends of the stated range'
 
 
 def drawable(table: PaperTable) -> list[Row]:
@@ -48,6 +50,7 @@ def draw_paper_table(table: PaperTable, path: str | os.PathLike[str]) -> None:
     grid = figure.subplots(len(units), 1, squeeze=False, height_ratios=[_height_inches(panel) for panel in panels])
     for axes, unit, panel in zip(grid[:, 0], units, panels, strict=True):
         _draw_panel(axes, panel)
+        axes.set_xlabel(_RANGE if {each.group for each in panel} <= ENDS else table.axis)
         axes.set_ylabel(_LABELS.get(unit, unit))
     figure.suptitle(f'{heading(table.paper, table.figure)}: {table.title}', fontsize=12)
     save(figure, path)
@@ -58,9 +61,9 @@ def _distinct(names: Iterable[str]) -> list[str]:
 
 
 def _height_inches(rows: Sequence[Row]) -> float:
-    """A panel with its legend; one of few bars is lower."""
+    """A panel with its legend and axis title; one of few bars is lower."""
     groups, series = len({each.group for each in rows}), len({each.series for each in rows})
-    return (3.0 if groups > 2 else 2.0) + 0.1 * series
+    return (3.2 if groups > 2 else 2.2) + 0.1 * series
 
 
 def _draw_panel(axes: Any, rows: Sequence[Row]) -> None:

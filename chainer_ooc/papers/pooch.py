@@ -10,7 +10,7 @@ from collections import Counter
 from functools import partial
 
 from chainer_ooc.papers import reported
-from chainer_ooc.papers.comparison import PaperTable, Reported, Row, claim
+from chainer_ooc.papers.comparison import CLIP, NETWORK, PaperTable, Reported, Row, claim
 from chainer_ooc.papers.experiments import MIN_BYTES, POOCH_CHAINER, Experiments, Outcome, Size
 from chainer_ooc.papers.optimizations import BASE, gains, orderings, runs_of
 from chainer_ooc.papers.published import POOCH, SWAP_OPT
@@ -70,7 +70,7 @@ def figure_4(experiments: Experiments) -> PaperTable:
     """Memory of the 3D network over the size of the clip."""
     rows = tuple(_memory(video_name(size), VIDEO['x86'].in_core(experiments, size), 'ResNeXt101 (3D)', video_name(size),
                          reported.POOCH_VIDEO_MEMORY if size == VIDEOS[-1] else None) for size in VIDEOS)
-    return PaperTable('pooch', '4', 'Memory usage of ResNeXt101 (3D), batch 1', rows, (_PEAK_NOTE,))
+    return PaperTable('pooch', '4', 'Memory usage of ResNeXt101 (3D), batch 1', rows, (_PEAK_NOTE,), axis=CLIP)
 
 
 def _memory(what: str, outcome: Outcome, series: str, group: str, figure: Reported | None) -> Row:
@@ -93,7 +93,7 @@ def figure_15(experiments: Experiments) -> PaperTable:
         claim('AlexNet, recomputation rarely chosen', recomputes_rarely(found['AlexNet']['PoocH'])),
     ]
     return PaperTable('pooch', '15', 'Each optimisation on x86, relative to swap-all without scheduling', tuple(rows), (
-        'ResNet50: ' + RESNET50_NOTE, 'AlexNet: ' + UNCALIBRATED, RARELY_NOTE, TO_THE_LETTER, _ROOM))
+        'ResNet50: ' + RESNET50_NOTE, 'AlexNet: ' + UNCALIBRATED, RARELY_NOTE, TO_THE_LETTER, _ROOM), axis=NETWORK)
 
 
 def over_swap_opt(figure: Reported, found: dict[str, Outcome], last: str) -> Row:
@@ -112,7 +112,7 @@ def figure_16(experiments: Experiments) -> PaperTable:
             claim('ResNet50, PoocH gains less over swap-opt than on x86', _gains_less(experiments, found['ResNet50']))]
     return PaperTable('pooch', '16', 'Each optimisation on POWER9, relative to swap-all without scheduling',
                       tuple(rows), ('ResNet50: ' + RESNET50_NOTE, 'GoogLeNet, AlexNet: ' + UNCALIBRATED,
-                      GOOGLENET_NOTE, TO_THE_LETTER))
+                      GOOGLENET_NOTE, TO_THE_LETTER), axis=NETWORK)
 
 
 def _gains_less(experiments: Experiments, found: dict[str, Outcome]) -> bool | None:

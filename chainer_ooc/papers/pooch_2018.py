@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from chainer_ooc.papers import reported
-from chainer_ooc.papers.comparison import PaperTable, Reported, Row, claim
+from chainer_ooc.papers.comparison import NETWORK, PaperTable, Reported, Row, claim
 from chainer_ooc.papers.experiments import POOCH_CHAINER, Experiments, Outcome, Size
 from chainer_ooc.papers.optimizations import BASE, gains, orderings, runs_of
 from chainer_ooc.papers.pooch import ALEXNET_BATCHES, GOOGLENET_NOTE, RESNET50_BATCHES, over_swap_opt
@@ -57,7 +57,7 @@ def figure_14(experiments: Experiments) -> PaperTable:
     return PaperTable('pooch-2018', '14', 'Each optimisation, relative to swap-all without scheduling', rows, (
         'ResNet50: ' + _RESNET50_NOTE, 'GoogLeNet, AlexNet: ' + UNCALIBRATED, GOOGLENET_NOTE, TO_THE_LETTER,
         ('At batch 640 the copies of what swap-opt cannot keep decide alone, so that it gains little, and '
-         'recomputation gains what the paper gains only in part: see figure 15.')))
+         'recomputation gains what the paper gains only in part: see figure 15.')), axis=NETWORK)
 
 
 def figure_15(experiments: Experiments) -> PaperTable:

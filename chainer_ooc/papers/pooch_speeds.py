@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from chainer_ooc.papers import reported
-from chainer_ooc.papers.comparison import PaperTable, Reported, Row, claim
+from chainer_ooc.papers.comparison import CLIP, PaperTable, Reported, Row, claim
 from chainer_ooc.papers.experiments import Experiments, Outcome, Size
 from chainer_ooc.papers.pooch import (
     ALEXNET,
@@ -151,7 +151,7 @@ def table_3(experiments: Experiments) -> PaperTable:
         claim('superneurons decides alike on both machines', theirs[0] == theirs[1]),
     ]
     return PaperTable('pooch', 'table 3', 'Maps kept, swapped and recomputed, ResNet50, batch 512', tuple(rows),
-                      (RESNET50_NOTE, TO_THE_LETTER))
+                      (RESNET50_NOTE, TO_THE_LETTER), axis='verdict')
 
 
 def figure_19(experiments: Experiments) -> PaperTable:
@@ -192,4 +192,4 @@ def _videos(experiments: Experiments, machine: str, figure: str) -> PaperTable:
         *held_to_a_bound(reported.POOCH_VIDEO_BELOW[machine], runs),
     )
     return PaperTable('pooch', figure, f'ResNeXt101 (3D) on {machine}, batch 1', rows, (
-        UNCALIBRATED, _AXIS.format('2000 voxels/ms')))
+        UNCALIBRATED, _AXIS.format('2000 voxels/ms')), axis=CLIP)

@@ -17,6 +17,7 @@ from chainer_ooc.report.table import Column, Table, percent
 
 #: Digits behind the point, by unit; others are shown with five digits.
 _DIGITS = {'images/s': 0, 'voxels/ms': 0, 'x': 2, 'GB': 2, 'MB': 3, 's': 1}
+#: Of notes, where nothing else is asked for.
 _WIDTH = 120
 _SHARES = 'Shares deviate by percentage points, which is about what the speeds behind them deviate by.'
 _COLUMNS = (
@@ -31,9 +32,9 @@ class Noted(Table):
 
     notes: tuple[str, ...] = ()
 
-    def to_text(self) -> str:
-        wrapped = (textwrap.fill(note, _WIDTH, subsequent_indent='  ') for note in self.notes)
-        return '\n'.join([super().to_text(), *wrapped])
+    def to_text(self, width: int | None = None) -> str:
+        wrapped = (textwrap.fill(note, width or _WIDTH, subsequent_indent='  ') for note in self.notes)
+        return '\n'.join([super().to_text(width), *wrapped])
 
     def to_markdown(self) -> str:
         return '\n'.join([super().to_markdown(), '', *(f'- {note}' for note in self.notes)])

@@ -65,7 +65,8 @@ def peaks(experiments: object) -> PaperTable:
         ('The 36 tensors are the 23 outputs and 13 gradients: activations and normalisation write theirs in place, the '
          'output of softmax is its own, and conv1 has one for the images. By kind of layer no other choice of 36 '
          'tensors gives the sum within 0.1 %, and no other 13 of the 23 possible gradients give its last digit.'),
-        'Offloading: the paper\'s figure is the one before less 357.2 MB, which is rounded.'))
+        'Offloading: the paper\'s figure is the one before less 357.2 MB, which is rounded.'),
+        axis='technique')
 
 
 def recomputations(experiments: object) -> PaperTable:
@@ -87,7 +88,8 @@ def recomputations(experiments: object) -> PaperTable:
          'relu in each of 16 units (64), the activation after each join but the last (15), and that with the pooling '
          'after it (2). No step needs what normalisation makes before a join or on a shortcut.'),
         ('ResNet\'s 401 MB: ours are conv1, bn1, relu1 and a gradient, as much as the largest layer. 401 MB exactly is '
-         'no sum of outputs and gradients for this batch: it was rounded or means something else.')))
+         'no sum of outputs and gradients for this batch: it was rounded or means something else.')),
+        axis='network')
 
 
 def pool(experiments: object) -> PaperTable:

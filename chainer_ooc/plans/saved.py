@@ -100,7 +100,7 @@ def check_plan(saved: SavedPlan, present: Terms) -> None:
 
 def _shown(name: str, value: object) -> str:
     if isinstance(value, int):
-        return f'{format_bytes(value)} ({value} bytes)' if value >= 1 << 20 else format_bytes(value)
+        return f'{format_bytes(value)} ({value} bytes)' if value >= 10**6 else format_bytes(value)
     return f'graph {value[:12]}' if name == 'graph' and isinstance(value, str) else repr(value) if value else 'none'
 
 

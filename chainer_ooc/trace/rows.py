@@ -30,7 +30,8 @@ class FeatureMap:
             variables may hold it longer than its uses last. -1 if that is not known.
         shown: a Variable of the program still shows it when backward begins, and may be read when parameters have
             changed.
-        written: a function that may write to its inputs has read it, so that its producer may not give it again.
+        written: its producer may not give it again: a function that may write to its inputs has read it, or the program
+            has in forward, or has what it was made from.
         reused: a backward pass of a later iteration has read it, after the uses that are known here.
         held: something else held the array after its last use in backward, such as a function of second order, so that
             it stays in near memory.

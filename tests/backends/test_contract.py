@@ -332,7 +332,7 @@ def test_release_from_other_threads_and_callbacks(backend):
 def test_reserve_takes_what_fits_and_says_what_does_not(backend):
     backend.reserve(0)
     backend.reserve(MB)
-    with pytest.raises(SpillError, match=r'\(needed .*GiB, free .*\); \w+ .*') as caught:
+    with pytest.raises(SpillError, match=r'\(needed .*GB, free .*\); \w+ .*') as caught:
         backend.reserve(1 << 60)
     assert isinstance(caught.value, OSError)
 

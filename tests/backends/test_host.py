@@ -87,18 +87,18 @@ def test_a_copy_that_nobody_holds_gives_its_space_back(backend):
 def test_released_space_counts_as_free_before_it_is_taken_back(backend, monkeypatch):
     monkeypatch.setattr(backend._file, 'free_bytes', lambda end_bytes: 0)
     copy = out(backend, numbers(4 * MB))
-    with pytest.raises(SpillError, match=r'needed 4.0 MiB, free 0 bytes'):
+    with pytest.raises(SpillError, match=r'needed 4.2 MB, free 0 bytes'):
         backend.reserve(4 * MB)
     backend.release(copy)
     backend.reserve(4 * MB)
-    with pytest.raises(SpillError, match=r'needed 5.0 MiB, free 4.0 MiB'):
+    with pytest.raises(SpillError, match=r'needed 5.2 MB, free 4.2 MB'):
         backend.reserve(5 * MB)
 
 
 def test_what_is_queued_does_not_count_as_free(backend, gate, monkeypatch):
     monkeypatch.setattr(backend._file, 'free_bytes', lambda end_bytes: 10 * MB)
     copies = [backend.swap_out(numbers(4 * MB)) for _ in range(2)]
-    with pytest.raises(SpillError, match=r'needed 3.0 MiB, free 2.0 MiB'):
+    with pytest.raises(SpillError, match=r'needed 3.1 MB, free 2.1 MB'):
         backend.reserve(3 * MB)
     del copies
 
@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_the_source_and_the_space(backend, monkeypatch):
     copy, transfer = backend.swap_out(array)
     for _ in range(2):
         with pytest.raises(SpillError, match=r'writing to the spill file in .* No space left on device '
-                                             r'\(needed 20.0 MiB, free .*ooc_spill_dir') as caught:
+                                             r'\(needed 21.0 MB, free .*ooc_spill_dir') as caught:
             transfer.wait()
         assert caught.value.errno == errno.ENOSPC
     assert transfer.done

@@ -154,6 +154,37 @@ def test_a_block_is_resident_as_far_as_it_goes_and_leaves_when_it_is_not_kept(ba
     assert resident.private_bytes() - before <= 4 * MB
 
 
+@pytest.mark.skipif(not heap.is_glibc() or heap.free_bytes() == 0, reason='needs a glibc that tells what it holds free')
+def test_what_a_model_is_built_with_leaves_no_holes_once_training_is_to_come():
+    def free_megabytes(setting):
+        free_bytes, = run(f"""
+            import chainer_ooc
+            import chainer
+            import numpy as np
+            from chainer_ooc.backends.host import heap
+            np.zeros(20 << 20, np.uint8)  # glibc keeps arrays in the heap that are smaller than one that was freed
+            {setting}
+            made = [np.zeros(1 << 20, np.uint8) for _ in range(40)]
+            before = heap.free_bytes()
+            del made[::2]
+            print(heap.free_bytes() - before)
+            """)
+        return int(free_bytes) / MB
+
+    assert free_megabytes('') >= 18
+    assert free_megabytes("chainer.config.ooc = 'swap-all'") < 1
+    assert free_megabytes("chainer.global_config.ooc = 'swap-all'") < 1
+    assert free_megabytes("chainer.config.ooc = None") >= 18
+
+
+def test_while_there_is_a_backend_the_heap_stays_as_it_is(tmp_path, monkeypatch):
+    backend = _backend(tmp_path)
+    monkeypatch.setattr(heap.ctypes, 'CDLL', lambda name: pytest.fail('the C library was called'))
+    heap.leave_no_holes()
+    monkeypatch.undo()
+    backend.close()
+
+
 def test_without_glibc_nothing_is_set_and_the_reason_is_shown(monkeypatch, tmp_path):
     def musl(name):
         raise ValueError('unrecognized configuration name')
@@ -189,7 +220,7 @@ def test_a_machine_is_its_processor_its_cores_and_its_memory(undescribed, monkey
              '/proc/meminfo': ['MemTotal:       16294912 kB', 'MemFree:  1 kB']}
     monkeypatch.setattr(limits, 'lines', files.get)
     monkeypatch.setattr(os, 'cpu_count', lambda: 8)
-    assert limits.describe_machine() == 'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'
+    assert limits.describe_machine() == 'Some CPU @ 2.00GHz, 8 cores, 16.69 GB'
 
 
 def test_a_machine_that_tells_nothing_has_a_name_all_the_same(undescribed, monkeypatch):

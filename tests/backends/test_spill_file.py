@@ -181,10 +181,10 @@ def test_a_file_that_ends_too_early_is_an_error(spill):
 
 
 def test_a_full_disk_is_found_while_growing(spill, file_size_limit):
-    with pytest.raises(SpillError, match=r'growing the spill file .*needed 9.0 MiB, free ') as caught:
+    with pytest.raises(SpillError, match=r'growing the spill file .*needed 9.4 MB, free ') as caught:
         spill.grow(0, 9 * MB)
     assert caught.value.errno == errno.EFBIG
-    assert 'may have 8.0 MiB: raise that limit (ulimit -f)' in str(caught.value)
+    assert 'may have 8.4 MB: raise that limit (ulimit -f)' in str(caught.value)
     assert spill.free_bytes(0) == file_size_limit
 
 
@@ -208,7 +208,7 @@ def test_too_many_open_files_are_no_fault_of_the_folder(tmp_path):
 def test_a_full_disk_is_found_while_writing(spill, file_size_limit):
     source = numbers(9 * MB)
     before = source.copy()
-    with pytest.raises(SpillError, match=r'writing to the spill file .*needed 9.0 MiB, free .*ulimit -f'):
+    with pytest.raises(SpillError, match=r'writing to the spill file .*needed 9.4 MB, free .*ulimit -f'):
         spill.write(source.data, 0)
     assert np.array_equal(source, before)
 
@@ -243,7 +243,7 @@ def test_a_disk_that_is_really_full(small_disk):
         with pytest.raises(SpillError, match='No space left on device') as caught:
             spill.grow(0, 9 * MB)
         assert caught.value.errno == errno.ENOSPC
-        with pytest.raises(SpillError, match=r'writing .* No space left on device \(needed 9.0 MiB, free'):
+        with pytest.raises(SpillError, match=r'writing .* No space left on device \(needed 9.4 MB, free'):
             spill.write(numbers(9 * MB).data, 0)
     finally:
         spill.close()

@@ -116,7 +116,7 @@ def test_a_refusal_of_the_real_bindings_is_named(driver, monkeypatch):
         return (driver.CUresult.CUDA_ERROR_INVALID_VALUE,)
 
     monkeypatch.setattr(mapping, '_driver', _With(driver, cuMemUnmap))
-    with pytest.raises(RuntimeError, match=r'cuMemUnmap of 2\.0 MiB failed with CUDA_ERROR_INVALID_VALUE'):
+    with pytest.raises(RuntimeError, match=r'cuMemUnmap of 2\.1 MB failed with CUDA_ERROR_INVALID_VALUE'):
         mapping.unmap(1 << 21, 2 << 20)
 
 
@@ -177,7 +177,7 @@ def test_only_a_refusal_of_memory_becomes_an_error_of_memory(cupy):
             raise cupy.cuda.runtime.CUDARuntimeError(status)
         return take
 
-    with pytest.raises(NoRoomError, match=r'cudaMalloc of 2\.0 MiB was refused'):
+    with pytest.raises(NoRoomError, match=r'cudaMalloc of 2\.1 MB was refused'):
         calls._taken('cudaMalloc', 2 << 20, failing(2))
     with pytest.raises(cupy.cuda.runtime.CUDARuntimeError, match='cudaErrorInvalidValue'):
         calls._taken('cudaMalloc', 2 << 20, failing(1))

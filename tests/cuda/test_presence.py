@@ -157,7 +157,7 @@ def test_doctor_tries_the_card_too(machine, tried, capsys):
     assert tried == ['@numpy', '@cupy:0']
     assert found['can_train'] is True
     assert found['gpu_training'] == {'swap': 3, 'swapped_in_bytes': 1000}
-    assert 'up to 96.00 GiB' in run(capsys, 'doctor')[1]
+    assert 'up to 103.08 GB' in run(capsys, 'doctor')[1]
 
 
 def test_a_card_that_does_not_train_is_a_problem(machine, tried, capsys, monkeypatch):
@@ -174,7 +174,7 @@ def test_doctor_shows_the_gpu_and_its_memory(machine, tried, capsys):
     machine(make_cupy(GPU), ALL)
     status, out, _ = run(capsys, 'doctor')
     assert status == 0
-    assert 'Some GPU, compute capability 9.0, 80.00 GiB, 70.00 GiB free' in out
+    assert 'Some GPU, compute capability 9.0, 85.90 GB, 75.16 GB free' in out
     assert 'supports CUDA up to 13.0' in out
     assert 'warning: ' not in out
 

@@ -2,20 +2,29 @@ import argparse
 import dataclasses
 import io
 import json
+import pathlib
+import re
 import subprocess
 import sys
 
+import chainer_ooc  # before chainer
+
+# isort: split
 import chainer
 import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
 
+import comparison
+import demo
 import options
 import training
 from models import ARCHITECTURES, Architecture
 from models.reported_loss import reported
 from watched_run import SCRIPT, with_our_path
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Tiny(chainer.Chain):
@@ -132,6 +141,19 @@ def test_options_that_cannot_be_used_are_refused_in_one_line(arguments, capsys):
         status = stopped.code
     assert status == 2
     assert arguments[-1] in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize('policy', chainer_ooc.policies())
+def test_every_policy_can_be_trained_with_and_is_in_the_help(policy):
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    assert options.read_options(parser.parse_args(['--policy', policy])).config_entries == {'ooc': policy}
+    assert f' {policy}' in ' '.join(parser.format_help().replace('-\n', '-').split())
+
+
+def test_the_demo_and_a_comparison_use_the_policy_that_the_readme_recommends():
+    recommended = re.search(r"^chainer\.config\.ooc = '(\S+)'", (ROOT / 'README.md').read_text(), re.MULTILINE)[1]
+    assert demo.read_arguments([]).policy == comparison.DEFAULT_POLICY == recommended
 
 
 def test_options_survive_the_command_line(tmp_path):

@@ -163,6 +163,38 @@ def evaluation_with_a_graph():
     return iterate
 
 
+class Looks(chainer.Chain):
+    """Looks at maps after others were made from them, of which backward reads what is made from those."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.c1, self.n1, self.g = L.Convolution2D(3, 16, 1), L.BatchNormalization(16), L.GroupNormalization(2, 16)
+            self.n2, self.c2, self.fc = L.BatchNormalization(16), L.Convolution2D(16, 4, 1), L.Linear(4 * 64 * 64, 10)
+
+    def forward(self, x):
+        g = self.g(self.n1(self.c1(x)))
+        h = self.n2(g)
+        y = self.c2(h)
+        self.seen = float(g.array[0, 0, 0, 0]), float(h.array[0, 0, 0, 0])
+        del g, h
+        return self.fc(y)
+
+
+def maps_read_in_forward():
+    """What is read may be written to, so that nothing was made again from it, as plans had it."""
+    model = Looks()
+    optimizer = chainer.optimizers.SGD().setup(model)
+
+    def iterate(number):
+        draw = np.random.RandomState(number)
+        x, t = draw.uniform(-1, 1, (4, 3, 64, 64)).astype(np.float32), draw.randint(0, 10, 4).astype(np.int32)
+        model.cleargrads()
+        F.softmax_cross_entropy(model(x), t).backward()
+        optimizer.update()
+    return iterate
+
+
 def batch_held_from_some_iteration_on():
     """The program looks at the batch after backward, from the third iteration on."""
     model = perceptron()
@@ -186,6 +218,12 @@ def batch_held_from_some_iteration_on():
     evaluation_with_a_graph, batch_held_from_some_iteration_on])
 def test_a_named_floor_works_at_once(make, policy):
     floors = floors_of(make, policy)
+    assert len(floors) == 1
+    assert floors[0][-1] == ''
+
+
+def test_a_named_floor_works_where_the_program_reads_what_others_are_made_from():
+    floors = floors_of(maps_read_in_forward, 'sublinear')
     assert len(floors) == 1
     assert floors[0][-1] == ''
 

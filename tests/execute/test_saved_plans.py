@@ -14,7 +14,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc import cli
 from chainer_ooc.backends.host.meter import HostMeter
-from chainer_ooc.errors import PlanFormatError, PlanMismatchError
+from chainer_ooc.errors import InfeasibleBudgetError, PlanFormatError, PlanMismatchError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.plans.file import read_plans
@@ -238,6 +238,23 @@ def test_a_damaged_file_is_refused_with_its_path_and_line(file):
         train('residual', 'swap-all', plan=file, budget=BUDGET)
     assert str(file) in str(refused.value)
     assert 'line ' in str(refused.value) and 'column ' in str(refused.value)
+
+
+@pytest.mark.parametrize('table', ['calls', 'steps'])
+def test_a_refusal_for_inflated_bytes_in_a_file_names_the_file(file, table):
+    save(file)
+    content = json.loads(file.read_text())
+    heading, *rows = content['plans'][0]['trace'][table]
+    for row in rows:
+        row[heading.index('other_bytes')] += 10**12
+    file.write_text(json.dumps(content))
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        save(file)
+    assert f'read from the file {file} (chainer.config.ooc_plan): delete that' in caught.value.doubt
+    assert caught.value.doubt in str(caught.value)
+    file.unlink()
+    chainer_ooc.reset()
+    save(file)
 
 
 def test_a_plan_for_other_maps_than_its_trace_has_is_refused(file):

@@ -142,8 +142,8 @@ def test_the_error_says_where_what_holds_memory_and_the_next_step():
     assert isinstance(refused.value, DeviceMemoryError) and isinstance(refused.value, OocError)
     assert isinstance(refused.value.__cause__, MemoryError)
     text = str(refused.value)
-    for said in ('forward of Refused', '131072.00 GiB', 'maps smaller than chainer.config.ooc_min_bytes',
-                 'lower the batch size', 'lower ooc_min_bytes (is 1000000 bytes)', 'ooc_workspace', 'ulimit -d'):
+    for said in ('forward of Refused', '140737.49 GB', 'maps smaller than chainer.config.ooc_min_bytes',
+                 'lower the batch size', 'lower ooc_min_bytes (is 1.0 MB)', 'ooc_workspace', 'ulimit -d'):
         assert said in text, text
 
 

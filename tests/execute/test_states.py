@@ -23,6 +23,7 @@ COPIED = st.sampled_from([64, 1 << 16])
 HARD = dict.fromkeys((
     'a seal is not looked at', 'nobody else is looked for', 'what is held leaves', 'what yields stays',
     'what yields and is held does not count', 'what is used again does not count',
+    'what is recalled no more leaves its copies',
     ('yield', State.SPARE), ('take up', State.LOST)), 3600)
 #: What another thread may do, or an interrupt may end.
 PARTS = ['apply', 'read', 'write', 'step', 'look', 'swap_out', 'discard', 'prefetch', 'drop', 'reap', 'settle',
@@ -146,7 +147,7 @@ def is_found(key):
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
-@pytest.mark.parametrize('name', LINES)
+@pytest.mark.parametrize('name', [pytest.param(name, marks=pytest.mark.long if name in HARD else ()) for name in LINES])
 def test_a_line_that_is_another_is_found(name):
     with line(name):
         assert is_found(name)

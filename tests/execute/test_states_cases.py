@@ -642,3 +642,24 @@ def test_what_was_read_while_it_left_and_is_dropped_goes_all_the_same(memories):
     memories[0].settle()
     assert (storage.state, memories[0].near_bytes()) == (State.AWAY, 0)
     assert np.array_equal(shown.array, values())
+
+
+def test_a_copy_of_a_variable_outlives_its_graph_while_the_map_leaves():
+    world = World()
+    try:
+        world.batch(0, 1)
+        world.apply(0, 0)
+        world.swap_out(1, 0)
+        world.duplicate(1, 0)
+        world.prefetch(1, 0)
+        world.read(2, 0)
+        world.drop(1, 1)
+        world.hide(1, 0)
+        world.forget(0, 0)
+        for each in range(2):
+            world.abandon_dead(each, 0)
+            world.settle(each, 0)
+        world.read(1, 0)
+        world.check()
+    finally:
+        world.abandon()

@@ -7,6 +7,8 @@ import chainer.functions as F
 import numpy as np
 import pytest
 
+import chainer_ooc
+from chainer_ooc.problem import Verdict
 from support.trainings.ooc_training import ooc
 from support.trainings.verdict_mixes import MAPPED, MIXES
 
@@ -98,3 +100,21 @@ def test_what_is_made_from_a_map_that_was_read_has_the_bits_of_plain_chainer(pro
         expected = train(program, HOOKS[hook])
     with ooc(policy):
         assert train(program, HOOKS[hook]) == expected
+
+
+def test_what_a_program_begins_to_read_is_made_again_no_more():
+    made_again = []
+    with ooc('recompute-all'):
+        for number in range(6):
+            h = batch(number)
+            for function in (F.sin, F.tanh, F.cos) * 4:
+                before, h = h, function(h)
+                if number > 2:
+                    before.array.sum()
+            loss = F.sum(h * h)
+            del before, h
+            loss.backward()
+            plan = chainer_ooc.plan()
+            made_again.append(plan.verdicts.count(Verdict.RECOMPUTE) if plan else None)
+    assert made_again[2] == made_again[3] > 0
+    assert made_again[4:] == [0, 0]

@@ -46,9 +46,10 @@ def test_numbers_are_used_once_and_the_readme_lists_each_patch():
 
 def test_git_apply_to_a_checkout_gives_the_same_code(tmp_path, git):
     loaded, site = series.load(), fork.check()
-    shutil.copytree(site / 'chainer', tmp_path / 'chainer', ignore=shutil.ignore_patterns('__pycache__'))
+    for package in 'chainer', 'chainermn':
+        shutil.copytree(site / package, tmp_path / package, ignore=shutil.ignore_patterns('__pycache__'))
     git(tmp_path, 'init', '-q')
-    git(tmp_path, 'add', 'chainer')
+    git(tmp_path, 'add', 'chainer', 'chainermn')
     git(tmp_path, 'apply', '--unidiff-zero', *map(str, PATCHES))
     touched = git(tmp_path, 'ls-files', '--modified', '--others').splitlines()
     assert sorted(touched) == sorted(loaded.diffs)

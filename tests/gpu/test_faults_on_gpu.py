@@ -111,7 +111,7 @@ def test_a_device_that_goes_on_refusing_ends_the_iteration_and_no_more(after):
         training.iterate(2)
         training.finish()
     assert refusals.refused > 0
-    assert 'ooc_budget' in text and ('MiB' in text or 'bytes' in text)
+    assert 'ooc_budget' in text and ('MB' in text or 'bytes' in text)
     assert FUNCTION.search(text), f'the error names no function: {text}'
     assert [each.phase for each in training.outcome.stats[-1:]] == ['run']
 

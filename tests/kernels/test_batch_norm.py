@@ -82,6 +82,16 @@ def test_sums_of_what_has_one_sign_are_those_of_double_precision():
 
 
 @needs_code
+@pytest.mark.filterwarnings('ignore:A batch with no more than one sample')
+@pytest.mark.parametrize('shape', [(1, 16), (1, 16, 1, 1)])
+def test_a_pixel_alone_has_no_gradient(shape):
+    x = np.random.default_rng(0).standard_normal(shape)
+    ours, numpys = (normalized(entries, np.float32, x, *vectors_for(x)) for entries in (AUTO, NEVER))
+    assert not ours[1].any()
+    assert all(map(np.array_equal, ours, numpys))
+
+
+@needs_code
 def test_equal_pixels_have_no_variance():
     x = np.full((4, 3, 50, 60), 1.1, np.float32)
     y, gx, _, _, mean, variance = normalized(AUTO, np.float32, x, *np.ones((2, 3)))

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from chainer_ooc.papers import plot
-from chainer_ooc.papers.comparison import PaperTable, Row, claim
+from chainer_ooc.papers.comparison import PaperTable, Reported, Row, claim
 from chainer_ooc.papers.presentation import file_stem, heading, present, quantity, score, score_values, summary, values
 
 ROWS = (
@@ -89,12 +89,23 @@ def test_bars_are_drawn_for_rows_with_a_series_and_a_group(matplotlib, tmp_path)
     assert [row.what for row in plot.drawable(TABLE)] == ['batch 512, PoocH', 'batch 640, PoocH', 'below', 'lost']
 
 
+def test_the_axis_says_what_the_bars_stand_for(matplotlib, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(plot, 'save', lambda made, path: drawn.append(made))
+    ends = Reported('pooch', '5.2', 'below in-core', 0.13, 0.38, 'share').ends_beside([0.1, 0.2])
+    times = Row('16 GB/s', None, 2.0, 's', series='measured', group='16 GB/s')
+    plot.draw_paper_table(PaperTable('ooc-paleo', '8', 'VGG16', (times, *ends), axis='link'), tmp_path / 'table.png')
+    assert [axes.get_xlabel() for axes in drawn[0].axes] == ['link', 'ends of the stated range']
+    assert [axes.get_ylabel() for axes in drawn[0].axes] == ['time [s]', 'share [%]']
+
+
 def test_each_row_has_a_bar_of_ours_and_one_of_what_is_stated(matplotlib, monkeypatch, tmp_path):
     drawn = []
     monkeypatch.setattr(plot, 'save', lambda made, path: drawn.append(made))
     plot.draw_paper_table(TABLE, tmp_path / 'table.png')
     panels = drawn[0].axes
     assert [axes.get_ylabel() for axes in panels] == ['images/s', 'share [%]', 'ratio']
+    assert [axes.get_xlabel() for axes in panels] == ['batch [images]'] * 3
     heights = [[round(patch.get_height(), 2) for patch in axes.patches] for axes in panels]
     assert heights == [[190.4, 255.5, 195.0], [7.21, 6.1], [1.5]]
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from chainer_ooc.report.table import Column, Table, megabytes, percent, ratio, seconds
+from chainer_ooc.report.table import Column, Table, figures, megabytes, percent, ratio, seconds
 
 TABLE = Table(
     (Column('name', 'net'), Column('peak_bytes', 'peak', megabytes, right=True)),
@@ -49,3 +49,48 @@ def test_table_without_rows_has_its_headings():
 ])
 def test_quantities_are_written_with_their_unit(form, value, text):
     assert form(value) == text
+
+
+NARROW = Table(
+    (Column('nbytes', 'size of it', megabytes, right=True), Column('maker', 'made by'), Column('why', 'why')),
+    [{'nbytes': 1e9, 'maker': 'Convolution2DFunction at /stage2/0/widen/convolution in resnet.py:47', 'why': 'it fits'},
+     {'nbytes': 2e6, 'maker': 'ReLU', 'why': None}], 'The largest of all of the maps')
+
+
+def test_what_is_too_wide_is_wrapped_between_words_and_behind_slashes():
+    assert NARROW.to_text(46).splitlines() == [
+        'The largest of all of the maps',
+        'size of it  made by                    why',
+        '----------  -------------------------  -------',
+        '  1,000 MB  Convolution2DFunction      it fits',
+        '            at /stage2/0/widen/',
+        '            convolution in',
+        '            resnet.py:47',
+        '      2 MB  ReLU                       -',
+    ]
+
+
+@pytest.mark.parametrize('width', [120, 80, 46, 40, 33])
+def test_no_line_is_wider_than_asked_for_and_nothing_is_lost(width):
+    lines = NARROW.to_text(width).splitlines()
+    assert max(map(len, lines)) <= width
+    shown = ''.join(''.join(lines).split())
+    assert all(part in shown for part in ('1,000', 'resnet.py:47', 'ReLU'))
+
+
+def test_headings_of_numbers_are_wrapped_and_the_numbers_are_not():
+    assert NARROW.to_text(33).splitlines()[1:4] == [
+        ' size of  made by            why', '      it', '--------  -----------------  ----']
+
+
+def test_a_word_that_is_wider_than_its_column_is_broken():
+    table = Table((Column('path', 'path'),), [{'path': 'x' * 50}])
+    assert table.to_text(20).splitlines() == ['path', '-' * 20, 'x' * 20, 'x' * 20, 'x' * 10]
+
+
+def test_numbers_are_not_broken_however_narrow_it_is():
+    assert '1,000 MB' in NARROW.to_text(1)
+
+
+def test_seconds_without_their_unit_stand_below_a_heading_that_has_it():
+    assert (figures(0.01321), figures(2400.0)) == ('0.0132', '2,400')

@@ -74,7 +74,7 @@ def in_python(problem, decision):
 
 
 @needs_library
-@settings(max_examples=1500)
+@settings(max_examples=5 * settings.default.max_examples)
 @given(evaluations(), st.booleans())
 def test_c_gives_what_python_gives(given, has_little_memory):
     problem, decision = given

@@ -1,5 +1,6 @@
 """Runs a command of chainer_ooc within the test's own process, or where there is no Chainer."""
 import json
+import os
 
 from chainer_ooc import cli
 
@@ -18,7 +19,8 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run(capsys, *arguments):
-    """Exit status, stdout and stderr of a command."""
+    """Exit status, stdout and stderr of a command; 80 columns wide, whatever terminal the tests run in."""
+    os.environ['COLUMNS'] = '80'
     try:
         status = cli.main(arguments)
     except SystemExit as exit_:

@@ -31,6 +31,7 @@ from chainer_ooc.backends.spill.spill_file import SpillFile, no_room
 from chainer_ooc.backends.spill.store import SpillStore
 from chainer_ooc.backends.spill.transfer import ELSEWHERE, Space
 from chainer_ooc.errors import SpillError
+from chainer_ooc.ranks import threads
 
 #: More than a BLAS maps for one thread.
 _BLAS_BYTES = 64 << 20
@@ -81,6 +82,7 @@ class HostBackend(OwnedBackend):
     def begin(self) -> None:
         """Has this thread's arrays come from kept pages; takes early what would be refused where memory is short."""
         self._blocks.begin()
+        threads.warn()
         if limits.is_limited():
             if block.is_available(_BLAS_BYTES):
                 have_blas_map_its_buffers()

@@ -15,6 +15,8 @@ A plan takes seconds to make, and it may need all of its budget. So the budget i
 would be set aside is still free, and less than an eighth can be added. When it falls, half is set aside: the smallest
 budget that works is not known here. All are multiples of coarse steps, so that a plan may be found again.
 
+Ranks that share a container may all ask in the same moment: each gets its share of what is left.
+
 Left out: what the program itself allocates between two computations.
 """
 
@@ -26,6 +28,7 @@ from collections.abc import Callable, Sequence
 from chainer_ooc.backends.base import SHARE_OF_FREE
 from chainer_ooc.backends.host import groups
 from chainer_ooc.backends.host.groups import Group
+from chainer_ooc.ranks.node import node, share
 
 #: Of what is free, for the holes between arrays and what libraries allocate: where each computation asks, and else.
 SHARE_SET_ASIDE_ASKED, SHARE_SET_ASIDE = 0.05, 1 - SHARE_OF_FREE
@@ -56,7 +59,7 @@ class Headroom:
     def has_room(self, nbytes: int, will_write: bool) -> bool:
         """Whether so much more near memory can be used now, and the spill file be written to if `will_write`."""
         for each in self._in_force():
-            needed_bytes = nbytes + _unasked_bytes(each)
+            needed_bytes = node().ranks * (nbytes + _unasked_bytes(each))
             dirty_bytes = _dirty_bytes(each) if will_write else 0
             if needed_bytes > each.left_now_bytes(needed_bytes, dirty_bytes):
                 return False
@@ -64,7 +67,7 @@ class Headroom:
 
     def left_bytes(self) -> int | None:
         """What can be used now at most; None where there is no container."""
-        return min((each.left_now_bytes() for each in self._in_force()), default=None)
+        return min((share(each.left_now_bytes()) for each in self._in_force()), default=None)
 
     def is_limited(self) -> bool:
         """Whether there is a container."""
@@ -115,4 +118,4 @@ def _unasked_bytes(group: Group) -> int:
 
 
 def _dirty_bytes(group: Group) -> int:
-    return min(MOST_DIRTY_BYTES, max(LEAST_DIRTY_BYTES, int(SHARE_DIRTY * group.limit_bytes)))
+    return share(min(MOST_DIRTY_BYTES, max(LEAST_DIRTY_BYTES, int(SHARE_DIRTY * group.limit_bytes))))

@@ -18,6 +18,10 @@ array's place is the next one's, and the heap's end goes back to the system when
 These are the values that glibc's adaptive choice ends at by itself; fixed, they hold from the first iteration on. What
 fragmentation keeps, 5 % here, ``trim`` gives back on demand.
 
+Before training begins it is the other way round: a model's parameters and their first gradients are made once, and what
+is freed of them would stay as holes that a limit such as RLIMIT_DATA counts and no later array fits. So from
+`chainer.config.ooc` on, until there is a backend, arrays of 256 kB and more are mapped on their own.
+
 What is set stays set until the process ends: glibc offers no way back to its adaptive choice.
 
 Left out: other C libraries. musl and macOS return large arrays at once by design.
@@ -35,8 +39,20 @@ _M_ARENA_MAX = -8
 #: Arrays from this size on are mapped on their own and go back as soon as they are freed.
 MAPPED_BYTES = 32 << 20
 
+#: The same before training begins.
+EARLY_MAPPED_BYTES = 256 << 10
+
 #: As much free memory may stay at the heap's end.
 KEPT_BYTES = 64 << 20
+
+
+_in_use = False
+
+
+def leave_no_holes() -> None:
+    """Has glibc map arrays from `EARLY_MAPPED_BYTES` on, until `return_freed_memory` is called."""
+    if not _in_use and is_glibc():
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, EARLY_MAPPED_BYTES)
 
 
 def return_freed_memory(mapped_bytes: int = MAPPED_BYTES) -> str | None:
@@ -44,6 +60,8 @@ def return_freed_memory(mapped_bytes: int = MAPPED_BYTES) -> str | None:
 
     Returns None, or a sentence that says why it does not.
     """
+    global _in_use
+    _in_use = True
     if not is_glibc():
         return 'the C library is not glibc: how it keeps freed memory is left as it is'
     # One arena: a second one, made for a swap thread's small objects, would reserve 64 MB of addresses (RLIMIT_AS).

@@ -5,7 +5,8 @@
     a container   limit - (usage - cache)            see ``groups``; this group and those above it
     the system    MemAvailable
 
-Memory that glibc holds free in its heap can be used on top of the first two; the caller says how much that is.
+Of the last two each rank on this machine has its share (see ``ranks``); the first two are a process's own. Memory that
+glibc holds free in its heap can be used on top of the first two; the caller says how much that is.
 
 Left out: NUMA nodes, and swap space, which would be a slower spill file.
 """
@@ -20,6 +21,7 @@ import sys
 
 from chainer_ooc.backends.host import groups
 from chainer_ooc.quantities import format_bytes
+from chainer_ooc.ranks.node import share
 
 _STRICT = '2'  # of vm.overcommit_memory: the system promises no more than it has
 
@@ -46,10 +48,10 @@ def limits_bytes(reusable_bytes: int = 0) -> dict[str, int]:
             left[name] = soft - status[used] + reusable_bytes
     available = kilobyte_fields('/proc/meminfo').get('MemAvailable')
     if available is not None:
-        left['MemAvailable'] = available
+        left['MemAvailable'] = share(available)
     in_force = groups.groups()
     if in_force:
-        left['cgroup'] = min(each.left_bytes() for each in in_force)
+        left['cgroup'] = share(min(each.left_bytes() for each in in_force))
     return left
 
 
@@ -85,7 +87,7 @@ def lines(path: str) -> list[str]:
 
 @functools.cache
 def describe_machine() -> str:
-    """The machine in one line: ``'Some CPU @ 2.00GHz, 8 cores, 15.54 GiB'``, whatever a container or ulimit leaves."""
+    """The machine in one line: ``'Some CPU @ 2.00GHz, 8 cores, 16.69 GB'``, whatever a container or ulimit leaves."""
     memory_bytes = kilobyte_fields('/proc/meminfo').get('MemTotal')
     memory = 'memory unknown' if memory_bytes is None else format_bytes(memory_bytes)
     return f'{_processor()}, {os.cpu_count() or 1} cores, {memory}'

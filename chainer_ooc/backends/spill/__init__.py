@@ -8,4 +8,5 @@
     mapping.py        a part of the file as an array
     write_back.py     what is dirty in the page cache is kept small, where that counts
     filesystem.py     folders: which one by default, what lies under it, what is free
+    disk_speed.py     the speed of the disk itself, for doctor
 """

@@ -41,6 +41,7 @@ from chainer_ooc.backends.spill.mapping import Mapping
 from chainer_ooc.backends.spill.write_back import WriteBack
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
+from chainer_ooc.ranks.node import share
 
 PIECE_BYTES = 8 << 20
 
@@ -66,6 +67,7 @@ class SpillFile:
         self.folder = os.path.abspath(filesystem.default_folder() if folder is None else folder)
         self._owner = _open_nameless(self.folder)
         self._descriptor = self._owner.fileno()
+        self._first_free_bytes = filesystem.free_space(self._descriptor)
         self._write_back = WriteBack(self._descriptor)
         self._dirty_bytes = dirty_bytes
         if filesystem.is_ram_disk(self.folder):
@@ -74,8 +76,13 @@ class SpillFile:
                 'chainer.config.ooc_spill_dir to a folder on a disk', SpillWarning, stacklevel=4)
 
     def free_bytes(self, end_bytes: int) -> int:
-        """Returns by how much a file of ``end_bytes`` can grow: what the file system and RLIMIT_FSIZE leave."""
+        """Returns by how much a file of ``end_bytes`` can grow: what the file system and RLIMIT_FSIZE leave.
+
+        Ranks on this machine may have their files on the same disk. Each has its share of what is free now, or of what
+        was free when it began: another one may have taken its own share meanwhile.
+        """
         free = filesystem.free_space(self._descriptor)
+        free = min(free, max(share(free), share(self._first_free_bytes) - end_bytes))
         limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
         return free if limit == resource.RLIM_INFINITY else min(free, max(0, limit - end_bytes))
 

@@ -45,6 +45,8 @@ _DRAWING_MODULES = frozenset(f'chainer.functions.{name}' for name in (
 _WRITING_MODULES = frozenset({'chainer.functions.loss.ctc', 'chainer.functions.loss.hinge'})
 #: Modules of Chainer's functions that read the memory around their inputs, which another run may not find there.
 _STRAYING_MODULES = frozenset({'chainer.functions.array.as_strided'})
+#: What functions have that communicate with other processes: communicators, and what uses them.
+_COMMUNICATING_PACKAGES = frozenset({'chainermn', 'mpi4py'})
 #: NumPy's own random functions. What replaces one, as in tests, draws from a state that cannot be set back.
 _DRAWING = {name: value for name, value in vars(np.random).items() if callable(value)}
 #: Types of the program's that declare that they may run again and were checked, with whether that was found to be true.
@@ -143,7 +145,7 @@ def prepare(function: Any, repeats_random: bool = True) -> Prototype | None:
 
     `repeats_random`: whether the device may draw the same twice, see `Backend.repeats_random`.
     """
-    if may_write_inputs(function) or _is_of(function, _STRAYING_MODULES) or not _draws_alike(function, repeats_random):
+    if _runs_once(function) or not _draws_alike(function, repeats_random):
         return None
     try:
         prototype = _copy_of(function, has_run=False)
@@ -161,9 +163,9 @@ def prepare_afterwards(function: Any) -> Prototype:
     Raises:
         LostMapError: it must not run twice.
     """
-    if _may_draw(function) or may_write_inputs(function) or _is_of(function, _STRAYING_MODULES):
-        raise LostMapError(f'{type(function).__name__} may draw random numbers, may have effects, or reads the memory '
-                           'around its input')
+    if _may_draw(function) or _runs_once(function):
+        raise LostMapError(f'{type(function).__name__} may draw random numbers, may have effects, communicates with '
+                           'other processes, or reads the memory around its input')
     return _copy_of(function, has_run=True)
 
 
@@ -202,6 +204,17 @@ def may_change_maps(function: Any) -> bool:
 def may_write(hooks: Iterable[Any]) -> bool:
     """Whether any hook is the program's own, which may write to the arrays that it is given."""
     return any(_is_own(type(each)) for each in hooks)
+
+
+def _runs_once(function: Any) -> bool:
+    """Whether a function must not run twice, whatever it draws."""
+    return may_write_inputs(function) or _is_of(function, _STRAYING_MODULES) or _communicates(function)
+
+
+def _communicates(function: Any) -> bool:
+    """Whether a function has something of ChainerMN's or MPI's: in another run it would wait for other processes."""
+    return any(type(each).__module__.partition('.')[0] in _COMMUNICATING_PACKAGES
+               for owner in owners_of(function) for each in (owner, *owner.__dict__.values()))
 
 
 def _is_of(function: Any, modules: frozenset[str]) -> bool:

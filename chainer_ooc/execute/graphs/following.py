@@ -144,14 +144,19 @@ class Following:
             self.leave()
             self._follow(self._alike.pop(0) if self._alike else None)
 
-    def check_forward_is_over(self, retained: Sequence[Sequence[int]]) -> None:
-        """Leaves a graph that has further calls when backward begins, or an estimate that retained something else."""
+    def check_forward_is_over(self, retained: Sequence[Sequence[int]], exposed: Iterable[int]) -> None:
+        """Leaves a graph that has further calls when backward begins, or an estimate that retained something else.
+
+        A graph that is not left learns which of its maps are `exposed`.
+        """
         if self.graph is None:
             return
         steps = self.graph.trace.steps if self.graph.is_estimate else ()
         if self.call_at(len(retained)) is not None or any(
                 each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
             self.leave()
+        else:
+            self.graph.note_exposed(exposed)
 
     def check_step(self, number: int, call: int) -> Step | None:
         """Gives the step that the graph has next; None, and it is left, if that is of another call."""

@@ -27,6 +27,7 @@ from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times, Timing
 from chainer_ooc.execute.recording.expected import Models
+from chainer_ooc.execute.recording.recorder import written_with
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, Standing, Verdict
@@ -93,6 +94,7 @@ class Graph:
     _followed: list[Plan] = field(default_factory=list)
     _reused: set[int] = field(default_factory=set)
     _held: set[int] = field(default_factory=set)
+    _exposed: set[int] = field(default_factory=set)
     _estimates: dict[int, Graph] = field(default_factory=dict)
 
     def orders_for(
@@ -242,6 +244,10 @@ class Graph:
         """The program holds these maps after their last use: from the next iteration on plans count with that."""
         self._learn(self._held, maps)
 
+    def note_exposed(self, maps: Iterable[int]) -> None:
+        """The program reads these maps in forward: no later plan makes again what it may change."""
+        self._learn(self._exposed, [each for each in maps if not self.trace.maps[each].written])
+
     def _learn(self, known: set[int], maps: Iterable[int]) -> None:
         before = len(known)
         known.update(maps)
@@ -250,8 +256,10 @@ class Graph:
 
     def _plan_anew(self, trace: Trace) -> None:
         """Takes a recording; keeps what was learnt, which the recorded iteration may not have shown."""
+        written = written_with(trace.calls, self._exposed)
         maps = tuple(
-            replace(each, reused=each.reused or each.id in self._reused, held=each.held or each.id in self._held)
+            replace(each, reused=each.reused or each.id in self._reused, held=each.held or each.id in self._held,
+                    written=each.written or each.id in written)
             for each in trace.maps)
         self.trace = replace(trace, maps=maps)
         self.is_loaded = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.config import Settings
@@ -33,6 +33,7 @@ MISSED = 'the program has run a graph that is not recorded yet, since it began l
 SECOND_ORDER = 'a backward pass makes a graph (double backprop), and what stands of one while another runs may be more'
 CUT_OFF = 'the program has cut maps off from their graph (unchain), and what goes on from them may be another graph'
 FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
+FROM_FILE = 'its recording is read from the file {} (chainer.config.ooc_plan): delete that to have it recorded anew'
 
 
 class Graphs:
@@ -136,6 +137,7 @@ class Graphs:
         not be enough, or ''.
         """
         floor_bytes, where, expected_bytes = error.floor_bytes, error.where, 0
+        workspace_floor_bytes = error.workspace_floor_bytes
         graphs = list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
         kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused)
                 for graph in graphs}
@@ -146,9 +148,18 @@ class Graphs:
             other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
             if other is not None and other.floor_bytes > floor_bytes:
                 floor_bytes, where, expected_bytes = other.floor_bytes, other.where, standing.expected_bytes
+                workspace_floor_bytes = other.workspace_floor_bytes
         return InfeasibleBudgetError(
             settings.policy, error.budget_bytes, floor_bytes, where,
-            expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes), doubt=doubt)
+            expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
+            workspace_floor_bytes=workspace_floor_bytes,
+            doubt='; '.join(filter(None, (doubt, self._source_of(graphs)))))
+
+    def _source_of(self, graphs: Iterable[Graph]) -> str:
+        """Names the file that graphs were read from: what is damaged in it refuses budgets that are enough."""
+        if self.saved is None or not any(each.is_loaded for each in graphs):
+            return ''
+        return FROM_FILE.format(self.saved.path)
 
     def miss(self) -> None:
         """An iteration is over that was of no known graph, and was not recorded."""

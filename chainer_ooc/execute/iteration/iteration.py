@@ -74,9 +74,8 @@ class Iteration(Quietly):
                  graphs: Graphs, meter: Meter, recording: bool, most_bytes: Callable[[], int] = lambda: 0):
         self.settings, self.budget_bytes, self._most_bytes = settings, budget_bytes, most_bytes
         self.recorder = Recorder()
-        self.finished = self.has_ended = self._in_backward = False
-        self.is_foreign = self.makes_graphs = self._repeatable = False
-        self.recorded = recording
+        self.finished = self.has_ended = self._in_backward = self.is_foreign = self.makes_graphs = False
+        self.recorded, self._repeatable = recording, False
         self.graph: Graph | None = None
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._prototype: Prototype | None = None
@@ -117,7 +116,8 @@ class Iteration(Quietly):
         self._departures.prepare()
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if orders.mapped else COPY_IN,
-            orders.shares_chains, note_lost, self._event if self.recorded else None, self._meter.has_counted))
+            orders.shares_chains, note_lost, self._note_exposed, self._event if self.recorded else None,
+            self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Iteration(Quietly):
                 self.register.note_holders(held)
             else:
                 self.room.disown(self.register.storage)
-            self.following.check_forward_is_over(self._retained)
+            self.following.check_forward_is_over(self._retained, self.recorder.exposed)
         self._parameters.begin_backward()
         self._in_backward = True
         if self.room.begin_backward(self.following.step_at(len(self.recorder.steps))):
@@ -371,6 +371,10 @@ class Iteration(Quietly):
     def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
         if token is self and map_id < len(self.recorder.maps):
             self.recorder.event(kind, map_id, nbytes)
+
+    def _note_exposed(self, storage: Storage) -> None:
+        if storage.token is self and not self._in_backward:
+            self.recorder.exposed.add(storage.map)
 
     def _scratch_bytes(self) -> int:
         is_asked = self.recorded or (self._in_backward and self.following.graph is None)

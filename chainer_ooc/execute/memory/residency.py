@@ -214,6 +214,7 @@ class Residency(Transit):
     # --- the small steps -------------------------------------------------------------------------------------------
 
     def _expose(self, storage: Storage, block: ByteArray) -> None:
+        self.context.on_exposed(storage)
         pinned = self.pinned
         self.pin([*pinned, storage])  # it is not evicted for what is made from it
         try:

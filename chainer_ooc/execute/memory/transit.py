@@ -101,6 +101,7 @@ class Context:
         far: how what is in far memory comes back.
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
+        on_exposed: called with a storage that the program reads, and may write to.
         listener: is told of blocks that appear and go while the iteration is recorded, else None.
         is_metered: whether a block from outside of the graph was allocated while it was recorded.
     """
@@ -112,6 +113,7 @@ class Context:
     far: Source = COPY_IN
     shares_chains: Shared = True
     on_lost: Callable[[Storage], None] = lambda storage: None
+    on_exposed: Callable[[Storage], None] = lambda storage: None
     listener: Listener | None = None
     is_metered: Callable[[Array], bool] = lambda root: False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,12 @@ class MapRow:
     backward_uses: list[int] = field(default_factory=list)
 
 
+def written_with(calls: Sequence[Call], exposed: Set[int]) -> set[int]:
+    """The maps that cannot be made again where the program may write to some: these, and what was made from them."""
+    made = [each for call in calls if not exposed.isdisjoint(call.inputs) for each in (*call.outputs, *call.hidden)]
+    return {*exposed, *made}
+
+
 def forms(given: Sequence[Any]) -> tuple[ArrayForm, ...]:
     """The forms of arrays or nodes, as far as they have any."""
     return tuple([_form(each.dtype, each.shape) for each in given if each is not None and each.shape is not None])
@@ -75,6 +81,7 @@ class Recorder:
         now: the position whose computation runs or ran last.
         next_position: the position that the next call or step gets.
         spans: of each computation's time, by position; a device may not have come that far.
+        exposed: maps that the program has read in forward, and may have written to.
         near_bytes: what near memory held with each computation, by position.
     """
 
@@ -84,6 +91,7 @@ class Recorder:
         self.calls: list[Call] = []
         self.steps: list[Step] = []
         self.maps: list[MapRow] = []
+        self.exposed: set[int] = set()
         self._events: list[tuple[str, int, int, int]] = []  # as in `MemoryEvent`, which few iterations need
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
@@ -161,13 +169,14 @@ class Recorder:
         durations = self.seconds(backend)
         calls = tuple(replace(each, seconds=taken) for each, taken in zip(self.calls, durations, strict=False))
         steps = tuple(replace(each, seconds=durations[each.position]) for each in self.steps)
+        written = written_with(calls, self.exposed)
         maps = tuple(
             FeatureMap(
                 id=map_id, nbytes=row.nbytes, producer=row.producer, hidden=row.hidden, retained=row.retained,
                 foreign=row.foreign, last_forward_use=row.last_forward_use, backward_uses=tuple(row.backward_uses),
                 shape=tuple(row.shape), dtype=str(row.dtype),
                 last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive,
-                shown=row.shown, written=row.written, held=row.held, last_held=row.last_held)
+                shown=row.shown, written=row.written or map_id in written, held=row.held, last_held=row.last_held)
             for map_id, row in enumerate(self.maps))
         events = tuple(MemoryEvent(*each) for each in self._events)
         return Trace(

@@ -72,7 +72,8 @@ def batch_normalization_grad(axis: tuple[int, ...], gamma: Array, gy: Array, x: 
 
 
 def _normalizes(axis: tuple[int, ...], x: Array, *others: Array) -> bool:
-    return axis == (0, *range(2, x.ndim)) and serves(x, *others)
+    """Whether it is computed here. Of one pixel alone gradients are 0, which NumPy gives without rounding."""
+    return axis == (0, *range(2, x.ndim)) and serves(x, *others) and x.size > x.shape[1]
 
 
 def _shape_of(x: Array) -> _Shape:

@@ -132,7 +132,7 @@ def test_the_error_says_what_there_is_and_what_to_do():
     with pytest.raises(DeviceFullError) as caught:
         allocator.malloc(3 << 19)
     assert str(caught.value) == (
-        'no room for 1.5 MiB in a device of 2.0 MiB (used 1.0 MiB, reserved 1.0 MiB, free 1.0 MiB, of which 1.0 MiB '
+        'no room for 1.6 MB in a device of 2.1 MB (used 1.0 MB, reserved 1.0 MB, free 1.0 MB, of which 1.0 MB '
         'in one piece); plan with a smaller budget, or take an allocator that fragments less')
     assert isinstance(caught.value, MemoryError)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

@@ -47,6 +47,7 @@ LINES = {
     'what leaves is seen off by nobody': (Residency.swap_out, 'self.leaving.append(storage)', 'pass'),
     # go, stay
     'what is recalled no more keeps its slots': (Storage.recall, 'self._empty()', 'pass'),
+    'what is recalled no more leaves its copies': (Storage.recall, '(wanted or self.exposed)', 'wanted'),
     'what nobody else keeps is in no Variable': (
         Storage.refill, 'self.copy is None and self.recipe is None', 'False'),
     'stay is not waited for': (Transit.see_off, 'self._wait(storage.transfer)', 'pass'),

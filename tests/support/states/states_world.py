@@ -330,6 +330,22 @@ class World:
             with self._troubles(pair[1].array):
                 self.shown.append((make(pair[0]), make(pair[1])))
 
+    def outlive(self, i, j):
+        """A map's iteration ends, and its graph goes, while a copy of its Variable lives."""
+        pair = self._pick(self.shown, i)
+        if pair is None or pair[1].creator_node is None:
+            return
+        self.duplicate(i, 0)
+        storage = next((each for each, block in self.block_of.items() if block == self._block(pair[1].array)), None)
+        if storage is not None and not storage.memory.closed:
+            with LOCK:
+                storage.memory.drop(storage, may_lose=False)
+        self.shown = [each for each in self.shown if each[1] is not pair[1]]
+        self.calls = [each for each in self.calls if each.plain is not pair[1].creator_node]
+        del pair, storage
+        self.abandon_dead(0, 0)
+        self.abandon_dead(1, 0)
+
     def replace(self, i, j):
         """The program puts another array into a Variable."""
         pair = self._pick(self.shown, i)
@@ -780,6 +796,6 @@ def interrupted(act, moments):
 #: What changes the world, and how often: what moves maps is what faults hide in.
 OPERATIONS = {
     'batch': 2, 'apply': 8, 'read': 3, 'write': 3, 'write_inside': 2, 'hold': 2, 'write_held': 2, 'free': 2,
-    'hide': 2, 'duplicate': 1, 'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7, 'send_away': 5,
-    'discard': 5, 'prefetch': 4, 'drop': 3, 'spare': 1, 'reap': 2, 'settle': 4, 'make_room': 2, 'enter': 2,
-    'arrive_all': 1, 'abandon_dead': 1, 'hand_over': 1, 'fail_a_copy': 1}
+    'hide': 2, 'duplicate': 1, 'outlive': 2, 'replace': 1, 'step': 5, 'look': 3, 'forget': 1, 'swap_out': 7,
+    'send_away': 5, 'discard': 5, 'prefetch': 4, 'drop': 3, 'spare': 1, 'reap': 2, 'settle': 4, 'make_room': 2,
+    'enter': 2, 'arrive_all': 1, 'abandon_dead': 1, 'hand_over': 1, 'fail_a_copy': 1}

@@ -1,0 +1,9 @@
+"""Several processes of one training (ranks), started by an MPI launcher: what those on one machine share.
+
+    node.py     how many of them are on this machine, and each one's share
+    threads.py  whether they compute in more threads than there are cores
+    failure.py  an error of one ends all
+    world.py    one value of each, for the command line
+
+Nothing here takes part in an exchange while a training runs: a rank that does not would keep all others waiting.
+"""
