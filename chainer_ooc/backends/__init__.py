@@ -20,6 +20,7 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend
+from chainer_ooc.config import Settings
 
 #: Makes a backend; the argument is `chainer.config.ooc_spill_dir`.
 Maker = Callable[[str | None], Backend]
@@ -40,6 +41,11 @@ class BackendOptions:
     spill_dir: str | None
     host_limit_bytes: int | None = None
     allocator: str = 'async'
+
+    @classmethod
+    def of(cls, settings: Settings) -> BackendOptions:
+        """Those of the configuration."""
+        return cls(settings.spill_dir, settings.host_limit_bytes, settings.allocator)
 
 
 def device_of(array: Any) -> str:

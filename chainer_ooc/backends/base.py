@@ -270,6 +270,10 @@ class Backend(abc.ABC):
         """Returns how many of the free bytes are kept for the next arrays, where that counts in no account."""
         return 0
 
+    def leaves_outside(self, nbytes: int) -> bool:
+        """Whether code that allocates past this backend gets ``nbytes`` now; what is kept goes back for them first."""
+        return True
+
     def trim(self) -> None:  # noqa: B027 - nothing to do is a right answer
         """Gives all near memory that is free but kept for the next array back to the device, however long that takes.
 

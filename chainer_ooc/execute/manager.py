@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from chainer_ooc import config
-from chainer_ooc.backends import choose, device_of, expect_arrays, give_back
+from chainer_ooc.backends import BackendOptions, choose, device_of, expect_arrays, give_back
 from chainer_ooc.execute.functions.prototype import may_write
-from chainer_ooc.execute.session import Session, apply_within, backend_options_of
+from chainer_ooc.execute.session import Session, apply_within
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, is_computing, only_reads
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
@@ -97,6 +97,13 @@ def _brought(function: Any, count: int) -> list[Any]:
     """The first so many of a function's retained outputs; what is away is fetched."""
     found = [OutputSlot(function, index).get() for index in range(count)]
     return [each.fetch() if isinstance(each, Away) else each for each in found]
+
+
+def before_exchange(nbytes: int) -> None:
+    """Leaves room for what MPI allocates when it exchanges an array of the host of so many bytes."""
+    session = current()
+    if session is not None and not is_locked():
+        session.leave_outside(2 * nbytes)  # a copy of what is sent, and what arrives
 
 
 def current() -> Session | None:
@@ -203,7 +210,7 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
         if not each.is_alive() and session.is_idle():  # its graphs may live on in other threads
             _close(each, its_device)
     session = _sessions[thread, device] = Session(
-        settings, choose(device, backend_options_of(settings)), functools.partial(_has_company, thread))
+        settings, choose(device, BackendOptions.of(settings)), functools.partial(_has_company, thread))
     end_all_on_errors()
     session.begin()  # known by now: if this is interrupted, a reset closes it
     return session

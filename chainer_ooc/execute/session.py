@@ -181,12 +181,16 @@ class Session:
             elif may_write:
                 _open(found)
 
+    def leave_outside(self, nbytes: int) -> None:
+        """Leaves so much room for code that allocates past the account."""
+        self._memory.leave_outside(nbytes)
+
     def adopt(self, settings: config.Settings) -> bool:
         """Uses other settings from the next iteration on; False if they need another backend."""
         if self._closing:
             return False
         if settings is not self.settings:
-            if backend_options_of(settings) != backend_options_of(self.settings):
+            if BackendOptions.of(settings) != BackendOptions.of(self.settings):
                 return False
             self.settings = settings
             log.set_level(settings.log_level)
@@ -337,7 +341,7 @@ class Session:
         forget_computations()
         iteration, told = self._iteration, None
         if function is not None and iteration is not None and isinstance(error, MemoryError):
-            told = explain(error, iteration.where(function, way), self._memory, self.settings)
+            told = explain(error, iteration.where(function, way), self._memory, self._parameters, self.settings)
         self._abandon()
         if told is not None:
             raise told from error
@@ -385,11 +389,6 @@ def _storages(given: Sequence[Any]) -> Iterator[Storage]:
         storage = find(array) if is_array(array) else None
         if storage is not None:
             yield storage
-
-
-def backend_options_of(settings: config.Settings) -> BackendOptions:
-    """The settings that a backend is made with."""
-    return BackendOptions(settings.spill_dir, settings.host_limit_bytes, settings.allocator)
 
 
 def _is_managed(inputs: Sequence[Any]) -> bool:

@@ -6,17 +6,20 @@ from chainer_ooc.config import Settings
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute.iteration.room import UNDER_WAY
 from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.quantities import format_bytes
 
 
-def explain(error: BaseException, where: str, memory: Residency, settings: Settings) -> OocError | None:
+def explain(error: BaseException, where: str, memory: Residency, parameters: Parameters, settings: Settings
+            ) -> OocError | None:
     """Returns the error to raise from one that left a computation; None if that one says enough.
 
     Args:
         error: what was raised.
         where: what ran.
         memory: as it was then.
+        parameters: those that are known; in a first iteration the memory has not counted them yet.
         settings: of the iteration.
     """
     budget_bytes = memory.context.budget_bytes
@@ -29,7 +32,8 @@ def explain(error: BaseException, where: str, memory: Residency, settings: Setti
         return None
     resident = [each.nbytes for each in memory.storages() if each.state is State.RESIDENT]
     small_bytes = sum(nbytes for nbytes in resident if nbytes < settings.min_bytes)
-    held = [f'{format_bytes(memory.beside_bytes)} parameters, gradients, optimizer state and scratch',
+    beside_bytes = max(memory.beside_bytes, parameters.beside().total_bytes)
+    held = [f'{format_bytes(beside_bytes)} parameters, gradients, optimizer state and scratch',
             f'{format_bytes(sum(resident) - small_bytes)} feature maps']
     steps = ['lower the batch size']
     if small_bytes:

@@ -5,6 +5,7 @@ import textwrap
 
 import chainer
 import chainer.functions as F
+import chainer.links as L
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from chainer_ooc.backends.host import HostBackend, arena, headroom
 from chainer_ooc.config import current
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
 from chainer_ooc.execute import manager
+from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.shortage import explain
 from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
 
@@ -147,6 +149,16 @@ def test_the_error_says_where_what_holds_memory_and_the_next_step():
         assert said in text, text
 
 
+def test_parameters_that_the_first_iteration_has_used_are_named():
+    class Refused(chainer.FunctionNode):
+        def forward(self, inputs):
+            return np.empty(1 << 47, np.uint8),
+
+    layer = L.Linear(500, 500)
+    with ooc('swap-all'), pytest.raises(MemoryError, match=r'in memory: 2\.0 MB parameters'):
+        Refused().apply((layer(np.ones((2, 500), np.float32)),))
+
+
 def test_errors_of_the_program_stay_what_they_are():
     class Raising(chainer.FunctionNode):
         def forward(self, inputs):
@@ -162,7 +174,7 @@ def test_with_a_workspace_and_large_maps_only_what_helps_is_advised():
         loss()
         with pytest.raises(MemoryError) as refused:
             np.empty(1 << 47, np.uint8)
-        told = explain(refused.value, 'forward of Refused', manager.current()._memory, current())
+        told = explain(refused.value, 'forward of Refused', manager.current()._memory, Parameters(), current())
     assert 'ooc_workspace' not in str(told) and 'ooc_min_bytes' not in str(told)
 
 

@@ -134,6 +134,15 @@ class HostBackend(OwnedBackend):
     def kept_bytes(self) -> int:
         return self._blocks.nbytes()
 
+    def leaves_outside(self, nbytes: int) -> bool:
+        if self._gives(nbytes):
+            return True
+        self._blocks.keep_at_most(max(0, self._blocks.nbytes() - nbytes))
+        if self._gives(nbytes):
+            return True
+        self.trim()
+        return self._gives(nbytes)
+
     def trim(self) -> None:
         self._blocks.keep_at_most(0)
         heap.trim()

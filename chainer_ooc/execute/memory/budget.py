@@ -110,6 +110,16 @@ class Budget(Account, abc.ABC):
                 pass
             return self.near_bytes() < before_bytes
 
+    def leave_outside(self, nbytes: int) -> None:
+        """Has the device leave so much to code that asks neither the account nor what is kept, such as MPI."""
+        if self.backend.leaves_outside(nbytes):
+            return
+        with LOCK, self.tally.stalled(Cause.MEMORY):
+            self.spare_at_most(self.bytes_of('spare') - nbytes)
+            self.candidates.take_again(True)
+            while not self.backend.leaves_outside(nbytes) and self.free_something():
+                pass
+
     def note_peak(self, more_bytes: int = 0) -> int:
         """Notes that near memory holds so much more than what is in the account; gives what it holds then."""
         near_bytes = self.near_bytes() + more_bytes

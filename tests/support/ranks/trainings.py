@@ -50,7 +50,10 @@ def train(network, policy, budget=None):
     comm = journal.comm
     np.random.seed(comm.rank)  # the first update has rank 0's parameters sent to all
     model, batch = networks.NETWORKS[network](comm)
-    optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.MomentumSGD(0.01), comm).setup(model)
+    optimizer = chainer.optimizers.MomentumSGD(0.01)
+    if network != 'spread':  # whose ranks have parameters of their own
+        optimizer = chainermn.create_multi_node_optimizer(optimizer, comm)
+    optimizer.setup(model)
     bits, stats = {}, []
     with ooc(policy, budget=budget):
         for number in range(len(SIZES)):
