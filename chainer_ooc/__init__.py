@@ -84,7 +84,7 @@ def last_run() -> Run | None:
 
 
 def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
-    """Records an iteration of your training, and leaves the training as it was.
+    """Records an iteration of your training, and leaves the training as it was::
 
         trace = chainer_ooc.profile(updater)          # the next batch of its iterator, and its optimizer
         trace = chainer_ooc.profile(model, x, t)      # model(x, t) gives the loss

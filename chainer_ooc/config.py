@@ -6,6 +6,7 @@ reads all entries into `Settings`; nothing else in the package looks at chainer.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import logging
 import math
@@ -101,7 +102,9 @@ def _optional(read: _Reader) -> _Reader:
 
 def _policy(name: str, value: Any) -> str:
     if not isinstance(value, str) or value not in POLICIES:
-        raise _refuse(name, value, f'use None or one of: {", ".join(sorted(POLICIES))}')
+        near = difflib.get_close_matches(str(value).lower(), POLICIES, 1)
+        meant = f'did you mean {near[0]!r}? ' if near else ''
+        raise _refuse(name, value, f'{meant}use None or one of: {", ".join(sorted(POLICIES))}')
     return value
 
 

@@ -43,6 +43,7 @@ def test_all_tables_of_a_paper_and_all_of_a_number(capsys):
 def test_without_a_choice_all_are_made_and_counted(capsys):
     status, out, err = run(capsys, 'tables')
     assert (status, err) == (0, '')
+    assert max(map(len, out.splitlines())) <= 80
     assert all(f'{name}: ' in out for name in ('pooch figure 17', 'pooch table 3', 'window-va table 1'))
     closing = ' '.join(out[out.rindex('\n\n'):].split())
     assert closing.count('stated figures are within 15 %') == 3

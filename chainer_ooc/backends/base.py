@@ -200,6 +200,7 @@ class Backend(abc.ABC):
 
     def begin(self) -> None:  # noqa: B027 - few have anything to start
         """Starts what has to be closed, once somebody knows the backend who will: an interrupt may come at any time."""
+
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:  # noqa: B027 - accounts do
         """Has near memory hold so many bytes at most from now on, where the device can enforce that.
 
@@ -219,13 +220,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def allocate(self, nbytes: int) -> ByteArray:
-        """Returns new near memory.
-
-        Args:
-            nbytes: Size in bytes, 0 or more.
-
-        Returns:
-            uint8, 1-D, C-contiguous; the content is undefined.
+        """Returns new near memory of ``nbytes``, 0 or more: uint8, 1-D, C-contiguous; the content is undefined.
 
         Raises:
             MemoryError: The device has no ``nbytes`` in one piece, not even after ``trim``. Nothing has changed.

@@ -13,7 +13,7 @@ from chainer_ooc.cost.workspace import could_have, with_workspace
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.gap import gap_of
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Decision, Problem
+from chainer_ooc.problem import Problem
 from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
 
@@ -84,19 +84,19 @@ def _refusal(policy: Policy, problem: Problem, schedule: Schedule) -> Infeasible
         floor_bytes = schedule.needed_bytes
         where = problem.trace.name_of(schedule.floor_at)
         larger = replace(problem, budget_bytes=floor_bytes)
-        decision = policy.decide(larger)
-        schedule = lay_out(larger, decision)
+        schedule = lay_out(larger, policy.decide(larger))
         if schedule.fits(floor_bytes):
             return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor_bytes, where,
-                                         workspace_floor_bytes=_floor_with_workspace(larger, decision))
+                                         workspace_floor_bytes=_floor_with_workspace(policy, problem, floor_bytes))
 
 
-def _floor_with_workspace(problem: Problem, decision: Decision) -> int | None:
-    """What the decision would need with a workspace; None if that is not worth to be said."""
+def _floor_with_workspace(policy: Policy, problem: Problem, floor_bytes: int) -> int | None:
+    """The floor with a workspace; None if that is not worth to be said."""
     if not could_have(problem.trace):
         return None
-    needed_bytes = lay_out(replace(problem, trace=with_workspace(problem.trace)), decision).needed_bytes
-    return needed_bytes if needed_bytes * MARGIN < problem.budget_bytes else None
+    tiled = replace(problem, trace=with_workspace(problem.trace), budget_bytes=1)
+    found_bytes = _refusal(policy, tiled, lay_out(tiled, policy.decide(tiled))).floor_bytes
+    return found_bytes if found_bytes * MARGIN < floor_bytes else None
 
 
 def plan_of(policy: str, problem: Problem, schedule: Schedule) -> Plan:

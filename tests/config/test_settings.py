@@ -108,6 +108,12 @@ def test_a_bad_value_raises_where_it_is_written_and_changes_nothing(name, value)
         assert getattr(chainer.config, name) == DEFAULTS[name]
 
 
+@pytest.mark.parametrize(('written', 'meant'), [('Pooch', 'pooch'), ('swapall', 'swap-all'), ('AUTO', 'auto')])
+def test_a_policy_that_is_nearly_one_is_asked_about(written, meant):
+    with pytest.raises(ConfigError, match=f'did you mean {meant!r}[?] use None or one of: auto, '):
+        chainer.config.ooc = written
+
+
 def test_an_entry_that_is_misspelt_is_refused_with_those_that_exist():
     with pytest.raises(ConfigError) as caught:
         chainer.config.ooc_bugdet = '1GB'

@@ -1,3 +1,4 @@
+import itertools
 import math
 import subprocess
 import sys
@@ -88,3 +89,22 @@ def test_times_over_budgets_are_drawn_above_the_bound(matplotlib, tmp_path):
 def test_no_budgets_are_refused(tmp_path):
     with pytest.raises(ValueError, match='at least one budget'):
         bound_plot.draw_bound([], ['pooch'], tmp_path / 'none.png', 'Times')
+
+
+def test_names_of_networks_do_not_lie_over_each_other(matplotlib, monkeypatch, tmp_path):
+    """The graphs of docs/images/planning.png: six residual networks, and one of another kind with as many calls."""
+    drawn = []
+    monkeypatch.setattr(planning_plot, 'save', lambda figure, path: drawn.append(figure))
+    rows = [{'network': name, 'calls': calls, 'auto_seconds': seconds, 'pooch_seconds': seconds / 7,
+             'swap-opt_seconds': seconds / 30, 'simulation_seconds': seconds / 4e4} for name, calls, seconds in (
+                 ('ResNet, 16 units', 175, 0.7), ('ResNet, 33 units', 345, 1.4), ('ResNeXt101 (3D)', 345, 1.4),
+                 ('ResNet, 50 units', 516, 1.7), ('ResNet, 100 units', 1016, 3.3), ('ResNet, 200 units', 2016, 5.4),
+                 ('ResNet, 400 units', 4016, 6.8), ('ResNet, 1000 units', 10016, 17.0))]
+    planning_plot.draw_planning(rows, tmp_path / 'planning.png', 'Planning time')
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    places = {text.get_text(): text.get_window_extent() for text in figure.axes[0].texts}
+    places['legend'] = figure.axes[0].get_legend().get_window_extent()
+    assert len(places) > 4
+    assert [(one, other) for one, other in itertools.combinations(places, 2)
+            if places[one].overlaps(places[other])] == []
