@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError, message
 from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, problem_of, read_trace_or_run
+from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.errors import OocError
 from chainer_ooc.plans.run import Run
@@ -100,12 +101,12 @@ def _title(arguments: argparse.Namespace) -> str:
     return f'{arguments.trace.stem}{batch}{there}'
 
 
-def _progress(budgets: Iterable[int]) -> Iterable[int]:
-    """With a progress bar on a terminal."""
-    from chainer_ooc.classify.progress import Bar
-
-    shown: Iterable[int] = Bar(budgets, desc='plans', disable=None, leave=False, unit='budget')
-    return shown
+def _progress(budgets: Iterable[int]) -> Iterator[int]:
+    """Says on a terminal which of them it is at."""
+    known = list(budgets)
+    for number, each in enumerate(known, start=1):
+        with stage(f'planning within {format_bytes(each)} ({number} of {len(known)})'):
+            yield each
 
 
 def _prepare(file: Path) -> None:

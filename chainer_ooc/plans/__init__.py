@@ -1,1 +1,1 @@
-"""What execution follows, how it is made for a policy, and how it outlives its process."""
+"""What execution follows, how it is made for a policy, how it outlives its process, and how it ran."""

@@ -44,7 +44,7 @@ def test_each_map_says_what_other_verdicts_would_cost(report):
     assert (large.verdict, large.stall_seconds) == (Verdict.SWAP, 8)
     assert (keep.verdict, keep.seconds, keep.needed_bytes) == (Verdict.KEEP, None, 13 * MB)
     assert (recompute.verdict, recompute.seconds) == (Verdict.RECOMPUTE, 10)
-    assert large.why == 'if kept, needs 12.4 MiB, which exceeds the budget; if recomputed, takes 7.00 s less'
+    assert large.why == 'if kept, needs 13.0 MB, which exceeds the budget; if recomputed, takes 7.00 s less'
     assert small.swap_out_seconds == 2
 
 
