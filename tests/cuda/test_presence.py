@@ -147,7 +147,9 @@ def tried(monkeypatch):
     monkeypatch.setattr(doctor, 'try_training', try_training)
     monkeypatch.setattr(doctor, 'gpu_device', lambda spill_dir: {
         'device_name': 'Some GPU', 'near_free_bytes': 70 << 30, 'pinned_limit_bytes': 96 << 30, 'warnings': [],
-        'write_bytes_per_second': 5e10, 'read_bytes_per_second': 5e10, 'latency_seconds': 1e-5})
+        'write_bytes_per_second': 5e10, 'read_bytes_per_second': 5e10, 'latency_seconds': 1e-5, 'ranges': {
+            'write_bytes_per_second': (5e10, 5e10), 'read_bytes_per_second': (4e10, 5e10),
+            'latency_seconds': (1e-5, 2e-5)}})
     return devices
 
 
@@ -157,7 +159,9 @@ def test_doctor_tries_the_card_too(machine, tried, capsys):
     assert tried == ['@numpy', '@cupy:0']
     assert found['can_train'] is True
     assert found['gpu_training'] == {'swap': 3, 'swapped_in_bytes': 1000}
-    assert 'up to 103.08 GB' in run(capsys, 'doctor')[1]
+    shown = ' '.join(run(capsys, 'doctor')[1].split())
+    assert 'up to 103.08 GB' in shown
+    assert 'link 50.0 GB/s out, 40.0 to 50.0 GB/s in, 0.01 to 0.02 ms latency' in shown
 
 
 def test_a_card_that_does_not_train_is_a_problem(machine, tried, capsys, monkeypatch):
@@ -174,7 +178,7 @@ def test_doctor_shows_the_gpu_and_its_memory(machine, tried, capsys):
     machine(make_cupy(GPU), ALL)
     status, out, _ = run(capsys, 'doctor')
     assert status == 0
-    assert 'Some GPU, compute capability 9.0, 85.90 GB, 75.16 GB free' in out
+    assert 'Some GPU, compute capability 9.0, 85.90 GB, 75.16 GB free' in ' '.join(out.split())
     assert 'supports CUDA up to 13.0' in out
     assert 'warning: ' not in out
 
