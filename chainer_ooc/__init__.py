@@ -37,7 +37,8 @@ def stats() -> IterationStats | None:
     """Returns what the calling thread's last finished iteration took, in seconds and bytes, or None before the first.
 
     Waits until the device has finished that iteration. After ``chainer.config.ooc = None`` it is None, since iterations
-    from there on are not seen; after a ``with chainer.using_config('ooc', ...)`` it is the block's last one.
+    from there on are not seen; after a ``with chainer.using_config('ooc', ...)`` it is the block's last one, unless
+    `ooc` was set to None before the block, and so is again.
     """
     from chainer_ooc.execute import manager
 
@@ -87,8 +88,8 @@ def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
     random streams of NumPy and Python, and graphs that your code has cut meanwhile (``unchain``). It is followed from
     the updater, or from what you profile and its batch; a function reaches what it closes over and the globals that it
     names. Arrays are copied for that, in the host's memory. Of those that only iterators, functions or graphs hold, as
-    data sets, 16 MiB are copied at most; a change of others is an error. Sessions, plans and `stats()` stay too. What is
-    not put back:
+    data sets, 16 MiB are copied at most; a change of others is an error. Sessions, plans and `stats()` stay too. Not
+    put back are:
 
     - what goes on inside of generators, open files, queues and threads: an iterator over these goes on by two batches;
     - the random stream of a GPU, since it cannot be read;

@@ -19,6 +19,7 @@ import sys
 import types
 from collections import OrderedDict, deque
 from collections.abc import Container, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -213,8 +214,8 @@ def _of_function(function: types.FunctionType) -> Names:
     yield from ((f'.{name}', inner) for name, inner in zip(
         function.__code__.co_freevars, function.__closure__ or (), strict=True))
     yield from (('.__defaults__', function.__defaults__), ('.__kwdefaults__', function.__kwdefaults__))
-    root = _root(str(function.__module__))
-    if root not in _CLOSED and root != 'chainer':
+    root, installed = _root(str(function.__module__)), {'site-packages', 'dist-packages'}
+    if root not in _CLOSED and root != 'chainer' and installed.isdisjoint(Path(function.__code__.co_filename).parts):
         for name in dict.fromkeys(_names(function.__code__)):
             if name in function.__globals__:
                 yield f'.{name}', function.__globals__[name]
