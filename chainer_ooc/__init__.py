@@ -91,7 +91,8 @@ def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
     data sets, 16 MiB are copied at most; a change of others is an error. Sessions, plans and `stats()` stay too. Not
     put back are:
 
-    - what goes on inside of generators, open files, queues and threads: an iterator over these goes on by two batches;
+    - what goes on inside of generators, `itertools`, open files, queues and threads: an iterator over these goes on by
+      two batches;
     - the random stream of a GPU, since it cannot be read;
     - what no attribute, container or function leads to from there: attributes of classes, globals that methods change,
       files, what is printed;

@@ -71,8 +71,6 @@ def reached(roots: Iterable[Reached], seen: dict[int, Any], aside: list[Reached]
         if aside is not None and (id(value) in data or is_iterator(value)):
             aside.append(each)
             continue
-        if isinstance(value, tuple) and all(map(is_plain, value)):
-            continue  # a data set may have millions
         seen[id(value)] = value
         yield each
         is_owned = isinstance(value, (chainer.Link, chainer.Optimizer)) or is_leaf(value) or (
@@ -127,6 +125,8 @@ def _items(value: Any) -> Names:
         yield from (('.func', value.func), ('.args', value.args), ('.keywords', value.keywords))
     elif isinstance(value, types.CellType):
         yield from _of_cell(value)
+    elif isinstance(value, memoryview):
+        yield '.obj', value.obj
     elif isinstance(value, np.random.Generator):
         yield '.bit_generator', value.bit_generator
     elif has_contents(value) and value.dtype.hasobject:
@@ -151,8 +151,9 @@ def items_of(value: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it can neither change nor hold anything."""
-    return type(value) in _PLAIN or isinstance(value, np.generic)
+    """Whether it can neither change nor hold what can; pairs of such are what a data set has millions of."""
+    return type(value) in _PLAIN or isinstance(value, np.generic) or (
+        type(value) is tuple and all(map(is_plain, value)))
 
 
 def has_contents(value: Any) -> bool:

@@ -176,6 +176,7 @@ def test_containers_of_every_kind_are_as_they_were():
     thing.ordered = collections.OrderedDict(a=1, b=2)
     thing.default = collections.defaultdict(list, a=[1])
     thing.deque, thing.bytes, thing.numbers = collections.deque([1, 2], 2), bytearray(b'ab'), array.array('i', [1, 2])
+    thing.view = memoryview(bytearray(b'cd'))
     thing.deep, thing.random = ({'a': [{1}, np.zeros(2)]},), random.Random(1)
     count = 0
 
@@ -192,6 +193,7 @@ def test_containers_of_every_kind_are_as_they_were():
         thing.default['a'] += thing.default['b']
         thing.deque.append(3)
         thing.bytes += b'c'
+        thing.view[0] = 0
         thing.numbers.append(3)
         thing.deep[0]['a'][0].add(2)
         thing.deep[0]['a'][1] += 1
@@ -201,6 +203,7 @@ def test_containers_of_every_kind_are_as_they_were():
     assert list(thing.ordered) == ['a', 'b'] and thing.default == {'a': [1]}
     assert (list(thing.deque), thing.deque.maxlen, thing.bytes, list(thing.numbers)) == ([1, 2], 2, b'ab', [1, 2])
     assert thing.deep[0]['a'][0] == {1} and thing.deep[0]['a'][1].tolist() == [0, 0]
+    assert bytes(thing.view) == b'cd'
     assert thing.random.random() == expected and count == 0 and thing.more == []
 
 
