@@ -37,7 +37,8 @@ def stats() -> IterationStats | None:
     """Returns what the calling thread's last finished iteration took, in seconds and bytes, or None before the first.
 
     Waits until the device has finished that iteration. After ``chainer.config.ooc = None`` it is None, since iterations
-    from there on are not seen; after a ``with chainer.using_config('ooc', ...)`` it is the block's last one.
+    from there on are not seen; after a ``with chainer.using_config('ooc', ...)`` it is the block's last one, unless
+    `ooc` was set to None before the block, and so is again.
 
     Attributes of what is returned:
         policy, phase: the policy, and 'profile' while the graph is recorded, 'run' under a plan.
@@ -94,14 +95,20 @@ def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
     `ooc_workspace` and the other entries hold, `ooc_plan` aside. The trace is of the graph that your training has, so
     that a plan made from it runs from the first iteration on (``chainer.config.ooc_plan``).
 
-    Afterwards parameters, gradients, the state of optimizers, running statistics and other attributes of links, the
-    updater, the positions of its iterators and the random streams of NumPy and Python are as before; for that their
-    arrays are copied meanwhile, in the host's memory. Sessions, plans and `stats()` stay too. What cannot be put back:
+    Afterwards all that your training reaches is as before: parameters, gradients, the state of optimizers, running
+    statistics, attributes of links and of objects of your own, lists, dicts and other containers, iterators and the
+    random streams of NumPy and Python, and graphs that your code has cut meanwhile (``unchain``). It is followed from
+    the updater, or from what you profile and its batch; a function reaches what it closes over and the globals that it
+    names. Arrays are copied for that, in the host's memory. Of those that only iterators, functions or graphs hold, as
+    data sets, 16 MiB are copied at most; a change of others is an error. Sessions, plans and `stats()` stay too. Not
+    put back are:
 
-    - an iterator over something that cannot be copied, such as a generator or an open file, goes on by two batches;
-    - the random stream of a GPU goes on, since it cannot be read;
-    - links that neither the updater nor its optimizers have as attributes, and no loss function names;
-    - whatever else your code changes outside of links: globals, files, what it prints.
+    - what goes on inside of generators, `itertools`, open files, queues and threads: an iterator over these goes on by
+      two batches;
+    - the random stream of a GPU, since it cannot be read;
+    - what no attribute, container or function leads to from there: attributes of classes, globals that methods change,
+      files, what is printed;
+    - which object a global name stands for, and contents of feature maps that are in far memory.
 
     Args:
         program: an Updater, a Trainer, or what is called with the batch and gives the loss: a Link, or a method of one.
@@ -113,8 +120,10 @@ def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
         The trace. Where an iteration has several graphs, as a GAN's, that with the most bytes of feature maps.
 
     Raises:
-        ProfileError: `program` is none of these, the model gave no loss, or no backward pass reached a function.
-        InfeasibleBudgetError, MemoryError: it does not fit into the budget, or into memory.
+        ProfileError: `program` is none of these, the model gave no loss, or no backward pass reached a function; or the
+            contents of an array have changed that was too large to be copied, and is named: these stay changed.
+        InfeasibleBudgetError, MemoryError: it does not fit into memory, on a GPU into the budget. On the host a budget
+            that is too small is exceeded, since nothing is planned.
     """
     from chainer_ooc.profiling import profile as profiling
 

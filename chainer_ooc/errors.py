@@ -129,7 +129,7 @@ class RecomputeMismatchError(OocError, RuntimeError):
 
 
 class ProfileError(OocError, TypeError):
-    """What was given to be profiled is no training, or has left no trace."""
+    """What was given to be profiled is no training, has left no trace, or has changed what cannot be put back."""
 
 
 class TraceFormatError(OocError, ValueError):

@@ -136,13 +136,28 @@ def test_a_smaller_batch_is_refused(capsys, file):
     assert err.startswith('error: a trace of batch 8 says nothing safe about batch 4; record one with')
 
 
-def test_a_trace_that_hides_its_batch_wants_to_be_told(capsys, tmp_path):
+def test_a_trace_that_hides_its_batch_is_scaled_to_none(capsys, tmp_path):
     calls = (dataclasses.replace(TRACE.calls[0], inputs=(-1,)), *TRACE.calls[1:])
     (tmp_path / 'trace.json').write_text(dataclasses.replace(TRACE, calls=calls).to_json())
-    status, _, err = run(capsys, 'simulate', str(tmp_path / 'trace.json'), '--policy', 'keep', '--budget', '1GB')
+    found = simulate(capsys, str(tmp_path / 'trace.json'), 'keep', '1GB')
+    assert (found['batch'], found['images_per_second']) == (None, None) and found['seconds'] > 0
+    status, _, err = run(
+        capsys, 'simulate', str(tmp_path / 'trace.json'), '--policy', 'keep', '--budget', '1GB', '--batch', '32')
     assert status == 1
-    assert 'give --batch' in err
-    assert simulate(capsys, str(tmp_path / 'trace.json'), 'keep', '1GB', '--batch', '32')['batch'] == 32
+    assert 'error: the trace does not tell its batch size, as no call reads an array from outside' in err
+
+
+def test_the_batch_is_told_where_the_first_call_reads_parameters_alone(capsys, tmp_path, file):
+    """As where a weight is normalized before it is used."""
+    whole = simulate(capsys, file, 'keep', '1GB', '--batch', '16')
+    calls = (dataclasses.replace(TRACE.calls[0], inputs=(-1,)),
+             dataclasses.replace(TRACE.calls[1], inputs=(*TRACE.calls[1].inputs, *TRACE.calls[0].inputs)),
+             *TRACE.calls[2:])
+    maps = (dataclasses.replace(TRACE.maps[0], last_forward_use=1), *TRACE.maps[1:])
+    (tmp_path / 'normalized.json').write_text(dataclasses.replace(TRACE, calls=calls, maps=maps).to_json())
+    found = simulate(capsys, str(tmp_path / 'normalized.json'), 'keep', '1GB', '--batch', '16')
+    assert (found['batch'], found['seconds'], found['images_per_second']) == (
+        16, whole['seconds'], whole['images_per_second'])
 
 
 def test_plan_writes_a_file_for_ooc_plan(capsys, file, tmp_path):

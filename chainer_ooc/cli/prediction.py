@@ -126,31 +126,33 @@ def predict(policy: str, problem: Problem) -> Prediction:
                           error.workspace_floor_bytes)
 
 
-def batch_of(trace: Trace) -> int:
-    """The first extent of the first call's first input.
+def batch_of(trace: Trace) -> int | None:
+    """The first extent of the first call's first input; where that is a parameter, of the largest array from outside.
+
+    None where there is neither, so that the trace does not tell its batch size.
+    """
+    first = [each for each in trace.calls[0].inputs[:1] if 0 <= each < len(trace.maps)]
+    outside = [each for call in trace.calls for each in call.inputs
+               if 0 <= each < len(trace.maps) and trace.maps[each].producer is None]
+    found = [shape[0] for shape in (trace.maps[each].shape for each in first or sorted(
+        outside, key=lambda each: -trace.maps[each].nbytes)) if shape]
+    return found[0] if found and found[0] > 0 else None
+
+
+def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int | None]:
+    """Returns the trace as it may be for a larger batch, and the batch; None if that is not known.
 
     Raises:
-        OocError: that is no feature map, or a scalar.
+        OocError: the batch is smaller than the trace's, so that figures for it might be too low, or it is too large;
+            or the trace does not tell its own.
     """
-    first = trace.calls[0].inputs[:1]
-    shape = trace.maps[first[0]].shape if first and 0 <= first[0] < len(trace.maps) else ()
-    if not shape or shape[0] < 1:
-        raise OocError('the trace does not tell its batch size, as its first call reads no feature map; give --batch')
-    return shape[0]
-
-
-def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int]:
-    """Returns the trace as it may be for a larger batch, and the batch.
-
-    Raises:
-        OocError: the batch is smaller than the trace's, so that figures for it might be too low, or it is too large.
-    """
+    own = batch_of(trace)
     if batch is None:
-        return trace, batch_of(trace)
-    try:
-        own = batch_of(trace)
-    except OocError:
-        return trace, batch
+        return trace, own
+    if own is None:
+        raise OocError('the trace does not tell its batch size, as no call reads an array from outside, and so not how '
+                       f'it grows with the batch; record one with "chainer-ooc profile MODEL --batchsize {batch} '
+                       '--save FILE", and leave --batch out')
     if batch < own:
         raise OocError(f'a trace of batch {own} says nothing safe about batch {batch}; record one with '
                        f'"chainer-ooc profile MODEL --batchsize {batch} --save FILE"')
@@ -159,3 +161,9 @@ def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int]:
         raise UsageError(f'--batch {batch} makes more of the {format_bytes(nbytes)} at batch {own} than any memory '
                          'has; write a smaller one')
     return (trace if batch == own else scale(trace, batch / own)), batch
+
+
+def growth(recorded: Trace, batch: int | None) -> float:
+    """How many times as large a batch of `at_batch` is as the trace's own."""
+    own = batch_of(recorded)
+    return batch / own if batch and own else 1.0

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         trace, policy = _record(program, images, arguments.policy)
     if arguments.save is not None:
         _write(arguments.save, trace.to_json())
-    batchsize = images['batchsize'] or _batch_of(trace)
+    batchsize = images['batchsize'] or batch_of(trace)
     min_bytes = parse_bytes(chainer.config.ooc_min_bytes)
     found, least = totals(trace, batchsize, min_bytes), least_of(trace, min_bytes)
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
@@ -163,14 +163,6 @@ def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
     if trace is None:
         raise OocError(f'{name} left no trace: its backward pass reached no function')
     return trace
-
-
-def _batch_of(trace: Trace) -> int | None:
-    """The batch size, or None if the trace does not tell it."""
-    try:
-        return batch_of(trace)
-    except OocError:
-        return None
 
 
 def _write(file: Path, text: str) -> None:

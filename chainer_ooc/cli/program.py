@@ -47,7 +47,7 @@ class Program:
             OocError: it is no training, or an error in its own code.
         """
         try:
-            return record(replace(self.training, roots=()), policy)
+            return record(replace(self.training, is_kept=False), policy)
         except InfeasibleBudgetError as error:
             finding = error.finding
         except ProfileError as error:

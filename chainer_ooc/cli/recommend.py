@@ -218,8 +218,8 @@ def _left(problem: Problem) -> list[str]:
 
 
 def _batch_of(trace: Trace) -> int:
-    try:
-        return batch_of(trace)
-    except OocError:
-        raise OocError('the trace does not tell its batch size, as its first call reads no feature map, and so not how '
-                       'it grows with the batch') from None
+    found = batch_of(trace)
+    if found is None:
+        raise OocError('the trace does not tell its batch size, as no call reads an array from outside, and so not how '
+                       'it grows with the batch')
+    return found

@@ -17,7 +17,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError, message
-from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, problem_of, read_trace_or_run
+from chainer_ooc.cli.prediction import at_batch, growth, on_machine, problem_of, read_trace_or_run
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.errors import OocError
@@ -91,7 +91,7 @@ def _subject(arguments: argparse.Namespace) -> tuple[Run | None, Trace]:
         return read, read.trace
     trace, batch = at_batch(read, arguments.batch)
     if elsewhere:
-        trace = on_machine(read, read_machine(arguments.machine), batch / batch_of(read))
+        trace = on_machine(read, read_machine(arguments.machine), growth(read, batch))
     return None, trace
 
 

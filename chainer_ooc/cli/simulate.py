@@ -16,7 +16,7 @@ from chainer_ooc.cli.answer import Answer, listing
 from chainer_ooc.cli.prediction import (
     Prediction,
     at_batch,
-    batch_of,
+    growth,
     on_machine,
     predict,
     problem_of,
@@ -49,12 +49,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Simulates.
 
     Raises:
-        OocError: the trace cannot be read, or does not tell its batch size; there is no such machine.
+        OocError: the trace cannot be read, or does not tell how it grows with the batch; there is no such machine.
     """
     recorded = read_trace(arguments.trace)
     trace, batch = at_batch(recorded, arguments.batch)
     if arguments.machine != common.MEASURED:
-        trace = on_machine(recorded, read_machine(arguments.machine), batch / batch_of(recorded))
+        trace = on_machine(recorded, read_machine(arguments.machine), growth(recorded, batch))
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     with stage(f'planning with {arguments.policy}'):
         found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
@@ -71,11 +71,12 @@ def run(arguments: argparse.Namespace) -> Answer:
         'in_core_seconds': in_core_plan.seconds, **gap.facts_of(plan, bound),
     }
     shown = _shown(found, facts, bound)
-    return Answer(facts, [listing('', f'{arguments.policy}, batch {batch}', shown)], gap.hints([bound]))
+    title = arguments.policy if batch is None else f'{arguments.policy}, batch {batch}'
+    return Answer(facts, [listing('', title, shown)], gap.hints([bound]))
 
 
-def _rate(batch: int, seconds: float | None) -> float | None:
-    return batch / seconds if seconds else None
+def _rate(batch: int | None, seconds: float | None) -> float | None:
+    return batch / seconds if batch and seconds else None
 
 
 def _shown(found: Prediction, facts: dict[str, Any], bound: Bound | None) -> dict[str, object]:

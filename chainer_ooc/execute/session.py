@@ -204,8 +204,8 @@ class Session:
         return None if self.finished is None else self.finished.stats
 
     def plan(self) -> Plan | None:
-        """The plan of the latest graph."""
-        graph = self._graphs.latest()
+        """The plan that the last iteration follows, or had; None while it is recorded."""
+        graph = self._graphs.latest() if self._iteration is None else self._iteration.following.graph
         return None if graph is None else graph.plan
 
     def in_core(self) -> Plan | None:

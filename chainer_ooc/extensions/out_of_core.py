@@ -11,9 +11,11 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
+import chainer
 from chainer import training
 
 from chainer_ooc.execute import manager
+from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.report.table import percent, seconds
@@ -54,11 +56,16 @@ class Totals:
         self.recomputed_calls += stats.recomputed_calls
         self.stall_seconds += stats.stall_seconds
 
-    def line(self) -> str:
-        """What it cost and what it saved."""
+    def line(self, is_set: bool) -> str:
+        """What it cost and what it saved.
+
+        Args:
+            is_set: `chainer.config.ooc` was set at the beginning or at the end.
+        """
         if not self.planned:
             recorded = counted(self.recorded, 'iteration')
             return (f'out-of-core: {recorded} recorded, none under a plan yet' if self.recorded else
+                    'out-of-core: on, but no iteration has ended' if is_set else
                     'out-of-core: off, as chainer.config.ooc is None')
         each, in_core = self.seconds / self.planned, self.in_core_seconds / self.planned
         slower = f' ({percent(each / in_core - 1)})' if in_core else ''
@@ -90,9 +97,9 @@ class OutOfCore(training.Extension):  # type: ignore[misc]
                         while a better plan is looked for, nor in the first iteration of a plan, nor without SciPy
     =================== ==============================================================================================
 
-    Nothing is reported where ``chainer.config.ooc`` is None. Of several graphs in one update, as a GAN's, it is the
-    last one's. LogReport writes the mean of the iterations between two of its lines. Sums for the line at the end are
-    in snapshots, so that it is about all of a training that was resumed.
+    Nothing is reported of an update in which no iteration ran out-of-core. Of several graphs in one update, as a GAN's,
+    it is the last one's. LogReport writes the mean of the iterations between two of its lines. Sums for the line at the
+    end are in snapshots, so that it is about all of a training that was resumed.
 
     Args:
         gap: report ``ooc/gap``. Each plan has half a second of the training for that, a large graph's more.
@@ -106,19 +113,26 @@ class OutOfCore(training.Extension):  # type: ignore[misc]
         self.totals = Totals()
         self._gap = gap
         self._out = out
-        self._latest: IterationStats | None = None
+        self._latest: Finished | None = None
+        self._is_set = False
         self._followed: dict[tuple[object, ...], None] = {}
 
+    def initialize(self, trainer: Any) -> None:
+        """Notes what was trained before, which is not this training's."""
+        session = manager.current()
+        self._latest = None if session is None else session.finished
+        self._is_set = _is_set()
+
     def __call__(self, trainer: Any) -> None:
-        stats = manager.stats()
-        if stats is None or stats is self._latest:  # nothing ran out-of-core in this update
-            return
-        self._latest = stats
+        session = manager.current()  # not `manager.stats`: an updater may set `ooc` for itself alone
+        if session is None or session.finished is None or session.finished is self._latest:
+            return  # nothing ran out-of-core in this update
+        self._latest = session.finished
+        stats = session.finished.stats
         found: dict[str, float] = {
             'ooc/peak': stats.peak_bytes, 'ooc/swapped_out': stats.swapped_out_bytes,
             'ooc/stall': stats.stall_seconds, 'ooc/recomputed': stats.recomputed_calls}
-        session = manager.current()
-        in_core = None if session is None or stats.phase != 'run' else session.in_core()
+        in_core = None if stats.phase != 'run' else session.in_core()
         if in_core is None:
             self.totals.recorded += 1
         else:
@@ -145,7 +159,7 @@ class OutOfCore(training.Extension):  # type: ignore[misc]
     def finalize(self) -> None:
         """Prints the line."""
         out = self._out or sys.stdout
-        out.write(f'{self.totals.line()}\n')
+        out.write(f'{self.totals.line(self._is_set or _is_set())}\n')
         out.flush()
 
     def serialize(self, serializer: Any) -> None:
@@ -157,6 +171,10 @@ class OutOfCore(training.Extension):  # type: ignore[misc]
             except KeyError:
                 return
         self.totals = found
+
+
+def _is_set() -> bool:
+    return chainer.config.ooc is not None
 
 
 def report_to(trainer: Any) -> OutOfCore:

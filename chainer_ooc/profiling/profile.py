@@ -18,7 +18,8 @@ from typing import Any
 
 from chainer_ooc.errors import InfeasibleBudgetError, ProfileError
 from chainer_ooc.execute import manager
-from chainer_ooc.profiling.untouched import links_of, rewound, untouched
+from chainer_ooc.profiling.reach import links_of
+from chainer_ooc.profiling.untouched import untouched
 from chainer_ooc.trace import Trace
 
 #: Iterations that are recorded; the last recording counts.
@@ -33,11 +34,13 @@ class Training:
 
     Attributes:
         iterate: runs one.
-        roots: links, optimizers and updaters that it changes.
+        roots: what it changes, by what messages call it: the updater, or the program and its batch.
+        is_kept: it goes on afterwards; else no copy is made of its arrays.
     """
 
     iterate: Callable[[], None]
-    roots: tuple[Any, ...]
+    roots: dict[str, Any]
+    is_kept: bool = True
 
 
 def profile(program: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> Trace:
@@ -57,19 +60,20 @@ def record(training: Training, policy: str) -> Trace:
     """Runs two iterations under a policy, and puts back what they have changed.
 
     Raises:
-        ProfileError: nothing was recorded.
+        ProfileError: nothing was recorded, or something that was changed could not be put back.
     """
     import chainer
 
     entries = {'ooc_plan': None, 'ooc_profile_iterations': RECORDINGS, 'ooc': policy}
     with contextlib.ExitStack() as stack:
-        stack.enter_context(untouched(training.roots))
+        rewound = stack.enter_context(untouched(training.roots, training.is_kept))
         stack.enter_context(_deaf())
         for name, value in entries.items():
             stack.enter_context(chainer.using_config(name, value))
         stack.enter_context(manager.apart())
         for _ in range(RECORDINGS):
-            training.iterate()
+            with rewound():
+                training.iterate()
         session = manager.current()
         traces = [] if session is None else [each for each in session.traces() if each.steps]
     if not traces:
@@ -98,29 +102,19 @@ def training_of(program: Any, batch: tuple[Any, ...], named: dict[str, Any], opt
         if batch or named:
             raise ProfileError(f'a {type(program).__name__} draws its batch itself; profile it alone, or a model '
                                'together with a batch')
-        return _of_updater(program)
+        return Training(program.update, {'updater': program, 'optimizers': program.get_all_optimizers()})
     if not callable(program):
         raise ProfileError(f'a {type(program).__name__} cannot be profiled; give an Updater, a Trainer, or a model and '
                            'its batch')
     if not (batch or named):
         raise ProfileError(f'a {type(program).__name__} is called with a batch; give that too: '
                            'chainer_ooc.profile(model, x, t)')
-    links = links_of(program)
     loss = functools.partial(loss_of, program)
+    roots = {'program': program, 'batch': batch, 'named': named}
     if optimizer is not None:
-        return Training(lambda: optimizer.update(loss, *batch, **named), (*links, optimizer))
-    return Training(lambda: _iterate(loss, links, batch, named), tuple(links))
-
-
-def _of_updater(updater: Any) -> Training:
-    optimizers = list(updater.get_all_optimizers().values())
-    links = [each for found in (updater, *optimizers) for each in links_of(found)]
-
-    def iterate() -> None:
-        with rewound(updater):
-            updater.update()
-
-    return Training(iterate, (*links, *optimizers, updater))
+        return Training(lambda: optimizer.update(loss, *batch, **named), {**roots, 'optimizer': optimizer})
+    links = links_of(program)
+    return Training(lambda: _iterate(loss, links, batch, named), roots)
 
 
 def _iterate(loss_of: Callable[..., Any], links: list[Any], batch: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -2,205 +2,317 @@
 
     changed by an iteration                       | put back
     parameters, gradients, running statistics     | the same arrays, with the contents that they had
-    parameters without an array until first used  | they have none again
-    attributes of links, such as an LSTM's state  | the objects that they were
-    optimizers, their state and hyperparameters   | both
-    the updater, and the position of its data     | both
-    random numbers                                | of NumPy, Python, and of generators that a link has
+    attributes, items of containers               | the objects that they were
+    a graph that `unchain` has cut                | creators of nodes, inputs and outputs of functions
+    random numbers                                | of NumPy, Python, and of all generators that are reached
+    iterators of data                             | all of this, after each iteration: the next has the same batch
 
-Python objects are kept one level deep: which attributes there are, and what is in their lists, sets and dicts. Contents
-are kept of arrays alone, in the memory of the host. Left out: what a program reaches past its links and optimizers,
-such as globals and files, and CuPy's random numbers, whose state cannot be read.
+This is so of whatever a training reaches (`reach`). Arrays are copied in the memory of the host. Of those that only
+iterators, functions and graphs hold, data sets among them, 16 MiB are copied; of the others a checksum tells whether
+they have changed, which is then an error. Left out: CuPy's random numbers, whose state cannot be read; the contents of
+feature maps that are in far memory.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import copy
 import functools
-import inspect
 import random
-from collections import OrderedDict
+import types
+import zlib
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from chainer_ooc.backends.arrays import is_array
+from chainer_ooc.backends.arrays import flat_bytes
+from chainer_ooc.errors import ProfileError
+from chainer_ooc.profiling.reach import (
+    Reached,
+    has_contents,
+    is_leaf,
+    is_open,
+    is_worker,
+    items_of,
+    reached,
+    slots_of,
+    vars_of,
+    written,
+)
 
-_CONTAINERS = (list, set, dict, OrderedDict)
+#: So much is copied of arrays that are not a training's own, those of a data set for one.
+LENT_BYTES = 1 << 24
+#: So many of those that have changed are named.
+_NAMED = 3
+_MISSING = object()
 
 
 @contextlib.contextmanager
-def untouched(roots: Iterable[Any]) -> Iterator[None]:
-    """Puts back afterwards what these objects, and the random numbers, were.
+def untouched(roots: dict[str, Any], is_kept: bool = True,
+              ) -> Iterator[Callable[[], contextlib.AbstractContextManager[None]]]:
+    """Puts back afterwards what these objects, all that they reach, and the random numbers were.
+
+    Gives what each iteration runs within, so that the next one draws the same batch.
 
     Args:
-        roots: links, optimizers and updaters, with all that belongs to them.
+        roots: links, optimizers, updaters, functions, arrays, by what messages call them.
+        is_kept: put back what is the training's own too; else it stays as the iterations leave it, and no copies of
+            its arrays are made.
 
     Raises:
         MemoryError: there is too little memory for copies of the arrays.
+        ProfileError: contents have changed that could not be put back; all else was.
     """
-    kept = _Kept()
-    for each in roots:
-        kept.keep(each)
+    first = [Reached(each, ((), name), True) for name, each in roots.items()]
+    aside: list[Reached] = []
+    for _ in reached(first, {}, aside):
+        pass  # which iterators there are tells what the data sets are
+    data = {id(getattr(each.value, 'dataset', None)) for each in aside} - {id(None)}
+    seen: dict[int, Any] = {}
+    aside.clear()
+    own = _Kept(reached(first, seen, aside, data), is_kept)
+    lent = _Kept(reached([each._replace(is_owned=False) for each in aside], seen))
     streams = np.random.get_state(), random.getstate()
     try:
-        yield
+        yield functools.partial(_rewound, own, lent)
     finally:
+        lent.put_back()
+        if is_kept:
+            own.put_back()
         np.random.set_state(streams[0])
         random.setstate(streams[1])
-        kept.put_back()
+        _expect_none([*own.changed(), *lent.changed()])
 
 
 @contextlib.contextmanager
-def rewound(updater: Any) -> Iterator[None]:
-    """Puts an updater's iterators back afterwards to where they stood.
-
-    One that defines how it is copied, since it has processes of its own, is replaced by a copy for the time. What else
-    an iterator draws from, such as a generator or an open file, goes on.
-    """
-    import chainer
-
+def _rewound(own: _Kept, lent: _Kept) -> Iterator[None]:
+    """Puts what iterators reach back afterwards; those with processes are replaced by copies for the time."""
+    copies: dict[int, Any] = {}
     with contextlib.ExitStack() as stack:
-        for where in (vars(updater), *(each for each in vars(updater).values() if isinstance(each, dict))):
-            for name, each in list(where.items()):
-                if isinstance(each, chainer.dataset.Iterator):
-                    stack.enter_context(_replaced(where, name) if hasattr(type(each), '__copy__') else _reset(each))
+        stack.callback(lent.put_back)
+        for each in lent.idle:
+            stack.callback(_end_threads, each)
+        for where, key in [*own.workers, *lent.workers]:
+            worker = where[key]
+            if id(worker) not in copies:
+                copies[id(worker)] = copy.copy(worker)
+                stack.callback(copies[id(worker)].finalize)
+            stack.callback(where.__setitem__, key, worker)
+            where[key] = copies[id(worker)]
         yield
 
 
-@contextlib.contextmanager
-def _replaced(where: dict[str, Any], name: str) -> Iterator[None]:
-    iterator, where[name] = where[name], copy.copy(where[name])
-    try:
-        yield
-    finally:
-        where[name].finalize()
-        where[name] = iterator
+def _end_threads(iterator: Any) -> None:
+    if iterator._pool is not None:
+        iterator.finalize()
 
 
-@contextlib.contextmanager
-def _reset(iterator: Any) -> Iterator[None]:
-    before = dict(vars(iterator))
-    if hasattr(iterator, 'order_sampler'):  # it may have random numbers of its own
-        iterator.order_sampler = copy.deepcopy(iterator.order_sampler)
-    try:
-        yield
-    finally:
-        if before.get('_pool', iterator) is None:  # the threads of a MultithreadIterator that nobody has asked yet
-            iterator.finalize()
-        vars(iterator).clear()
-        vars(iterator).update(before)
+def _expect_none(changed: list[str]) -> None:
+    if changed:
+        more = f' and {len(changed) - _NAMED} more' if len(changed) > _NAMED else ''
+        raise ProfileError(
+            f'two iterations have changed what is too large to be copied: {", ".join(changed[:_NAMED])}{more}; the '
+            'rest is as it was; profile a training that was made for it, and train another one')
 
 
-def links_of(found: Any) -> list[Any]:
-    """The links that an object is, has as an attribute or in a list or dict of these, or names if it is a function."""
-    import chainer
+class _Sum(NamedTuple):
+    """An array that is not copied.
 
-    reached = [found, *_held(found)]
-    reached += [inner for each in reached for inner in _named_by(each)]
-    return list(dict.fromkeys(each for each in reached if isinstance(each, chainer.Link)))
+    Attributes:
+        find: gives the array, or None.
+        number: its checksum.
+        path: how it is reached.
+    """
+
+    find: Callable[[], Any]
+    number: int
+    path: tuple[Any, ...]
 
 
 class _Kept:
-    """Objects and arrays as they were."""
+    """Objects and arrays as they were.
 
-    def __init__(self) -> None:
-        self._attributes: dict[int, tuple[Any, dict[str, Any]]] = {}
-        self._containers: dict[int, tuple[Any, Any]] = {}
-        self._arrays: dict[int, tuple[Any, Any]] = {}
-        self._streams: list[Callable[[], None]] = []
+    Attributes:
+        workers: where iterators are that have processes of their own: a dict or list, and the key in it.
+        idle: iterators with threads that nobody has asked for a batch yet.
+    """
 
-    def keep(self, root: Any) -> None:
-        """Keeps a link, optimizer or updater, with all that belongs to it."""
-        import chainer
-
-        if isinstance(root, chainer.Link):
-            for link in root.links():
-                self._keep_object(link)
-            for parameter in root.params():
-                self._keep_parameter(parameter)
-            return
-        self._keep_object(root)
-        if isinstance(root, chainer.Optimizer):
-            self._keep_object(getattr(root, 'hyperparam', None))
-
-    def _keep_parameter(self, parameter: Any) -> None:
-        self._keep_object(parameter)
-        self._keep_object(parameter.node)
-        rule = parameter.update_rule
-        if rule is not None:
-            self._keep_object(rule)
-            self._keep_object(rule.hyperparam)
-            copied = getattr(rule, '_fp32_param', None)  # of a parameter of float16
-            self._keep_array(None if copied is None else copied.array)
-
-    def _keep_object(self, each: Any) -> None:
-        if each is None or id(each) in self._attributes:
-            return
-        self._attributes[id(each)] = each, dict(vars(each))
-        for value in vars(each).values():
-            self._keep_value(value)
-            if type(value) in _CONTAINERS:
-                self._containers[id(value)] = value, copy.copy(value)
-                for inner in value.values() if isinstance(value, dict) else value:
-                    self._keep_value(inner)
-
-    def _keep_value(self, value: Any) -> None:
-        if isinstance(value, np.random.RandomState):
-            state = value.get_state()
-            self._streams.append(lambda: value.set_state(state))
-        elif isinstance(value, np.random.Generator):
-            generator, bits = value.bit_generator, copy.deepcopy(value.bit_generator.state)
-            self._streams.append(lambda: setattr(generator, 'state', bits))
-        else:
-            self._keep_array(value)
-
-    def _keep_array(self, array: Any) -> None:
-        import chainer
-
-        if is_array(array) and id(array) not in self._arrays:
-            there = chainer.get_device('@numpy').send(array)
-            self._arrays[id(array)] = array, there.copy() if there is array else there
+    def __init__(self, found: Iterable[Reached], contents: bool = True) -> None:
+        self.workers: list[tuple[Any, Any]] = []
+        self.idle: list[Any] = []
+        self._put_back: list[Callable[[], None]] = []
+        self._sums: list[_Sum] = []
+        self._contents, self._left_bytes = contents, LENT_BYTES
+        for each in found:
+            self._keep(each)
 
     def put_back(self) -> None:
-        """Has everything as it was."""
+        """Has everything as it was, contents aside that were not copied."""
+        for each in self._put_back:
+            each()
+
+    def changed(self) -> list[str]:
+        """What has other contents than it had."""
+        return [written(each.path) for each in self._sums if each.number != _sum(each.find())]
+
+    def _keep(self, each: Reached) -> None:
         import chainer
 
-        for each, attributes in self._attributes.values():
-            vars(each).clear()
-            vars(each).update(attributes)
-        for container, content in self._containers.values():
-            _refill(container, content)
-        for put_back in self._streams:
-            put_back()
-        for array, content in self._arrays.values():
-            if getattr(array.flags, 'writeable', True):  # what cannot be written to was not
-                array[...] = chainer.backend.get_device_from_array(array).send(content)
+        value = each.value
+        if has_contents(value):
+            self._keep_contents(lambda: value, each)
+        elif isinstance(value, (np.random.RandomState, np.random.BitGenerator, random.Random)):
+            self._keep_stream(value)
+        elif isinstance(value, types.CellType):
+            self._keep_name(value, 'cell_contents')
+        elif isinstance(value, chainer.FunctionNode):
+            for name in ('inputs', 'outputs'):
+                self._keep_name(value, name)
+        elif isinstance(value, chainer.variable.VariableNode):
+            moves = value.creator_node is not None or value._ooc is not None
+            self._keep_dict(vars(value), ('_data', '_ooc') if moves else ())
+        elif isinstance(value, chainer.Variable) and not is_leaf(value):
+            self._keep_dict(vars(value), ('_data',))
+            self._keep_contents(functools.partial(_shown, value), each._replace(is_owned=False))
+        else:
+            self._keep_items(value)
+            if is_open(value):
+                self._keep_attributes(value)
+
+    def _keep_items(self, value: Any) -> None:
+        if isinstance(value, dict):
+            self._keep_dict(value)
+        elif isinstance(value, list):
+            self._keep_sequence(value, list)
+            self.workers += [(value, index) for index, inner in enumerate(value) if is_worker(inner)]
+        elif isinstance(value, deque):
+            self._keep_sequence(value, deque)
+        elif isinstance(value, set):
+            self._keep_set(value)
+        elif isinstance(value, (bytearray, array.array)):
+            content: Any = value[:]
+            self._put_back.append(lambda: value.__setitem__(slice(None), content))
+
+    def _keep_attributes(self, value: Any) -> None:
+        attributes = vars_of(value)
+        if attributes is not None:
+            self._keep_dict(attributes)
+            if attributes.get('_pool', value) is None:
+                self.idle.append(value)
+        for name in slots_of(value):
+            self._keep_name(value, name)
+
+    def _keep_dict(self, where: dict[Any, Any], but: tuple[str, ...] = ()) -> None:
+        before = list(items_of(where))
+        self._put_back.append(functools.partial(_refill_dict, where, before, but))
+        self.workers += [(where, key) for key, inner in before if is_worker(inner)]
+
+    def _keep_sequence(self, where: Any, kind: Any) -> None:
+        before = list(kind.__iter__(where))
+
+        def put_back() -> None:
+            if not _are(before, list(kind.__iter__(where))):
+                kind.clear(where)
+                kind.extend(where, before)
+        self._put_back.append(put_back)
+
+    def _keep_set(self, where: set[Any]) -> None:
+        before = set(where)
+
+        def put_back() -> None:
+            if before != where:
+                set.clear(where)
+                set.update(where, before)
+        self._put_back.append(put_back)
+
+    def _keep_name(self, owner: Any, name: str) -> None:
+        before = _get(owner, name)
+
+        def put_back() -> None:
+            now = _get(owner, name)
+            if now is before:
+                return
+            if before is _MISSING:
+                object.__delattr__(owner, name)
+            else:
+                object.__setattr__(owner, name, before)  # whatever its class says to that
+        self._put_back.append(put_back)
+
+    def _keep_stream(self, stream: Any) -> None:
+        if isinstance(stream, np.random.RandomState):
+            state = stream.get_state(legacy=False)
+            self._put_back.append(lambda: stream.set_state(state))
+        elif isinstance(stream, np.random.BitGenerator):
+            bits = copy.deepcopy(stream.state)
+            self._put_back.append(lambda: setattr(stream, 'state', bits))
+        elif not isinstance(stream, random.SystemRandom):  # which has no state
+            numbers = stream.getstate()
+            self._put_back.append(lambda: stream.setstate(numbers))
+
+    def _keep_contents(self, find: Callable[[], Any], each: Reached) -> None:
+        import chainer
+
+        found = find()
+        if found is None or not getattr(found.flags, 'writeable', True):  # what cannot be written to does not change
+            return
+        if each.is_owned and not self._contents:
+            return
+        if not each.is_owned:
+            if found.nbytes > self._left_bytes:
+                self._sums.append(_Sum(find, _sum(found), each.path))
+                return
+            self._left_bytes -= found.nbytes
+        there = chainer.get_device('@numpy').send(found)
+        content = there.copy() if there is found else there
+
+        def put_back() -> None:
+            now = find()
+            if now is not None:
+                now[...] = chainer.backend.get_device_from_array(now).send(content)
+        self._put_back.append(put_back)
 
 
-def _refill(container: Any, content: Any) -> None:
-    if isinstance(container, list):
-        container[:] = content
-    else:
-        container.clear()
-        container.update(content)
+def _get(owner: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(owner, name)
+    except (AttributeError, ValueError):  # an attribute, or a cell, that has nothing yet
+        return _MISSING
 
 
-def _held(found: Any) -> list[Any]:
-    held = list(getattr(found, '__dict__', {}).values())
-    inner = [each.values() if isinstance(each, dict) else each for each in held if type(each) in _CONTAINERS]
-    return [*held, *(each for values in inner for each in values)]
+def _are(before: list[Any], now: list[Any]) -> bool:
+    """Whether they are the same objects."""
+    return len(before) == len(now) and all(one is other for one, other in zip(before, now, strict=True))
 
 
-def _named_by(found: Any) -> list[Any]:
-    """What a function's code names, what a method is of, and what a partial function was given."""
-    if isinstance(found, functools.partial):
-        return [*found.args, *found.keywords.values(), *_named_by(found.func)]
-    function, owner = getattr(found, '__func__', found), getattr(found, '__self__', None)
-    named: list[Any] = [] if owner is None else [owner]
-    with contextlib.suppress(TypeError, ValueError):  # no function, or one that names what is not there yet
-        names = inspect.getclosurevars(function)
-        named += [*names.nonlocals.values(), *names.globals.values()]
-    return named
+def _refill_dict(where: dict[Any, Any], before: list[tuple[Any, Any]], but: tuple[str, ...]) -> None:
+    """Puts items back, in the order that they had; those that the manager moves stay as they are."""
+    now = list(items_of(where))
+    stay = [item for item in now if item[0] in but] if but else []
+    back = [item for item in before if item[0] not in but] if but else before
+    if _are([part for item in (*back, *stay) for part in item], [part for item in now for part in item]):
+        return
+    kind: Any = OrderedDict if isinstance(where, OrderedDict) else dict
+    kind.clear(where)
+    for key, value in (*back, *stay):
+        kind.__setitem__(where, key, value)
+
+
+def _shown(variable: Any) -> Any:
+    """The array of a Variable, if it is in near memory; looking does not bring it."""
+    return list.__getitem__(vars(variable)['_data'], 0)
+
+
+def _sum(found: Any) -> int:
+    """A checksum of an array's content and of its order."""
+    import chainer
+
+    if found is None:
+        return 0
+    if found.dtype.hasobject:
+        return 0  # its elements are followed
+    there = np.asarray(chainer.get_device('@numpy').send(found))
+    flat = flat_bytes(there)
+    return zlib.crc32(np.ascontiguousarray(there).reshape(-1).view(np.uint8).data if flat is None else flat.data)

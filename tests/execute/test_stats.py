@@ -220,3 +220,22 @@ def test_the_gap_of_a_plan_is_that_of_its_problem():
     with ooc('swap-all', min_bytes=2000):
         training.iterate(3)
         assert chainer_ooc.stats().gap == chainer_ooc.plan().gap >= 0
+
+
+def test_the_plan_is_that_of_the_graph_that_ran_last():
+    """It was another graph's, until something had ended the iteration."""
+    layers = L.Linear(16, 16), L.Linear(16, 16)
+
+    def step(depth):
+        h = np.ones((64, 16), 'f')
+        for layer in layers[:depth]:
+            h = F.relu(layer(h))
+        F.sum(h).backward()
+    with ooc('swap-all'):
+        for _ in range(3):
+            step(1)
+            step(2)
+        found = chainer_ooc.plan()
+        assert found is not None
+        chainer_ooc.trace()  # ends the iteration
+        assert chainer_ooc.plan() is found

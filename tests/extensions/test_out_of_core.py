@@ -104,6 +104,49 @@ def test_without_out_of_core_nothing_is_reported(tmp_path, capsys):
     assert capsys.readouterr().out == 'out-of-core: off, as chainer.config.ooc is None\n'
 
 
+def test_a_training_that_fails_in_its_first_iteration_was_not_off(tmp_path, capsys):
+    trainer = trainer_of(tmp_path)
+    trainer.updater.get_optimizer('main').target.lossfun = None
+    report_to(trainer)
+    with ooc('swap-all'), pytest.raises(TypeError):
+        trainer.run()
+    assert 'out-of-core: on, but no iteration has ended\n' in capsys.readouterr().out
+
+
+def test_an_updater_may_set_ooc_for_itself_alone(tmp_path, capsys):
+    class Setting(chainer.training.StandardUpdater):
+        def update_core(self):
+            with ooc('swap-all'):
+                super().update_core()
+    trainer = trainer_of(tmp_path, 3)
+    report_to(trainer)
+    trainer.updater.__class__ = Setting
+    chainer.config.ooc = None
+    try:
+        trainer.run()
+    finally:
+        del chainer.config.ooc
+        chainer_ooc.reset()
+    assert all('ooc/peak' in row for row in log_of(tmp_path))
+    assert 'in each of 2 iterations' in capsys.readouterr().out
+
+
+def test_what_another_training_took_is_not_reported(tmp_path, capsys):
+    class Skipping(chainer.training.StandardUpdater):
+        def update_core(self):
+            if self.iteration:
+                super().update_core()
+    with ooc('swap-all'):
+        first = trainer_of(tmp_path / 'first', 1)
+        report_to(first)
+        first.run()
+        trainer = trainer_of(tmp_path / 'second', 2)
+        report_to(trainer)
+        trainer.updater.__class__ = Skipping
+        trainer.run()
+    assert [len(of_ours(row)) > 0 for row in log_of(tmp_path / 'second')] == [False, True]
+
+
 def test_what_was_reported_already_is_not_reported_again(tmp_path, capsys):
     trainer = trainer_of(tmp_path, 3)
     report_to(trainer)
@@ -178,10 +221,10 @@ def test_the_line_says_what_it_cost_and_saved():
     totals = Totals()
     totals.add(stats, 10.0, 2156 << 20)
     totals.add(stats, 10.0, 2156 << 20)
-    assert totals.line() == (
+    assert totals.line(True) == (
         'out-of-core: peak 1.13 GB, in-core 2.26 GB (-50.0 %); 8.00 s an iteration, in-core 10.0 s (-20.0 %), of '
         'which 0.500 s stalled; 791.7 MB swapped out and 3 calls recomputed in each of 2 iterations')
-    assert Totals(recorded=1).line() == 'out-of-core: 1 iteration recorded, none under a plan yet'
+    assert Totals(recorded=1).line(True) == 'out-of-core: 1 iteration recorded, none under a plan yet'
 
 
 def test_plans_that_are_remembered_are_not_more_and_more():
