@@ -50,7 +50,7 @@ LINES = {
     'what is recalled no more leaves its copies': (Storage.recall, '(wanted or self.exposed)', 'wanted'),
     'what nobody else keeps is in no Variable': (
         Storage.refill, 'self.copy is None and self.recipe is None', 'False'),
-    'stay is not waited for': (Transit.see_off, 'self._wait(storage.transfer)', 'pass'),
+    'stay is not waited for': (Transit.see_off, 'self._wait(storage, Cause.SWAP_OUT)', 'pass'),
     'a failed swap-out counts as a copy': (Transit.see_off, 'storage.drop_copy()  #', 'pass  #'),
     'what is exposed leaves all the same': (
         CopyIn.left, 'storage.has_true_copy() and not storage.recalled', 'not storage.recalled'),
@@ -72,7 +72,7 @@ LINES = {
         Residency._oldest_spare_yields, "self.book(storage, 'maps')", 'pass'),
     'what is exposed is given up': (Storage.expose, 'self.exposed, self.recipe = True, None', 'self.exposed = True'),
     # come, arrive, turn back
-    'arrive waits for nothing': (Transit.arrive, 'self._wait(transfer)', 'pass'),
+    'arrive waits for nothing': (Transit.arrive, 'self._wait(storage, Cause.SWAP_IN)', 'pass'),
     'turn back keeps the root': (Storage.turn_back, 'self.transfer, self.root = None, None, NOBODY',
                                  'self.transfer, _ = None, None, NOBODY'),
     'turn back keeps the block': (
