@@ -118,3 +118,13 @@ def test_what_a_program_begins_to_read_is_made_again_no_more():
             made_again.append(plan.verdicts.count(Verdict.RECOMPUTE) if plan else None)
     assert made_again[2] == made_again[3] > 0
     assert made_again[4:] == [0, 0]
+
+
+def test_a_mask_that_dropout_itself_looks_at_can_be_made_again():
+    with ooc('recompute-all'):
+        for number in range(3):
+            F.sum(F.cos(F.dropout(F.tanh(F.sin(batch(number))), 0.5))).backward()
+        masks = [each for each in chainer_ooc.trace().maps if each.hidden]
+        assert len(masks) == 1
+        assert not masks[0].written
+        assert chainer_ooc.plan().verdicts[masks[0].id] is Verdict.RECOMPUTE

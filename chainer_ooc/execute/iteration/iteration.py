@@ -373,8 +373,8 @@ class Iteration(Quietly):
             self.recorder.event(kind, map_id, nbytes)
 
     def _note_exposed(self, storage: Storage) -> None:
-        if storage.token is self and not self._in_backward:
-            self.recorder.exposed.add(storage.map)
+        if storage.token is self and not self._in_backward and not self.recorder.maps[storage.map].hidden:
+            self.recorder.exposed.add(storage.map)  # F.dropout itself looks at the mask that it hides
 
     def _scratch_bytes(self) -> int:
         is_asked = self.recorded or (self._in_backward and self.following.graph is None)
