@@ -30,10 +30,10 @@ from bound_networks import NETWORKS
 from bound_plot import draw_bound
 from chainer_ooc.classify.bound import Bound, lower_bound
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.cli.prediction import batch_of, on_machine, predict, problem_of
+from chainer_ooc.cli.prediction import batch_of, on_machine, predict
 from chainer_ooc.cost.machine import read_machine
 from chainer_ooc.plans.making import in_core
-from chainer_ooc.problem import Problem
+from chainer_ooc.problem import Problem, problem_of
 from chainer_ooc.quantities import format_bytes, parse_bytes
 from chainer_ooc.report.table import Column, Table, percent, plain, seconds
 from chainer_ooc.trace import Trace

@@ -17,8 +17,9 @@ import chainer.links as L
 import pytest
 
 from chainer_ooc.cli import recommend
-from chainer_ooc.cli.prediction import at_batch, predict, problem_of
+from chainer_ooc.cli.prediction import at_batch, predict
 from chainer_ooc.cost.machine import read_machine
+from chainer_ooc.problem import problem_of
 from chainer_ooc.trace import ArrayForm
 from support.command_line import BARE, run, run_json
 from support.planning.drawn_trace import MB, TRACE

@@ -12,10 +12,10 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer
-from chainer_ooc.cli.prediction import Prediction, predict, problem_of, read_trace
+from chainer_ooc.cli.prediction import Prediction, predict, read_trace
 from chainer_ooc.cli.stage import stage, stages
 from chainer_ooc.plans.making import in_core
-from chainer_ooc.problem import Decision, Problem, Verdict
+from chainer_ooc.problem import Decision, Problem, Verdict, problem_of
 from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import Column, Table, percent, seconds
 from chainer_ooc.trace import Trace

@@ -13,10 +13,10 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import binding, gap, places
 from chainer_ooc.cli.answer import Answer
-from chainer_ooc.cli.prediction import problem_of, read_trace
+from chainer_ooc.cli.prediction import read_trace
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.plans.making import make_plan
-from chainer_ooc.problem import Decision, Problem
+from chainer_ooc.problem import Decision, Problem, problem_of
 from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.report.reasons import Reasons
 from chainer_ooc.report.table import Column, Table, figures, seconds

@@ -11,14 +11,13 @@ from typing import TypeVar
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli.answer import UsageError
 from chainer_ooc.cost.analytic import analytic
-from chainer_ooc.cost.costs import measured
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.on_cuda import on_cuda
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, PlanFormatError, RunFormatError, TraceFormatError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.run import Run
-from chainer_ooc.problem import Problem, Standing, Verdict
+from chainer_ooc.problem import Problem, Verdict
 from chainer_ooc.quantities import MOST_BYTES, format_bytes
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
@@ -109,12 +108,6 @@ def on_machine(recorded: Trace, machine: Machine, factor: float) -> Trace:
         steps=tuple(replace(each, seconds=next(seconds)) for each in there.steps), seconds=sum(costs.seconds) * factor,
         write_bytes_per_second=costs.write_bytes_per_second, read_bytes_per_second=costs.read_bytes_per_second,
         copy_slowdown=0.0, machine=machine.title)
-
-
-def problem_of(trace: Trace, budget_bytes: int, min_bytes: int) -> Problem:
-    """The problem that a trace poses on the machine that it was recorded on."""
-    standing = Standing(trace.standing_forward_bytes, trace.standing_backward_bytes)
-    return Problem(trace, measured(trace), standing, budget_bytes, min_bytes)
 
 
 def predict(policy: str, problem: Problem) -> Prediction:

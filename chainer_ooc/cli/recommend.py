@@ -19,7 +19,7 @@ from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError
 from chainer_ooc.cli.model import NAMES
-from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, predict, problem_of, read_trace
+from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, predict, read_trace
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
@@ -27,7 +27,7 @@ from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
 from chainer_ooc.errors import WORKSPACE, OocError
 from chainer_ooc.plans.making import in_core, make_plan
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Problem
+from chainer_ooc.problem import Problem, problem_of
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import percent, seconds
 from chainer_ooc.trace import Trace

@@ -17,11 +17,12 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError, message
-from chainer_ooc.cli.prediction import at_batch, growth, on_machine, problem_of, read_trace_or_run
+from chainer_ooc.cli.prediction import at_batch, growth, on_machine, read_trace_or_run
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.errors import OocError
 from chainer_ooc.plans.run import Run
+from chainer_ooc.problem import problem_of
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report import page, perfetto, still
 from chainer_ooc.report.contents import BUDGETS, Course, counts, make_report

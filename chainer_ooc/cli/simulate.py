@@ -13,20 +13,12 @@ from chainer_ooc.classify.bound import Bound
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, listing
-from chainer_ooc.cli.prediction import (
-    Prediction,
-    at_batch,
-    growth,
-    on_machine,
-    predict,
-    problem_of,
-    read_trace,
-)
+from chainer_ooc.cli.prediction import Prediction, at_batch, growth, on_machine, predict, read_trace
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.errors import WORKSPACE
 from chainer_ooc.plans.making import in_core
-from chainer_ooc.problem import Verdict
+from chainer_ooc.problem import Verdict, problem_of
 from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import percent, seconds
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainer_ooc.cli.prediction import predict, problem_of
-from chainer_ooc.problem import Standing, Verdict, everything
+from chainer_ooc.cli.prediction import predict
+from chainer_ooc.problem import Standing, Verdict, everything, problem_of
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.trace import Trace
 

@@ -6,7 +6,7 @@
 """
 
 from chainer_ooc.problem.decision import EARLY, WITH_THE_STEP_BEFORE, Decision, Shared, Starts, is_possible, is_shared
-from chainer_ooc.problem.problem import Problem, Standing
+from chainer_ooc.problem.problem import Problem, Standing, problem_of
 from chainer_ooc.problem.verdict import (
     COPIED_BYTES,
     Verdict,
@@ -19,4 +19,4 @@ from chainer_ooc.problem.verdict import (
 
 __all__ = [
     'COPIED_BYTES', 'EARLY', 'WITH_THE_STEP_BEFORE', 'Decision', 'Problem', 'Shared', 'Standing', 'Starts', 'Verdict',
-    'can_leave', 'can_recompute', 'changed', 'everything', 'from_the_output', 'is_possible', 'is_shared']
+    'can_leave', 'can_recompute', 'changed', 'everything', 'from_the_output', 'is_possible', 'is_shared', 'problem_of']

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from chainer_ooc.cost.costs import Costs
+from chainer_ooc.cost.costs import Costs, measured
 from chainer_ooc.problem.decision import Decision
 from chainer_ooc.trace import Trace
 
@@ -70,3 +70,9 @@ class Problem:
     limit_seconds: float = 60.0
     recalls: bool = True
     known: Sequence[Decision] = field(default=(), compare=False)
+
+
+def problem_of(trace: Trace, budget_bytes: int, min_bytes: int) -> Problem:
+    """The problem that a trace poses on the machine that it was recorded on."""
+    standing = Standing(trace.standing_forward_bytes, trace.standing_backward_bytes)
+    return Problem(trace, measured(trace), standing, budget_bytes, min_bytes)

@@ -19,7 +19,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import in_core, plan_of, plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.run import Run
-from chainer_ooc.problem import Problem, Verdict
+from chainer_ooc.problem import Problem, Verdict, problem_of
 from chainer_ooc.report.memory import Blocks, Kind, by_kind, find_blocks
 from chainer_ooc.report.reasons import Reason, Reasons
 from chainer_ooc.schedule.schedule import lay_out
@@ -111,7 +111,8 @@ def make_report(title: str, policy: Policy, problem: Problem, budgets: Sequence[
         known = tuple(each.plan.decision() for each in courses[-1:])  # what was found for less memory is known
         here = replace(problem, budget_bytes=budget_bytes, known=known)
         try:
-            courses.append(_course(here, blocks, _plan(policy, here, run)))
+            own = run is not None and run.plan.budget_bytes == budget_bytes
+            courses.append(_course(here, blocks, _plan(here, run) if run and own else plan_within(policy, here)))
         except InfeasibleBudgetError:  # some policies refuse budgets above one that they take
             if budget_bytes in named:
                 raise
@@ -119,6 +120,19 @@ def make_report(title: str, policy: Policy, problem: Problem, budgets: Sequence[
         problem.budget_bytes > 1) else len(courses) // 2
     return Report(title, problem.trace, policy.name, whole, blocks, tuple(courses), shown,
                   None if run is None else run.timeline)
+
+
+def report_of(title: str, run: Run) -> Report:
+    """What a report shows of a run alone: its own plan, with no bound, no reasons and no other budgets.
+
+    Nothing is planned or proven, so that a training can afford it.
+    """
+    problem, blocks = problem_of(run.trace, run.plan.budget_bytes, run.min_bytes), find_blocks(run.trace)
+    plan = _plan(problem, run)
+    schedule = lay_out(problem, plan.decision())
+    timeline = simulate(problem, schedule)
+    course = Course(plan, None, timeline, by_kind(problem, schedule, timeline, blocks), ())
+    return Report(title, run.trace, plan.policy, in_core(problem), blocks, (course,), 0, run.timeline)
 
 
 def _others(policy: Policy, problem: Problem, peak_bytes: int, budgets: Sequence[int]) -> set[int]:
@@ -145,11 +159,9 @@ def _between(floor_bytes: int, peak_bytes: int) -> list[int]:
     return [floor_bytes, *(math.ceil(floor_bytes * factor ** step) for step in range(1, BUDGETS - 1)), peak_bytes]
 
 
-def _plan(policy: Policy, problem: Problem, run: Run | None) -> Plan:
-    """The plan for a budget: the run's own if it had this budget, else the policy's."""
-    if run is not None and run.plan.budget_bytes == problem.budget_bytes:
-        return plan_of(run.plan.policy, problem, lay_out(problem, run.plan.decision()))
-    return plan_within(policy, problem)
+def _plan(problem: Problem, run: Run) -> Plan:
+    """The run's own plan, as the simulator has it for the problem's times."""
+    return plan_of(run.plan.policy, problem, lay_out(problem, run.plan.decision()))
 
 
 def _course(problem: Problem, blocks: Blocks, plan: Plan) -> Course:

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.cli.prediction import problem_of
+from chainer_ooc.problem import problem_of
 from chainer_ooc.report.contents import make_report
 from support.planning.drawn_run import run_of
 from support.planning.drawn_trace import MB, TRACE

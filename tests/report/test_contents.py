@@ -4,9 +4,8 @@ import dataclasses
 import pytest
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.cli.prediction import problem_of
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.problem import Verdict
+from chainer_ooc.problem import Verdict, problem_of
 from chainer_ooc.report.contents import BUDGETS, _between, make_report
 from chainer_ooc.simulate.timeline import Cause, Stream
 from support.planning.drawn_run import run_of

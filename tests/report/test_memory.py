@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.cli.prediction import problem_of
-from chainer_ooc.problem import Verdict
+from chainer_ooc.problem import Verdict, problem_of
 from chainer_ooc.report.memory import GRADIENTS, MOST_BLOCKS, OTHERS, PARAMETERS, SCRATCH, by_kind, find_blocks
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate

@@ -6,9 +6,9 @@
     copy-in                             [1]
 """
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.cli.prediction import problem_of
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.plans.run import Run
+from chainer_ooc.problem import problem_of
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
 from support.planning.drawn_trace import MB, TRACE
 
