@@ -4,6 +4,7 @@ The iteration is drawn in support/planning/drawn_trace.py.
 """
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,16 @@ def test_simulate_gives_the_drawn_timeline_under_exactly_these_keys(capsys, file
         'floor_bytes': None, 'floor_set_by': None, 'workspace_floor_bytes': None,
         'keep': 1, 'swap': 2, 'recompute': 0, 'in_core_seconds': 9.0, 'lower_bound_seconds': pytest.approx(10.0),
         'gap': pytest.approx(0.7)}
+
+
+@pytest.mark.parametrize('command', COMMANDS)
+def test_one_of_a_thing_is_no_plural(capsys, file, command):
+    more = ['--top', '1'] if command == 'explain' else []
+    status, out, err = run(capsys, command, file, *COMMANDS[command], *more)
+    assert (status, err) == (0, '')
+    things = 'maps|calls|steps|bytes|iterations|graphs|plans|images'
+    assert re.findall(rf'(?<![\d.,])1 (?:feature )?(?:{things})\b', out) == []
+    assert command != 'plan' or '1 feature map,' in out
 
 
 def test_a_budget_that_is_too_small_is_an_answer(capsys, file):
