@@ -154,7 +154,7 @@ def test_a_line_that_is_another_is_found(name):
 
 
 @pytest.mark.parametrize('key', [
-    pytest.param(key, marks=pytest.mark.long if key == ('yield', State.SPARE) else ()) for key in TRANSITIONS])
+    pytest.param(key, marks=pytest.mark.long if key in HARD else ()) for key in TRANSITIONS])
 def test_an_entry_that_is_not_there_is_found(key):
     with entry(key, None):
         assert is_found(key)
