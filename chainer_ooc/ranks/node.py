@@ -10,6 +10,7 @@ two ranks in containers with host names of their own, which take each other's me
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -36,12 +37,19 @@ class Node:
 
 def node() -> Node:
     """Returns what is known now; it may grow when a communicator is made."""
-    return max(launched(os.environ), _told(), key=lambda each: each.ranks)
+    at_start, told = _at_start(), _told()
+    return told if told.ranks > at_start.ranks else at_start
 
 
 def share(nbytes: int) -> int:
     """Returns a rank's part of so many bytes of this machine."""
     return nbytes // node().ranks
+
+
+@functools.cache
+def _at_start() -> Node:
+    """What the launcher of this process has said, which in a container each computation asks for."""
+    return launched(os.environ)
 
 
 def launched(environment: Mapping[str, str]) -> Node:

@@ -128,11 +128,8 @@ def report_of(title: str, run: Run) -> Report:
     Nothing is planned or proven, so that a training can afford it.
     """
     problem, blocks = problem_of(run.trace, run.plan.budget_bytes, run.min_bytes), find_blocks(run.trace)
-    plan = _plan(problem, run)
-    schedule = lay_out(problem, plan.decision())
-    timeline = simulate(problem, schedule)
-    course = Course(plan, None, timeline, by_kind(problem, schedule, timeline, blocks), ())
-    return Report(title, run.trace, plan.policy, in_core(problem), blocks, (course,), 0, run.timeline)
+    course = _simulated(problem, blocks, _plan(problem, run))
+    return Report(title, run.trace, course.plan.policy, in_core(problem), blocks, (course,), 0, run.timeline)
 
 
 def _others(policy: Policy, problem: Problem, peak_bytes: int, budgets: Sequence[int]) -> set[int]:
@@ -165,17 +162,21 @@ def _plan(problem: Problem, run: Run) -> Plan:
 
 
 def _course(problem: Problem, blocks: Blocks, plan: Plan) -> Course:
-    decided = plan.decision()
-    schedule = lay_out(problem, decided)
-    timeline = simulate(problem, schedule)
+    course = _simulated(problem, blocks, plan)
     try:
         bound = None if plan.mapped else lower_bound(problem)
     except NoSolverError:
         bound = None
-    reasons = Reasons(problem, decided, timeline)
-    return Course(plan, None if bound is None else bound.seconds, timeline,
-                  by_kind(problem, schedule, timeline, blocks),
-                  tuple(reasons.of(each) for each in problem.trace.maps if each.retained))
+    reasons = Reasons(problem, plan.decision(), course.timeline)
+    return replace(course, bound_seconds=None if bound is None else bound.seconds,
+                   reasons=tuple(reasons.of(each) for each in problem.trace.maps if each.retained))
+
+
+def _simulated(problem: Problem, blocks: Blocks, plan: Plan) -> Course:
+    """The course without what takes long: a bound, and the reasons of verdicts."""
+    schedule = lay_out(problem, plan.decision())
+    timeline = simulate(problem, schedule)
+    return Course(plan, None, timeline, by_kind(problem, schedule, timeline, blocks), ())
 
 
 def counts(plan: Plan) -> dict[str, int]:

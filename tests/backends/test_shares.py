@@ -11,9 +11,23 @@ from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.backends.spill import filesystem
 from chainer_ooc.backends.spill.spill_file import SpillFile
 from chainer_ooc.ranks import threads
-from chainer_ooc.ranks.node import VARIABLES, Node, launched, node, share
+from chainer_ooc.ranks.node import VARIABLES, Node, _at_start, launched, node, share
 
 MPICH = {'MPI_LOCALNRANKS': '4', 'MPI_LOCALRANKID': '3'}
+
+
+@pytest.fixture(autouse=True)
+def asked_anew():
+    """A process asks its environment once: a launcher does not change what it has said."""
+    _at_start.cache_clear()
+    yield
+    _at_start.cache_clear()
+
+
+def launch(monkeypatch, ranks):
+    """From now on a launcher has started so many ranks on this machine."""
+    monkeypatch.setenv('MPI_LOCALNRANKS', str(ranks))
+    _at_start.cache_clear()
 
 
 @pytest.fixture
@@ -71,7 +85,7 @@ def test_memory_of_the_machine_and_of_its_container_is_divided_and_that_of_a_pro
     monkeypatch.setattr(groups, 'groups', lambda: [types.SimpleNamespace(left_bytes=lambda: 4000)])
     expected = {'RLIMIT_DATA': 600, 'RLIMIT_AS': 600, 'MemAvailable': 8000, 'cgroup': 4000}
     assert limits.limits_bytes() == expected
-    monkeypatch.setenv('MPI_LOCALNRANKS', '4')
+    launch(monkeypatch, 4)
     assert limits.limits_bytes() == {**expected, 'MemAvailable': 2000, 'cgroup': 1000}
 
 
@@ -82,7 +96,7 @@ def test_ranks_that_ask_a_container_at_once_get_their_shares(monkeypatch):
     headroom = Headroom(lambda: [group])
     assert headroom.has_room(80 * mb, will_write=False)
     assert (headroom.left_bytes(), headroom.dirty_bytes()) == (200 * mb, 32 * mb)
-    monkeypatch.setenv('MPI_LOCALNRANKS', '4')
+    launch(monkeypatch, 4)
     assert not headroom.has_room(80 * mb, will_write=False)
     assert headroom.has_room(30 * mb, will_write=False)
     assert (headroom.left_bytes(), headroom.dirty_bytes()) == (50 * mb, 8 * mb)
@@ -96,7 +110,7 @@ def test_a_disk_is_divided_and_the_rank_that_asks_last_has_its_share_too(tmp_pat
         warnings.simplefilter('ignore')
         file = SpillFile(str(tmp_path))
     assert file.free_bytes(0) == 1000
-    monkeypatch.setenv('MPI_LOCALNRANKS', '2')
+    launch(monkeypatch, 2)
     assert file.free_bytes(0) == 500
     free['bytes'] = 520  # the other one has taken 480
     assert file.free_bytes(0) == 500
