@@ -169,6 +169,14 @@ def prepare_afterwards(function: Any) -> Prototype:
     return _copy_of(function, has_run=True)
 
 
+def is_managed(inputs: Sequence[Any]) -> bool:
+    """Whether a call on these belongs to a managed graph. All arrays of a static graph are held by its schedule."""
+    import chainer
+
+    return (chainer.config.enable_backprop and chainer.config.schedule_func is None
+            and not [each for each in inputs if not isinstance(each, chainer.Variable) and not arrays.is_array(each)])
+
+
 def may_write_inputs(function: Any) -> bool:
     """Whether a function may write to its inputs: one of the program's that does not declare that it may run again."""
     kind = type(function)  # each call comes here, most of them with a function of Chainer's that adapts none
