@@ -199,8 +199,8 @@ def last_line(where):
 
 
 def test_an_array_outside_of_functions_that_nothing_can_leave_for_ends_with_advice():
-    advice = ("raise the limit (ulimit -d, ulimit -v, the container's), or take a smaller model, an optimizer with less "
-              'state, or data in parts')
+    advice = ("raise the limit (ulimit -d, ulimit -v, the container's), or take a smaller model, an optimizer with "
+              'less state, or data in parts')
     refused = 'chainer_ooc: the system refuses 16.0 MB for an array, and no feature map can leave for it here'
     assert last_line('build') == f'{refused} (no function has run yet); {advice}'
     assert last_line('update').startswith(f'{refused} (in memory: 8.0 MB parameters, gradients, optimizer state and')
