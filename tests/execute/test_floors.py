@@ -195,6 +195,50 @@ def maps_read_in_forward():
     return iterate
 
 
+def maps_read_as_soon_as_they_are_made():
+    """Nothing relies on what is read when it is recorded; under a plan its recipe does."""
+    model = chainer.ChainList(*(L.Convolution2D(None, 8, 3, pad=1) for _ in range(5)), L.Linear(None, 5))
+    optimizer = chainer.optimizers.SGD(0.05).setup(model)
+
+    def forward(h):
+        for number, layer in enumerate(model[:5]):
+            h = layer(h)
+            h = (F.dropout(F.tanh(h), 0.3) if number % 2
+                 else h - F.broadcast_to(F.max(h, axis=1, keepdims=True), h.shape))
+            if number < 2:
+                h.array.sum()
+        return model[5](h)
+
+    def iterate(number):
+        x, t = images(number)
+        loss = F.softmax_cross_entropy(forward(x), t % 5)
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+    return iterate
+
+
+def variables_read_after_backward_and_held():
+    """What a Variable alone has, once the graph of the last loss is gone, can leave as well."""
+    model = chainer.ChainList(*(L.Convolution2D(None, 8, 3, pad=1) for _ in range(4)), L.Linear(None, 10))
+    optimizer, held = chainer.optimizers.Adam().setup(model), {}
+
+    def iterate(number):
+        x, t = images(number)
+        h, maps = x, []
+        for layer in model[:4]:
+            h = F.max_pooling_2d(layer(F.concat([h, F.tanh(h)])), 3, 1, 1)  # which does not retain what it gives
+            maps.append(h)
+        held['loss'] = F.softmax_cross_entropy(model[4](h), t)
+        del h
+        model.cleargrads()
+        held['loss'].backward()
+        optimizer.update()
+        for held['last'] in maps:
+            held['last'].array.sum()
+    return iterate
+
+
 def batch_held_from_some_iteration_on():
     """The program looks at the batch after backward, from the third iteration on."""
     model = perceptron()
@@ -222,8 +266,11 @@ def test_a_named_floor_works_at_once(make, policy):
     assert floors[0][-1] == ''
 
 
-def test_a_named_floor_works_where_the_program_reads_what_others_are_made_from():
-    floors = floors_of(maps_read_in_forward, 'sublinear')
+@pytest.mark.parametrize(('make', 'policy'), [
+    (maps_read_in_forward, 'sublinear'), (maps_read_as_soon_as_they_are_made, 'sublinear'),
+    (variables_read_after_backward_and_held, 'unified')])
+def test_a_named_floor_works_where_the_program_reads_maps(make, policy):
+    floors = floors_of(make, policy)
     assert len(floors) == 1
     assert floors[0][-1] == ''
 

@@ -105,7 +105,7 @@ class Iteration(Quietly):
         wanted = self.recorded or self.graph is None
         self.recorded = wanted and self._meter.start()
         if self.recorded:
-            self.recorder.look_for_places()
+            self.recorder.look_closely()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend)))

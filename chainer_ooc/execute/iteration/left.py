@@ -19,7 +19,7 @@ from chainer_ooc.execute.storage.storage import Storage, Token
 def can_leave(storage: Storage, min_bytes: int) -> bool:
     """Whether what an iteration has left can be moved out of the way."""
     return (storage.state is not State.RESIDENT or storage.root() is None
-            or (storage.nbytes >= max(min_bytes, 1) and storage.is_retained() and not storage.is_held_elsewhere()))
+            or (storage.nbytes >= max(min_bytes, 1) and not storage.is_held_elsewhere()))
 
 
 def left_bytes(memory: Residency, min_bytes: int) -> int:

@@ -83,6 +83,7 @@ class Recorder:
         spans: of each computation's time, by position; a device may not have come that far.
         exposed: maps that the program has read in forward, and may have written to.
         near_bytes: what near memory held with each computation, by position.
+        looks_closely: it is noted where in the program calls are made, and which maps the program reads.
     """
 
     def __init__(self) -> None:
@@ -96,10 +97,11 @@ class Recorder:
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
         self._places: Places | None = None
+        self.looks_closely = False
 
-    def look_for_places(self) -> None:
-        """Notes from now on where in the program calls are made."""
-        self._places = Places()
+    def look_closely(self) -> None:
+        """Notes from now on where in the program calls are made, and which maps the program reads."""
+        self._places, self.looks_closely = Places(), True
 
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
         """Adds a feature map and returns its id."""

@@ -82,6 +82,8 @@ class Register:
         if storage is None:
             return -1
         storage.add_node(node)
+        if self.recorder.looks_closely:
+            storage.notice_reads()  # as under a plan, which may rely on the bytes from now on
         return storage.map
 
     def _hidden(self, slot: AttributeSlot, producer: int) -> int:

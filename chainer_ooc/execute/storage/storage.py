@@ -148,6 +148,11 @@ class Storage(Held):
         if self.is_relied_on() and not self.exposed and not self._watch(slots or self.slots.values()):
             self.expose()
 
+    def notice_reads(self) -> None:
+        """Has the program's next read noticed although nothing relies on the bytes yet, as far as it can be."""
+        if not self.exposed:
+            self._watch(self.slots.values())
+
     # --- reads and questions ---------------------------------------------------------------------------------------
 
     def fetch(self) -> ByteArray:
