@@ -262,8 +262,9 @@ class _Kept:
             bits = copy.deepcopy(stream.state)
             self._actions.append(lambda: setattr(stream, 'state', bits))
         elif isinstance(stream, np.random.SeedSequence):
-            seeds = stream.__reduce__()[2]  # as pickle takes it; there is no other way to set it
-            self._actions.append(lambda: stream.__setstate__(seeds))
+            put: Any = stream
+            seeds = put.__reduce__()[2]  # as pickle takes it; there is no other way to set it
+            self._actions.append(lambda: put.__setstate__(seeds))
         elif not isinstance(stream, random.SystemRandom):  # which has no state
             numbers = stream.getstate()
             self._actions.append(lambda: stream.setstate(numbers))
