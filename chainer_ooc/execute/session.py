@@ -75,7 +75,7 @@ class Session:
 
     def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         """Runs a forward call that is within no other; None, and nothing was run, if another thread has closed this."""
-        if not is_managed(inputs):
+        if not is_managed(function, inputs):
             return self._evaluate(function, inputs)
         try:
             with computing():

@@ -203,8 +203,9 @@ def test_an_array_outside_of_functions_that_nothing_can_leave_for_ends_with_advi
               'less state, or data in parts')
     refused = 'chainer_ooc: the system refuses 16.0 MB for an array, and no feature map can leave for it here'
     assert last_line('build') == f'{refused} (no function has run yet); {advice}'
-    assert last_line('update').startswith(f'{refused} (in memory: 8.0 MB parameters, gradients, optimizer state and')
-    assert last_line('update').endswith(f'; {advice}')
+    line = last_line('update')
+    assert line.startswith(f'{refused} (in memory: 8.0 MB parameters, gradients, optimizer state and')
+    assert line.endswith(f'; {advice}')
 
 
 @pytest.mark.parametrize('where', ['plain', 'own error'])
