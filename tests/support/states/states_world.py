@@ -140,6 +140,12 @@ class Watch:
         return [storage for ref in self.born if (storage := ref()) is not None]
 
 
+class Iteration:
+    """What storages are parts of."""
+
+    has_ended = False
+
+
 class World:
     """See the module. Operations are the methods named in `OPERATIONS`."""
 
@@ -163,7 +169,7 @@ class World:
         self.block_of = weakref.WeakKeyDictionary()
         self.armed = self.maps = 0
         self.was_interrupted = False
-        self.token = object()
+        self.token = Iteration()
 
     def _backend(self, seed, on_host):
         if not on_host:
@@ -465,6 +471,9 @@ class World:
     def enter(self, i, j):
         """Another iteration begins, or the same goes on in another way."""
         memory = self._memory(i)
+        if j // 16 % 2:
+            self.token.has_ended = True
+            self.token = Iteration()
         if memory is not None:
             with LOCK:
                 memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)],
