@@ -29,13 +29,18 @@ class MemoryPlot(training.Extension):  # type: ignore[misc]
 
     Raises:
         ImportError: matplotlib is not installed.
+        ValueError: the file's suffix is no format that it draws.
     """
 
     trigger = 1, 'epoch'
     priority = training.PRIORITY_READER
 
     def __init__(self, file_name: str = 'memory.png'):
-        new_figure(1, 1)  # says now, not after an epoch, that matplotlib is missing
+        known = new_figure(1, 1).canvas.get_supported_filetypes()  # says now, not after an epoch, what is missing
+        suffix = os.path.splitext(file_name)[1].removeprefix('.')
+        if suffix not in known:
+            raise ValueError(f'a picture cannot be drawn into {file_name!r}: give it one of the suffixes '
+                             f'{", ".join(sorted(known))}')
         self._file_name = file_name
 
     def __call__(self, trainer: Any) -> None:

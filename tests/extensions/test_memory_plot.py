@@ -70,6 +70,13 @@ def test_without_matplotlib_it_says_so_at_once(monkeypatch):
     assert figure.new_figure is not missing
 
 
+@pytest.mark.usefixtures('matplotlib')
+@pytest.mark.parametrize('name', ['memory.xyz', 'memory', ''])
+def test_a_format_that_is_not_known_is_said_at_once(name):
+    with pytest.raises(ValueError, match=r"cannot be drawn into '.*': give it one of the suffixes .*pdf, .*png"):
+        chainer_ooc.extensions.MemoryPlot(name)
+
+
 def test_a_report_of_a_run_alone_has_its_plan_and_nothing_else(tmp_path):
     with ooc('pooch'):
         trainer_of(tmp_path, 4).run()
