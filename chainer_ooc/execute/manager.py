@@ -23,6 +23,7 @@ from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_lo
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.plans.run import Run
+from chainer_ooc.ranks.agreement import forget as forget_agreement
 from chainer_ooc.ranks.failure import end_all_on_errors
 
 _Thread = threading.Thread
@@ -138,6 +139,7 @@ def reset(unpin: bool = False) -> None:
     with LOCK:
         for thread, device in list(_sessions):
             _close(thread, device)
+        forget_agreement()
         if unpin:
             give_back()
 

@@ -83,6 +83,12 @@ class Trace:
         return hashlib.sha256('\n'.join(repr(call.signature) for call in self.calls).encode()).hexdigest()
 
     @cached_property
+    def whole_fingerprint(self) -> str:
+        """SHA-256 over the signatures and what each step reads: of traces with an equal one, plans have equal rows."""
+        steps = ((each.call, each.maps) for each in self.steps)
+        return hashlib.sha256(f'{self.fingerprint} {len(self.maps)} {list(steps)}'.encode()).hexdigest()
+
+    @cached_property
     def positions(self) -> int:
         """Number of calls and steps."""
         return len(self.calls) + len(self.steps)
