@@ -100,6 +100,17 @@ def _brought(function: Any, count: int) -> list[Any]:
     return [each.fetch() if isinstance(each, Away) else each for each in found]
 
 
+def exchange(run: Callable[[Any, bool], None], target: Any, zero_fill: bool) -> None:
+    """Exchanges the gradients of a model between ranks, and notes what that takes."""
+    session = current()
+    finished = None if session is None else session.finished
+    if finished is None:
+        run(target, zero_fill)
+        return
+    with finished.exchanging(sum(int(each.array.nbytes) for each in target.params() if each.array is not None)):
+        run(target, zero_fill)
+
+
 def before_exchange(nbytes: int) -> None:
     """Leaves room for what MPI allocates when it exchanges an array of the host of so many bytes."""
     session = current()

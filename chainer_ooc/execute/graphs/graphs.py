@@ -75,7 +75,7 @@ class Graphs:
 
     def traces(self) -> list[Trace]:
         """The recordings, that of the graph that ran last at the end."""
-        return [each.trace for each in self._graphs.values()]
+        return [each.times.with_exchange(each.trace) for each in self._graphs.values()]
 
     def beginning_with(self, label: str, arguments: Forms) -> list[Graph]:
         """The graphs whose first call is of this function, with inputs of these forms, the latest first."""
