@@ -77,6 +77,7 @@ def test_an_exchange_that_was_measured_is_part_of_the_time_on_this_machine_and_o
     found = simulate(capsys, str(tmp_path / 'trace.json'))
     assert (found['seconds'], found['exchange_seconds'], found['images_per_second']) == (17, 3, 8 / 20)
     assert found['in_core_images_per_second'] == 8 / 12
+    assert simulate(capsys, str(tmp_path / 'trace.json'), '--machine', 'v100-pcie3')['exchange_seconds'] == 0
 
 
 def test_a_trace_that_does_not_tell_its_batch_is_refused(capsys, tmp_path):
