@@ -54,14 +54,13 @@ def _buffers(communicator: Any) -> Iterator[tuple[Any, int]]:
     """The buffers that a communicator has, and the bytes that each will hold for an element."""
     import chainer
 
-    sent = getattr(communicator, 'gpu_tmp_buffer', None)
-    gradients = [getattr(communicator, name, None) for name in ('gpu_buffer_a', 'gpu_buffer_b')]
+    found = {name: buffer for name in ('gpu_tmp_buffer', 'gpu_buffer_a', 'gpu_buffer_b')
+             if isinstance(getattr(buffer := getattr(communicator, name, None), 'size', None), int)}
     exchanged = _FLAT_ITEMSIZE
-    if sent is not None:
+    if 'gpu_tmp_buffer' in found:
         itemsize = np.dtype(chainer.get_dtype()).itemsize
         exchanged_dtype = communicator.allreduce_grad_dtype
         exchanged = itemsize if exchanged_dtype is None else np.dtype(exchanged_dtype).itemsize
-        yield sent, itemsize
-    for each in gradients:
-        if each is not None:
-            yield each, exchanged
+        yield found.pop('gpu_tmp_buffer'), itemsize
+    for each in found.values():
+        yield each, exchanged

@@ -1,5 +1,6 @@
 """What several ranks exchange after an iteration: room for the buffers that it will need, and the time it takes."""
 import types
+import unittest.mock
 
 import chainer
 import numpy as np
@@ -62,6 +63,12 @@ def test_the_copy_of_the_model_for_double_buffering_is_to_come_until_it_is_there
     optimizer.communicated_target = None
     assert to_come_bytes([link.w]) == 2 * 4 * ELEMENTS
     optimizer.communicated_target = link
+    assert to_come_bytes([link.w]) == 0
+
+
+def test_a_communicator_of_another_make_is_no_error(link):
+    optimizer = _ooc.note_optimizer(Optimizer('naive', link))
+    optimizer.communicator = unittest.mock.MagicMock()
     assert to_come_bytes([link.w]) == 0
 
 

@@ -1,6 +1,7 @@
 """Which plan ranks follow in common, and the messages that carry it; of one process, with a network made here."""
 import os
 import random
+import subprocess
 import sys
 import types
 from collections import deque
@@ -197,3 +198,22 @@ def test_nothing_is_sent_by_a_forked_child_or_after_mpi_has_ended_or_beside_thre
 def test_a_process_without_other_ranks_has_no_agreement():
     assert agreements.agreement() is None
     agreements.forget()
+
+
+ALONE = """
+import sys
+import chainer_ooc
+import chainer, chainer.links as L, numpy as np
+chainer.config.ooc, chainer.config.ooc_min_bytes = 'swap-all', 0
+model = L.Linear(4, 3)
+optimizer = chainer.optimizers.SGD().setup(model)
+for _ in range(3):
+    optimizer.update(lambda: chainer.functions.sum(model(np.ones((2, 4), 'f')) ** 2))
+assert chainer_ooc.plan() is not None
+print([name for name in sys.modules if name.split('.')[0] in ('mpi4py', 'chainermn')])
+"""
+
+
+def test_a_training_of_one_process_imports_no_mpi():
+    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', ALONE], capture_output=True, text=True)
+    assert done.stdout == '[]\n', done.stderr

@@ -48,9 +48,20 @@ def test_without_out_of_core_on_rank_0_the_others_plan_alone(left):
     assert last(left, 'off') == [None, *own(left)[1:]]
 
 
-@pytest.mark.parametrize('case', ['alone', 'parts'])
-def test_ranks_agree_whatever_one_does_alone_and_across_communicators_of_parts_and_resets(left, case):
-    assert last(left, case) == len(left) * own(left)[:1]
+def test_without_out_of_core_nothing_is_sent_and_else_a_message_for_each_new_plan_and_its_answers(left):
+    assert [each['plain']['posts'] for each in left] == len(left) * [0]
+    assert [each['alike']['posts'] for each in left[1:]] == (len(left) - 1) * [1]
+    assert left[0]['alike']['posts'] <= len(left) * len(left)
+
+
+def test_ranks_agree_whatever_one_does_without_the_others(left):
+    assert last(left, 'alone') == len(left) * own(left)[:1]
+
+
+def test_ranks_agree_across_communicators_of_parts_and_after_a_reset(left):
+    decision, *others = last(left, 'parts')
+    assert others == len(others) * [decision]
+    assert decision in own(left)  # with the optimizer's state there is less room than before, on whose rank first
 
 
 @pytest.mark.parametrize('case', ['alike', 'setting', 'budgets', 'off'])

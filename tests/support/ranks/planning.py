@@ -17,6 +17,7 @@ from chainer_ooc.classify.policies import POLICIES, Policy
 from chainer_ooc.execute.graphs.shared_plans import packed
 from chainer_ooc.execute.graphs.times import Times
 from chainer_ooc.problem import Decision, Verdict, changed, everything
+from chainer_ooc.ranks.messages import Messages
 from support.ranks.launch import leave
 from support.trainings.ooc_networks import NETWORKS
 from support.trainings.ooc_training import bits_of, ooc
@@ -33,7 +34,7 @@ def by_rank(comm):
     return Policy('by-rank', 'for tests', decide)
 
 
-def main(case, comm):
+def main(case, comm, everybody):
     """Decisions by iteration, and bits at the end. `alone` has iterations without the others, `parts` a reset."""
     np.random.seed(0)
     model, batch = NETWORKS['residual']()
@@ -63,8 +64,10 @@ def main(case, comm):
                     model(*batch(np.random.RandomState(0), size=size))
                 for _ in range(3):
                     iterate(lambda: None)
-            if case == 'parts' and number == 3:
-                chainer_ooc.reset()
+            if case == 'parts':
+                everybody.mpi_comm.barrier()  # parts of one rank would be done before others have begun
+                if number == 3:
+                    chainer_ooc.reset()
             iterate(optimizer.update)
         if case == 'alone' and not first:
             for _ in range(3):
@@ -73,10 +76,21 @@ def main(case, comm):
     return {'decisions': decisions, 'bits': {name: bits_of(each.array) for name, each in model.namedparams()}}
 
 
+def posts_of(act):
+    """What `act` gives, and how many messages were sent to other ranks' managers meanwhile."""
+    posted, post = [], Messages.post
+    Messages.post = lambda self, receiver, message: (posted.append(receiver), post(self, receiver, message))
+    try:
+        return {**act(), 'posts': len(posted)}
+    finally:
+        Messages.post = post
+
+
 Times.note = lambda self, timing: False  # plans are not made anew for what a machine was busy with
 comm = chainermn.create_communicator('naive')
 POLICIES['by-rank'] = by_rank(comm)
 left = {}
 for each in sys.argv[1:]:
-    left[each] = main(each, comm.split(comm.rank % 2, comm.rank) if each == 'parts' else comm)
+    part = comm.split(comm.rank % 2, comm.rank) if each == 'parts' else comm
+    left[each] = posts_of(lambda case=each, part=part: main(case, part, comm))
 leave(left)
