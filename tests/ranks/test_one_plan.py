@@ -3,7 +3,7 @@ import pytest
 
 from support.ranks.launch import run
 
-CASES = ('plain', 'alike', 'graph', 'setting', 'budgets', 'off', 'alone', 'parts')
+CASES = ('plain', 'alike', 'graph', 'setting', 'budgets', 'default', 'off', 'alone', 'parts')
 
 
 @pytest.fixture(scope='session')
@@ -42,6 +42,10 @@ def test_a_rank_with_another_setting_plans_alone(left):
 
 def test_ranks_with_budgets_of_their_own_plan_alone(left):
     assert last(left, 'budgets') == own(left)
+
+
+def test_with_default_budgets_all_follow_the_rank_that_has_the_least_memory(left):
+    assert last(left, 'default') == len(left) * own(left)[-1:]
 
 
 def test_without_out_of_core_on_rank_0_the_others_plan_alone(left):

@@ -1,6 +1,6 @@
 """Trains with a policy by which each rank decides otherwise, and leaves the decision that each iteration followed.
 
-    planning.py CASE ...       CASE: plain, alike, graph, setting, budgets, off, alone, parts
+    planning.py CASE ...       CASE: plain, alike, graph, setting, budgets, default, off, alone, parts
 
 `by-rank` swaps every map on rank 0, and on rank n each map but the n first of these.
 """
@@ -13,6 +13,7 @@ import chainer
 import chainermn
 import numpy as np
 
+from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.classify.policies import POLICIES, Policy
 from chainer_ooc.execute.graphs.shared_plans import packed
 from chainer_ooc.execute.graphs.times import Times
@@ -41,6 +42,7 @@ def main(case, comm, everybody):
     optimizer = chainermn.create_multi_node_optimizer(chainer.optimizers.MomentumSGD(0.01), comm).setup(model)
     size = 4 + (comm.rank == comm.size - 1) if case == 'graph' else 4
     first, last = comm.rank == 0, comm.rank == comm.size - 1
+    budgets = {'budgets': 10**9 - 10**6 * comm.rank, 'default': None}
     decisions = []
 
     def iterate(update):
@@ -57,7 +59,7 @@ def main(case, comm, everybody):
 
     with ooc(None if case in ('off', 'plain') and (first or case == 'plain') else 'by-rank',
              min_bytes=1 if case == 'setting' and last else 0,
-             budget=10**9 - 10**5 * comm.rank if case == 'budgets' else 10**9):
+             budget=budgets.get(case, 10**9)):
         for number in range(ITERATIONS):
             if case == 'alone' and first and number == 3:
                 with chainer.no_backprop_mode(), chainer.using_config('train', False):
@@ -86,6 +88,12 @@ def posts_of(act):
         Messages.post = post
 
 
+def default_budget_bytes(backend, held_bytes, latest_bytes):
+    """What is free differs from rank to rank."""
+    return 10**9 - 10**6 * comm.rank
+
+
+HostBackend.default_budget_bytes = default_budget_bytes
 Times.note = lambda self, timing: False  # plans are not made anew for what a machine was busy with
 comm = chainermn.create_communicator('naive')
 POLICIES['by-rank'] = by_rank(comm)
