@@ -136,6 +136,15 @@ def test_a_run_is_of_its_own_machine_and_batch(capsys, ran, out, given):
     assert not out.exists()
 
 
+@pytest.mark.parametrize('given', [['-o', 'run.json'], ['-o', 'page', '--perfetto', './page'], ['--png', 'run.json']])
+def test_no_file_takes_the_place_of_another(capsys, ran, tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    before = Path(ran).read_bytes()
+    status, _, err = run(capsys, 'report', ran, *given)
+    assert (status, Path(ran).read_bytes()) == (2, before)
+    assert f'{given[-1].removeprefix("./")} is named twice' in err and err.count('\n') == 1
+
+
 def test_a_folder_is_no_trace(capsys, tmp_path, out):
     status, _, err = run(capsys, 'report', str(tmp_path), '-o', str(out))
     assert status == 1

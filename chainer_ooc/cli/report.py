@@ -62,8 +62,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     name = arguments.policy or (ran.plan.policy if ran else 'auto')
     own_bytes = ran.plan.budget_bytes if ran and name == ran.plan.policy else 1
     problem = problem_of(trace, arguments.budget or own_bytes, ran.min_bytes if ran else arguments.min_bytes)
+    taken = [arguments.trace]
     for file in filter(None, (arguments.out, arguments.perfetto, arguments.png)):
         _prepare(file)
+        if file.resolve() in [each.resolve() for each in taken]:
+            raise UsageError(f'{file} is named twice, as what is read or written: each needs a file of its own')
+        taken.append(file)
     report = make_report(_title(arguments), POLICIES[name], problem, arguments.budgets,
                          ran if problem.budget_bytes == own_bytes else None, _progress)
     _write(arguments.out, lambda file: file.write_text(page.to_html(report), encoding='utf-8'))

@@ -17,6 +17,7 @@ from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions, choose, device_of, expect_arrays, give_back
 from chainer_ooc.execute.functions.prototype import may_write
 from chainer_ooc.execute.session import Session, apply_within
+from chainer_ooc.execute.shortage import advise_on_errors, explain_outside
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, is_computing, only_reads
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
@@ -34,6 +35,7 @@ _latest: dict[_Thread, str] = {}
 def expect_training() -> None:
     """chainer.config.ooc is set: a model may be made before its first function is applied."""
     expect_arrays()
+    advise_on_errors(_explain)
 
 
 def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -224,9 +226,20 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
             _close(each, its_device)
     session = _sessions[thread, device] = Session(
         settings, choose(device, BackendOptions.of(settings)), functools.partial(_has_company, thread))
+    advise_on_errors(_explain)  # before the line that ends all ranks
     end_all_on_errors()
     session.begin()  # known by now: if this is interrupted, a reset closes it
     return session
+
+
+def _explain(error: MemoryError) -> str | None:
+    """The last line of a program that an error outside of functions ends; None where this is nobody's training."""
+    import chainer
+
+    session = current()
+    if session is not None:
+        return session.explain(error)
+    return None if chainer.config.ooc is None else explain_outside(error)
 
 
 def _has_company(thread: _Thread) -> bool:

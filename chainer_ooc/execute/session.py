@@ -23,7 +23,7 @@ from chainer_ooc.backends.arrays import is_array
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished
-from chainer_ooc.execute.functions.prototype import may_change_maps, may_write_inputs
+from chainer_ooc.execute.functions.prototype import is_managed, may_change_maps, may_write_inputs
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.iteration.iteration import Iteration
@@ -32,7 +32,7 @@ from chainer_ooc.execute.iteration.quiet import Quietude
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import Company
 from chainer_ooc.execute.recording.parameters import Parameters
-from chainer_ooc.execute.shortage import explain
+from chainer_ooc.execute.shortage import explain, explain_outside, what_holds
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import computing, forget_computations, is_computing, run_as
 from chainer_ooc.execute.storage.reentry import LOCK
@@ -75,7 +75,7 @@ class Session:
 
     def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         """Runs a forward call that is within no other; None, and nothing was run, if another thread has closed this."""
-        if not _is_managed(inputs):
+        if not is_managed(function, inputs):
             return self._evaluate(function, inputs)
         try:
             with computing():
@@ -219,6 +219,10 @@ class Session:
             if self._iteration is not None and self._iteration.finished:
                 self._end()
             return self._graphs.traces()
+
+    def explain(self, error: MemoryError) -> str | None:
+        """What to say of an error outside of functions, if anything."""
+        return explain_outside(error, what_holds(self._memory, self._parameters, self.settings)[0])
 
     def begin(self) -> None:
         """Starts what `close` ends."""
@@ -390,11 +394,3 @@ def _storages(given: Sequence[Any]) -> Iterator[Storage]:
         storage = find(array) if is_array(array) else None
         if storage is not None:
             yield storage
-
-
-def _is_managed(inputs: Sequence[Any]) -> bool:
-    """Whether a call belongs to a managed graph. All arrays of a static graph are held by its schedule."""
-    import chainer
-
-    return (chainer.config.enable_backprop and chainer.config.schedule_func is None
-            and not [each for each in inputs if not isinstance(each, chainer.Variable) and not is_array(each)])

@@ -21,7 +21,7 @@ class Stretch:
     Attributes:
         start: the moment of its beginning.
         cause: of a wait, what is waited for, else None.
-        map: the feature map whose copy is waited for, by its id in its own iteration; -1 if that is not known.
+        map: the feature map of the iteration whose copy is waited for, by its id; -1 if it is none of these.
     """
 
     __slots__ = ('_device', '_end', 'cause', 'inner', 'map', 'start')
@@ -55,7 +55,8 @@ class Tally:
 
     Attributes:
         device: gives the moments.
-        whole: the iteration, or None outside of one.
+        whole: the iteration's time, or None outside of one.
+        token: the iteration, whose maps are named; None in a snapshot.
         missing_bytes: the most that the device lacked where the account had room.
         stalls: waits for copies.
         recomputations: the calls that ran again.
@@ -65,6 +66,7 @@ class Tally:
 
     device: Backend
     whole: Stretch | None = None
+    token: object = None
     swapped_out_bytes: int = 0
     swapped_in_bytes: int = 0
     faults: int = 0
@@ -81,14 +83,22 @@ class Tally:
     def __post_init__(self) -> None:
         self._tiers_before = self.device.tier_bytes()
 
-    def stalled(self, cause: Cause, map_id: int = -1) -> contextlib.AbstractContextManager[None]:
-        """Counts the time within as stalled, except for what is counted inside already.
+    def stalled(self, cause: Cause, storage: Any = None) -> contextlib.AbstractContextManager[None]:
+        """Counts the time within as stalled, for a storage's copy, except for what is counted inside already.
 
         A swap-out that is waited for while room is made is waited for because of memory.
         """
         if cause is Cause.SWAP_OUT and self._open is not None and self._open.cause is Cause.MEMORY:
             cause = Cause.MEMORY
-        return self._stretch(self.stalls, cause, map_id)
+        return self._stretch(self.stalls, cause, -1 if storage is None else self._map_of(storage))
+
+    def copied(self, stream: Stream, storage: Any, transfer: Transfer) -> None:
+        """Adds a storage's copy that has ended."""
+        self.copies.append((stream, self._map_of(storage), transfer))
+
+    def _map_of(self, storage: Any) -> int:
+        """The id of the map that it is in this iteration; -1 if it is none, as what an earlier one has left."""
+        return int(storage.map) if self.token is not None and storage.token is self.token else -1
 
     def recomputing(self) -> contextlib.AbstractContextManager[None]:
         """Counts the time within as that of a call that runs again."""
@@ -111,8 +121,8 @@ class Tally:
         """A copy, which reads of maps after the iteration do not change."""
         tier_bytes = {tier: nbytes - self._tiers_before.get(tier, 0)
                       for tier, nbytes in self.device.tier_bytes().items()}
-        return replace(self, stalls=self.stalls[:], recomputations=self.recomputations[:], copies=self.copies[:],
-                       tier_bytes=tier_bytes)
+        return replace(self, token=None, stalls=self.stalls[:], recomputations=self.recomputations[:],
+                       copies=self.copies[:], tier_bytes=tier_bytes)
 
     @property
     def seconds(self) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 from chainer_ooc.errors import RunFormatError
 from chainer_ooc.plans.invariants import check_fit
 from chainer_ooc.plans.plan import Plan
+from chainer_ooc.quantities import format_bytes
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.invariants import check_bytes, check_index, check_seconds
@@ -71,6 +72,11 @@ class Run:
     plan: Plan
     min_bytes: int
     timeline: Timeline
+
+    def __repr__(self) -> str:
+        """One line: what ran, under which plan, and what it took."""
+        return (f'<Run of {self.trace!r} under {self.plan.policy}, {format_bytes(self.plan.budget_bytes)}: '
+                f'{self.timeline.seconds:.3g} s, peak {format_bytes(self.timeline.peak_bytes)}>')
 
     def to_json(self) -> str:
         """Returns the run as JSON text; `from_json` gives an equal value."""

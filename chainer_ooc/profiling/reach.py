@@ -8,7 +8,8 @@
     arrays of objects                                             | elements
 
 Left out: modules and classes; the inside of what belongs to NumPy, CuPy or the standard library, such as threads,
-locks, queues, generators and open files; iterators with processes of their own, recognized by their `__copy__`.
+locks, queues, generators, files and buffers, thread-local and context variables, caches of `functools`, `ctypes`;
+iterators with processes of their own, recognized by their `__copy__`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 #: Libraries whose objects are their own affair; some modules of the standard library have what holds a program's data.
 _CLOSED = (sys.stdlib_module_names | {'numpy', 'cupy', 'cupyx', 'chainerx', 'chainer_ooc', 'mpi4py'}) - {
-    'abc', 'argparse', 'builtins', 'collections', 'contextlib', 'enum', 'functools', 'types', 'typing'}
+    'abc', 'argparse', 'builtins', 'collections', 'contextlib', 'enum', 'functools', 'types', 'typing', 'weakref'}
 _RUNNING = {'threading', 'multiprocessing'}
 
 
@@ -129,8 +130,12 @@ def _items(value: Any) -> Names:
         yield '.obj', value.obj
     elif isinstance(value, np.random.Generator):
         yield '.bit_generator', value.bit_generator
+    elif isinstance(value, np.random.BitGenerator):
+        yield '.seed_seq', getattr(value, 'seed_seq', None)  # since NumPy 1.25
     elif has_contents(value) and value.dtype.hasobject:
         yield from ((f'.flat[{index}]', inner) for index, inner in enumerate(value.flat))
+    elif isinstance(value, np.ndarray) and not value.flags.writeable:
+        yield '.base', value.base  # which may be written to
 
 
 def _attributes(value: Any) -> Names:

@@ -48,6 +48,7 @@ LENT_BYTES = 1 << 24
 #: So many of those that have changed are named.
 _NAMED = 3
 _MISSING = object()
+_STREAMS = np.random.RandomState, np.random.BitGenerator, np.random.SeedSequence, random.Random
 
 
 @contextlib.contextmanager
@@ -64,7 +65,7 @@ def untouched(roots: dict[str, Any], is_kept: bool = True,
 
     Raises:
         MemoryError: there is too little memory for copies of the arrays.
-        ProfileError: contents have changed that could not be put back; all else was.
+        ProfileError: something has changed that could not be put back; all else was.
     """
     first = [Reached(each, ((), name), True) for name, each in roots.items()]
     aside: list[Reached] = []
@@ -84,7 +85,7 @@ def untouched(roots: dict[str, Any], is_kept: bool = True,
             own.put_back()
         np.random.set_state(streams[0])
         random.setstate(streams[1])
-        _expect_none([*own.changed(), *lent.changed()])
+        _expect_none([*own.changed(), *lent.changed()], {**own.failures, **lent.failures})
 
 
 @contextlib.contextmanager
@@ -110,7 +111,11 @@ def _end_threads(iterator: Any) -> None:
         iterator.finalize()
 
 
-def _expect_none(changed: list[str]) -> None:
+def _expect_none(changed: list[str], failures: dict[tuple[Any, ...], Exception]) -> None:
+    for path, error in failures.items():
+        raise ProfileError(
+            f'two iterations have changed {written(path)} in a way that cannot be undone ({error}); the rest is as it '
+            'was; profile a training that was made for it, and train another one') from error
     if changed:
         more = f' and {len(changed) - _NAMED} more' if len(changed) > _NAMED else ''
         raise ProfileError(
@@ -138,21 +143,29 @@ class _Kept:
     Attributes:
         workers: where iterators are that have processes of their own: a dict or list, and the key in it.
         idle: iterators with threads that nobody has asked for a batch yet.
+        failures: what could not be put back, by its path, with the reason.
     """
 
     def __init__(self, found: Iterable[Reached], contents: bool = True) -> None:
         self.workers: list[tuple[Any, Any]] = []
         self.idle: list[Any] = []
-        self._put_back: list[Callable[[], None]] = []
+        self.failures: dict[tuple[Any, ...], Exception] = {}
+        self._put_back: list[tuple[tuple[Any, ...], list[Callable[[], None]]]] = []
         self._sums: list[_Sum] = []
         self._contents, self._left_bytes = contents, LENT_BYTES
         for each in found:
+            self._actions: list[Callable[[], None]] = []
             self._keep(each)
+            self._put_back.append((each.path, self._actions))
 
     def put_back(self) -> None:
-        """Has everything as it was, contents aside that were not copied."""
-        for each in self._put_back:
-            each()
+        """Has everything as it was, contents aside that were not copied, and what is among the `failures`."""
+        for path, actions in self._put_back:
+            try:
+                for action in actions:
+                    action()
+            except Exception as error:
+                self.failures[path] = error
 
     def changed(self) -> list[str]:
         """What has other contents than it had."""
@@ -164,7 +177,7 @@ class _Kept:
         value = each.value
         if has_contents(value):
             self._keep_contents(lambda: value, each)
-        elif isinstance(value, (np.random.RandomState, np.random.BitGenerator, random.Random)):
+        elif isinstance(value, _STREAMS):
             self._keep_stream(value)
         elif isinstance(value, types.CellType):
             self._keep_name(value, 'cell_contents')
@@ -194,7 +207,7 @@ class _Kept:
             self._keep_set(value)
         elif isinstance(value, (bytearray, array.array)):
             content: Any = value[:]
-            self._put_back.append(lambda: value.__setitem__(slice(None), content))
+            self._actions.append(lambda: value.__setitem__(slice(None), content))
 
     def _keep_attributes(self, value: Any) -> None:
         attributes = vars_of(value)
@@ -207,7 +220,7 @@ class _Kept:
 
     def _keep_dict(self, where: dict[Any, Any], but: tuple[str, ...] = ()) -> None:
         before = list(items_of(where))
-        self._put_back.append(functools.partial(_refill_dict, where, before, but))
+        self._actions.append(functools.partial(_refill_dict, where, before, but))
         self.workers += [(where, key) for key, inner in before if is_worker(inner)]
 
     def _keep_sequence(self, where: Any, kind: Any) -> None:
@@ -217,7 +230,7 @@ class _Kept:
             if not _are(before, list(kind.__iter__(where))):
                 kind.clear(where)
                 kind.extend(where, before)
-        self._put_back.append(put_back)
+        self._actions.append(put_back)
 
     def _keep_set(self, where: set[Any]) -> None:
         before = set(where)
@@ -226,7 +239,7 @@ class _Kept:
             if before != where:
                 set.clear(where)
                 set.update(where, before)
-        self._put_back.append(put_back)
+        self._actions.append(put_back)
 
     def _keep_name(self, owner: Any, name: str) -> None:
         before = _get(owner, name)
@@ -239,18 +252,22 @@ class _Kept:
                 object.__delattr__(owner, name)
             else:
                 object.__setattr__(owner, name, before)  # whatever its class says to that
-        self._put_back.append(put_back)
+        self._actions.append(put_back)
 
     def _keep_stream(self, stream: Any) -> None:
         if isinstance(stream, np.random.RandomState):
             state = stream.get_state(legacy=False)
-            self._put_back.append(lambda: stream.set_state(state))
+            self._actions.append(lambda: stream.set_state(state))
         elif isinstance(stream, np.random.BitGenerator):
             bits = copy.deepcopy(stream.state)
-            self._put_back.append(lambda: setattr(stream, 'state', bits))
+            self._actions.append(lambda: setattr(stream, 'state', bits))
+        elif isinstance(stream, np.random.SeedSequence):
+            put: Any = stream
+            seeds = put.__reduce__()[2]  # as pickle takes it; there is no other way to set it
+            self._actions.append(lambda: put.__setstate__(seeds))
         elif not isinstance(stream, random.SystemRandom):  # which has no state
             numbers = stream.getstate()
-            self._put_back.append(lambda: stream.setstate(numbers))
+            self._actions.append(lambda: stream.setstate(numbers))
 
     def _keep_contents(self, find: Callable[[], Any], each: Reached) -> None:
         import chainer
@@ -265,14 +282,23 @@ class _Kept:
                 self._sums.append(_Sum(find, _sum(found), each.path))
                 return
             self._left_bytes -= found.nbytes
-        there = chainer.get_device('@numpy').send(found)
+        shape, there = found.shape, chainer.get_device('@numpy').send(found)
         content = there.copy() if there is found else there
 
         def put_back() -> None:
             now = find()
             if now is not None:
+                _open(now, shape)
                 now[...] = chainer.backend.get_device_from_array(now).send(content)
-        self._put_back.append(put_back)
+        self._actions.append(put_back)
+
+
+def _open(found: Any, shape: tuple[int, ...]) -> None:
+    """Has an array take its contents again, which may have been resized, or made read-only, in place."""
+    if found.shape != shape:
+        found.resize(shape, refcheck=False)
+    if not getattr(found.flags, 'writeable', True):
+        found.flags.writeable = True
 
 
 def _get(owner: Any, name: str) -> Any:

@@ -130,7 +130,7 @@ def _number(field: int, value: int) -> bytes:
 
 
 def _text(field: int, value: str) -> bytes:
-    return _message(field, value.encode())
+    return _message(field, value.encode(errors='replace'))  # a path may have what is no text
 
 
 def _message(field: int, content: bytes) -> bytes:

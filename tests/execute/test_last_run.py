@@ -3,8 +3,12 @@ import chainer_ooc  # before chainer
 
 # isort: split
 import itertools
+import types
 
 import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
 import pytest
 
 from chainer_ooc.execute.finished import _Course
@@ -82,22 +86,40 @@ class Clock:
 
 def test_a_wait_within_another_counts_once_and_for_its_own_cause():
     """A map is fetched at 1 s; room for it is made from 2 to 5 s, 3 to 4 s of it by waiting for a swap-out."""
-    clock = Clock()
-    tally = Tally(clock, Stretch(clock))
+    clock, iteration = Clock(), object()
+    tally = Tally(clock, Stretch(clock), iteration)
+
+    def storage(number, token=iteration):
+        return types.SimpleNamespace(map=number, token=token)
     clock.now = 1.0
-    with tally.stalled(Cause.SWAP_IN, 7):
+    with tally.stalled(Cause.SWAP_IN, storage(7)):
         clock.now = 2.0
         with tally.stalled(Cause.MEMORY):
             clock.now = 3.0
-            with tally.stalled(Cause.SWAP_OUT, 8):
+            with tally.stalled(Cause.SWAP_OUT, storage(8)):
                 clock.now = 4.0
             clock.now = 5.0
         clock.now = 5.5
-    with tally.stalled(Cause.SWAP_OUT, 9):
+    with tally.stalled(Cause.SWAP_OUT, storage(9, 'an earlier one')):
         clock.now = 5.75
     course = _Course(tally, tally.whole, [(0.0, 0.5), (6.0, 7.0)])
     assert sorted((each.position, each.map, each.seconds, each.cause.value) for each in course.stalls()) == [
-        (1, -1, 2.0, 'memory'), (1, 7, 1.5, 'swap-in'), (1, 8, 1.0, 'memory'), (1, 9, 0.25, 'swap-out')]
+        (1, -1, 0.25, 'swap-out'), (1, -1, 2.0, 'memory'), (1, 7, 1.5, 'swap-in'), (1, 8, 1.0, 'memory')]
+
+
+def test_a_run_that_waited_for_maps_of_another_iteration_can_be_read_again():
+    """Backward of backward reads those of the graph before, which has ids of its own."""
+    chain = chainer.Sequential(*(chainer.Sequential(L.Linear(32, 32), F.tanh) for _ in range(3)))
+    with ooc('swap-all', min_bytes=1000, budget=120_000):
+        for number in range(4):
+            h = chain(np.full((64, 32), number, np.float32))
+            loss = F.sum(h * h)
+            gradient, = chainer.grad([loss], [chain[0][0].W], enable_double_backprop=True)
+            chain.cleargrads()
+            (loss + F.sum(gradient * gradient)).backward()
+        run = chainer_ooc.last_run()
+    assert run is not None and Run.from_json(run.to_json()) == run
+    assert repr(run).count('\n') == 0 and len(repr(run)) < 200
 
 
 def test_what_runs_again_is_in_the_computation_that_needs_it():

@@ -641,3 +641,21 @@ def test_running_statistics_that_an_evaluation_has_read_are_no_maps_of_the_next_
         return [each.tobytes() for each in (*outcome, *(each.array for each in model.params()))]
 
     assert train(policy) == train(None)
+
+
+def test_a_program_that_iterates_over_a_variable_has_plans(policy):
+    """Python finds the end by an IndexError, which ends no iteration."""
+    layer, graphs_known = L.Linear(64, 64), []
+
+    def program():
+        x = chainer.Variable(np.random.uniform(-1, 1, (4, 8, 64)).astype(np.float32))
+        for _ in range(4):
+            layer.cleargrads()
+            F.sum(sum(F.tanh(layer(h)) for h in F.sigmoid(x))).backward()
+            if chainer.config.ooc is not None:
+                graphs_known.append((chainer_ooc.stats().phase, chainer_ooc.trace().calls[0].label))
+        return layer.W.grad, x.grad
+    same(program, policy)
+    assert graphs_known[-1] == ('run', 'Sigmoid')
+    with chainer.using_config('ooc', policy), pytest.raises(IndexError):
+        F.sigmoid(np.ones((3, 2), np.float32))[3]

@@ -169,6 +169,50 @@ def test_errors_of_the_program_stay_what_they_are():
     assert type(raised.value) is MemoryError
 
 
+OUTSIDE = '''
+    import resource, sys
+    import numpy as np
+    import chainer_ooc
+    import chainer, chainer.links as L
+    from chainer_ooc.backends.host import limits
+
+    chainer.config.ooc, where = 'swap-all', sys.argv[1]
+    if where == 'plain':
+        chainer.config.ooc = None
+    layer = L.Linear(1000, 1000)
+    optimizer = chainer.optimizers.Adam().setup(layer)
+    if where == 'update':
+        chainer.functions.sum(layer(np.ones((2, 1000), np.float32))).backward()
+    wall = limits.kilobyte_fields('/proc/self/status')['VmData'] + (1 << 20)
+    resource.setrlimit(resource.RLIMIT_DATA, (wall, wall))
+    if where == 'own error':
+        raise MemoryError('mine')
+    L.Linear(2000, 2000)
+'''
+
+
+def last_line(where):
+    ended = subprocess.run([sys.executable, '-W', 'ignore', '-c', textwrap.dedent(OUTSIDE), where],
+                           capture_output=True, text=True, check=False)
+    assert ended.returncode == 1 and 'Traceback' in ended.stderr, ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+def test_an_array_outside_of_functions_that_nothing_can_leave_for_ends_with_advice():
+    advice = ("raise the limit (ulimit -d, ulimit -v, the container's), or take a smaller model, an optimizer with "
+              'less state, or data in parts')
+    refused = 'chainer_ooc: the system refuses 16.0 MB for an array, and no feature map can leave for it here'
+    assert last_line('build') == f'{refused} (no function has run yet); {advice}'
+    line = last_line('update')
+    assert line.startswith(f'{refused} (in memory: 8.0 MB parameters, gradients, optimizer state and')
+    assert line.endswith(f'; {advice}')
+
+
+@pytest.mark.parametrize('where', ['plain', 'own error'])
+def test_of_other_errors_and_trainings_nothing_is_said(where):
+    assert 'chainer_ooc' not in last_line(where)
+
+
 def test_with_a_workspace_and_large_maps_only_what_helps_is_advised():
     with ooc('swap-all', min_bytes=1, workspace='32MB'):
         loss()

@@ -1,5 +1,6 @@
 """What an iteration changes is put back: objects one level deep, and the contents of arrays."""
 import functools
+import weakref
 
 import chainer_ooc  # noqa: F401  before chainer
 
@@ -7,7 +8,9 @@ import chainer_ooc  # noqa: F401  before chainer
 import chainer
 import chainer.links as L
 import numpy as np
+import pytest
 
+from chainer_ooc.errors import ProfileError
 from chainer_ooc.profiling import reach, untouched
 
 
@@ -34,6 +37,54 @@ def test_generators_of_a_link_go_on_where_they_stood():
     with untouched.untouched({"link": link}):
         inside = link.new.random(), link.old.rand(), np.random.rand()
     assert (link.new.random(), link.old.rand(), np.random.rand()) == inside
+
+
+def test_what_generators_have_given_away_is_put_back():
+    link = chainer.Chain()
+    link.numbers, link.seeds = np.random.default_rng(3), np.random.SeedSequence(4)
+
+    def children():
+        return link.numbers.spawn(1)[0].random(), link.seeds.spawn(1)[0].generate_state(1).tolist()
+    children()
+    with untouched.untouched({"link": link}):
+        inside = children()
+    assert children() == inside
+
+
+def test_weak_dictionaries_and_what_read_only_views_show_are_put_back():
+    link = chainer.Chain()
+    link.key, link.table = chainer.Chain(), np.zeros(3)
+    link.counts, link.view = weakref.WeakKeyDictionary({link.key: 1}), np.broadcast_to(link.table, (2, 3))
+    del link.table
+    with untouched.untouched({"link": link}):
+        link.counts[link.key] += 1
+        link.view.base[...] += 1
+    assert link.counts[link.key] == 1 and not link.view.any()
+
+
+def test_arrays_that_were_resized_or_made_read_only_are_as_they_were():
+    link = chainer.Chain()
+    link.grows, link.table = np.arange(3), np.zeros(3)
+    with untouched.untouched({"link": link}):
+        link.grows.resize(5, refcheck=False)
+        link.table[:] = 1
+        link.table.flags.writeable = False
+    assert link.grows.tolist() == [0, 1, 2] and not link.table.any() and link.table.flags.writeable
+
+
+def test_where_one_thing_cannot_be_put_back_all_others_are():
+    link = chainer.Chain()
+    link.buffer, link.after = buffer, after = bytearray(4), [1]
+    views = []
+
+    def grow():
+        with untouched.untouched({"link": link}):
+            buffer.extend(b'more')
+            after.append(2)
+            views.append(memoryview(buffer))  # while it lives the buffer cannot shrink
+    with pytest.raises(ProfileError, match=r'changed link\.buffer in a way that cannot be undone'):
+        grow()
+    assert after == [1]
 
 
 def test_a_copy_in_float32_of_a_parameter_is_put_back_too():

@@ -3,7 +3,7 @@ import dataclasses
 
 import pytest
 
-from chainer_ooc.report.perfetto import _varint, to_bytes
+from chainer_ooc.report.perfetto import _text, _varint, to_bytes
 from chainer_ooc.simulate.timeline import Cause, Stall
 from support.planning.drawn_trace import MB
 
@@ -87,3 +87,8 @@ def test_times_do_not_go_back(packets):
     (0, b'\x00'), (127, b'\x7f'), (128, b'\x80\x01'), (300, b'\xac\x02'), (-1, b'\xff' * 9 + b'\x01')])
 def test_numbers_are_varints(value, encoded):
     assert _varint(value) == encoded
+
+
+def test_what_is_no_text_is_replaced():
+    """Python has such characters for the bytes of a path that is not UTF-8."""
+    assert _text(1, 'a\udc80b').endswith(b'a?b')

@@ -169,6 +169,20 @@ def prepare_afterwards(function: Any) -> Prototype:
     return _copy_of(function, has_run=True)
 
 
+def is_managed(function: Any, inputs: Sequence[Any]) -> bool:
+    """Whether a call belongs to a managed graph. All arrays of a static graph are held by its schedule."""
+    import chainer
+
+    return (chainer.config.enable_backprop and chainer.config.schedule_func is None
+            and not [each for each in inputs if not isinstance(each, chainer.Variable) and not arrays.is_array(each)]
+            and not (type(function).__name__ == 'GetItem' and _is_past_the_end(function.slices, inputs[0])))
+
+
+def _is_past_the_end(slices: Sequence[Any], given: Any) -> bool:
+    """Whether this is how Python finds the end of a Variable that a program iterates over: by an IndexError."""
+    return len(slices) == 1 and type(slices[0]) is int and given.ndim > 0 and slices[0] == len(given)
+
+
 def may_write_inputs(function: Any) -> bool:
     """Whether a function may write to its inputs: one of the program's that does not declare that it may run again."""
     kind = type(function)  # each call comes here, most of them with a function of Chainer's that adapts none

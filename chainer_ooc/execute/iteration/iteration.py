@@ -108,7 +108,7 @@ class Iteration(Quietly):
             self.recorder.look_for_places()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
-        self._enter(Tally(self._memory.backend, Stretch(self._memory.backend)))
+        self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self))
         self._memory.backend.limit(self.budget_bytes, self._on_out_of_memory)
 
     def _enter(self, tally: Tally) -> None:

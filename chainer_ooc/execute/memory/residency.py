@@ -236,7 +236,7 @@ class Residency(Transit):
                 return self.arrive(storage)
             except OSError as error:
                 log.logger.info('a swap-in failed and is tried again: %s', str(error))
-        with self.tally.stalled(Cause.SWAP_IN, storage.map):
+        with self.tally.stalled(Cause.SWAP_IN, storage):
             if storage.state is State.AWAY:
                 self.tally.faults += 1
                 return self.context.far.bring(self, storage)

@@ -219,7 +219,7 @@ class Transit(Budget):
             storage.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
             storage.stay()
             raise
-        self.tally.copies.append((Stream.COPY_OUT, storage.map, storage.transfer))
+        self.tally.copied(Stream.COPY_OUT, storage, storage.transfer)
         self.context.far.left(self, storage)
 
     def _wait(self, storage: Storage, cause: Cause) -> None:
@@ -229,7 +229,7 @@ class Transit(Budget):
         if transfer.done:
             transfer.wait()  # says whether it failed
         else:
-            with self.tally.stalled(cause, storage.map):
+            with self.tally.stalled(cause, storage):
                 transfer.wait()
 
     def abandon_dead(self) -> None:
@@ -314,7 +314,7 @@ class Transit(Budget):
             if transfer.done:
                 storage.turn_back()
             raise
-        self.tally.copies.append((Stream.COPY_IN, storage.map, transfer))
+        self.tally.copied(Stream.COPY_IN, storage, transfer)
         block = storage.arrive()
         self._forget_targets()
         return block
