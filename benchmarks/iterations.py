@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import chainer
@@ -29,17 +29,19 @@ class Training:
         batchsize: Images per iteration; None takes the network's own.
         crop: Side of an image in pixels.
         entries: Entries of chainer.config during an iteration; none is plain Chainer.
+        multi_node: Makes an optimizer over several ranks of one of this process.
 
     Attributes:
         entries: The same; they may be changed between iterations.
     """
 
-    def __init__(self, network: str, batchsize: int | None, crop: int, entries: Mapping[str, Any]) -> None:
+    def __init__(self, network: str, batchsize: int | None, crop: int, entries: Mapping[str, Any],
+                 multi_node: Callable[[Any], Any] = lambda optimizer: optimizer) -> None:
         architecture = ARCHITECTURES[network]
         numpy.random.seed(SEED)
         self.chain = architecture.build()
         self.batchsize = batchsize or architecture.batchsize
-        self._optimizer = chainer.optimizers.MomentumSGD(lr=architecture.learning_rate).setup(self.chain)
+        self._optimizer = multi_node(chainer.optimizers.MomentumSGD(lr=architecture.learning_rate)).setup(self.chain)
         self._crops = RandomCrops(bundled_photographs(), crop, 10**9, SEED)
         self.entries = entries
         self._reporter = chainer.Reporter()

@@ -49,7 +49,8 @@ def simulate(capsys, file, policy, budget, *more):
 def test_simulate_gives_the_drawn_timeline_under_exactly_these_keys(capsys, file):
     assert simulate(capsys, file, 'swap-all', '9MB') == {
         'policy': 'swap-all', 'machine': 'measured', 'batch': 8, 'feasible': True, 'seconds': 17.0,
-        'images_per_second': 8 / 17, 'in_core_images_per_second': 8 / 9, 'peak_bytes': 9 * MB, 'budget_bytes': 9 * MB,
+        'exchange_seconds': 0.0, 'images_per_second': 8 / 17, 'in_core_images_per_second': 8 / 9,
+        'peak_bytes': 9 * MB, 'budget_bytes': 9 * MB,
         'floor_bytes': None, 'floor_set_by': None, 'workspace_floor_bytes': None,
         'keep': 1, 'swap': 2, 'recompute': 0, 'in_core_seconds': 9.0, 'lower_bound_seconds': pytest.approx(10.0),
         'gap': pytest.approx(0.7)}
@@ -69,7 +70,8 @@ def test_a_budget_that_is_too_small_is_an_answer(capsys, file):
     found = simulate(capsys, file, 'swap-all', str(9 * MB - 1))
     assert found == {
         'policy': 'swap-all', 'machine': 'measured', 'batch': 8, 'feasible': False, 'seconds': None,
-        'images_per_second': None, 'in_core_images_per_second': 8 / 9, 'peak_bytes': None, 'budget_bytes': 9 * MB - 1,
+        'exchange_seconds': 0.0, 'images_per_second': None, 'in_core_images_per_second': 8 / 9, 'peak_bytes': None,
+        'budget_bytes': 9 * MB - 1,
         'floor_bytes': 9 * MB, 'floor_set_by': 'Layer2, forward of call 2', 'workspace_floor_bytes': None,
         'keep': None, 'swap': None, 'recompute': None, 'in_core_seconds': 9.0, 'lower_bound_seconds': None, 'gap': None}
     status, out, _ = run(capsys, 'simulate', file, '--policy', 'swap-all', '--budget', '8MB')

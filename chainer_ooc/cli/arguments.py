@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.machine import machine_names
+from chainer_ooc.cost.network import Network, parse_network
 from chainer_ooc.quantities import parse_bytes
 
 #: The default of chainer.config.ooc_min_bytes, which cannot be asked where Chainer is absent.
@@ -75,6 +76,14 @@ def budget(text: str) -> int:
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f'{text!r} is no budget; it must be at least 1 byte')
     return nbytes
+
+
+def network(text: str) -> Network:
+    """Reads the speed of a network."""
+    try:
+        return parse_network(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def policy(text: str) -> str:

@@ -107,7 +107,7 @@ def on_machine(recorded: Trace, machine: Machine, factor: float) -> Trace:
         there, calls=tuple(replace(each, seconds=next(seconds)) for each in there.calls),
         steps=tuple(replace(each, seconds=next(seconds)) for each in there.steps), seconds=sum(costs.seconds) * factor,
         write_bytes_per_second=costs.write_bytes_per_second, read_bytes_per_second=costs.read_bytes_per_second,
-        copy_slowdown=0.0, machine=machine.title)
+        copy_slowdown=0.0, machine=machine.title, exchange_seconds=0.0)
 
 
 def predict(policy: str, problem: Problem) -> Prediction:

@@ -10,10 +10,10 @@ import argparse
 from typing import Any
 
 from chainer_ooc.classify.bound import Bound
+from chainer_ooc.cli import across, gap
 from chainer_ooc.cli import arguments as common
-from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, listing
-from chainer_ooc.cli.prediction import Prediction, at_batch, growth, on_machine, predict, read_trace
+from chainer_ooc.cli.prediction import Prediction, at_batch, batch_of, growth, on_machine, predict, read_trace
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.errors import WORKSPACE
@@ -21,6 +21,7 @@ from chainer_ooc.plans.making import in_core
 from chainer_ooc.problem import Verdict, problem_of
 from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import percent, seconds
+from chainer_ooc.trace import Trace
 
 HELP = 'simulate an iteration under a policy and a budget'
 
@@ -35,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f'{", ".join(machine_names())}, or of a file like theirs in chainer_ooc/cost/machines'))
     parser.add_argument('--batch', type=common.positive, metavar='N', help=(
         "images per iteration, if not the trace's own: a larger batch scales its bytes and times"))
+    parser.add_argument('--ranks', type=common.several(common.positive), metavar='N1,N2', help=(
+        'also images per second of so many ranks that exchange gradients in a ring; in-core too, at the batch that '
+        'fits'))
+    parser.add_argument('--network', type=common.network, metavar='SPEED',
+                        help='of the link of each rank in that ring, such as 100Gbit or 12.5GB')
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -44,9 +50,14 @@ def run(arguments: argparse.Namespace) -> Answer:
         OocError: the trace cannot be read, or does not tell how it grows with the batch; there is no such machine.
     """
     recorded = read_trace(arguments.trace)
-    trace, batch = at_batch(recorded, arguments.batch)
-    if arguments.machine != common.MEASURED:
-        trace = on_machine(recorded, read_machine(arguments.machine), growth(recorded, batch))
+    machine = None if arguments.machine == common.MEASURED else read_machine(arguments.machine)
+
+    def at(batch: int | None) -> Trace:
+        grown, own = at_batch(recorded, batch)
+        return grown if machine is None else on_machine(recorded, machine, growth(recorded, own))
+
+    trace, batch = at(arguments.batch), arguments.batch or batch_of(recorded)
+    across.check(arguments.ranks, arguments.network, batch)
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
     with stage(f'planning with {arguments.policy}'):
         found, in_core_plan = predict(arguments.policy, problem), in_core(problem)
@@ -54,8 +65,9 @@ def run(arguments: argparse.Namespace) -> Answer:
         plan, bound = found.plan, gap.bound_of(problem, arguments.prove, found.plan)
     facts = {
         'policy': arguments.policy, 'machine': arguments.machine, 'batch': batch, 'feasible': plan is not None,
-        'seconds': plan.seconds if plan else None, 'images_per_second': _rate(batch, plan.seconds if plan else None),
-        'in_core_images_per_second': _rate(batch, in_core_plan.seconds),
+        'seconds': plan.seconds if plan else None, 'exchange_seconds': trace.exchange_seconds,
+        'images_per_second': _rate(batch, plan.seconds + trace.exchange_seconds if plan else None),
+        'in_core_images_per_second': _rate(batch, in_core_plan.seconds + trace.exchange_seconds),
         'peak_bytes': plan.peak_bytes if plan else None, 'budget_bytes': arguments.budget,
         'floor_bytes': found.floor_bytes, 'floor_set_by': found.where,
         'workspace_floor_bytes': found.workspace_floor_bytes,
@@ -64,7 +76,13 @@ def run(arguments: argparse.Namespace) -> Answer:
     }
     shown = _shown(found, facts, bound)
     title = arguments.policy if batch is None else f'{arguments.policy}, batch {batch}'
-    return Answer(facts, [listing('', title, shown)], gap.hints([bound]))
+    tables = [listing('', title, shown)]
+    if arguments.ranks is not None:
+        assert batch is not None  # by `check`
+        facts['across'] = across.across(problem, plan, batch, batch_of(recorded) or batch, at, arguments.ranks,
+                                        arguments.network)
+        tables.append(across.table(facts['across'], arguments.policy, batch))
+    return Answer(facts, tables, gap.hints([bound]))
 
 
 def _rate(batch: int | None, seconds: float | None) -> float | None:
@@ -86,5 +104,6 @@ def _shown(found: Prediction, facts: dict[str, Any], bound: Bound | None) -> dic
     slower = f', {percent(found.plan.seconds / in_core_seconds - 1)} to in-core' if in_core_seconds else ''
     return {
         **before, 'time': f'{seconds(found.plan.seconds)}{slower}',
+        'exchange': seconds(facts['exchange_seconds']) if facts['exchange_seconds'] else None,
         'images per second': f'{rate:.1f}' if rate else None, 'peak': format_bytes(found.plan.peak_bytes),
         'feature maps': ', '.join(f'{facts[verdict.value]} {verdict.value}' for verdict in Verdict), **after}

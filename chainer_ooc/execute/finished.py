@@ -7,6 +7,7 @@ timeline was measured has the form of what the simulator predicts, so that both 
 from __future__ import annotations
 
 import bisect
+import contextlib
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,11 +43,21 @@ class Finished:
         self._tally, self._settings, self._budget_bytes, self._plan = tally, settings, budget_bytes, plan
         self._is_searching, self._moments = is_searching, moments
         self._known = None if graph is None else (graph.trace, graph.times.costs)
+        self._graph = graph
 
     @functools.cached_property
     def stats(self) -> IterationStats:
         """What it took; waits for the device."""
         return freeze(self._tally, self._settings.policy, self._budget_bytes, self._plan, self._is_searching)
+
+    @contextlib.contextmanager
+    def exchanging(self, nbytes: int) -> Iterator[None]:
+        """Goes around an exchange of so many bytes of gradients with other ranks, and has its graph note the time."""
+        stretch = Stretch(self._tally.device)
+        yield
+        stretch.end()
+        if self._graph is not None:
+            self._graph.times.note_exchange(nbytes, stretch.seconds)
 
     @functools.cached_property
     def run(self) -> Run | None:

@@ -24,6 +24,7 @@ from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_lo
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.plans.run import Run
+from chainer_ooc.ranks.agreement import forget as forget_agreement
 from chainer_ooc.ranks.failure import end_all_on_errors
 
 _Thread = threading.Thread
@@ -101,6 +102,17 @@ def _brought(function: Any, count: int) -> list[Any]:
     return [each.fetch() if isinstance(each, Away) else each for each in found]
 
 
+def exchange(run: Callable[[Any, bool], None], target: Any, zero_fill: bool) -> None:
+    """Exchanges the gradients of a model between ranks, and notes what that takes."""
+    session = current()
+    finished = None if session is None else session.finished
+    if finished is None:
+        run(target, zero_fill)
+        return
+    with finished.exchanging(sum(int(each.array.nbytes) for each in target.params() if each.array is not None)):
+        run(target, zero_fill)
+
+
 def before_exchange(nbytes: int) -> None:
     """Leaves room for what MPI allocates when it exchanges an array of the host of so many bytes."""
     session = current()
@@ -140,6 +152,7 @@ def reset(unpin: bool = False) -> None:
     with LOCK:
         for thread, device in list(_sessions):
             _close(thread, device)
+        forget_agreement()
         if unpin:
             give_back()
 

@@ -249,6 +249,7 @@ class Session:
     def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
         self._graphs.set_terms(self.settings, self._memory.backend)
+        self._graphs.look_at_other_ranks()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._patience.met(True)
         self._company.watch()

@@ -13,7 +13,7 @@ from chainer_ooc.cost.workspace import could_have, with_workspace
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.gap import gap_of
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Problem
+from chainer_ooc.problem import Decision, Problem, is_possible
 from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
 
@@ -32,6 +32,24 @@ def make_plan(policy: Policy, problem: Problem) -> Plan:
     schedule = lay_out(problem, policy.decide(problem))
     if not schedule.fits(problem.budget_bytes):
         raise _refusal(policy, problem, schedule)
+    return plan_of(policy.name, problem, schedule)
+
+
+def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Plan:
+    """The plan of a decision on the same graph that was made elsewhere, such as by another rank.
+
+    Swap-ins start where it has them, or later where there is no room for them here.
+
+    Raises:
+        InfeasibleBudgetError: some position needs more than the budget under these verdicts, or a map cannot have its
+            verdict here, where no budget helps.
+    """
+    if not is_possible(problem.trace, decision, problem.min_bytes):
+        raise InfeasibleBudgetError(policy.name, problem.budget_bytes, _NO_LIMIT, 'a map that cannot have its verdict')
+    schedule = lay_out(problem, replace(decision, starts=replace(decision.starts, checks_memory=True)))
+    if not schedule.fits(problem.budget_bytes):
+        raise InfeasibleBudgetError(policy.name, problem.budget_bytes, schedule.needed_bytes,
+                                    problem.trace.name_of(schedule.floor_at))
     return plan_of(policy.name, problem, schedule)
 
 

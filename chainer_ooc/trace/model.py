@@ -53,6 +53,8 @@ class Trace:
         workspace_bytes: scratch that one call had (``ooc_workspace``), or None.
         standing_forward_bytes, standing_backward_bytes: what lived through it beside feature maps: parameters and the
             optimizer's state, in forward the gradients before too, in backward those of other parameters alone.
+        exchange_bytes, exchange_seconds: gradients that ranks exchange after it, and how long that takes, with the wait
+            for the slowest: the median of the latest; 0 if none was measured.
         version: of this form.
     """
 
@@ -70,6 +72,8 @@ class Trace:
     workspace_bytes: int | None = None
     standing_forward_bytes: int = 0
     standing_backward_bytes: int = 0
+    exchange_bytes: int = 0
+    exchange_seconds: float = 0.0
     version: int = VERSION
 
     def __repr__(self) -> str:
@@ -81,6 +85,12 @@ class Trace:
     def fingerprint(self) -> str:
         """SHA-256 over the signatures: equal for equal graphs, whatever the times."""
         return hashlib.sha256('\n'.join(repr(call.signature) for call in self.calls).encode()).hexdigest()
+
+    @cached_property
+    def whole_fingerprint(self) -> str:
+        """SHA-256 over the signatures and what each step reads: of traces with an equal one, plans have equal rows."""
+        steps = ((each.call, each.maps) for each in self.steps)
+        return hashlib.sha256(f'{self.fingerprint} {len(self.maps)} {list(steps)}'.encode()).hexdigest()
 
     @cached_property
     def positions(self) -> int:
@@ -153,6 +163,8 @@ def _check(trace: Trace) -> None:
     check_bytes('workspace_bytes', trace.workspace_bytes or 0)
     check_bytes('standing_forward_bytes', trace.standing_forward_bytes)
     check_bytes('standing_backward_bytes', trace.standing_backward_bytes)
+    check_bytes('exchange_bytes', trace.exchange_bytes)
+    check_seconds('exchange_seconds', trace.exchange_seconds)
     for key, value in trace.versions.items():
         if not isinstance(value, str):
             raise Damage('versions', f'{shown(key)[1:-1]} is {shown(value)}, not a text')

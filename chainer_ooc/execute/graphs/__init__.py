@@ -3,6 +3,7 @@
     orders                  a plan by position
     times                   what calls and steps take under a plan, as far as it was measured
     saved_plans             plans in a file
+    shared_plans            plans that ranks have in common
     planner                 a plan at once, and a better one while training goes on
     graph                   one recorded graph with its plans
     graphs                  all of them

@@ -206,7 +206,7 @@ class Following:
         try:
             self.orders = graph.orders_for(
                 self._settings, self._budget_bytes, self._standing_of, self._reserve, self._graphs.planner,
-                self._graphs.saved, self._unaccounted_bytes)
+                self._graphs.saved, self._unaccounted_bytes, self._graphs.shared)
         except (InfeasibleBudgetError, SpillError) as error:
             if not graph.is_metered:
                 return  # the graph itself may need less: without a plan the iteration is recorded

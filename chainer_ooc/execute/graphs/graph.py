@@ -10,6 +10,7 @@ A plan is taken at once, and a better one when the planner has found it::
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterable
@@ -25,12 +26,14 @@ from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.orders import Orders, give_orders
 from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
+from chainer_ooc.execute.graphs.shared_plans import SharedPlans, packed, unpacked
 from chainer_ooc.execute.graphs.times import Times, Timing
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import written_with
-from chainer_ooc.plans.making import in_core
+from chainer_ooc.plans.making import in_core, make_as_decided
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, Standing, Verdict
+from chainer_ooc.ranks.agreement import Offer
 from chainer_ooc.trace import ArrayForm, Call, Trace
 from chainer_ooc.trace.scaling import scale
 
@@ -90,6 +93,9 @@ class Graph:
     slack_bytes: int = 0
     orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
     _search: tuple[_Key, Search] | None = None
+    _told: dict[_Key, Offer] = field(default_factory=dict)
+    _taken: dict[_Key, Plan] = field(default_factory=dict)
+    _offered: dict[_Key, Plan] = field(default_factory=dict)
     _in_core: tuple[Trace, Costs, Plan] | None = None
     _followed: list[Plan] = field(default_factory=list)
     _reused: set[int] = field(default_factory=set)
@@ -100,11 +106,12 @@ class Graph:
     def orders_for(
             self, settings: Settings, budget_bytes: int, standing_of: Callable[[Models], Standing],
             reserve: Callable[[int], None], planner: Planner, saved: SavedPlans | None = None,
-            unaccounted_bytes: int = 0) -> Orders:
+            unaccounted_bytes: int = 0, shared: SharedPlans | None = None) -> Orders:
         """Plans, once for each policy, budget, threshold and what is unaccounted for, which is in what stands.
 
         `reserve` checks that far memory holds the plan. Plans come from the file of `saved` if they were loaded from
         there, and go there. The `planner` may search on for a better plan, which is taken here in a later iteration.
+        Of several ranks with `shared` plans the one that holds for all is taken, where it holds here.
 
         Raises:
             InfeasibleBudgetError: no plan keeps within the budget.
@@ -114,7 +121,11 @@ class Graph:
         key = settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes
         if key in self.orders:
             self.take_better(key, reserve, settings.min_bytes)
-        else:
+        if self.is_estimate or self.is_loaded:
+            shared = None
+        if shared is not None:
+            self._take_shared(key, shared, settings, budget_bytes, standing_of, reserve)
+        if key not in self.orders:
             self._stop_search()
             plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
             if plan is None:
@@ -122,6 +133,8 @@ class Graph:
                 self._search = None if search is None else (key, search)
             self._take(key, plan, reserve, settings.min_bytes)
         self.plan = self.orders[key].plan
+        if shared is not None:
+            self._offer(key, shared, settings, standing_of(self.used))
         if saved is not None and self.plan is not None and not self.is_estimate:
             saved.keep(self.trace, self.plan, settings.min_bytes, self.is_metered)
         return self.orders[key]
@@ -130,6 +143,36 @@ class Graph:
         reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                     if verdict is Verdict.SWAP))
         self.orders[key] = give_orders(self.trace, plan, min_bytes)
+
+    def _take_shared(self, key: _Key, shared: SharedPlans, settings: Settings, budget_bytes: int,
+                     standing_of: Callable[[Models], Standing], reserve: Callable[[int], None]) -> None:
+        """Takes the plan that holds for all ranks if it is another than the one in force, and holds here."""
+        told, before = shared.told(self.trace, settings), self.orders.get(key)
+        if told is None or told is self._told.get(key) or (before is None and shared.is_own(told)):
+            return
+        self._told[key] = told
+        if before is not None and before.plan is not None and (
+                packed(before.plan.decision()) == told.plan
+                or (shared.is_own(told) and before.plan is not self._taken.get(key))):
+            return
+        try:
+            plan = self._planned(settings, budget_bytes, standing_of(self.used),
+                                 functools.partial(make_as_decided, decision=unpacked(told.plan)))
+            self._take(key, plan, reserve, settings.min_bytes)
+        except (InfeasibleBudgetError, SpillError) as error:
+            log.logger.info('the plan of rank %d does not hold here: %s', told.rank, error)
+            self._taken.pop(key, None)  # the one in force is for less room: others hear of it
+            return
+        self._stop_search()
+        self._taken[key] = plan
+        log.logger.info('follows the plan of rank %d: %.3f s an iteration', told.rank, plan.seconds)
+
+    def _offer(self, key: _Key, shared: SharedPlans, settings: Settings, standing: Standing) -> None:
+        """Offers the plan in force to the other ranks if it was made here."""
+        plan = self.plan
+        if plan is not None and plan is not self._taken.get(key) and plan is not self._offered.get(key):
+            self._offered[key] = plan
+            shared.offer(self.trace, settings, plan, standing)
 
     def take_better(self, key: _Key, reserve: Callable[[int], None], min_bytes: int) -> None:
         """Takes what a search has found meanwhile, if it is faster.
@@ -234,6 +277,9 @@ class Graph:
     def _forget_orders(self) -> None:
         self._stop_search()
         self.orders.clear()
+        self._told.clear()
+        self._taken.clear()
+        self._offered.clear()
         self._followed.clear()
 
     def note_reuse(self, maps: Iterable[int]) -> None:

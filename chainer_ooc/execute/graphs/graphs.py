@@ -14,9 +14,11 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute.graphs import shared_plans
 from chainer_ooc.execute.graphs.graph import Forms, Graph
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
+from chainer_ooc.execute.graphs.shared_plans import SharedPlans
 from chainer_ooc.execute.graphs.times import Times
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.problem import Standing
@@ -41,12 +43,14 @@ class Graphs:
 
     Attributes:
         saved: the file of plans in use, or None.
+        shared: the plans that ranks have in common, as far as they are known when an iteration begins, or None.
         planner: makes their plans.
     """
 
     def __init__(self) -> None:
         self.planner = Planner()
         self.saved: SavedPlans | None = None
+        self.shared: SharedPlans | None = None
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._terms: tuple[int | None, str] | None = None
         self._under_others: dict[tuple[int | None, str], OrderedDict[str, Graph]] = {}
@@ -61,13 +65,17 @@ class Graphs:
                 self._under_others[self._terms], self._graphs = self._graphs, OrderedDict()
             self._graphs, self._terms = self._under_others.pop(terms, self._graphs), terms
 
+    def look_at_other_ranks(self) -> None:
+        """Takes what other ranks have sent, for which nothing waits."""
+        self.shared = shared_plans.current()
+
     def latest(self) -> Graph | None:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
 
     def traces(self) -> list[Trace]:
         """The recordings, that of the graph that ran last at the end."""
-        return [each.trace for each in self._graphs.values()]
+        return [each.times.with_exchange(each.trace) for each in self._graphs.values()]
 
     def beginning_with(self, label: str, arguments: Forms) -> list[Graph]:
         """The graphs whose first call is of this function, with inputs of these forms, the latest first."""

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.execute.recording.recorder import Recorder
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.simulate.timeline import Stream
+from chainer_ooc.trace import Trace
 
 #: A plan is made again when its predicted time is off by more than this factor, either way.
 PART_FACTOR = 1.1
@@ -80,6 +82,20 @@ class Times:
         self._latest: deque[Timing] = deque(maxlen=LOOKED_AT)
         self._wait = 2
         self._since_plan = 0
+        self._exchange_bytes = 0
+        self._exchanges: deque[Callable[[], float]] = deque(maxlen=LOOKED_AT)
+
+    def note_exchange(self, nbytes: int, seconds: Callable[[], float]) -> None:
+        """Adds an exchange of so much with other ranks; its duration is asked for when it is needed."""
+        self._exchange_bytes = nbytes
+        self._exchanges.append(seconds)
+
+    def with_exchange(self, trace: Trace) -> Trace:
+        """The graph's trace with the exchange that follows it; waits for the device."""
+        if not self._exchanges:
+            return trace
+        return replace(trace, exchange_bytes=self._exchange_bytes,
+                       exchange_seconds=statistics.median(each() for each in self._exchanges))
 
     def note(self, timing: Timing) -> bool:
         """Adds an iteration; True if the costs have changed, so that plans have to be made anew."""

@@ -5,6 +5,8 @@
     backward, and no update since    | gradients that stand in backward, and   | the update rule has not counted since
                                      | one of their sums with the new ones     |
     of another graph since then      | gradients that stand beside its own     | they stand, and it does not use them
+    the first update of several      | buffers for what ranks exchange, which  | an optimizer over several ranks whose
+    ranks, and their first exchange  | communicators keep on a GPU             | communicator has not allocated them
     calls of another model, without  | that model's training: its parameters,  | an update rule of a parameter that was
     backprop                         | their gradients, its optimizer's state  | only seen in such calls
 
@@ -22,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.execute.storage.slots import array_of
+from chainer_ooc.ranks.buffers import to_come_bytes
 
 #: Of so many models that one graph has run it is known which parameters are theirs.
 MODELS = 8
@@ -92,7 +95,7 @@ class Expected:
                 self._updates[id(each)] = rule.t
 
     def nbytes(self, parameters: Iterable[Any]) -> int:
-        """Bytes to come whichever graph runs: the state of optimizers, and models that were only evaluated.
+        """Bytes to come whichever graph runs: state of optimizers, buffers for exchanges, models only evaluated so far.
 
         What `parameters` have already is counted elsewhere.
         """
@@ -100,7 +103,8 @@ class Expected:
         self._updates = {key: count for key, count in self._updates.items() if key in known}
         self._evaluated = {key: ref for key, ref in self._evaluated.items() if key not in known and ref() is not None}
         others = [each for ref in self._evaluated.values() if (each := ref()) is not None]
-        return sum(map(_of_known, known.values())) + sum(map(_of_other, others))
+        return (sum(map(_of_known, known.values())) + sum(map(_of_other, others))
+                + to_come_bytes(list(known.values())))
 
     def is_unused(self, parameter: Any) -> bool:
         """Whether no update has used its gradient, so that backward adds to it if it is not cleared."""

@@ -2,6 +2,8 @@
 
     trainings.py NETWORK POLICY ...        POLICY: plain, or a policy, or one of support.trainings.verdict_mixes
 
+`NETWORK+double` has gradients exchanged by a thread while the next iteration runs, and the update after that use them.
+
 Batches have other sizes from iteration to iteration and from rank to rank. After `POLICY/floor` it is trained within
 1.02 times the smallest budget that refusals name; else there is no budget.
 """
@@ -16,7 +18,7 @@ import numpy as np
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
-from support.ranks import networks
+from support.ranks import double_buffering, networks
 from support.ranks.launch import leave
 from support.trainings import verdict_mixes
 from support.trainings.ooc_training import bits_of, ooc
@@ -46,13 +48,14 @@ class Journal:
 
 def train(network, policy, budget=None):
     """Bits of losses, gradients before and after the exchange, parameters, statistics; and what it cost."""
-    journal = Journal(chainermn.create_communicator('naive'))
+    network, _, double = network.partition('+')
+    journal = Journal(double_buffering.communicator() if double else chainermn.create_communicator('naive'))
     comm = journal.comm
     np.random.seed(comm.rank)  # the first update has rank 0's parameters sent to all
     model, batch = networks.NETWORKS[network](comm)
     optimizer = chainer.optimizers.MomentumSGD(0.01)
     if network != 'spread':  # whose ranks have parameters of their own
-        optimizer = chainermn.create_multi_node_optimizer(optimizer, comm)
+        optimizer = chainermn.create_multi_node_optimizer(optimizer, comm, double_buffering=bool(double))
     optimizer.setup(model)
     bits, stats = {}, []
     with ooc(policy, budget=budget):
@@ -65,6 +68,8 @@ def train(network, policy, budget=None):
             _note(bits, f'{number} mean', model, 'grad')
             _note(bits, f'{number}', model, 'array')
             stats.append(chainer_ooc.stats())
+    if double:
+        optimizer.wait()
     for name, link in model.namedlinks():
         bits.update({f'{name} {each}': bits_of(np.asarray(getattr(link, each))) for each in sorted(link._persistent)})
     bits['random'] = np.random.get_state()[1].tobytes()

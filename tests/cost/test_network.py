@@ -1,0 +1,41 @@
+"""The ring in which ranks add up their gradients."""
+import pytest
+
+from chainer_ooc.cost.network import LATENCY_SECONDS, Network, network_of, parse_network
+
+
+def test_each_rank_sends_every_part_but_one_twice():
+    # 4 ranks, 1,000 bytes: 6 messages of 250 bytes, one after the other
+    assert Network(1e6, 0.1).allreduce_seconds(1000, 4) == pytest.approx(6 * (0.1 + 250 / 1e6))
+
+
+def test_one_rank_exchanges_nothing_and_many_send_twice_the_bytes():
+    assert Network(1e6).allreduce_seconds(1000, 1) == 0
+    assert Network(1e6, 0.0).allreduce_seconds(10**6, 10**6) == pytest.approx(2, rel=1e-5)
+
+
+@pytest.mark.parametrize(('text', 'bytes_per_second'), [
+    ('100Gbit', 12.5e9), ('10 Gbit/s', 1.25e9), ('2.5gbps', None), ('2.5gbitps', 312.5e6), ('12.5GB', 12.5e9),
+    ('800 MB/s', 8e8), ('1Mbit', 125e3), ('1kbit', 125)])
+def test_speeds_are_read_in_bits_and_bytes(text, bytes_per_second):
+    if bytes_per_second is None:
+        bytes_per_second = 2.5e9  # GB per second
+    assert parse_network(text) == Network(bytes_per_second, LATENCY_SECONDS)
+
+
+@pytest.mark.parametrize('text', ['', 'fast', '100', '0Gbit', '0.5kbit', '-1Gbit', '100Gbit 5', '1e9 GB'])
+def test_what_is_no_speed_is_refused_with_examples(text):
+    with pytest.raises(ValueError, match=r'such as 100Gbit, 10Gbit or 12\.5GB'):
+        parse_network(text)
+
+
+@pytest.mark.parametrize('ranks', [2, 4])
+@pytest.mark.parametrize('network', [Network(1e9, 1e-5), Network(12.5e9, 0.0)])
+def test_a_network_follows_from_the_smallest_and_the_largest_sum(ranks, network):
+    found = network_of({nbytes: network.allreduce_seconds(nbytes, ranks) for nbytes in (4, 1 << 16, 1 << 27)}, ranks)
+    assert found.bytes_per_second == pytest.approx(network.bytes_per_second)
+    assert found.latency_seconds == pytest.approx(network.latency_seconds, abs=1e-12)
+
+
+def test_sums_that_take_no_longer_for_more_bytes_are_no_error():
+    assert network_of({4: 1e-3, 8: 1e-3}, 2).latency_seconds > 0
