@@ -90,13 +90,9 @@ class Tally:
         """
         if cause is Cause.SWAP_OUT and self._open is not None and self._open.cause is Cause.MEMORY:
             cause = Cause.MEMORY
-        return self._stretch(self.stalls, cause, -1 if storage is None else self._map_of(storage))
+        return self._stretch(self.stalls, cause, -1 if storage is None else self.map_of(storage))
 
-    def copied(self, stream: Stream, storage: Any, transfer: Transfer) -> None:
-        """Adds a storage's copy that has ended."""
-        self.copies.append((stream, self._map_of(storage), transfer))
-
-    def _map_of(self, storage: Any) -> int:
+    def map_of(self, storage: Any) -> int:
         """The id of the map that it is in this iteration; -1 if it is none, as what an earlier one has left."""
         return int(storage.map) if self.token is not None and storage.token is self.token else -1
 

@@ -71,7 +71,10 @@ class Headroom:
 
     def is_limited(self) -> bool:
         """Whether there is a container."""
-        return bool(self._in_force())
+        now = time.monotonic()
+        if now - self._looked_at > _LOOK_AGAIN_SECONDS:
+            self._groups, self._looked_at = self._find(), now
+        return bool(self._groups)
 
     def dirty_bytes(self) -> int | None:
         """How much of the spill file may be dirty; None for any amount."""
@@ -85,10 +88,7 @@ class Headroom:
             _unasked_bytes(each) + _dirty_bytes(each) // 2 for each in self._in_force())
 
     def _in_force(self) -> Sequence[Group]:
-        now = time.monotonic()
-        if now - self._looked_at > _LOOK_AGAIN_SECONDS:
-            self._groups, self._looked_at = self._find(), now
-        return self._groups
+        return self._groups if self.is_limited() else ()
 
 
 def budget(latest_bytes: int | None, whole_bytes: int, set_aside_bytes: int) -> int:

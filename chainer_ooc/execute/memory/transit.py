@@ -219,7 +219,7 @@ class Transit(Budget):
             storage.drop_copy()  # before anything else, or an interrupt leaves one that seems whole
             storage.stay()
             raise
-        self.tally.copied(Stream.COPY_OUT, storage, storage.transfer)
+        self.tally.copies.append((Stream.COPY_OUT, self.tally.map_of(storage), storage.transfer))
         self.context.far.left(self, storage)
 
     def _wait(self, storage: Storage, cause: Cause) -> None:
@@ -314,7 +314,7 @@ class Transit(Budget):
             if transfer.done:
                 storage.turn_back()
             raise
-        self.tally.copied(Stream.COPY_IN, storage, transfer)
+        self.tally.copies.append((Stream.COPY_IN, self.tally.map_of(storage), transfer))
         block = storage.arrive()
         self._forget_targets()
         return block
