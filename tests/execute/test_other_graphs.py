@@ -557,7 +557,8 @@ def test_static_graph_within_a_graph_of_ours(policy):
 
 
 @pytest.mark.parametrize(
-    'policy', [pytest.param('swap-all-naive', marks=pytest.mark.long), 'swap-all', 'recompute-all'])
+    'policy',
+    ['swap-all', *(pytest.param(each, marks=pytest.mark.long) for each in ('swap-all-naive', 'recompute-all'))])
 def test_a_thousand_iterations_of_changing_shapes_grow_nothing(policy, verdict_mixes, monkeypatch):
     """Sizes and branches are drawn, so that most graphs are new; every seventh ends without a backward pass."""
     monkeypatch.setattr(meter, 'MOST_STARTS', 100)  # each start of tracemalloc leaves some kilobytes: no more after 300

@@ -132,7 +132,7 @@ def no_collections():
 
 
 @pytest.mark.parametrize(('machine', 'examples', 'steps'), [
-    (Sessions, 100, 30), (Rarities, 40, 30), (OnTheHost, 15, 30), (Bursts, 400, 6)])
+    (Sessions, 100, 30), (Rarities, 25, 30), (OnTheHost, 10, 30), (Bursts, 400, 6)])
 def test_any_sequence_is_as_in_plain_chainer(machine, examples, steps):
     search(machine, examples * settings.default.max_examples // 100, steps)
 
