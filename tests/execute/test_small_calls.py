@@ -58,7 +58,7 @@ def test_a_call_whose_map_moves_runs_few_functions_of_ours():
     with chainer.using_config('ooc', 'swap-all'), chainer.using_config('ooc_min_bytes', 0):
         for _ in range(3):
             chain()
-        managed = min(functions_run(chain) for _ in range(4))  # plans are made again in some
+        managed = min(functions_run(chain) for _ in range(8))  # plans are made again in some, and some wait for copies
         assert chainer_ooc.stats().swap > CALLS // 2
     assert (managed - plain) / CALLS < MOST_FUNCTIONS_MOVING
 
