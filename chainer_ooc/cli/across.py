@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cli.answer import UsageError
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cost.network import Network
@@ -70,13 +71,7 @@ def _largest_in_core(problem: Problem, most: int, least: int, at_batch: Callable
         found = in_core(problem_of(at_batch(batch), problem.budget_bytes, problem.min_bytes))
         return found.peak_bytes <= problem.budget_bytes
 
-    if not fits(least):
-        return None
-    above = most + 1
-    while above - least > 1:
-        middle = (least + above) // 2
-        least, above = (middle, above) if fits(middle) else (least, middle)
-    return least
+    return largest_fitting(least, most + 1, fits) if fits(least) else None
 
 
 def _add(rows: list[dict[str, Any]], prefix: str, batch: int, problem: Problem, plan: Plan, network: Network) -> None:

@@ -18,7 +18,7 @@ from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError, message
 from chainer_ooc.cli.prediction import at_batch, growth, on_machine, read_trace_or_run
-from chainer_ooc.cli.stage import stage
+from chainer_ooc.cli.stage import stages
 from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.errors import OocError
 from chainer_ooc.plans.run import Run
@@ -108,10 +108,7 @@ def _title(arguments: argparse.Namespace) -> str:
 
 def _progress(budgets: Iterable[int]) -> Iterator[int]:
     """Says on a terminal which of them it is at."""
-    known = list(budgets)
-    for number, each in enumerate(known, start=1):
-        with stage(f'planning within {format_bytes(each)} ({number} of {len(known)})'):
-            yield each
+    return stages(budgets, 'planning within', format_bytes)
 
 
 def _prepare(file: Path) -> None:

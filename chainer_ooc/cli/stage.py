@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 _Item = TypeVar('_Item')
@@ -30,16 +30,17 @@ def stage(what: str) -> Iterator[None]:
         _say(_ERASE)
 
 
-def stages(items: Iterable[_Item], what: str) -> Iterator[_Item]:
+def stages(items: Iterable[_Item], what: str, name: Callable[[_Item], str] = str) -> Iterator[_Item]:
     """Gives items, and says of each which one it is: ``'simulating swap-all (3 of 16)'``.
 
     Args:
-        items: each is named by its text.
-        what: the verb in front of it.
+        items: what is gone through.
+        what: the verb in front of each.
+        name: gives what each is called.
     """
     known = list(items)
     for number, each in enumerate(known, start=1):
-        with stage(f'{what} {each} ({number} of {len(known)})'):
+        with stage(f'{what} {name(each)} ({number} of {len(known)})'):
             yield each
 
 

@@ -134,7 +134,7 @@ class Graph:
             self._take(key, plan, reserve, settings.min_bytes)
         self.plan = self.orders[key].plan
         if shared is not None:
-            self._offer(key, shared, settings, standing_of(self.used))
+            self._offer(key, shared, settings, standing_of)
         if saved is not None and self.plan is not None and not self.is_estimate:
             saved.keep(self.trace, self.plan, settings.min_bytes, self.is_metered)
         return self.orders[key]
@@ -167,12 +167,13 @@ class Graph:
         self._taken[key] = plan
         log.logger.info('follows the plan of rank %d: %.3f s an iteration', told.rank, plan.seconds)
 
-    def _offer(self, key: _Key, shared: SharedPlans, settings: Settings, standing: Standing) -> None:
+    def _offer(self, key: _Key, shared: SharedPlans, settings: Settings,
+               standing_of: Callable[[Models], Standing]) -> None:
         """Offers the plan in force to the other ranks if it was made here."""
         plan = self.plan
         if plan is not None and plan is not self._taken.get(key) and plan is not self._offered.get(key):
             self._offered[key] = plan
-            shared.offer(self.trace, settings, plan, standing)
+            shared.offer(self.trace, settings, plan, standing_of(self.used))
 
     def take_better(self, key: _Key, reserve: Callable[[int], None], min_bytes: int) -> None:
         """Takes what a search has found meanwhile, if it is faster.

@@ -206,13 +206,15 @@ class Residency(Transit):
             return True
         if victim.state is State.ARRIVING:
             self.turn_back(victim)
-        elif (victim.discard() or self.swap_out(victim)) if victim.is_retained() else self._leaves_late(victim):
+        elif self._evict(victim):
             self.tally.evictions += 1
             self.settle()
         return True
 
-    def _leaves_late(self, storage: Storage) -> bool:
-        """Swaps out what only a Variable of the program's has; that of the iteration in hand may soon be gone."""
+    def _evict(self, storage: Storage) -> bool:
+        """Discards or swaps out; what only a Variable of the iteration in hand has may soon be gone, and is left."""
+        if storage.is_retained():
+            return storage.discard() or self.swap_out(storage)
         return storage.token is not None and storage.token.has_ended and self.swap_out(storage)
 
     # --- the small steps -------------------------------------------------------------------------------------------
