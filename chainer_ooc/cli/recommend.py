@@ -15,6 +15,7 @@ from pathlib import Path
 from chainer_ooc.backends import BackendOptions, choose
 from chainer_ooc.classify.bound import Bound
 from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError
@@ -185,10 +186,7 @@ def _largest(batch: int, problem: Callable[[int], Problem]) -> int:
     low, high = batch, 2 * batch
     while high <= _LARGEST_BATCH and fits(high):
         low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return largest_fitting(low, high, fits)
 
 
 def _policy(plan: Plan, problem: Problem, bound: Bound | None) -> Line:
