@@ -16,10 +16,11 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import Costs
 from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.graphs.orders import Orders
 from chainer_ooc.execute.recording.recorder import Span
 from chainer_ooc.execute.tally import IterationStats, Stretch, Tally, freeze
-from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.run import Run
+from chainer_ooc.problem import Standing
 from chainer_ooc.simulate.timeline import Stall, Stream, Task, Timeline
 from chainer_ooc.trace import Trace
 
@@ -31,16 +32,16 @@ class Finished:
         tally: what it took.
         settings: of the iteration.
         budget_bytes: what it had to keep within.
-        plan: that it followed, or None.
+        orders: the plan that it followed, and what that has stand beside the maps; none of a recorded one.
         graph: the known one that it was of, or None.
         is_searching: a better plan was still being looked for.
         moments: for each position, when it was computed, and what near memory held then; None if it ran as in plain
             Chainer, where nothing has to move.
     """
 
-    def __init__(self, tally: Tally, settings: Settings, budget_bytes: int, plan: Plan | None, graph: Graph | None,
+    def __init__(self, tally: Tally, settings: Settings, budget_bytes: int, orders: Orders, graph: Graph | None,
                  is_searching: bool, moments: tuple[tuple[Span, int], ...] | None):
-        self._tally, self._settings, self._budget_bytes, self._plan = tally, settings, budget_bytes, plan
+        self._tally, self._settings, self._budget_bytes, self._orders = tally, settings, budget_bytes, orders
         self._is_searching, self._moments = is_searching, moments
         self._known = None if graph is None else (graph.trace, graph.times.costs)
         self._graph = graph
@@ -48,7 +49,7 @@ class Finished:
     @functools.cached_property
     def stats(self) -> IterationStats:
         """What it took; waits for the device."""
-        return freeze(self._tally, self._settings.policy, self._budget_bytes, self._plan, self._is_searching)
+        return freeze(self._tally, self._settings.policy, self._budget_bytes, self._orders.plan, self._is_searching)
 
     @contextlib.contextmanager
     def exchanging(self, nbytes: int) -> Iterator[None]:
@@ -62,12 +63,14 @@ class Finished:
     @functools.cached_property
     def run(self) -> Run | None:
         """As it ran, beside its plan; None if it followed none to its end. Waits for the device."""
-        if self._plan is None or self._known is None:
+        plan, standing = self._orders.plan, self._orders.standing
+        if plan is None or self._known is None:
             return None
         trace, costs = self._known
         if self._moments is not None and len(self._moments) != trace.positions:
             return None
-        return Run(_timed(trace, costs), self._plan, self._settings.min_bytes, self._timeline(trace))
+        return Run(_planned_for(trace, costs, standing), replace(plan, budget_bytes=self._budget_bytes),
+                   self._settings.min_bytes, self._timeline(trace))
 
     def _timeline(self, trace: Trace) -> Timeline:
         tally, peak_bytes = self._tally, self.stats.peak_bytes
@@ -121,11 +124,12 @@ def _whole(seconds: float) -> float:
     return max(0.0, round(seconds, 9))
 
 
-def _timed(trace: Trace, costs: Costs) -> Trace:
-    """The trace with the times that the plan was made from, which may be newer than the recording."""
+def _planned_for(trace: Trace, costs: Costs, standing: Standing) -> Trace:
+    """The trace with what its plan was made from, which may be newer than the recording: times, and what stands."""
     forward, backward = costs.seconds[:len(trace.calls)], costs.seconds[len(trace.calls):]
     return replace(
         trace, calls=tuple(replace(each, seconds=own) for each, own in zip(trace.calls, forward, strict=True)),
         steps=tuple(replace(each, seconds=own) for each, own in zip(trace.steps, backward, strict=True)),
         write_bytes_per_second=costs.write_bytes_per_second, read_bytes_per_second=costs.read_bytes_per_second,
-        copy_slowdown=costs.slowdown)
+        copy_slowdown=costs.slowdown, standing_forward_bytes=standing.forward_bytes,
+        standing_backward_bytes=standing.backward_bytes)

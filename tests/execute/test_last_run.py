@@ -14,6 +14,7 @@ import pytest
 from chainer_ooc.execute.finished import _Course
 from chainer_ooc.execute.tally import Stretch, Tally
 from chainer_ooc.plans.run import Run
+from chainer_ooc.report.contents import report_of
 from chainer_ooc.simulate.timeline import Cause, Stream
 from support.trainings.ooc_training import Training, ooc
 
@@ -133,6 +134,20 @@ def test_its_plan_is_the_one_that_was_followed_and_its_text_is_whole():
     run, stats = train()
     assert (run.plan.policy, run.plan.seconds, run.min_bytes) == ('swap-all', stats.predicted_seconds, 0)
     assert Run.from_json(run.to_json()) == run
+
+
+def test_a_report_of_it_says_what_stats_do_where_another_model_trains_too():
+    """What the other has, its optimizer's state too, stands beside the maps that the plan is about."""
+    models = [chainer.Sequential(*(chainer.Sequential(L.Linear(32, 32), F.tanh) for _ in range(5))) for _ in range(2)]
+    optimizers = [chainer.optimizers.Adam().setup(each) for each in models]
+    with ooc('swap-all', min_bytes=1000, budget=300_000):
+        for number in (0, 1, 0, 1, 0, 1, 0):
+            models[number].cleargrads()
+            F.sum(models[number](np.full((64, 32), number, np.float32))).backward()
+            optimizers[number].update()
+        run, stats = chainer_ooc.last_run(), chainer_ooc.stats()
+    shown = report_of('', run).course.plan
+    assert (shown.budget_bytes, shown.peak_bytes) == (stats.budget_bytes, stats.predicted_peak_bytes)
 
 
 def test_an_iteration_in_which_nothing_moves_has_its_time_alone():

@@ -171,8 +171,8 @@ def test_far_copy_that_is_freed_twice_is_found(plant):
 def test_map_that_is_dropped_before_its_last_use_is_found(plant):
     give_orders = graph.give_orders
 
-    def drop_early(trace, plan, min_bytes):
-        orders = give_orders(trace, plan, min_bytes)
+    def drop_early(trace, plan, min_bytes, standing):
+        orders = give_orders(trace, plan, min_bytes, standing)
         early = {position - 1: freed for position, freed in orders.free_after.items()}
         return dataclasses.replace(orders, free_after=early)
 

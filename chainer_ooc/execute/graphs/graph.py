@@ -127,11 +127,12 @@ class Graph:
             self._take_shared(key, shared, settings, budget_bytes, standing_of, reserve)
         if key not in self.orders:
             self._stop_search()
+            standing = standing_of(self.used)
             plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
             if plan is None:
-                plan, search = self._planned(settings, budget_bytes, standing_of(self.used), planner.plan)
+                plan, search = self._planned(settings, budget_bytes, standing, planner.plan)
                 self._search = None if search is None else (key, search)
-            self._take(key, plan, reserve, settings.min_bytes)
+            self._take(key, plan, standing, reserve, settings.min_bytes)
         self.plan = self.orders[key].plan
         if shared is not None:
             self._offer(key, shared, settings, standing_of)
@@ -139,10 +140,10 @@ class Graph:
             saved.keep(self.trace, self.plan, settings.min_bytes, self.is_metered)
         return self.orders[key]
 
-    def _take(self, key: _Key, plan: Plan, reserve: Callable[[int], None], min_bytes: int) -> None:
+    def _take(self, key: _Key, plan: Plan, standing: Standing, reserve: Callable[[int], None], min_bytes: int) -> None:
         reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                     if verdict is Verdict.SWAP))
-        self.orders[key] = give_orders(self.trace, plan, min_bytes)
+        self.orders[key] = give_orders(self.trace, plan, min_bytes, standing)
 
     def _take_shared(self, key: _Key, shared: SharedPlans, settings: Settings, budget_bytes: int,
                      standing_of: Callable[[Models], Standing], reserve: Callable[[int], None]) -> None:
@@ -155,10 +156,11 @@ class Graph:
                 packed(before.plan.decision()) == told.plan
                 or (shared.is_own(told) and before.plan is not self._taken.get(key))):
             return
+        standing = standing_of(self.used)
         try:
-            plan = self._planned(settings, budget_bytes, standing_of(self.used),
+            plan = self._planned(settings, budget_bytes, standing,
                                  functools.partial(make_as_decided, decision=unpacked(told.plan)))
-            self._take(key, plan, reserve, settings.min_bytes)
+            self._take(key, plan, standing, reserve, settings.min_bytes)
         except (InfeasibleBudgetError, SpillError) as error:
             log.logger.info('the plan of rank %d does not hold here: %s', told.rank, error)
             self._taken.pop(key, None)  # the one in force is for less room: others hear of it
@@ -183,18 +185,18 @@ class Graph:
         """
         if self._search is None or self._search[0] != key or not self._search[1].is_over:
             return
-        search, before = self._search[1], self.orders[key].plan
+        search, before = self._search[1], self.orders[key]
         if isinstance(search.error, InfeasibleBudgetError):
             raise search.error  # each time that it is asked for
         self._search = None
         if search.error is not None:
             log.logger.warning('the search for a better plan has failed, and the first one stays: %r', search.error)
-        elif search.plan is not None and before is not None and (
-                search.is_awaited or search.plan.seconds < before.seconds):
+        elif search.plan is not None and before.plan is not None and (
+                search.is_awaited or search.plan.seconds < before.plan.seconds):
             with contextlib.suppress(SpillError):  # the plan that is there moves less
-                self._take(key, search.plan, reserve, min_bytes)
+                self._take(key, search.plan, before.standing, reserve, min_bytes)
                 log.logger.info('a better plan was found in %.1f s: %.3f s an iteration, not %.3f s',
-                                search.seconds, search.plan.seconds, before.seconds)
+                                search.seconds, search.plan.seconds, before.plan.seconds)
         else:
             log.logger.info('no better plan was found in %.1f s', search.seconds)
 

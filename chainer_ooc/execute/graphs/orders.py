@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Shared, Verdict
+from chainer_ooc.problem import Shared, Standing, Verdict
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Trace
+
+
+_NOTHING = Standing(0, 0)
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class Orders:
 
     Attributes:
         plan: the plan itself, or None.
+        standing: what it has live beside the maps.
         leave_after: maps to swap out after a call or step.
         discard_after: maps to discard after a call, since they will be made again; those that only chains read die
             by themselves.
@@ -31,6 +35,7 @@ class Orders:
     """
 
     plan: Plan | None = None
+    standing: Standing = _NOTHING
     leave_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
     discard_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
     free_after: Mapping[int, Sequence[tuple[int, bool]]] = field(default_factory=dict)
@@ -46,7 +51,7 @@ class Orders:
 NO_ORDERS = Orders()
 
 
-def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
+def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) -> Orders:
     """Sorts a plan by position."""
     leave_after: dict[int, list[int]] = {}
     discard_after: dict[int, list[int]] = {}
@@ -60,6 +65,6 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int) -> Orders:
         if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
             may_lose = verdict is Verdict.KEEP and not each.reused
             free_after.setdefault(uses[-1], []).append((each.id, may_lose))
-    return Orders(plan, leave_after, discard_after, free_after, plan.swap_ins, plan.chains.calls,
+    return Orders(plan, standing, leave_after, discard_after, free_after, plan.swap_ins, plan.chains.calls,
                   frozenset(each for maps in discard_after.values() for each in maps), plan.synchronous, plan.mapped,
                   plan.chains.shared, plan.chains.uses)

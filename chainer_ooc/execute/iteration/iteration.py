@@ -281,7 +281,7 @@ class Iteration(Quietly):
         if self.quiet is not None and plan is not None:
             tally.peak_bytes = plan.peak_bytes
         graph = self.following.graph
-        return Finished(tally.snapshot(), self.settings, self.budget_bytes, plan, graph,
+        return Finished(tally.snapshot(), self.settings, self.budget_bytes, self.following.orders, graph,
                         graph is not None and graph.is_searching, None if self.quiet else self.recorder.moments())
 
     def _end_backward(self) -> None:
