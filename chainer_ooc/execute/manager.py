@@ -19,7 +19,7 @@ from chainer_ooc.execute.functions.prototype import may_write
 from chainer_ooc.execute.session import Session, apply_within
 from chainer_ooc.execute.shortage import advise_on_errors, explain_outside
 from chainer_ooc.execute.storage.account import find
-from chainer_ooc.execute.storage.computing import computing, is_computing, only_reads
+from chainer_ooc.execute.storage.computing import RUNNING, computing, is_computing, only_reads
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
 from chainer_ooc.execute.tally import IterationStats
@@ -42,7 +42,7 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """FunctionNode.apply while chainer.config.ooc is set."""
     if is_locked() and (not is_computing() or interrupted() is not None):  # the core applies them in computations
         raise refusal('applies a function')
-    if is_computing():
+    if RUNNING.is_foreign is not None:
         return apply_within(function, inputs)
     device, outputs = _device_of(inputs), None
     while outputs is None:

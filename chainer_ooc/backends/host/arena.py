@@ -53,7 +53,7 @@ _asked: dict[int, Callable[[int], bool]] = {}
 _alone: set[int] = set()
 
 #: What was raised meanwhile, by thread: no exception passes through NumPy, whose array fails instead.
-_pending: dict[int, BaseException] = {}
+PENDING: dict[int, BaseException] = {}
 
 
 def available() -> str | None:
@@ -64,7 +64,7 @@ def available() -> str | None:
 
 def raise_pending() -> None:
     """Raises in this thread what was raised while room was made for one of its arrays."""
-    if _pending and (error := _pending.pop(threading.get_ident(), None)) is not None:
+    if (error := PENDING.pop(threading.get_ident(), None)) is not None:
         raise error
 
 
@@ -193,7 +193,7 @@ def _make_room(nbytes: int) -> bool:
     try:
         return make_room(nbytes)
     except BaseException as error:  # such as an interrupt
-        _pending[thread] = error
+        PENDING[thread] = error
         return False
     finally:
         _alone.discard(thread)
@@ -225,6 +225,6 @@ def _library() -> ctypes.PyDLL | str:
 
 def _begin_anew(library: ctypes.PyDLL) -> None:
     """In a forked child: training is the parent's."""
-    for each in (_asked, _alone, _pending):
+    for each in (_asked, _alone, PENDING):
         each.clear()
     library.arena_keep(0)
