@@ -106,6 +106,7 @@ def exchange(run: Callable[[Any, bool], None], target: Any, zero_fill: bool) -> 
     """Exchanges the gradients of a model between ranks, and notes what that takes."""
     session = current()
     finished = None if session is None else session.finished
+    end_all_on_errors()  # the program may have set a hook of its own since
     if finished is None:
         run(target, zero_fill)
         return
