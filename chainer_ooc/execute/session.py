@@ -135,20 +135,16 @@ class Session:
         function = arguments[0]
         try:
             RUNNING.is_foreign = False
-            needed: list[Storage] = []
             with LOCK:
                 is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
-                if not is_quiet:
-                    needed = iteration.before_step(function)
+                needed = [] if is_quiet else iteration.before_step(function)
             started = None if is_quiet else self._memory.backend.timestamp()
             with self._around:
                 run(*arguments) if is_quiet else run_as(iteration.is_foreign, run, *arguments)
             with LOCK:
-                if iteration is not self._iteration:
-                    pass
-                elif is_quiet:
+                if is_quiet and iteration is self._iteration:
                     iteration.after_quiet_step(function)
-                else:
+                elif iteration is self._iteration:
                     iteration.after_step(function, needed, (started, self._memory.backend.timestamp()))
             RUNNING.is_foreign = None
         except BaseException as error:
@@ -352,8 +348,11 @@ class Session:
         if function is not None and iteration is not None and isinstance(error, MemoryError):
             told = explain(error, iteration.where(function, way), self._memory, self._parameters, self.settings)
         self._abandon()
-        if told is not None:
-            raise told from error
+        try:
+            if told is not None:
+                raise told from error
+        finally:
+            del told, error  # they hold this frame, and the program's with its arrays, until the collector comes
 
     def _abandon(self) -> None:
         with LOCK:
