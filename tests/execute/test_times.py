@@ -99,7 +99,7 @@ def test_copies_give_the_bandwidths_and_without_copies_those_before_stay():
 
 @pytest.mark.usefixtures('nothing_quiet')
 def test_training_plans_again_when_its_times_were_wrong(monkeypatch):
-    """The recorded times are a hundred times as long as they were; when two iterations that count are over a plan knows.
+    """Recorded times are a hundred times as long as they were; when two iterations that count are over a plan knows.
 
     What an iteration took is asked when the next one has ended: a device may be behind.
     """
