@@ -18,8 +18,8 @@ from dataclasses import dataclass
 #: From one rank to the next, software included: an assumption, between NCCL over InfiniBand and MPI over Ethernet.
 LATENCY_SECONDS = 1e-5
 
-_SPEED = re.compile(r'([0-9]+(?:\.[0-9]*)?)\s*([kmg])(bit|b)(?:/s|ps)?')
-_FACTORS = {'k': 1e3, 'm': 1e6, 'g': 1e9}
+_SPEED = re.compile(r'([0-9]+(?:\.[0-9]*)?)\s*([kKmMgGtT])(?:(?i:bit)|([bB]))(?i:/s|ps)?')
+_FACTORS = {'k': 1e3, 'm': 1e6, 'g': 1e9, 't': 1e12}
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ def network_of(sums: Mapping[int, float], ranks: int) -> Network:
 
 
 def parse_network(text: str) -> Network:
-    """Reads ``'100Gbit'``, ``'10 Gbit/s'`` or ``'12.5GB/s'``: a bit is an eighth of a byte, units are powers of 1000.
+    """Reads ``'100Gbit'``, ``'10 Gb/s'`` or ``'12.5GB/s'``: b is a bit, B a byte of eight, units are powers of 1000.
 
     Raises:
         ValueError: it is no speed, or one below 1 kbit/s.
     """
-    match = _SPEED.fullmatch(text.strip().lower())
-    speed = 0.0 if match is None else float(match[1]) * _FACTORS[match[2]] / (8 if match[3] == 'bit' else 1)
+    match = _SPEED.fullmatch(text.strip())
+    speed = 0.0 if match is None else float(match[1]) * _FACTORS[match[2].lower()] / (1 if match[3] == 'B' else 8)
     if speed < 125:
         raise ValueError(f'{text!r} is no speed of a network; write one such as 100Gbit, 10Gbit or 12.5GB')
     return Network(speed)
