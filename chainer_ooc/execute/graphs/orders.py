@@ -10,7 +10,6 @@ from chainer_ooc.problem import Shared, Standing, Verdict
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Trace
 
-
 _NOTHING = Standing(0, 0)
 
 
