@@ -81,7 +81,7 @@ def test_relief_frees_arrays(installed):
         installed.limit_bytes = None
         return bool(held and (held.pop() is not None))
 
-    installed.on_out_of_memory = on_out_of_memory
+    installed.ask(installed, on_out_of_memory)
     assert cupy.empty(1024, np.float32).size == 1024
     assert not held
 

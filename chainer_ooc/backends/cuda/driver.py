@@ -49,7 +49,9 @@ class MemoryBudget(Protocol):
     """The allocator of all near memory, with its limit; see ``budget.AllocatorBudget``."""
 
     limit_bytes: int | None
-    on_out_of_memory: Callable[[int], bool] | None
+
+    def ask(self, owner: object, on_out_of_memory: Callable[[int], bool] | None) -> None:
+        """Sets who makes room for the calling thread; None: `owner` is asked no more."""
 
     def install(self) -> None:
         """Has all arrays come from here."""
@@ -70,7 +72,7 @@ class MemoryBudget(Protocol):
         """Gives back to the device what is kept for later blocks, beyond so many bytes."""
 
     def no_relief(self) -> contextlib.AbstractContextManager[None]:
-        """Has allocations fail at once meanwhile instead of calling `on_out_of_memory`."""
+        """Has allocations fail at once meanwhile instead of asking for room."""
 
     def meter(self) -> Meter:
         """Counts allocations."""

@@ -101,7 +101,7 @@ class HostBackend(OwnedBackend):
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         """Sets no limit, which is the system's; room is made for what that refuses."""
         self._blocks.ask(None if nbytes is None else on_out_of_memory)
-        self._blocks.set_limited(nbytes is not None and limits.is_limited())
+        self._blocks.set_limited(arena.is_asked() and limits.is_limited())
 
     def allocate(self, nbytes: int) -> ByteArray:
         try:
