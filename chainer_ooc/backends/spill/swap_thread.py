@@ -5,13 +5,10 @@ Two such threads serve a backend, so that reading and writing run beside each ot
 the array, which then cannot be freed, until the worker fetches the next one. Here the array is handed over in a list of
 one element, which the thread empties, and the only frame that holds it has returned before the transfer counts as done
 (C5).
-
-The stack is small, as a default one (8 MB) is private memory that RLIMIT_DATA counts.
 """
 
 from __future__ import annotations
 
-import _thread
 import queue
 import threading
 import time
@@ -20,14 +17,14 @@ from collections.abc import Callable
 from typing import Any
 
 from chainer_ooc.backends.spill.transfer import HostTransfer, Space
+from chainer_ooc.backends.starting import start_beside
 from chainer_ooc.errors import SpillError
 
 STACK_BYTES = 256 << 10
 #: For threads that call a device's driver, which knows nothing of small stacks.
 DRIVER_STACK_BYTES = 8 << 20
 
-#: A thread that has not begun after so long will not: one that ends for lack of memory before its first line says
-#: nothing, and Python's own ``Thread.start`` waits for it for ever.
+#: A thread that has not begun after so long will not.
 LONGEST_START_SECONDS = 10.0
 
 #: Makes one copy: the space in the spill file, and the near side, an array or what holds one.
@@ -103,9 +100,6 @@ class SwapThread:
     def start(self) -> None:
         """Starts the thread unless it runs; after an interrupt it may be called again.
 
-        After an interrupt within ``Thread.start`` it could not be told whether the thread runs. Interrupts come to the
-        main thread only, so another one, which begins by a single call of C, starts it.
-
         Raises:
             SpillError: The thread cannot be started, or does not begin.
         """
@@ -114,35 +108,20 @@ class SwapThread:
         if self._is_stuck:
             raise self._no_thread('it did not begin before')
         self._may_run = True
-        launch = HostTransfer(0)
-        stack_before = threading.stack_size()
         try:
-            threading.stack_size(self._stack_bytes)
-            _thread.start_new_thread(self._launch, (launch,))
-            self._is_stuck = not launch.ends_within(LONGEST_START_SECONDS)
-            if self._is_stuck:
-                raise self._no_thread(f'it did not begin within {LONGEST_START_SECONDS:g} s')
-            launch.wait()
+            self._is_stuck = not start_beside(self._launch, self._stack_bytes, LONGEST_START_SECONDS)
         except (MemoryError, RuntimeError) as error:
             self._may_run = False
             raise self._no_thread(error) from error
-        except SpillError:
-            self._may_run = self._is_stuck  # it may begin after all
-            raise
-        finally:
-            threading.stack_size(stack_before)
+        if self._is_stuck:  # it may begin after all
+            raise self._no_thread(f'it did not begin within {LONGEST_START_SECONDS:g} s')
 
-    def _launch(self, launch: HostTransfer) -> None:
-        failure = None
+    def _launch(self) -> None:
         with self._launching:
             if self._thread is None and not self._stopped:
-                try:
-                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                    thread.start()
-                    self._thread = thread
-                except (MemoryError, RuntimeError) as error:
-                    failure = self._no_thread(error)
-        launch.end(0.0, failure)
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _no_thread(self, why: Exception | str) -> SpillError:
         said = str(why) or type(why).__name__
