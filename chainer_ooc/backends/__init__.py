@@ -1,13 +1,12 @@
 """The memory devices: where arrays are and how they move. `base` is the contract that `host` and `cuda` fill in.
 
-    base.py      the contract
-    owned.py     what all devices do alike: who may use a backend, its transfers and its far copies, who makes room
-    starting.py  threads that no interrupt leaves half started
-    layout.py    how an array lies on its block of memory
-    arrays.py    arrays and the memory under them, of every library
-    host/        the process's own memory
-    cuda/        a GPU's
-    spill/       far memory in a file, which both have
+    base.py    the contract
+    owned.py   what all devices do alike: who may use a backend, its transfers and its far copies, who makes room
+    layout.py  how an array lies on its block of memory
+    arrays.py  arrays and the memory under them, of every library
+    host/      the process's own memory
+    cuda/      a GPU's
+    spill/     far memory in a file, which both have
 
 What computes on a device is in `kernels`, which imports this room; nothing here imports that one.
 """

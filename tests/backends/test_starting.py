@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from chainer_ooc.backends import starting
-from chainer_ooc.backends.spill import transfer
-from chainer_ooc.backends.starting import start_beside
+from chainer_ooc.backends.spill import starting, transfer
+from chainer_ooc.backends.spill.starting import start_beside
 from support.interrupting import interrupted_at
 
 STACK_BYTES = 256 << 10

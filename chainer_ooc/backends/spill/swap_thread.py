@@ -16,8 +16,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from chainer_ooc.backends.spill.starting import start_beside
 from chainer_ooc.backends.spill.transfer import HostTransfer, Space
-from chainer_ooc.backends.starting import start_beside
 from chainer_ooc.errors import SpillError
 
 STACK_BYTES = 256 << 10

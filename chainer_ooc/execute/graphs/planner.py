@@ -26,7 +26,7 @@ from collections import deque
 from dataclasses import replace
 
 from chainer_ooc.backends.base import OWN_THREADS
-from chainer_ooc.backends.starting import start_beside
+from chainer_ooc.backends.spill.starting import start_beside
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import SearchStoppedError, searching_beside
 from chainer_ooc.errors import InfeasibleBudgetError
