@@ -7,6 +7,7 @@ import pytest
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.budget import LimitedBlock
+from support.fake_device_memory import installed_budget
 from support.told_ledger import listen
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
@@ -21,7 +22,7 @@ def budget():
 @pytest.fixture
 def installed(budget):
     before = cupy.cuda.get_allocator()
-    with budget.installed():
+    with installed_budget(budget):
         yield budget
     assert cupy.cuda.get_allocator() == before
 

@@ -164,11 +164,6 @@ class AllocatorBudget:
         with self._giving_back:
             self._allocator.trim(keep_bytes)
 
-    def has_room(self, nbytes: int) -> bool:
-        """Whether the limit leaves that much; the driver is not asked, so it is quick."""
-        return (self._limit_bytes is None
-                or self.outside_bytes() + self.used_bytes() + nbytes <= self._limit_bytes)
-
     def meter(self) -> DeviceMeter:
         """A new meter of what is given here."""
         return DeviceMeter(self.ledgers)
@@ -202,15 +197,6 @@ class AllocatorBudget:
         if self._calls.current_allocator() is self:
             self._set_allocator(self._before)
         self._before = None
-
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[AllocatorBudget]:
-        """Installs it meanwhile, and restores whatever happens."""
-        self.install()
-        try:
-            yield self
-        finally:
-            self.uninstall()
 
     def close(self) -> None:
         """Uninstalls it, forgets limit, relief and meters, and gives back what is cached.
