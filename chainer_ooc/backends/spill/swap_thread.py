@@ -1,4 +1,4 @@
-"""A thread that makes one direction's copies, one after the other.
+"""A thread that runs one task after the other, such as the copies of one direction.
 
 Two such threads serve a backend, so that reading and writing run beside each other and beside the computation; within
 ``pwritev`` and ``preadv`` the interpreter's lock is free. ``concurrent.futures`` is of no use here: its work item holds
@@ -27,24 +27,48 @@ DRIVER_STACK_BYTES = 8 << 20
 #: A thread that has not begun after so long will not.
 LONGEST_START_SECONDS = 10.0
 
-#: Makes one copy: the space in the spill file, and the near side, an array or what holds one.
-Copy = Callable[[Space, Any], None]
-
-
 class CopyTask:
-    """One copy between `space` and `near`, which is held until the thread takes it; `after` must end well before."""
+    """One copy between a space of the spill file and near memory, made by the thread that calls it.
 
-    __slots__ = ('_handed_over', 'after', 'space', 'transfer')
+    Args:
+        copy: makes it, of the space and the near side, an array or what holds one; raises SpillError if it fails.
+        ended: called with the space afterwards, well or not, before the transfer is done.
+        space: its place in the file.
+        near: the near side, which is held until the copy begins.
+        transfer: ends with it.
+        after: must end well before, or None.
+    """
 
-    def __init__(self, space: Space, near: Any, transfer: HostTransfer, after: HostTransfer | None) -> None:
-        self.space = space
+    __slots__ = ('_after', '_copy', '_ended', '_handed_over', '_space', '_transfer')
+
+    def __init__(self, copy: Callable[[Space, Any], None], ended: Callable[[Space], None], space: Space, near: Any,
+                 transfer: HostTransfer, after: HostTransfer | None) -> None:
+        self._copy, self._ended, self._space = copy, ended, space
         self._handed_over = [near]
-        self.transfer = transfer
-        self.after = after
+        self._transfer, self._after = transfer, after
 
-    def take(self) -> Any:
-        """Returns the near side and forgets it."""
-        return self._handed_over.pop()
+    def __call__(self) -> None:
+        """Makes the copy and reports it. Everything that refers to the array lives in ``_attempt``'s frame."""
+        failure = None if self._after is None else _failure_of(self._after)
+        started = time.perf_counter()
+        if failure is None:
+            failure = self._attempt()
+        else:
+            self._handed_over.clear()
+        self._ended(self._space)
+        self._transfer.end(time.perf_counter() - started, failure)
+
+    def _attempt(self) -> SpillError | None:
+        """Returns None, or the failure without its traceback, whose frames would keep the array alive."""
+        try:
+            self._copy(self._space, self._handed_over.pop())
+        except SpillError as error:
+            return SpillError(*error.args)
+        except MemoryError:  # no traceback either: there is no memory to write it with
+            return SpillError(f'no memory for a copy in the thread {_own_name()!r}; raise the limit of memory')
+        except BaseException:  # a fault of ours: the caller must not wait for ever
+            return SpillError(f'a fault in the thread {_own_name()!r}; please report it:\n{traceback.format_exc()}')
+        return None
 
 
 class SwapThread:
@@ -52,25 +76,21 @@ class SwapThread:
 
     Args:
         name: Of the thread.
-        copy: Makes one copy; raises SpillError if it fails.
-        ended: Called after each task, well or not, before its transfer is done.
         stack_bytes: Of the thread.
     """
 
-    def __init__(self, name: str, copy: Copy, ended: Callable[[Space], None], stack_bytes: int = STACK_BYTES) -> None:
+    def __init__(self, name: str, stack_bytes: int = STACK_BYTES) -> None:
         self._name = name
         self._stack_bytes = stack_bytes
-        self._copy = copy
-        self._ended = ended
-        self._tasks: queue.SimpleQueue[CopyTask | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._may_run = False  # whether a thread runs or, after an interrupt, may still begin
         self._stopped = self._is_stuck = False
         self._launching = threading.Lock()  # never taken by the main thread, hence never left taken by an interrupt
         self._last = HostTransfer(0)  # ends with the thread
 
-    def submit(self, task: CopyTask) -> None:
-        """Queues a task; first in, first out.
+    def submit(self, task: Callable[[], None]) -> None:
+        """Queues a task, which raises nothing; first in, first out.
 
         Raises:
             SpillError: The thread cannot be started. The task is not queued.
@@ -129,35 +149,15 @@ class SwapThread:
                           'or of memory')
 
     def _run(self) -> None:
-        while True:
-            task = self._tasks.get()
-            if task is None:
-                self._last.end(0.0, None)
-                return
-            self._perform(task)
-
-    def _perform(self, task: CopyTask) -> None:
-        """Makes the copy and reports it. Everything that refers to the array lives in ``_attempt``'s frame."""
-        failure = None if task.after is None else _failure_of(task.after)
-        started = time.perf_counter()
-        if failure is None:
-            failure = self._attempt(task)
-        else:
-            task.take()
-        self._ended(task.space)
-        task.transfer.end(time.perf_counter() - started, failure)
-
-    def _attempt(self, task: CopyTask) -> SpillError | None:
-        """Returns None, or the failure without its traceback, whose frames would keep the array alive."""
         try:
-            self._copy(task.space, task.take())
-        except SpillError as error:
-            return SpillError(*error.args)
-        except MemoryError:  # no traceback either: there is no memory to write it with
-            return SpillError(f'no memory for a copy in the thread {self._name!r}; raise the limit of memory')
-        except BaseException:  # a fault of ours: the caller must not wait for ever
-            return SpillError(f'a fault in the thread {self._name!r}; please report it:\n{traceback.format_exc()}')
-        return None
+            while (task := self._tasks.get()) is not None:
+                task()
+        finally:
+            self._last.end(0.0, None)
+
+
+def _own_name() -> str:
+    return threading.current_thread().name
 
 
 def _failure_of(transfer: HostTransfer) -> SpillError | None:
