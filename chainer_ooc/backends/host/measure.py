@@ -81,11 +81,10 @@ def _round_trip(backend: Backend, sample: ByteArray, target: ByteArray | None) -
 
 
 def _seconds(transfer: Transfer) -> float:
-    """Seconds of a transfer, once it is over."""
-    transfer.wait()
-    while not transfer.done:  # on a GPU a wait for a swap-in does not block
+    """Seconds of a transfer, once it is over: on a GPU a wait for a swap-in does not block."""
+    while not transfer.done:
         time.sleep(1e-4)
-    transfer.wait()  # says whether it failed meanwhile
+    transfer.wait()  # says whether it failed
     return max(transfer.seconds, 1e-9)
 
 
