@@ -75,10 +75,23 @@ def current() -> Settings:
     Raises:
         ConfigError: a value was set past `check` and cannot be used.
     """
+    global _latest
     import chainer
 
     # Each call of a function comes here: reading the attributes one by one would take it ten times as long.
-    return _settings(*_values({**vars(chainer.global_config), **vars(chainer.config._local)}))
+    values = _values({**vars(chainer.global_config), **vars(chainer.config._local)})
+    latest = _latest  # of any thread
+    if latest is None or values != latest[0]:
+        latest = _latest = values, _settings(*values)
+    return latest[1]
+
+
+def entry(name: str) -> Any:
+    """An entry of chainer.config for the calling thread, in a tenth of the time that the attribute takes."""
+    import chainer
+
+    local = vars(chainer.config._local)
+    return local[name] if name in local else getattr(chainer.global_config, name)
 
 
 @functools.lru_cache(maxsize=16)
@@ -180,4 +193,5 @@ _READERS: dict[str, _Reader] = {
     'ooc_allocator': _allocator,
     'ooc_log': _optional(_log_level),
 }
+_latest: tuple[tuple[Any, ...], Settings] | None = None
 _values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter('use_ideep', *_READERS)

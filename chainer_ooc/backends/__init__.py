@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.config import Settings
@@ -50,7 +52,7 @@ class BackendOptions:
 
 def device_of(array: Any) -> str:
     """Returns the name of the device that an array is on: 'host' or 'cuda'."""
-    return 'cuda' if arrays.is_on_device(array) else 'host'
+    return 'cuda' if type(array) is not np.ndarray and arrays.is_on_device(array) else 'host'
 
 
 def choose(device: str, options: BackendOptions) -> Backend:

@@ -183,7 +183,7 @@ class Backend(abc.ABC):
         return float(end - start)
 
     def computing(self) -> contextlib.AbstractContextManager[None]:
-        """Goes around each computation; not to be nested.
+        """What goes around each computation, the same each time; not to be nested.
 
         Where the system ends a process for lack of memory, the computation raises MemoryError instead, as far as the
         device can tell.

@@ -149,7 +149,7 @@ def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int | None]:
     if batch < own:
         raise OocError(f'a trace of batch {own} says nothing safe about batch {batch}; record one with '
                        f'"chainer-ooc profile MODEL --batchsize {batch} --save FILE"')
-    nbytes = sum(each.nbytes for each in trace.maps) + max(trace.computing_bytes, default=0)
+    nbytes = trace.maps_bytes + max(trace.computing_bytes, default=0)
     if nbytes * batch > MOST_BYTES * own:
         raise UsageError(f'--batch {batch} makes more of the {format_bytes(nbytes)} at batch {own} than any memory '
                          'has; write a smaller one')

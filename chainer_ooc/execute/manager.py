@@ -19,7 +19,7 @@ from chainer_ooc.execute.functions.prototype import may_write
 from chainer_ooc.execute.session import Session, apply_within
 from chainer_ooc.execute.shortage import advise_on_errors, explain_outside
 from chainer_ooc.execute.storage.account import find
-from chainer_ooc.execute.storage.computing import computing, is_computing, only_reads
+from chainer_ooc.execute.storage.computing import RUNNING, computing, is_computing, only_reads
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
 from chainer_ooc.execute.tally import IterationStats
@@ -42,7 +42,7 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """FunctionNode.apply while chainer.config.ooc is set."""
     if is_locked() and (not is_computing() or interrupted() is not None):  # the core applies them in computations
         raise refusal('applies a function')
-    if is_computing():
+    if RUNNING.is_foreign is not None:
         return apply_within(function, inputs)
     device, outputs = _device_of(inputs), None
     while outputs is None:
@@ -106,6 +106,7 @@ def exchange(run: Callable[[Any, bool], None], target: Any, zero_fill: bool) -> 
     """Exchanges the gradients of a model between ranks, and notes what that takes."""
     session = current()
     finished = None if session is None else session.finished
+    end_all_on_errors()  # the program may have set a hook of its own since
     if finished is None:
         run(target, zero_fill)
         return

@@ -34,7 +34,7 @@ from chainer_ooc.execute.other_threads import Company
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.shortage import explain, explain_outside, what_holds
 from chainer_ooc.execute.storage.account import find
-from chainer_ooc.execute.storage.computing import computing, forget_computations, is_computing, run_as
+from chainer_ooc.execute.storage.computing import RUNNING, forget_computations, is_computing, run_as
 from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.slots import array_in_slot
 from chainer_ooc.execute.storage.storage import Storage
@@ -59,6 +59,7 @@ class Session:
         self._parameters = Parameters()
         self._graphs = Graphs()
         self._meter = backend.meter()
+        self._around = backend.computing()
         self._iteration: Iteration | None = None
         self._patience = Patience()
         self._default_budget_bytes: int | None = None
@@ -78,11 +79,13 @@ class Session:
         if not is_managed(function, inputs):
             return self._evaluate(function, inputs)
         try:
-            with computing():
-                return self._call(function, inputs)
+            RUNNING.is_foreign = False
+            outputs = self._call(function, inputs)
+            RUNNING.is_foreign = None
         except BaseException as error:
             self._fail(error, function, 'forward')
             raise
+        return outputs
 
     def _call(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         with LOCK:
@@ -96,7 +99,7 @@ class Session:
             if not is_quiet:
                 iteration.before_call(function, inputs)
         started = None if is_quiet else self._memory.backend.timestamp()
-        with self._memory.backend.computing():
+        with self._around:
             outputs: tuple[Any, ...] = (
                 function._apply(inputs) if is_quiet else run_as(iteration.is_foreign, function._apply, inputs))
         span = None if is_quiet else (started, self._memory.backend.timestamp())
@@ -126,27 +129,24 @@ class Session:
     def step(self, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         """Runs one function's backward."""
         iteration = self._iteration
-        if iteration is None or is_computing():
+        if iteration is None or RUNNING.is_foreign is not None:
             run(*arguments)
             return
         function = arguments[0]
         try:
-            with computing():
-                needed: list[Storage] = []
-                with LOCK:
-                    is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
-                    if not is_quiet:
-                        needed = iteration.before_step(function)
-                started = None if is_quiet else self._memory.backend.timestamp()
-                with self._memory.backend.computing():
-                    run_as(iteration.is_foreign, run, *arguments)
-                with LOCK:
-                    if iteration is not self._iteration:
-                        pass
-                    elif is_quiet:
-                        iteration.after_quiet_step(function)
-                    else:
-                        iteration.after_step(function, needed, (started, self._memory.backend.timestamp()))
+            RUNNING.is_foreign = False
+            with LOCK:
+                is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
+                needed = [] if is_quiet else iteration.before_step(function)
+            started = None if is_quiet else self._memory.backend.timestamp()
+            with self._around:
+                run(*arguments) if is_quiet else run_as(iteration.is_foreign, run, *arguments)
+            with LOCK:
+                if is_quiet and iteration is self._iteration:
+                    iteration.after_quiet_step(function)
+                elif iteration is self._iteration:
+                    iteration.after_step(function, needed, (started, self._memory.backend.timestamp()))
+            RUNNING.is_foreign = None
         except BaseException as error:
             self._fail(error, function, 'backward')
             raise
@@ -348,8 +348,11 @@ class Session:
         if function is not None and iteration is not None and isinstance(error, MemoryError):
             told = explain(error, iteration.where(function, way), self._memory, self._parameters, self.settings)
         self._abandon()
-        if told is not None:
-            raise told from error
+        try:
+            if told is not None:
+                raise told from error
+        finally:
+            del told, error  # they hold this frame, and the program's with its arrays, until the collector comes
 
     def _abandon(self) -> None:
         with LOCK:

@@ -38,7 +38,8 @@ def advice(on: Node, environment: Mapping[str, str], own_cores: int, cores: int)
         return ''
     return (f'{counted(on.ranks, "rank")} on this machine compute in {counted(threads, "thread")} each and have '
             f'{counted(usable, "core")}, so that threads wait for each other, many times as long as they compute; '
-            f'export OMP_NUM_THREADS={max(1, usable // on.ranks)} before mpiexec')
+            + (f'start at most {counted(usable, "rank")} here' if threads == 1 else
+               f'export OMP_NUM_THREADS={max(1, usable // on.ranks)} before mpiexec'))
 
 
 def here() -> str:

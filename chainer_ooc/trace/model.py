@@ -108,6 +108,16 @@ class Trace:
         return (*(call.other_bytes + call.peak_bytes for call in self.calls),
                 *(step.other_bytes + step.peak_bytes for step in self.steps))
 
+    @cached_property
+    def maps_bytes(self) -> int:
+        """Bytes of all feature maps together."""
+        return sum(each.nbytes for each in self.maps)
+
+    @cached_property
+    def is_self_contained(self) -> bool:
+        """Whether every step is the backward of one of its calls, and none that of a graph before."""
+        return all(each.call >= 0 for each in self.steps)
+
     def name_of(self, position: int) -> str:
         """How messages call a position: ``'Convolution2DFunction, backward of call 14, at /conv1 in model.py:31'``."""
         if position < len(self.calls):

@@ -124,7 +124,6 @@ def test_a_disk_is_divided_and_the_rank_that_asks_last_has_its_share_too(tmp_pat
     (1, {}, 2, 2, None),
     (2, {}, 2, 2, 1),
     (2, {'OMP_NUM_THREADS': '1'}, 2, 2, None),
-    (4, {'OMP_NUM_THREADS': '1'}, 2, 2, 1),
     (2, {'OMP_NUM_THREADS': '4'}, 8, 8, None),
     (2, {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '8'}, 8, 8, 4),
     (2, {}, 4, 8, None),  # bound by the launcher, four cores each
@@ -133,6 +132,11 @@ def test_more_threads_than_cores_are_advised_against(ranks, environment, own_cor
     told = threads.advice(Node(ranks), environment, own_cores, cores)
     assert told.endswith(f'export OMP_NUM_THREADS={threads_to_export} before mpiexec' if threads_to_export else '')
     assert bool(told) == (threads_to_export is not None)
+
+
+def test_more_ranks_than_cores_are_advised_against_where_each_has_one_thread():
+    told = threads.advice(Node(4), {'OMP_NUM_THREADS': '1'}, 2, 2)
+    assert told.startswith('4 ranks') and told.endswith('start at most 2 ranks here')
 
 
 def test_the_first_rank_of_a_machine_warns_and_no_other(monkeypatch):

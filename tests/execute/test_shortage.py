@@ -1,7 +1,9 @@
 """The system refuses memory in the midst of a computation: maps leave for it, or the error says what to do."""
+import gc
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import chainer
 import chainer.functions as F
@@ -242,3 +244,40 @@ def test_reset_asks_nobody_any_more():
         assert arena._asked or arena.available() is not None
         chainer_ooc.reset()
         assert not arena._asked
+
+
+class Greedy(chainer.FunctionNode):
+    """Asks for more than any machine has, in forward or in backward."""
+
+    def __init__(self, in_forward):
+        self.in_forward = in_forward
+
+    def forward(self, inputs):
+        if self.in_forward:
+            np.empty(1 << 56, np.uint8)
+        return inputs[0] * 1,
+
+    def backward(self, indexes, grads):
+        np.empty(1 << 56, np.uint8)
+
+
+@pytest.mark.parametrize('in_forward', [True, False])
+def test_what_a_failed_try_had_is_free_as_soon_as_its_error_is_caught(in_forward):
+    """A search for the largest batch goes on at once with a smaller one, and the collector comes when it comes."""
+    batches = []
+
+    def attempt():
+        batch = np.ones((8, 64), np.float32)
+        batches.append(weakref.ref(batch))
+        F.sum(Greedy(in_forward).apply((F.tanh(F.sigmoid(chainer.Variable(batch))),))[0]).backward()
+
+    gc.collect()
+    gc.disable()
+    try:
+        with ooc('swap-all'):
+            with pytest.raises(DeviceMemoryError) as refused:
+                attempt()
+            del refused
+            assert all(batch() is None for batch in batches)
+    finally:
+        gc.enable()

@@ -99,12 +99,12 @@ def test_copies_give_the_bandwidths_and_without_copies_those_before_stay():
 
 @pytest.mark.usefixtures('nothing_quiet')
 def test_training_plans_again_when_its_times_were_wrong(monkeypatch):
-    """The recorded times are made ten times as long as they are; when two iterations that count are over a plan knows.
+    """Recorded times are a hundred times as long as they were; when two iterations that count are over a plan knows.
 
     What an iteration took is asked when the next one has ended: a device may be behind.
     """
     monkeypatch.setattr(graphs, 'measured', lambda trace: dataclasses.replace(
-        measured(trace), seconds=tuple(10 * each for each in measured(trace).seconds)))
+        measured(trace), seconds=tuple(100 * each for each in measured(trace).seconds)))
     with ooc('pooch'):
         training = Training('residual')
         predicted = []

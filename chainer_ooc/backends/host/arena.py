@@ -54,7 +54,7 @@ _asked = RoomMakers()
 _alone: set[int] = set()
 
 #: What was raised meanwhile, by thread: no exception passes through NumPy, whose array fails instead.
-_pending: dict[int, BaseException] = {}
+PENDING: dict[int, BaseException] = {}
 
 
 def available() -> str | None:
@@ -70,7 +70,7 @@ def is_asked() -> bool:
 
 def raise_pending() -> None:
     """Raises in this thread what was raised while room was made for one of its arrays."""
-    if _pending and (error := _pending.pop(threading.get_ident(), None)) is not None:
+    if (error := PENDING.pop(threading.get_ident(), None)) is not None:
         raise error
 
 
@@ -194,7 +194,7 @@ def _make_room(nbytes: int) -> bool:
     try:
         return make_room(nbytes)
     except BaseException as error:  # such as an interrupt
-        _pending[thread] = error
+        PENDING[thread] = error
         return False
     finally:
         _alone.discard(thread)
@@ -228,5 +228,5 @@ def _begin_anew(library: ctypes.PyDLL) -> None:
     """In a forked child: training is the parent's."""
     _asked.clear()
     _alone.clear()
-    _pending.clear()
+    PENDING.clear()
     library.arena_keep(0)

@@ -55,7 +55,8 @@ class Guard(contextlib.AbstractContextManager[None]):
                  trace: TracebackType | None) -> None:
         if self._before is not None and self.lift() and not self._headroom.has_room(0, will_write=True):
             heap.trim()
-        arena.raise_pending()
+        if arena.PENDING:
+            arena.raise_pending()
 
     def lift(self) -> bool:
         """Puts back the limit that was there, also in a child that was forked meanwhile; whether there was one."""

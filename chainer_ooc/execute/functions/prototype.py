@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from chainer_ooc import config
 from chainer_ooc.backends import arrays
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.other_threads import other_threads
@@ -173,8 +174,10 @@ def is_managed(function: Any, inputs: Sequence[Any]) -> bool:
     """Whether a call belongs to a managed graph. All arrays of a static graph are held by its schedule."""
     import chainer
 
-    return (chainer.config.enable_backprop and chainer.config.schedule_func is None
-            and not [each for each in inputs if not isinstance(each, chainer.Variable) and not arrays.is_array(each)]
+    for each in inputs:  # a comprehension would be a call more for each function
+        if not isinstance(each, chainer.Variable) and not arrays.is_array(each):
+            return False
+    return (config.entry('enable_backprop') and config.entry('schedule_func') is None
             and not (type(function).__name__ == 'GetItem' and _is_past_the_end(function.slices, inputs[0])))
 
 

@@ -257,7 +257,7 @@ class Graph:
     def may_be_quiet(self) -> bool:
         """Whether all that it does was measured on this machine, and belongs to it alone."""
         return (self.is_metered and not self.is_estimate and not self.is_loaded and not self.makes_graphs
-                and all(each.call >= 0 for each in self.trace.steps))
+                and self.trace.is_self_contained)
 
     def is_recorded(self, iterations: int) -> bool:
         """Whether so many iterations were recorded that count."""

@@ -49,13 +49,12 @@ class Quiet:
         nbytes: of all of its maps.
         peak_bytes: the most that is allocated at once beside them.
         in_backward: a backward pass has begun.
+        next_step: how many steps have run.
     """
 
     def __init__(self, graph: Graph, parameters: Parameters, has_room: Callable[[int], bool]):
         self.graph, trace = graph, graph.trace
-        self.nbytes = sum(each.nbytes for each in trace.maps)
-        self.peak_bytes = max([each.peak_bytes + each.other_bytes for each in trace.calls]
-                              + [each.peak_bytes + each.other_bytes for each in trace.steps])
+        self.nbytes, self.peak_bytes = trace.maps_bytes, max(trace.computing_bytes)
         self._calls, self._steps, self._maps = trace.calls, trace.steps, trace.maps
         self._parameters = parameters
         self._has_room = has_room
@@ -63,13 +62,16 @@ class Quiet:
         self._number_of: dict[int, int] = {}
         self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
         self._seen: set[int] = set()  # of these
-        self._next_step = 0
+        self.next_step = 0
         self._sessions_made = Company.made  # another thread's session may be given maps, and rely on them
         self.in_backward = False
 
     def is_alive(self) -> bool:
         """Whether any function of it is alive."""
-        return any(ref() is not None for ref in self._functions)
+        for ref in self._functions:  # noqa: SIM110  as each call asks, and a generator is two functions more
+            if ref() is not None:
+                return True
+        return False
 
     def calls(self) -> int:
         """How many calls have run."""
@@ -86,7 +88,7 @@ class Quiet:
     def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether this call comes next in the recording."""
         position = len(self._functions)
-        if position == len(self._calls) or self.in_backward or self._next_step or Company.made != self._sessions_made:
+        if position == len(self._calls) or self.in_backward or self.next_step or Company.made != self._sessions_made:
             return False
         call = self._calls[position]
         return (call.label == name_of(function) and len(call.inputs) == len(inputs)
@@ -99,7 +101,7 @@ class Quiet:
         self._functions.append(weakref.ref(function))
         self._number_of[id(function)] = position
         call = self._calls[position]
-        return (len(outputs) == len(call.outputs) and call.results == forms(outputs)
+        return (len(outputs) == len(call.outputs) and call.results == forms([each._node for each in outputs])
                 and (position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes)))
 
     def _is_known(self, given: Any, map_id: int) -> bool:
@@ -112,7 +114,10 @@ class Quiet:
         if number < 0:
             return False
         outputs = self._calls[number].outputs
-        return any(ref() is node and each == map_id for ref, each in zip(creator.outputs, outputs, strict=False))
+        for ref, each in zip(creator.outputs, outputs, strict=False):  # noqa: SIM110  as above
+            if ref() is node and each == map_id:
+                return True
+        return False
 
     def _is_outside(self, given: Any, map_id: int) -> bool:
         """The same for what no function has made."""
@@ -145,12 +150,9 @@ class Quiet:
 
     def expects_step(self, function: Any) -> bool:
         """Whether this step comes next in the recording, and makes no graph."""
-        return (self._next_step < len(self._steps) and Company.made == self._sessions_made
-                and (self._next_step > 0 or not makes_graphs())
-                and self._steps[self._next_step].call == self._number(function) >= 0)
-
-    def note_step(self) -> None:
-        self._next_step += 1
+        return (self.next_step < len(self._steps) and Company.made == self._sessions_made
+                and (self.next_step > 0 or not makes_graphs())
+                and self._steps[self.next_step].call == self._number(function) >= 0)
 
     def _number(self, function: Any) -> int:
         """The position of a function's call; -1 if it is none of these."""
@@ -159,7 +161,7 @@ class Quiet:
 
     def functions(self) -> list[tuple[Any, bool]]:
         """The functions of its calls that are alive and in their graph, in order, and whether their steps have run."""
-        stepped = {each.call for each in self._steps[:self._next_step]}
+        stepped = {each.call for each in self._steps[:self.next_step]}
         return [(each, number in stepped) for number, ref in enumerate(self._functions)
                 if (each := ref()) is not None and each.inputs is not None]
 
@@ -206,7 +208,7 @@ class Quietly(abc.ABC):
         if self.quiet is None:
             self.after_step(function, retained(function), self.leave())
         else:
-            self.quiet.note_step()
+            self.quiet.next_step += 1
 
     def differ(self) -> None:
         """Counts that it is another graph than the one that it seemed to be, and runs quietly no more."""

@@ -16,7 +16,8 @@ class _Thread(threading.local):
     is_foreign: bool | None = None
 
 
-_thread = _Thread()
+#: Sessions set it themselves around each computation: a function for that would cost as much as what they compare.
+RUNNING = _Thread()
 
 
 class computing:  # noqa: N801
@@ -31,15 +32,15 @@ class computing:  # noqa: N801
         self._is_foreign = is_foreign
 
     def __enter__(self) -> None:
-        self._before, _thread.is_foreign = _thread.is_foreign, self._is_foreign
+        self._before, RUNNING.is_foreign = RUNNING.is_foreign, self._is_foreign
 
     def __exit__(self, *exception: object) -> None:
-        _thread.is_foreign = self._before
+        RUNNING.is_foreign = self._before
 
 
 def run_as(is_foreign: bool, run: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a function within `computing`, unless this thread is in one of this kind already."""
-    if _thread.is_foreign is is_foreign:
+    if RUNNING.is_foreign is is_foreign:
         return run(*arguments)
     with computing(is_foreign):
         return run(*arguments)
@@ -47,14 +48,14 @@ def run_as(is_foreign: bool, run: Callable[..., Any], *arguments: Any) -> Any:
 
 def forget_computations() -> None:
     """Sets that no function runs in this thread: an exception has left the outermost, and may have hit any line."""
-    _thread.is_foreign = None
+    RUNNING.is_foreign = None
 
 
 def is_computing() -> bool:
     """Whether the calling thread runs a function."""
-    return _thread.is_foreign is not None
+    return RUNNING.is_foreign is not None
 
 
 def only_reads() -> bool:
     """Whether it runs a function that does not write to what it reads; any other read is the program's."""
-    return _thread.is_foreign is False
+    return RUNNING.is_foreign is False

@@ -5,6 +5,7 @@
 Goes on from the checkpoint in FOLDER, if there is one, to the eighth iteration; left are the bits of parameters and
 their gradients, and before the fault the time.
 """
+import functools
 import os
 import resource
 import signal
@@ -52,6 +53,8 @@ def main(fault, policy, folder):
     began = updater.iteration
     with ooc(policy or None):
         while updater.iteration < ITERATIONS:
+            if updater.iteration == FAULTY - 1 and fault == 'error':  # as tools do that show errors in their own way
+                sys.excepthook = functools.partial(sys.__excepthook__)
             if updater.iteration == FAULTY and fault != 'none' and comm.rank == 1:
                 fail(fault)
             updater.update()
