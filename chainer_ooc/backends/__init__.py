@@ -1,7 +1,7 @@
 """The memory devices: where arrays are and how they move. `base` is the contract that `host` and `cuda` fill in.
 
     base.py    the contract
-    owned.py   what all devices do alike: who may use a backend, its transfers and its far copies
+    owned.py   what all devices do alike: who may use a backend, its transfers and its far copies, who makes room
     layout.py  how an array lies on its block of memory
     arrays.py  arrays and the memory under them, of every library
     host/      the process's own memory

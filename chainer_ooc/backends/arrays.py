@@ -18,9 +18,6 @@ from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host import arrays as _host
 from chainer_ooc.backends.layout import Layout
 
-__all__ = ['Layout', 'checksum', 'flat_bytes', 'is_array', 'is_on_device', 'layout_of', 'links', 'root_of', 'view',
-           'zeros_like_block']
-
 _libraries: dict[type, ModuleType | None] = {np.ndarray: _host}
 
 

@@ -205,7 +205,7 @@ class Backend(abc.ABC):
         """Has near memory hold so many bytes at most from now on, where the device can enforce that.
 
         Args:
-            nbytes: for all arrays; None lifts the limit.
+            nbytes: for all arrays; None lifts the limit, and asks for no room any more.
             on_out_of_memory: called when an allocation does not fit, with the bytes that are missing; returns whether
                 it has freed any, and when it has not the allocation fails. It may raise InfeasibleBudgetError.
         """

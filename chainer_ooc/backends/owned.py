@@ -11,6 +11,7 @@ import collections
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,38 @@ def check_target(into: ByteArray, nbytes: int) -> None:
     if into.nbytes != nbytes or not getattr(into.flags, 'writeable', True):
         raise ValueError(f'cannot swap in {nbytes} bytes: the target must be writable and of that size (it has '
                          f'{into.nbytes} bytes)')
+
+
+class RoomMakers:
+    """Who makes room for the arrays of which thread.
+
+    Several may for one, as a profile in the midst of a training. The one that was set last is asked.
+    """
+
+    def __init__(self) -> None:
+        self._by_owner: dict[int, tuple[int, Callable[[int], bool]]] = {}
+
+    def set(self, owner: object, make_room: Callable[[int], bool] | None) -> None:
+        """Sets what is called with the missing bytes for the calling thread's arrays; None: `owner` is asked no more.
+
+        An owner makes room for one thread at a time.
+        """
+        self._by_owner.pop(id(owner), None)
+        if make_room is not None:
+            self._by_owner[id(owner)] = threading.get_ident(), make_room
+
+    def of_this_thread(self) -> Callable[[int], bool] | None:
+        """What makes room for the calling thread, or None."""
+        own = threading.get_ident()
+        return next((make_room for thread, make_room in reversed([*self._by_owner.values()]) if thread == own), None)
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._by_owner.clear()
+
+    def __bool__(self) -> bool:
+        """Whether anybody is asked."""
+        return bool(self._by_owner)
 
 
 _backends: weakref.WeakSet[Backend] = weakref.WeakSet()

@@ -10,7 +10,7 @@ from typing import Any
 
 from chainer_ooc.errors import OocError
 from chainer_ooc.quantities import counted, format_bytes
-from chainer_ooc.ranks import threads, world
+from chainer_ooc.ranks import threads
 from chainer_ooc.ranks.node import node
 from chainer_ooc.report.table import Column, Table
 
@@ -29,8 +29,10 @@ def gather(device: Mapping[str, Any], problems: Sequence[str]) -> dict[str, Any]
         ImportError, RuntimeError: mpi4py, or an MPI for it, is missing.
         OocError: mpi4py has loaded another MPI than that of the launcher.
     """
+    from mpi4py import MPI
+
     names = ('budget_bytes', 'budget_limit', 'spill_folder', 'spill_free_bytes')
-    each = world.gather({
+    each: list[dict[str, Any]] | None = MPI.COMM_WORLD.gather({
         'machine': platform.node(), 'rank_of_machine': node().rank, 'ranks_of_machine': node().ranks,
         'cores': threads.own_cores(), **{name: device.get(name) for name in names}, 'problems': list(problems)})
     if each is not None and len(each) < node().ranks:

@@ -49,7 +49,8 @@ class Finished:
     @functools.cached_property
     def stats(self) -> IterationStats:
         """What it took; waits for the device."""
-        return freeze(self._tally, self._settings.policy, self._budget_bytes, self._orders.plan, self._is_searching)
+        plan = None if self._known is None else self._orders.plan
+        return freeze(self._tally, self._settings.policy, self._budget_bytes, plan, self._is_searching)
 
     @contextlib.contextmanager
     def exchanging(self, nbytes: int) -> Iterator[None]:
@@ -63,14 +64,14 @@ class Finished:
     @functools.cached_property
     def run(self) -> Run | None:
         """As it ran, beside its plan; None if it followed none to its end. Waits for the device."""
-        plan, standing = self._orders.plan, self._orders.standing
-        if plan is None or self._known is None:
+        if self._known is None:
             return None
         trace, costs = self._known
         if self._moments is not None and len(self._moments) != trace.positions:
             return None
-        return Run(_planned_for(trace, costs, standing), replace(plan, budget_bytes=self._budget_bytes),
-                   self._settings.min_bytes, self._timeline(trace))
+        plan = replace(self._orders.plan, budget_bytes=self._budget_bytes)
+        return Run(_planned_for(trace, costs, self._orders.standing), plan, self._settings.min_bytes,
+                   self._timeline(trace))
 
     def _timeline(self, trace: Trace) -> Timeline:
         tally, peak_bytes = self._tally, self.stats.peak_bytes

@@ -180,6 +180,9 @@ def apart() -> Iterator[None]:
                 for key in _of(thread):
                     _close(*key)
             finally:
+                for key in _of(thread):  # as if its thread were gone: closed when nothing is away, or by `reset`
+                    _sessions[_Thread(), key[1]] = _sessions[key]
+                    del _sessions[key]
                 _sessions.update(aside)
                 if latest is not None:
                     _latest[thread] = latest

@@ -282,7 +282,7 @@ class Session:
     def _learn(self, iteration: Iteration, trace: Trace | None, prepares: bool) -> None:
         """Has the next plans know what an iteration has told."""
         timed, self._timed = self._timed, None
-        if self.settings.budget_bytes is None and iteration.finished:
+        if iteration.settings.budget_bytes is None and iteration.finished:  # those of the session are the next one's
             taken_bytes = max(iteration.budget_bytes, self._memory.tally.peak_bytes)
             self._proven = taken_bytes, iteration.room.beside.steady_bytes
         if trace is not None:

@@ -6,7 +6,6 @@
     messages.py what they tell each other while a training runs: posted, polled for, never waited for
     agreement.py    which of their plans all of them follow
     buffers.py  what their exchanges will keep on a GPU
-    world.py    one value of each, for the command line
 
 Nothing here takes part in an exchange while a training runs: a rank that does not would keep all others waiting.
 """

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from chainer_ooc.ranks.messages import Message, Messages, communicator
+from chainer_ooc.ranks.messages import Messages, communicator
 
 #: So many keys are known at most, the least recently used is forgotten first. A session has 64 graphs.
 KEYS = 256
@@ -43,16 +43,6 @@ class Offer(NamedTuple):
     plan: Any
 
 
-class Post(Protocol):
-    """What `Messages` does."""
-
-    rank: int
-
-    def post(self, receiver: int, message: Message) -> None: ...
-
-    def take(self) -> list[Message]: ...
-
-
 class Agreement:
     """What one rank has offered and was told.
 
@@ -60,7 +50,7 @@ class Agreement:
         post: carries messages; where all of them are lost each rank goes on with its own plan.
     """
 
-    def __init__(self, post: Post):
+    def __init__(self, post: Messages):
         self._post = post
         self._told: OrderedDict[str, Offer] = OrderedDict()
         self._directory = _Directory() if post.rank == 0 else None

@@ -29,12 +29,11 @@ class Messages:
         comm: of mpi4py, of all ranks, on which nothing else is sent.
 
     Attributes:
-        rank, size: of this one, and how many there are.
+        rank: of this one.
     """
 
     def __init__(self, comm: Any):
         self.rank: int = comm.rank
-        self.size: int = comm.size
         self._comm = comm
         self._waiting: dict[int, dict[str, Message]] = {}  # by receiver and key
         self._on_their_way: dict[int, Any] = {}

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chainer_ooc.backends.arrays import Layout, flat_bytes, layout_of, root_of, view
+from chainer_ooc.backends.arrays import flat_bytes, layout_of, root_of, view
 from chainer_ooc.backends.host import HostBackend, block
+from chainer_ooc.backends.layout import Layout
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.slots import AttributeSlot

@@ -67,6 +67,14 @@ def test_there_is_room_up_to_what_is_allocated_unasked(container):
     assert not room.has_room(LIMIT - 600 * MB - UNASKED + 1, will_write=False)
 
 
+def test_a_container_may_vanish_while_it_is_asked(container, monkeypatch):
+    monkeypatch.setattr(headroom, '_LOOK_AGAIN_SECONDS', -1.0)
+    found = iter([container.found])
+    room = Headroom(lambda: next(found, []))
+    assert room.set_aside_bytes(1000) == 50 + UNASKED + DIRTY // 2
+    assert room.set_aside_bytes(1000) == 100
+
+
 def test_clean_pages_of_the_spill_file_are_room_and_dirty_ones_are_not(container):
     room = Headroom(lambda: container.found)
     container.holds(600 * MB, clean_bytes=424 * MB)

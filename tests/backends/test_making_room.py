@@ -84,6 +84,26 @@ def test_it_is_not_asked_again_when_it_has_made_none_and_nobody_is_asked_after_i
     ''')
 
 
+def test_who_asked_before_is_asked_again_when_the_last_has_closed():
+    check('''
+    from chainer_ooc.backends.host import HostBackend, limits
+    training, profile, asked, limited = HostBackend(), HostBackend(), [], []
+    Arena.set_limited = lambda self, yes: limited.append(yes)
+    limit(40 * MB)
+    assert limits.is_limited()
+    for each, name in (training, 'training'), (profile, 'profile'):
+        each.limit(20 * MB, lambda nbytes, name=name: bool(asked.append(name)))
+    for each in profile, training, pool:
+        try:
+            np.empty(64 * MB, np.uint8)
+        except MemoryError:
+            each.limit(None, bool) if each is not pool else each.close()
+    assert (asked, limited) == (['profile', 'training'], [True, True, True, False]), (asked, limited)
+    training.close()
+    profile.close()
+    ''')
+
+
 def test_what_it_allocates_itself_and_what_training_asks_for_fail_at_once():
     check('''
     limit(20 * MB)

@@ -32,9 +32,10 @@ def test_swapping_out_lowers_resident_memory_by_nine_tenths_of_the_bytes(megabyt
     trims = mapped_megabytes > megabytes  # smaller arrays may stay in the heap until it is trimmed
     left = run(f'''
         import numpy as np
-        from chainer_ooc.backends.host import HostBackend
+        from chainer_ooc.backends.host import HostBackend, heap
         from support import resident
-        backend = HostBackend(mapped_bytes={mapped_megabytes} << 20)
+        heap.MAPPED_BYTES = {mapped_megabytes} << 20
+        backend = HostBackend()
         before = resident.private_bytes()
         arrays, pins = [], []
         for _ in range({count}):

@@ -2,6 +2,7 @@
 import gc
 import json
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -184,6 +185,31 @@ def test_two_that_are_open_at_once_share_the_device_and_one_that_closes_takes_it
     assert (budget.limit_bytes, budget.installed) == (800, True)
     first.close()
     assert not budget.installed
+
+
+def test_one_that_closes_in_another_thread_takes_its_own_relief_alone(fake, monkeypatch):
+    first = fake(near_bytes=5000)
+    driver = fake.driver_of(first)
+    budget = driver.budgets[0]
+    monkeypatch.setattr(driver, 'budget', lambda allocator: budget)
+    other, asked = fake(driver=driver), []
+    first.limit(1000, lambda missing_bytes: bool(asked.append('first')))
+    other.limit(600, lambda missing_bytes: bool(asked.append('other')))
+
+    def close():
+        driver.use()
+        other.close()
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join()
+    with pytest.raises(MemoryError):
+        driver.empty(1001)
+    assert asked == ['first']
+    first.limit(None, asked.append)
+    with pytest.raises(MemoryError):
+        driver.empty(5001)
+    assert asked == ['first']
 
 
 def test_what_others_have_taken_meanwhile_is_lacking(fake):

@@ -46,7 +46,7 @@ def test_nothing_needs_no_room(budget):
 
 def test_what_is_cached_serves_before_anybody_is_asked(budget):
     budget.limit_bytes = 4 * MIB
-    budget.on_out_of_memory = pytest.fail
+    budget.ask(budget, pytest.fail)
     del_me = budget(4 * MIB)
     del del_me
     kept = budget(4 * MIB)
@@ -55,7 +55,7 @@ def test_what_is_cached_serves_before_anybody_is_asked(budget):
 
 def test_the_cache_goes_back_before_anybody_is_asked(budget):
     budget.limit_bytes = 4 * MIB
-    budget.on_out_of_memory = pytest.fail
+    budget.ask(budget, pytest.fail)
     budget(2 * MIB)
     kept = budget(4 * MIB)
     assert budget.held_bytes() == kept.mem.size
@@ -70,7 +70,7 @@ def test_relief_is_asked_as_long_as_it_helps(budget):
         arrays.pop()
         return True
 
-    budget.on_out_of_memory = on_out_of_memory
+    budget.ask(budget, on_out_of_memory)
     kept = budget(4 * MIB)
     assert asked == [4 * MIB, 2 * MIB]
     assert len(arrays) == 2
@@ -82,7 +82,7 @@ def test_relief_that_finds_nothing_ends_in_an_error_with_the_figures(budget):
     budget.limit_bytes = 8 * MIB
     kept = budget(6 * MIB)
     asked = []
-    budget.on_out_of_memory = lambda missing_bytes: bool(asked.append(missing_bytes))
+    budget.ask(budget, lambda missing_bytes: bool(asked.append(missing_bytes)))
     with pytest.raises(MemoryError) as raised:
         budget(4 * MIB)
     assert str(raised.value) == (
@@ -123,7 +123,7 @@ def test_the_device_itself_may_refuse(calls, budget):
         asked.append(missing_bytes)
         return bool(arrays and arrays.pop())
 
-    budget.on_out_of_memory = on_out_of_memory
+    budget.ask(budget, on_out_of_memory)
     kept = budget(50 * MIB)
     assert asked == [50 * MIB]
     assert calls.device.taken_bytes == 90 * MIB
@@ -141,7 +141,7 @@ def test_an_allocation_within_relief_asks_nobody(budget):
             budget(MIB)
         return False
 
-    budget.on_out_of_memory = on_out_of_memory
+    budget.ask(budget, on_out_of_memory)
     with pytest.raises(MemoryError):
         budget(MIB)
     assert depth == [MIB]
@@ -153,7 +153,7 @@ def test_an_allocation_within_relief_asks_nobody(budget):
 
 def test_without_relief_nobody_is_asked(budget):
     budget.limit_bytes = 4 * MIB
-    budget.on_out_of_memory = pytest.fail
+    budget.ask(budget, pytest.fail)
     array = budget(4 * MIB)
     with budget.no_relief(), budget.no_relief(), pytest.raises(MemoryError):
         budget(MIB)
@@ -165,13 +165,13 @@ def test_no_relief_ends_with_an_exception(budget):
         raise KeyboardInterrupt
     budget.limit_bytes = 4 * MIB
     array = [budget(4 * MIB)]
-    budget.on_out_of_memory = lambda missing_bytes: bool(array and array.pop())
+    budget.ask(budget, lambda missing_bytes: bool(array and array.pop()))
     assert budget(MIB)
 
 
 def test_other_threads_ask_nobody(budget):
     budget.limit_bytes = 4 * MIB
-    budget.on_out_of_memory = pytest.fail
+    budget.ask(budget, pytest.fail)
     array, raised = budget(4 * MIB), []
 
     def work():
@@ -187,6 +187,19 @@ def test_other_threads_ask_nobody(budget):
     del array
 
 
+def test_of_several_owners_in_a_thread_the_last_is_asked_and_then_the_one_before(budget):
+    budget.limit_bytes = 4 * MIB
+    array, asked = budget(4 * MIB), []
+    budget.ask('training', lambda missing_bytes: bool(asked.append('training')))
+    budget.ask('profile', lambda missing_bytes: bool(asked.append('profile')))
+    for ended in ('profile', 'training', 'training'):
+        with pytest.raises(MemoryError):
+            budget(MIB)
+        budget.ask(ended, None)
+    assert asked == ['profile', 'training']
+    del array
+
+
 def test_what_relief_raises_passes_through_and_leaves_it_in_force(budget):
     budget.limit_bytes = 4 * MIB
     array = [budget(4 * MIB)]
@@ -194,11 +207,11 @@ def test_what_relief_raises_passes_through_and_leaves_it_in_force(budget):
     def refuse(missing_bytes):
         raise InfeasibleBudgetError('keep', 4 * MIB, 8 * MIB, 'call 3')
 
-    budget.on_out_of_memory = refuse
+    budget.ask(budget, refuse)
     for _ in range(2):
         with pytest.raises(InfeasibleBudgetError):
             budget(MIB)
-    budget.on_out_of_memory = lambda missing_bytes: bool(array and array.pop())
+    budget.ask(budget, lambda missing_bytes: bool(array and array.pop()))
     assert budget(MIB)
 
 
@@ -241,7 +254,7 @@ def test_what_the_default_pool_holds_counts(calls, budget):
     parameters = calls.allocator(3 * MIB)
     calls.allocator(2 * MIB)  # cached there
     budget.limit_bytes = 8 * MIB
-    with budget.installed():
+    with fake.installed_budget(budget):
         assert budget.outside_bytes() == 3 * MIB
         kept = calls.allocator(4 * MIB)
         with pytest.raises(MemoryError, match=r'allocated elsewhere 3\.1 MB'):
@@ -269,8 +282,6 @@ def test_free_bytes_are_the_tightest_limits(budget):
     assert budget.free_bytes() == 90 * MIB
     budget.limit_bytes = 30 * MIB
     assert budget.free_bytes() == 20 * MIB
-    assert budget.has_room(20 * MIB)
-    assert not budget.has_room(20 * MIB + 1)
     del kept
 
 
@@ -279,7 +290,7 @@ def test_installing_is_undone_whatever_happens(calls, budget):
     installed = []
 
     def interrupted():
-        with budget.installed():
+        with fake.installed_budget(budget):
             installed.append(calls.current_allocator())
             raise KeyboardInterrupt
 

@@ -7,6 +7,7 @@ import pytest
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.budget import LimitedBlock
+from support.fake_device_memory import installed_budget
 from support.told_ledger import listen
 
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
@@ -21,7 +22,7 @@ def budget():
 @pytest.fixture
 def installed(budget):
     before = cupy.cuda.get_allocator()
-    with budget.installed():
+    with installed_budget(budget):
         yield budget
     assert cupy.cuda.get_allocator() == before
 
@@ -81,7 +82,7 @@ def test_relief_frees_arrays(installed):
         installed.limit_bytes = None
         return bool(held and (held.pop() is not None))
 
-    installed.on_out_of_memory = on_out_of_memory
+    installed.ask(installed, on_out_of_memory)
     assert cupy.empty(1024, np.float32).size == 1024
     assert not held
 

@@ -158,7 +158,7 @@ def test_there_is_one_budget_for_each_allocator(cupy, monkeypatch):
     assert budget_module.budget_of('pool') is pool is not managed
     parameters = cupy.fakes.allocator(3 * MIB)
     pool.limit_bytes = 20 * MIB
-    with pool.installed():
+    with fake.installed_budget(pool):
         array = cupy.fakes.allocator(4 * MIB)
         assert pool.used_bytes() == array.mem.size
         assert managed.outside_bytes() == parameters.mem.size + array.mem.size

@@ -42,6 +42,7 @@ class Allocations(RuleBasedStateMachine):
         self.budget.install()
         self.streams = [fake.FakeStream(0), fake.FakeStream(7)]
         self.live = {}
+        self.evicts = False
         self.events = []
         self.numbers = iter(range(10**6))
 
@@ -55,7 +56,7 @@ class Allocations(RuleBasedStateMachine):
         try:
             pointer = self.calls.allocator(nbytes)
         except MemoryError:
-            assert before == self.live or self.budget.on_out_of_memory
+            assert before == self.live or self.evicts
             return
         self.live[next(self.numbers)] = pointer, nbytes
 
@@ -77,7 +78,8 @@ class Allocations(RuleBasedStateMachine):
             del self.live[min(self.live)]
             return True
 
-        self.budget.on_out_of_memory = evict if evicts else None
+        self.evicts = evicts
+        self.budget.ask(self, evict if evicts else None)
 
     @rule(keep_bytes=st.integers(0, 64 * MIB))
     def trim(self, keep_bytes):

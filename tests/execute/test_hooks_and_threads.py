@@ -12,6 +12,8 @@ import pytest
 from chainer.function_hooks import TimerHook
 
 import chainer_ooc
+from chainer_ooc.errors import SpillError
+from chainer_ooc.execute import manager
 from chainer_ooc.execute.storage.account import Account
 from support.trainings.ooc_training import POLICIES, SWAPPING, Training, assert_same_bits, ooc, plain, train
 
@@ -46,6 +48,28 @@ def test_hooks_are_shown_what_they_are_shown_in_plain_chainer(network, policy):
     assert_same_bits(outcome, plain_outcome.bits)
     assert [label for label, *_ in seen] == [label for label, *_ in plain_seen]
     np.testing.assert_equal(seen, plain_seen)
+
+
+def test_what_trains_apart_and_cannot_be_closed_is_closed_by_a_reset(monkeypatch):
+    def refuse():
+        raise SpillError('the disk is full')
+
+    def train_apart():
+        with monkeypatch.context() as patched, manager.apart():
+            Training('residual').iterate()
+            patched.setattr(manager.current(), 'close', refuse)
+            apart.append(manager.current())
+
+    apart = []
+    with ooc('swap-all'):
+        Training('residual').iterate()
+        outer = manager.current()
+        with pytest.raises(SpillError):
+            train_apart()
+        assert manager.current() is outer
+        assert not (apart[0]._memory.closed or outer._memory.closed)
+        chainer_ooc.reset()
+        assert apart[0]._memory.closed and outer._memory.closed
 
 
 @pytest.mark.parametrize('policy', POLICIES)

@@ -1,4 +1,5 @@
 """A better plan is looked for in a thread while training goes on, and is taken between two iterations."""
+import _thread
 import contextlib
 import dataclasses
 import logging
@@ -209,7 +210,7 @@ def test_where_no_thread_can_be_had_the_first_plan_stays(two_stages, monkeypatch
     with ooc('two-stages'):
         training = Training(NETWORK)
         training.iterate()
-        monkeypatch.setattr(planner._thread, 'start_new_thread', refuse)
+        monkeypatch.setattr(_thread, 'start_new_thread', refuse)
         training.iterate(3)
     assert swapped(training) == [False, True, True, True] and not any(searching(training))
 

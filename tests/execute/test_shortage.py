@@ -83,13 +83,18 @@ def iterate(budget):
             training.iterate()
 
 
-def train(monkeypatch, free_bytes, *default_bytes):
-    """Trains with these default budgets, the last of them again and again; gives the budgets of the iterations."""
+def give(monkeypatch, free_bytes, *default_bytes):
+    """Has the machine give these default budgets, the last of them again and again."""
     given = iter(default_bytes)
     monkeypatch.setattr(headroom.groups, 'groups', list)
     monkeypatch.setattr(HostBackend, 'free_bytes', lambda self: free_bytes)
     monkeypatch.setattr(HostBackend, 'default_budget_bytes',
                         lambda self, held, latest: next(given, default_bytes[-1]))
+
+
+def train(monkeypatch, free_bytes, *default_bytes):
+    """Trains with these default budgets; gives the budgets of the iterations."""
+    give(monkeypatch, free_bytes, *default_bytes)
     training = Training('residual')
     with ooc('swap-all'):
         for _ in range(4):
@@ -118,6 +123,15 @@ def test_what_was_never_taken_and_is_not_free_is_refused(monkeypatch, floor_byte
 def test_an_explicit_budget_is_what_it_is(floor_bytes):
     with pytest.raises(InfeasibleBudgetError):
         iterate(floor_bytes // 2)
+
+
+def test_an_explicit_budget_was_not_given_by_the_machine(monkeypatch, floor_bytes):
+    give(monkeypatch, 0, floor_bytes // 2)
+    training = Training('residual')
+    with ooc('swap-all', budget=4 * floor_bytes):
+        training.iterate(3)
+    with ooc('swap-all'), pytest.raises(InfeasibleBudgetError):
+        training.iterate()
 
 
 def test_in_a_container_nothing_above_the_default_is_tried(monkeypatch, tmp_path):

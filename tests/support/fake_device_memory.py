@@ -18,6 +18,16 @@ from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 MIB = 1 << 20
 
 
+@contextlib.contextmanager
+def installed_budget(budget):
+    """Has CuPy ask a budget meanwhile, and restores whatever happens."""
+    budget.install()
+    try:
+        yield
+    finally:
+        budget.uninstall()
+
+
 class RuleBrokenError(AssertionError):
     """What the driver forbids, or leaves undefined."""
 

@@ -34,6 +34,7 @@ import numpy as np
 from chainer_ooc.backends.cuda.driver import DeviceFacts
 from chainer_ooc.backends.cuda.regions import KEPT
 from chainer_ooc.backends.host.block import HeapBlock
+from chainer_ooc.backends.owned import RoomMakers
 from support.chaos.memory import POISON, poisoned
 
 STRAYING = (0.0, 0.3, 0.9)
@@ -445,8 +446,9 @@ class FakeBudget:
 
     def __init__(self, driver, allocator):
         self.driver, self.allocator = driver, allocator
-        self.limit_bytes = self.on_out_of_memory = None
+        self.limit_bytes = None
         self.installed = False
+        self.room_makers = RoomMakers()
         self.trims = []
         self._alone = 0
 
@@ -454,7 +456,11 @@ class FakeBudget:
         self.installed = True
 
     def close(self):
-        self.installed, self.limit_bytes, self.on_out_of_memory = False, None, None
+        self.installed, self.limit_bytes = False, None
+        self.room_makers.clear()
+
+    def ask(self, owner, on_out_of_memory):
+        self.room_makers.set(owner, on_out_of_memory)
 
     def used_bytes(self):
         return self.driver.near_bytes - self.driver.free_bytes()
@@ -486,7 +492,8 @@ class FakeBudget:
 
     def check_room(self, nbytes):
         while self.installed and nbytes > self.free_bytes():
-            if self._alone or self.on_out_of_memory is None or not self.on_out_of_memory(nbytes - self.free_bytes()):
+            on_out_of_memory = self.room_makers.of_this_thread()
+            if self._alone or on_out_of_memory is None or not on_out_of_memory(nbytes - self.free_bytes()):
                 raise MemoryError(f'no {nbytes} bytes within the limit of {self.limit_bytes}')
 
 

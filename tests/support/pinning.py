@@ -15,7 +15,7 @@ BY_THREAD = Pinning._wake
 @contextlib.contextmanager
 def at_once():
     """What a thread would pin, the caller pins meanwhile; and without a plan all leaves, however empty memory is."""
-    with mock.patch.object(Pinning, '_wake', lambda self: self._pin_next(None, None)), \
+    with mock.patch.object(Pinning, '_wake', lambda self: self._pin_next()), \
             mock.patch.object(waiting, 'SHARE_THAT_STAYS', 0.0):
         yield
 

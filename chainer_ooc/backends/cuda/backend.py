@@ -92,7 +92,7 @@ class CudaBackend(OwnedBackend):
 
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         self._share_budget(nbytes)
-        self._budget.on_out_of_memory = on_out_of_memory
+        self._budget.ask(self, None if nbytes is None else on_out_of_memory)
         self._look_at_room()
 
     def allocate(self, nbytes: int) -> ByteArray:
@@ -213,6 +213,7 @@ class CudaBackend(OwnedBackend):
         except RuntimeError as error:
             raise SpillError(f'the GPU failed while its backend was closed: {error}') from error
         finally:
+            self._budget.ask(self, None)
             _shares[self._budget].pop(id(self), None)
             if _shares[self._budget]:  # another thread trains
                 self._share_budget()

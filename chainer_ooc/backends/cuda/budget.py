@@ -36,6 +36,7 @@ from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
 from chainer_ooc.backends.cuda.meter import DeviceMeter
 from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.backends.owned import RoomMakers
 from chainer_ooc.errors import DeviceMemoryError
 from chainer_ooc.quantities import format_bytes
 
@@ -83,7 +84,7 @@ class AllocatorBudget:
         self.ledgers = Ledgers()
         self._allocator, self._calls, self._others = allocator, calls, others
         self._limit_bytes: int | None = None
-        self._on_out_of_memory: dict[int, OnOutOfMemory] = {}  # by thread
+        self._room_makers = RoomMakers()
         self._thread = _Thread()
         self._before: CupyAllocator | None = None
         self._giving_back = threading.Lock()  # a finalizer must not give back in the midst of giving back
@@ -120,17 +121,9 @@ class AllocatorBudget:
         if share_bytes is not None and self.held_bytes() > share_bytes:
             self.trim(max(0, share_bytes - self.used_bytes()))
 
-    @property
-    def on_out_of_memory(self) -> OnOutOfMemory | None:
-        """What makes room for the calling thread, as set by it: each thread that trains evicts its own maps."""
-        return self._on_out_of_memory.get(threading.get_ident())
-
-    @on_out_of_memory.setter
-    def on_out_of_memory(self, on_out_of_memory: OnOutOfMemory | None) -> None:
-        if on_out_of_memory is None:
-            self._on_out_of_memory.pop(threading.get_ident(), None)
-        else:
-            self._on_out_of_memory[threading.get_ident()] = on_out_of_memory
+    def ask(self, owner: object, on_out_of_memory: OnOutOfMemory | None) -> None:
+        """Sets who makes room for the calling thread: each that trains evicts its own maps. None: not `owner`."""
+        self._room_makers.set(owner, on_out_of_memory)
 
     @contextlib.contextmanager
     def no_relief(self) -> Iterator[None]:
@@ -171,11 +164,6 @@ class AllocatorBudget:
         with self._giving_back:
             self._allocator.trim(keep_bytes)
 
-    def has_room(self, nbytes: int) -> bool:
-        """Whether the limit leaves that much; the driver is not asked, so it is quick."""
-        return (self._limit_bytes is None
-                or self.outside_bytes() + self.used_bytes() + nbytes <= self._limit_bytes)
-
     def meter(self) -> DeviceMeter:
         """A new meter of what is given here."""
         return DeviceMeter(self.ledgers)
@@ -210,15 +198,6 @@ class AllocatorBudget:
             self._set_allocator(self._before)
         self._before = None
 
-    @contextlib.contextmanager
-    def installed(self) -> Iterator[AllocatorBudget]:
-        """Installs it meanwhile, and restores whatever happens."""
-        self.install()
-        try:
-            yield self
-        finally:
-            self.uninstall()
-
     def close(self) -> None:
         """Uninstalls it, forgets limit, relief and meters, and gives back what is cached.
 
@@ -226,7 +205,7 @@ class AllocatorBudget:
         """
         self.uninstall()
         self._limit_bytes = self._allocator.limit_bytes = None
-        self._on_out_of_memory.clear()
+        self._room_makers.clear()
         self.ledgers.stop_all()
         self.closed = True
         with self._giving_back:
@@ -265,7 +244,7 @@ class AllocatorBudget:
             return None
 
     def _has_made_room(self, nbytes: int) -> bool:
-        on_out_of_memory = self.on_out_of_memory
+        on_out_of_memory = self._room_makers.of_this_thread()
         if on_out_of_memory is None or self._thread.alone:
             return False
         with self.no_relief():

@@ -21,8 +21,8 @@ import numpy as np
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda import arrays, preparations
-from chainer_ooc.backends.cuda.budget import budget_of
-from chainer_ooc.backends.cuda.driver import DeviceFacts, Event, MemoryBudget, Stream
+from chainer_ooc.backends.cuda.budget import AllocatorBudget, budget_of
+from chainer_ooc.backends.cuda.driver import DeviceFacts, Event, Stream
 from chainer_ooc.backends.cuda.owner import Guest, Owner
 
 _SUCCESS = 0
@@ -62,7 +62,7 @@ class CupyDriver:
     def preparations(self) -> int:
         return preparations.total()
 
-    def budget(self, allocator: str) -> MemoryBudget:
+    def budget(self, allocator: str) -> AllocatorBudget:
         return budget_of(allocator)
 
     def empty(self, nbytes: int) -> ByteArray:

@@ -13,12 +13,12 @@ raises MemoryError, but for `pin`, which may raise either.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from chainer_ooc.backends.base import ByteArray, Meter
+from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.cuda.budget import AllocatorBudget
 
 Stream = Any
 Event = Any
@@ -45,37 +45,6 @@ class DeviceFacts:
     runtime_version: str
 
 
-class MemoryBudget(Protocol):
-    """The allocator of all near memory, with its limit; see ``budget.AllocatorBudget``."""
-
-    limit_bytes: int | None
-    on_out_of_memory: Callable[[int], bool] | None
-
-    def install(self) -> None:
-        """Has all arrays come from here."""
-
-    def close(self) -> None:
-        """Puts back what `install` replaced, and forgets limit and relief. Idempotent."""
-
-    def used_bytes(self) -> int:
-        """Bytes of the blocks that live."""
-
-    def counted_bytes(self) -> int:
-        """Bytes of all that counts in the limit and lives, what was allocated before `install` included."""
-
-    def free_bytes(self) -> int:
-        """Bytes that can still be had, of the device and of what is kept, within the limit."""
-
-    def trim(self, keep_bytes: int = 0) -> None:
-        """Gives back to the device what is kept for later blocks, beyond so many bytes."""
-
-    def no_relief(self) -> contextlib.AbstractContextManager[None]:
-        """Has allocations fail at once meanwhile instead of calling `on_out_of_memory`."""
-
-    def meter(self) -> Meter:
-        """Counts allocations."""
-
-
 class Driver(Protocol):
     """One device.
 
@@ -97,7 +66,7 @@ class Driver(Protocol):
     def preparations(self) -> int:
         """How many kernels and plans were made or loaded in this process, see ``preparations``."""
 
-    def budget(self, allocator: str) -> MemoryBudget:
+    def budget(self, allocator: str) -> AllocatorBudget:
         """Makes the allocator of the name, see `chainer.config.ooc_allocator`, with a budget around it."""
 
     def empty(self, nbytes: int) -> ByteArray:

@@ -21,11 +21,10 @@ import contextlib
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from chainer_ooc.backends.cuda.driver import Driver, Event
-from chainer_ooc.backends.spill.swap_thread import DRIVER_STACK_BYTES, CopyTask, SwapThread
-from chainer_ooc.backends.spill.transfer import HostTransfer, Space
+from chainer_ooc.backends.spill.swap_thread import DRIVER_STACK_BYTES, SwapThread
+from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.errors import SpillError
 
 #: The thread pins so much at once, or one block that is larger.
@@ -117,7 +116,7 @@ class Pinning:
         self.can_run = True
         self._driver = driver
         self._stopping = False
-        self._thread = SwapThread('chainer_ooc-cuda-pin', self._pin_next, lambda space: None, DRIVER_STACK_BYTES)
+        self._thread = SwapThread('chainer_ooc-cuda-pin', DRIVER_STACK_BYTES)
 
     def ask(self, region: Region) -> None:
         """Has the thread pin a region; nothing if there can be no thread."""
@@ -138,12 +137,12 @@ class Pinning:
 
     def _wake(self) -> None:
         try:
-            self._thread.submit(CopyTask(Space(0), None, HostTransfer(0), None))
+            self._thread.submit(self._pin_next)
         except SpillError:
             self.can_run = False
             self.coming.clear()
 
-    def _pin_next(self, space: Space, nothing: Any) -> None:
+    def _pin_next(self) -> None:
         """Pins the first region that is not begun, in the thread."""
         region = next((each for each in self.coming.copy() if not each.begun), None)
         if region is None or self._stopping:

@@ -37,6 +37,7 @@ import numpy as np
 
 from chainer_ooc import extension
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.owned import RoomMakers
 
 _SET_HANDLER, _GET_HANDLER = 304, 305  # in the table of NumPy's C API
 _LARGEST_PAGE_BYTES = 16 << 10
@@ -47,7 +48,7 @@ _CAPSULE_NAME = b'mem_handler'  # as NumPy wants it; the capsule does not copy i
 _open: set[int] = set()
 
 #: Who makes room for a thread's arrays.
-_asked: dict[int, Callable[[int], bool]] = {}
+_asked = RoomMakers()
 
 #: The threads whose arrays just fail for now.
 _alone: set[int] = set()
@@ -60,6 +61,11 @@ def available() -> str | None:
     """Returns None if there is an arena, or a sentence that says why there is none."""
     found = _library()
     return found if isinstance(found, str) else None
+
+
+def is_asked() -> bool:
+    """Whether anybody makes room for arrays of any thread."""
+    return bool(_asked)
 
 
 def raise_pending() -> None:
@@ -83,7 +89,6 @@ class Arena:
         assert not isinstance(found, str), found
         self._library = found
         self.nbytes: Callable[[], int] = found.arena_unused_bytes
-        self._thread = 0  # whose arrays make room
 
     def begin(self) -> None:
         """Has the arrays of this thread come from the pool, unless the program has set a handler of its own."""
@@ -119,17 +124,14 @@ class Arena:
             _handlers().set(before)
 
     def ask(self, make_room: Callable[[int], bool] | None) -> None:
-        """Sets who makes room for the arrays of the calling thread; None: they fail.
+        """Sets who makes room for the arrays of the calling thread; None: this pool asks nobody.
 
         Args:
             make_room: called with the bytes of an array that the system refuses, within the computation that makes it,
                 and again for it as long as it returns True. What it allocates itself fails at once. What it raises,
                 `raise_pending` raises.
         """
-        _asked.pop(self._thread, None)
-        if make_room is not None:
-            self._thread = threading.get_ident()
-            _asked[self._thread] = make_room
+        _asked.set(self, make_room)
 
     def set_limited(self, yes: bool) -> None:
         """Sets whether a limit of the system is in force, which counts what the C library holds free.
@@ -185,8 +187,7 @@ def _ours() -> Any:
 
 def _make_room(nbytes: int) -> bool:
     """Called by the handler, by which an array may be made anywhere; whether there is more room."""
-    thread = threading.get_ident()
-    make_room = _asked.get(thread)
+    thread, make_room = threading.get_ident(), _asked.of_this_thread()
     if make_room is None or thread in _alone:
         return False
     _alone.add(thread)
@@ -225,6 +226,7 @@ def _library() -> ctypes.PyDLL | str:
 
 def _begin_anew(library: ctypes.PyDLL) -> None:
     """In a forked child: training is the parent's."""
-    for each in (_asked, _alone, PENDING):
-        each.clear()
+    _asked.clear()
+    _alone.clear()
+    PENDING.clear()
     library.arena_keep(0)

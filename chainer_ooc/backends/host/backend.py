@@ -51,9 +51,6 @@ class HostBackend(OwnedBackend):
     Args:
         spill_dir: Folder of the spill file; None for the folder of temporary files, or ``/var/tmp`` where that is a
             RAM disk.
-        mapped_bytes: Arrays from this size on leave the process as soon as they are freed; smaller ones may be kept
-            for the next array, see ``heap``. Less than the default, such as 1 MiB, keeps resident memory exactly at
-            what is live, for more time.
 
     Raises:
         SpillError: No spill file can be made in the folder. Nothing is left open.
@@ -62,7 +59,7 @@ class HostBackend(OwnedBackend):
     name = 'host'
     elsewhere = ELSEWHERE
 
-    def __init__(self, spill_dir: str | None = None, *, mapped_bytes: int = heap.MAPPED_BYTES) -> None:
+    def __init__(self, spill_dir: str | None = None) -> None:
         super().__init__()
         self._headroom = Headroom()
         self._guard = Guard(self._headroom)
@@ -74,7 +71,7 @@ class HostBackend(OwnedBackend):
         self.kept_serves_all = self._blocks.serves_all
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._bandwidth: Bandwidth | None = None
-        self._heap = heap.return_freed_memory(mapped_bytes)
+        self._heap = heap.return_freed_memory()
         close_in_children(self)
 
     timestamp = staticmethod(time.perf_counter)  # a function of ours around it would be called four times a computation
@@ -101,7 +98,7 @@ class HostBackend(OwnedBackend):
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         """Sets no limit, which is the system's; room is made for what that refuses."""
         self._blocks.ask(None if nbytes is None else on_out_of_memory)
-        self._blocks.set_limited(nbytes is not None and limits.is_limited())
+        self._blocks.set_limited(arena.is_asked() and limits.is_limited())
 
     def allocate(self, nbytes: int) -> ByteArray:
         try:

@@ -82,10 +82,10 @@ class Headroom:
 
     def set_aside_bytes(self, free_bytes: int) -> int:
         """What of the free memory is not for arrays."""
-        if not self._in_force():
+        groups_bytes = [_unasked_bytes(each) + _dirty_bytes(each) // 2 for each in self._in_force()]
+        if not groups_bytes:
             return round(SHARE_SET_ASIDE * free_bytes)
-        return int(SHARE_SET_ASIDE_ASKED * free_bytes) + max(
-            _unasked_bytes(each) + _dirty_bytes(each) // 2 for each in self._in_force())
+        return int(SHARE_SET_ASIDE_ASKED * free_bytes) + max(groups_bytes)
 
     def _in_force(self) -> Sequence[Group]:
         return self._groups if self.is_limited() else ()

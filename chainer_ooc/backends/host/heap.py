@@ -55,8 +55,8 @@ def leave_no_holes() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, EARLY_MAPPED_BYTES)
 
 
-def return_freed_memory(mapped_bytes: int = MAPPED_BYTES) -> str | None:
-    """Has glibc map arrays from `mapped_bytes` on, at most ``MAPPED_BYTES``, on their own.
+def return_freed_memory() -> str | None:
+    """Has glibc map arrays from `MAPPED_BYTES` on on their own.
 
     Returns None, or a sentence that says why it does not.
     """
@@ -65,7 +65,7 @@ def return_freed_memory(mapped_bytes: int = MAPPED_BYTES) -> str | None:
     if not is_glibc():
         return 'the C library is not glibc: how it keeps freed memory is left as it is'
     # One arena: a second one, made for a swap thread's small objects, would reserve 64 MB of addresses (RLIMIT_AS).
-    settings = {_M_ARENA_MAX: 1, _M_TRIM_THRESHOLD: KEPT_BYTES, _M_MMAP_THRESHOLD: mapped_bytes}
+    settings = {_M_ARENA_MAX: 1, _M_TRIM_THRESHOLD: KEPT_BYTES, _M_MMAP_THRESHOLD: MAPPED_BYTES}
     libc = ctypes.CDLL(None)
     refused = [name for name, value in settings.items() if not libc.mallopt(name, value)]
     return f'glibc refused the settings {refused} of mallopt: freed arrays may stay resident' if refused else None

@@ -93,9 +93,9 @@ def describe_machine() -> str:
     return f'{_processor()}, {os.cpu_count() or 1} cores, {memory}'
 
 
-def _processor(path: str = '/proc/cpuinfo') -> str:
+def _processor() -> str:
     """The model's name; where the system does not tell, as on some ARM boards, the architecture."""
-    for line in lines(path):
+    for line in lines('/proc/cpuinfo'):
         name, _, value = line.partition(':')
         if name.strip() == 'model name' and value.strip():
             return ' '.join(value.split())

@@ -17,6 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,7 +26,8 @@ from chainer_ooc.backends.base import Backend, Bandwidth, ByteArray, FarCopy, Tr
 SAMPLE_BYTES = 16 << 20
 #: Where a larger sample has no room.
 SMALL_SAMPLE_BYTES = 2 << 20
-_PASSES = 4
+#: Passes that count, and comparisons of a computation alone with one beside copies.
+_PASSES, _COMPARISONS = 3, 4
 _TINY_BYTES = 4096
 _SIDE = 384
 _ROUND_SECONDS = 0.02
@@ -35,35 +37,58 @@ BLAS_BYTES = 64 << 20
 
 
 def bandwidth(backend: Backend, sample_bytes: int = SAMPLE_BYTES) -> Bandwidth:
-    """Copies a sample out and in a few times and takes the medians; near memory needed: twice `sample_bytes`.
+    """Measures `copies`, and what they cost computations; near memory needed: twice `sample_bytes`.
 
     Raises:
         SpillError: A copy failed. Its space is given back.
     """
     sample = backend.allocate(sample_bytes)
     sample[:] = 1  # so that its pages exist
-    passes = [_round_trip(backend, sample) for _ in range(_PASSES)][1:]
+    return replace(copies(backend, sample, None, 1), slowdown=_slowdown(backend, sample))
+
+
+def copies(backend: Backend, sample: ByteArray, target: ByteArray | None, warm_up_passes: int) -> Bandwidth:
+    """Copies a sample out and in a few times and takes the medians; the first so many passes do not count.
+
+    Args:
+        backend: makes the copies.
+        sample: of near memory.
+        target: where it is copied back to; None for a new block in each pass.
+        warm_up_passes: how many do not count.
+
+    Raises:
+        SpillError: A copy failed. Its far memory is given back.
+        MemoryError: There is no room for a new block.
+    """
+    passes = [_round_trip(backend, sample, target) for _ in range(warm_up_passes + _PASSES)]
+    outs, backs = zip(*passes[warm_up_passes:], strict=True)
     tiny = sample[:_TINY_BYTES]
     return Bandwidth(
-        write_bytes_per_second=sample_bytes / statistics.median(write for write, _ in passes),
-        read_bytes_per_second=sample_bytes / statistics.median(read for _, read in passes),
-        latency_seconds=statistics.median(latency_seconds(backend, tiny) for _ in range(_PASSES)),
-        slowdown=_slowdown(backend, sample))
+        write_bytes_per_second=sample.nbytes / statistics.median(outs),
+        read_bytes_per_second=sample.nbytes / statistics.median(backs),
+        latency_seconds=statistics.median(_latency_seconds(backend, tiny) for _ in passes))
 
 
-def _round_trip(backend: Backend, sample: ByteArray) -> tuple[float, float]:
+def _round_trip(backend: Backend, sample: ByteArray, target: ByteArray | None) -> tuple[float, float]:
     """Seconds of one swap-out and of one swap-in."""
     copy, out = backend.swap_out(sample)
     try:
         out.wait()
-        back = backend.swap_in(copy, backend.allocate(sample.nbytes))
-        back.wait()
+        back = backend.swap_in(copy, backend.allocate(sample.nbytes) if target is None else target)
+        return _seconds(out), _seconds(back)
     finally:
         backend.release(copy)
-    return max(out.seconds, 1e-9), max(back.seconds, 1e-9)
 
 
-def latency_seconds(backend: Backend, tiny: ByteArray) -> float:
+def _seconds(transfer: Transfer) -> float:
+    """Seconds of a transfer, once it is over: on a GPU a wait for a swap-in does not block."""
+    while not transfer.done:
+        time.sleep(1e-4)
+    transfer.wait()  # says whether it failed
+    return max(transfer.seconds, 1e-9)
+
+
+def _latency_seconds(backend: Backend, tiny: ByteArray) -> float:
     """Seconds from the call to the end of a copy of one page."""
     started = time.perf_counter()
     copy, out = backend.swap_out(tiny)
@@ -136,7 +161,7 @@ class _Copying:
 def _slowdown(backend: Backend, sample: ByteArray) -> float:
     """By how much longer a computation takes while copies run, as a share of its time."""
     computation = _Computation(backend.has_room(BLAS_BYTES * (os.cpu_count() or 1)))
-    return max(0.0, statistics.median(_slowdown_once(computation, backend, sample) for _ in range(_PASSES)))
+    return max(0.0, statistics.median(_slowdown_once(computation, backend, sample) for _ in range(_COMPARISONS)))
 
 
 def _slowdown_once(computation: _Computation, backend: Backend, sample: ByteArray) -> float:

@@ -2,6 +2,7 @@
 
     store.py          the file with its two threads: what a backend asks for
     transfer.py       copies in flight, and their places in the file
+    starting.py       threads are started so that no interrupt leaves one blocked
     swap_thread.py    a thread that makes one direction's copies
     extents.py        which parts of the file are free
     spill_file.py     the file: written, read and mapped at offsets

@@ -55,8 +55,8 @@ class SpillStore:
         self._answered_bytes = 0  # of those: placed, failed or no longer needed
         self._sought_bytes = 0  # ever given to swap_in
         self._found_bytes = 0  # of those: read, or failed
-        self._swap_out = SwapThread(f'{name}-out', self._place_and_write, self._write_ended, stack_bytes)
-        self._swap_in = SwapThread(f'{name}-in', self._read_written, self._read_ended, stack_bytes)
+        self._swap_out = SwapThread(f'{name}-out', stack_bytes)
+        self._swap_in = SwapThread(f'{name}-in', stack_bytes)
 
     @property
     def is_open(self) -> bool:
@@ -104,7 +104,8 @@ class SpillStore:
         """
         self.open()
         asked_bytes = max(self._asked_bytes, self._answered_bytes)  # asked is behind if an interrupt followed submit
-        self._swap_out.submit(CopyTask(space, near, space.swap_out, None))
+        self._swap_out.submit(CopyTask(
+            self._place_and_write, self._write_ended, space, near, space.swap_out, None))
         self._asked_bytes = asked_bytes + space.nbytes
 
     def swap_in(self, space: Space, near: Any) -> HostTransfer:
@@ -117,7 +118,8 @@ class SpillStore:
         space.reads_started += 1  # before the thread can end it
         sought_bytes = max(self._sought_bytes, self._found_bytes)
         try:
-            self._swap_in.submit(CopyTask(space, near, transfer, space.swap_out))
+            self._swap_in.submit(CopyTask(
+                self._read_written, self._read_ended, space, near, transfer, space.swap_out))
         except SpillError:
             space.reads_started -= 1
             raise

@@ -1,17 +1,14 @@
-"""A thread that makes one direction's copies, one after the other.
+"""A thread that runs one task after the other, such as the copies of one direction.
 
 Two such threads serve a backend, so that reading and writing run beside each other and beside the computation; within
 ``pwritev`` and ``preadv`` the interpreter's lock is free. ``concurrent.futures`` is of no use here: its work item holds
 the array, which then cannot be freed, until the worker fetches the next one. Here the array is handed over in a list of
 one element, which the thread empties, and the only frame that holds it has returned before the transfer counts as done
 (C5).
-
-The stack is small, as a default one (8 MB) is private memory that RLIMIT_DATA counts.
 """
 
 from __future__ import annotations
 
-import _thread
 import queue
 import threading
 import time
@@ -19,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from chainer_ooc.backends.spill.starting import start_beside
 from chainer_ooc.backends.spill.transfer import HostTransfer, Space
 from chainer_ooc.errors import SpillError
 
@@ -26,28 +24,51 @@ STACK_BYTES = 256 << 10
 #: For threads that call a device's driver, which knows nothing of small stacks.
 DRIVER_STACK_BYTES = 8 << 20
 
-#: A thread that has not begun after so long will not: one that ends for lack of memory before its first line says
-#: nothing, and Python's own ``Thread.start`` waits for it for ever.
+#: A thread that has not begun after so long will not.
 LONGEST_START_SECONDS = 10.0
 
-#: Makes one copy: the space in the spill file, and the near side, an array or what holds one.
-Copy = Callable[[Space, Any], None]
-
-
 class CopyTask:
-    """One copy between `space` and `near`, which is held until the thread takes it; `after` must end well before."""
+    """One copy between a space of the spill file and near memory, made by the thread that calls it.
 
-    __slots__ = ('_handed_over', 'after', 'space', 'transfer')
+    Args:
+        copy: makes it, of the space and the near side, an array or what holds one; raises SpillError if it fails.
+        ended: called with the space afterwards, well or not, before the transfer is done.
+        space: its place in the file.
+        near: the near side, which is held until the copy begins.
+        transfer: ends with it.
+        after: must end well before, or None.
+    """
 
-    def __init__(self, space: Space, near: Any, transfer: HostTransfer, after: HostTransfer | None) -> None:
-        self.space = space
+    __slots__ = ('_after', '_copy', '_ended', '_handed_over', '_space', '_transfer')
+
+    def __init__(self, copy: Callable[[Space, Any], None], ended: Callable[[Space], None], space: Space, near: Any,
+                 transfer: HostTransfer, after: HostTransfer | None) -> None:
+        self._copy, self._ended, self._space = copy, ended, space
         self._handed_over = [near]
-        self.transfer = transfer
-        self.after = after
+        self._transfer, self._after = transfer, after
 
-    def take(self) -> Any:
-        """Returns the near side and forgets it."""
-        return self._handed_over.pop()
+    def __call__(self) -> None:
+        """Makes the copy and reports it. Everything that refers to the array lives in ``_attempt``'s frame."""
+        failure = None if self._after is None else _failure_of(self._after)
+        started = time.perf_counter()
+        if failure is None:
+            failure = self._attempt()
+        else:
+            self._handed_over.clear()
+        self._ended(self._space)
+        self._transfer.end(time.perf_counter() - started, failure)
+
+    def _attempt(self) -> SpillError | None:
+        """Returns None, or the failure without its traceback, whose frames would keep the array alive."""
+        try:
+            self._copy(self._space, self._handed_over.pop())
+        except SpillError as error:
+            return SpillError(*error.args)
+        except MemoryError:  # no traceback either: there is no memory to write it with
+            return SpillError(f'no memory for a copy in the thread {_own_name()!r}; raise the limit of memory')
+        except BaseException:  # a fault of ours: the caller must not wait for ever
+            return SpillError(f'a fault in the thread {_own_name()!r}; please report it:\n{traceback.format_exc()}')
+        return None
 
 
 class SwapThread:
@@ -55,25 +76,21 @@ class SwapThread:
 
     Args:
         name: Of the thread.
-        copy: Makes one copy; raises SpillError if it fails.
-        ended: Called after each task, well or not, before its transfer is done.
         stack_bytes: Of the thread.
     """
 
-    def __init__(self, name: str, copy: Copy, ended: Callable[[Space], None], stack_bytes: int = STACK_BYTES) -> None:
+    def __init__(self, name: str, stack_bytes: int = STACK_BYTES) -> None:
         self._name = name
         self._stack_bytes = stack_bytes
-        self._copy = copy
-        self._ended = ended
-        self._tasks: queue.SimpleQueue[CopyTask | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._may_run = False  # whether a thread runs or, after an interrupt, may still begin
         self._stopped = self._is_stuck = False
         self._launching = threading.Lock()  # never taken by the main thread, hence never left taken by an interrupt
         self._last = HostTransfer(0)  # ends with the thread
 
-    def submit(self, task: CopyTask) -> None:
-        """Queues a task; first in, first out.
+    def submit(self, task: Callable[[], None]) -> None:
+        """Queues a task, which raises nothing; first in, first out.
 
         Raises:
             SpillError: The thread cannot be started. The task is not queued.
@@ -103,9 +120,6 @@ class SwapThread:
     def start(self) -> None:
         """Starts the thread unless it runs; after an interrupt it may be called again.
 
-        After an interrupt within ``Thread.start`` it could not be told whether the thread runs. Interrupts come to the
-        main thread only, so another one, which begins by a single call of C, starts it.
-
         Raises:
             SpillError: The thread cannot be started, or does not begin.
         """
@@ -114,35 +128,20 @@ class SwapThread:
         if self._is_stuck:
             raise self._no_thread('it did not begin before')
         self._may_run = True
-        launch = HostTransfer(0)
-        stack_before = threading.stack_size()
         try:
-            threading.stack_size(self._stack_bytes)
-            _thread.start_new_thread(self._launch, (launch,))
-            self._is_stuck = not launch.ends_within(LONGEST_START_SECONDS)
-            if self._is_stuck:
-                raise self._no_thread(f'it did not begin within {LONGEST_START_SECONDS:g} s')
-            launch.wait()
+            self._is_stuck = not start_beside(self._launch, self._stack_bytes, LONGEST_START_SECONDS)
         except (MemoryError, RuntimeError) as error:
             self._may_run = False
             raise self._no_thread(error) from error
-        except SpillError:
-            self._may_run = self._is_stuck  # it may begin after all
-            raise
-        finally:
-            threading.stack_size(stack_before)
+        if self._is_stuck:  # it may begin after all
+            raise self._no_thread(f'it did not begin within {LONGEST_START_SECONDS:g} s')
 
-    def _launch(self, launch: HostTransfer) -> None:
-        failure = None
+    def _launch(self) -> None:
         with self._launching:
             if self._thread is None and not self._stopped:
-                try:
-                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                    thread.start()
-                    self._thread = thread
-                except (MemoryError, RuntimeError) as error:
-                    failure = self._no_thread(error)
-        launch.end(0.0, failure)
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _no_thread(self, why: Exception | str) -> SpillError:
         said = str(why) or type(why).__name__
@@ -150,35 +149,15 @@ class SwapThread:
                           'or of memory')
 
     def _run(self) -> None:
-        while True:
-            task = self._tasks.get()
-            if task is None:
-                self._last.end(0.0, None)
-                return
-            self._perform(task)
-
-    def _perform(self, task: CopyTask) -> None:
-        """Makes the copy and reports it. Everything that refers to the array lives in ``_attempt``'s frame."""
-        failure = None if task.after is None else _failure_of(task.after)
-        started = time.perf_counter()
-        if failure is None:
-            failure = self._attempt(task)
-        else:
-            task.take()
-        self._ended(task.space)
-        task.transfer.end(time.perf_counter() - started, failure)
-
-    def _attempt(self, task: CopyTask) -> SpillError | None:
-        """Returns None, or the failure without its traceback, whose frames would keep the array alive."""
         try:
-            self._copy(task.space, task.take())
-        except SpillError as error:
-            return SpillError(*error.args)
-        except MemoryError:  # no traceback either: there is no memory to write it with
-            return SpillError(f'no memory for a copy in the thread {self._name!r}; raise the limit of memory')
-        except BaseException:  # a fault of ours: the caller must not wait for ever
-            return SpillError(f'a fault in the thread {self._name!r}; please report it:\n{traceback.format_exc()}')
-        return None
+            while (task := self._tasks.get()) is not None:
+                task()
+        finally:
+            self._last.end(0.0, None)
+
+
+def _own_name() -> str:
+    return threading.current_thread().name
 
 
 def _failure_of(transfer: HostTransfer) -> SpillError | None:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.layout import Layout
 from chainer_ooc.errors import LostMapError, RecomputeMismatchError
 from chainer_ooc.execute.functions.prototype import Prototype, believe
 from chainer_ooc.execute.storage.account import find
@@ -33,7 +34,7 @@ class Moved:
     """An input that is a feature map, or part of one; with a mark where the program could write to it unnoticed."""
 
     storage: Storage
-    layout: arrays.Layout
+    layout: Layout
     mark: Any
 
     def get(self, here: Here) -> Any:
@@ -68,7 +69,7 @@ class Between:
 #: What is in near memory for a chain: blocks by storage, and arrays by the node that nothing holds them for.
 Here = Mapping[Any, Any]
 #: What a call has made of storages: arrays, each with how it lies there.
-Made = dict[Storage, list[tuple[arrays.Layout, Array]]]
+Made = dict[Storage, list[tuple[Layout, Array]]]
 #: Whether something is not what it was at the first run, see `arrays.mark`, and the error that is raised then.
 Change = tuple[Any, Callable[[], LostMapError]]
 
@@ -79,7 +80,7 @@ class Product:
 
     name: int | str
     storage: weakref.ref[Storage]
-    layout: arrays.Layout
+    layout: Layout
     mark: Any = None
 
 
@@ -207,7 +208,7 @@ def _given(variable: Any, will_stay: Callable[[Storage], bool]) -> Moved | Fixed
         storage, arrays.layout_of(array, arrays.root_of(array)), mark)
 
 
-def _laid_out(array: Array, layout: arrays.Layout, nbytes: int) -> Array:
+def _laid_out(array: Array, layout: Layout, nbytes: int) -> Array:
     """An array as it lay at the first run, on a block of so many bytes: another layout is no other result."""
     if array.strides == layout.strides:
         return array

@@ -46,7 +46,7 @@ class Following:
         self._budget_bytes = self._unaccounted_bytes = 0
         self._standing_of: Callable[[Models], Standing] = lambda models: Standing(0, 0)
         self._doubt_of: Callable[[Sequence[Models]], str] = lambda known: ''
-        self._reserve = reserve
+        self._sources = graphs.sources(reserve)
         self._has_cut_off = has_cut_off
         self._alike: list[Graph] = []  # the other known graphs that begin like what has run, the latest first
         self._next_swap_in = 0
@@ -182,7 +182,7 @@ class Following:
 
     def due(self, position: int) -> SwapIn | None:
         """The next swap-in, if it may start when a position begins; `started` moves on."""
-        swap_ins = self.orders.swap_ins
+        swap_ins = self.orders.plan.swap_ins
         first = swap_ins[self._next_swap_in] if self._next_swap_in < len(swap_ins) else None
         return first if first is not None and first.start <= position else None
 
@@ -196,7 +196,7 @@ class Following:
         feature_map = self.graph.trace.maps[map_id]
         if feature_map.last_forward_use >= position:
             return position
-        return next((use for use in self.orders.uses[map_id] if use >= position), float('inf'))
+        return next((use for use in self.orders.plan.chains.uses[map_id] if use >= position), float('inf'))
 
     # --- following and leaving -------------------------------------------------------------------------------------
 
@@ -204,9 +204,8 @@ class Following:
         if graph is None or not graph.is_recorded(self._settings.profile_iterations):
             return
         try:
-            self.orders = graph.orders_for(
-                self._settings, self._budget_bytes, self._standing_of, self._reserve, self._graphs.planner,
-                self._graphs.saved, self._unaccounted_bytes, self._graphs.shared)
+            self.orders = graph.orders_for(self._settings, self._budget_bytes, self._unaccounted_bytes,
+                                           self._standing_of, self._sources)
         except (InfeasibleBudgetError, SpillError) as error:
             if not graph.is_metered:
                 return  # the graph itself may need less: without a plan the iteration is recorded

@@ -47,8 +47,41 @@ MOST_PREPARING = 2
 #: How finely estimates grow: by a fourth root of two.
 ESTIMATES_PER_DOUBLING = 4
 
-_Key = tuple[object, ...]
 _Made = TypeVar('_Made')
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where an iteration's plans come from.
+
+    Attributes:
+        planner: makes them, and may search on for a better one, which is taken in a later iteration.
+        reserve: called with the bytes that a plan will have in far memory; raises SpillError if they do not fit.
+        saved: the file that they were loaded from, and go to, or None.
+        shared: those that ranks have in common, or None.
+    """
+
+    planner: Planner
+    reserve: Callable[[int], None]
+    saved: SavedPlans | None = None
+    shared: SharedPlans | None = None
+
+
+@dataclass
+class _Planned:
+    """What a graph has for one policy, budget, threshold and what is unaccounted for.
+
+    Attributes:
+        orders: those in force, or None.
+        told: what holds for all ranks, as far as it was looked at.
+        taken: the plan that was laid out for what was told, as long as it holds here.
+        offered: the last plan that the other ranks were offered.
+    """
+
+    orders: Orders | None = None
+    told: Offer | None = None
+    taken: Plan | None = None
+    offered: Plan | None = None
 
 
 @dataclass
@@ -59,7 +92,6 @@ class Graph:
         trace: its last recording.
         recordings: how many iterations of it were recorded.
         preparing: how many of these say nothing about later ones, as the device prepared kernels for them.
-        orders: by policy, budget, threshold, and what is unaccounted for.
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
         times: what its iterations took.
         left_bytes: what iterations before had left when it ran last.
@@ -91,11 +123,8 @@ class Graph:
     makes_graphs: bool = False
     differences: int = 0
     slack_bytes: int = 0
-    orders: dict[tuple[object, ...], Orders] = field(default_factory=dict)
-    _search: tuple[_Key, Search] | None = None
-    _told: dict[_Key, Offer] = field(default_factory=dict)
-    _taken: dict[_Key, Plan] = field(default_factory=dict)
-    _offered: dict[_Key, Plan] = field(default_factory=dict)
+    _under: dict[tuple[object, ...], _Planned] = field(default_factory=dict)
+    _search: tuple[_Planned, Search] | None = None
     _in_core: tuple[Trace, Costs, Plan] | None = None
     _followed: list[Plan] = field(default_factory=list)
     _reused: set[int] = field(default_factory=set)
@@ -103,98 +132,87 @@ class Graph:
     _exposed: set[int] = field(default_factory=set)
     _estimates: dict[int, Graph] = field(default_factory=dict)
 
-    def orders_for(
-            self, settings: Settings, budget_bytes: int, standing_of: Callable[[Models], Standing],
-            reserve: Callable[[int], None], planner: Planner, saved: SavedPlans | None = None,
-            unaccounted_bytes: int = 0, shared: SharedPlans | None = None) -> Orders:
+    def orders_for(self, settings: Settings, budget_bytes: int, unaccounted_bytes: int,
+                   standing_of: Callable[[Models], Standing], sources: Sources) -> Orders:
         """Plans, once for each policy, budget, threshold and what is unaccounted for, which is in what stands.
 
-        `reserve` checks that far memory holds the plan. Plans come from the file of `saved` if they were loaded from
-        there, and go there. The `planner` may search on for a better plan, which is taken here in a later iteration.
-        Of several ranks with `shared` plans the one that holds for all is taken, where it holds here.
+        Of several ranks the plan is taken that holds for all, where it holds here.
 
         Raises:
             InfeasibleBudgetError: no plan keeps within the budget.
             PlanMismatchError: the loaded plan does not hold here.
             SpillError: far memory is too small.
         """
-        key = settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes
-        if key in self.orders:
-            self.take_better(key, reserve, settings.min_bytes)
-        if self.is_estimate or self.is_loaded:
-            shared = None
+        saved, shared = sources.saved, None if self.is_estimate or self.is_loaded else sources.shared
+        planned = self._under.setdefault(
+            (settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes), _Planned())
+        if planned.orders is not None:
+            self.take_better(planned, sources, settings.min_bytes)
         if shared is not None:
-            self._take_shared(key, shared, settings, budget_bytes, standing_of, reserve)
-        if key not in self.orders:
+            self._take_shared(planned, shared, settings, budget_bytes, standing_of, sources)
+        if planned.orders is None:
             self._stop_search()
             standing = standing_of(self.used)
             plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
             if plan is None:
-                plan, search = self._planned(settings, budget_bytes, standing, planner.plan)
-                self._search = None if search is None else (key, search)
-            self._take(key, plan, standing, reserve, settings.min_bytes)
-        self.plan = self.orders[key].plan
-        if shared is not None:
-            self._offer(key, shared, settings, standing_of)
-        if saved is not None and self.plan is not None and not self.is_estimate:
-            saved.keep(self.trace, self.plan, settings.min_bytes, self.is_metered)
-        return self.orders[key]
+                plan, search = self._planned(settings, budget_bytes, standing, sources.planner.plan)
+                self._search = None if search is None else (planned, search)
+            self._take(planned, plan, standing, sources, settings.min_bytes)
+        assert planned.orders is not None
+        self.plan = plan = planned.orders.plan
+        if shared is not None and plan is not planned.taken and plan is not planned.offered:
+            planned.offered = plan
+            shared.offer(self.trace, settings, plan, standing_of(self.used))
+        if saved is not None and not self.is_estimate:
+            saved.keep(self.trace, plan, settings.min_bytes, self.is_metered)
+        return planned.orders
 
-    def _take(self, key: _Key, plan: Plan, standing: Standing, reserve: Callable[[int], None], min_bytes: int) -> None:
-        reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
-                    if verdict is Verdict.SWAP))
-        self.orders[key] = give_orders(self.trace, plan, min_bytes, standing)
+    def _take(self, planned: _Planned, plan: Plan, standing: Standing, sources: Sources, min_bytes: int) -> None:
+        sources.reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
+                            if verdict is Verdict.SWAP))
+        planned.orders = give_orders(self.trace, plan, min_bytes, standing)
 
-    def _take_shared(self, key: _Key, shared: SharedPlans, settings: Settings, budget_bytes: int,
-                     standing_of: Callable[[Models], Standing], reserve: Callable[[int], None]) -> None:
+    def _take_shared(self, planned: _Planned, shared: SharedPlans, settings: Settings, budget_bytes: int,
+                     standing_of: Callable[[Models], Standing], sources: Sources) -> None:
         """Takes the plan that holds for all ranks if it is another than the one in force, and holds here."""
-        told, before = shared.told(self.trace, settings), self.orders.get(key)
-        if told is None or told is self._told.get(key) or (before is None and shared.is_own(told)):
+        told, before = shared.told(self.trace, settings), planned.orders
+        if told is None or told is planned.told or (before is None and shared.is_own(told)):
             return
-        self._told[key] = told
-        if before is not None and before.plan is not None and (
-                packed(before.plan.decision()) == told.plan
-                or (shared.is_own(told) and before.plan is not self._taken.get(key))):
+        planned.told = told
+        if before is not None and (packed(before.plan.decision()) == told.plan
+                                   or (shared.is_own(told) and before.plan is not planned.taken)):
             return
         standing = standing_of(self.used)
         try:
             plan = self._planned(settings, budget_bytes, standing,
                                  functools.partial(make_as_decided, decision=unpacked(told.plan)))
-            self._take(key, plan, standing, reserve, settings.min_bytes)
+            self._take(planned, plan, standing, sources, settings.min_bytes)
         except (InfeasibleBudgetError, SpillError) as error:
             log.logger.info('the plan of rank %d does not hold here: %s', told.rank, error)
-            self._taken.pop(key, None)  # the one in force is for less room: others hear of it
+            planned.taken = None  # the one in force is for less room: others hear of it
             return
         self._stop_search()
-        self._taken[key] = plan
+        planned.taken = plan
         log.logger.info('follows the plan of rank %d: %.3f s an iteration', told.rank, plan.seconds)
 
-    def _offer(self, key: _Key, shared: SharedPlans, settings: Settings,
-               standing_of: Callable[[Models], Standing]) -> None:
-        """Offers the plan in force to the other ranks if it was made here."""
-        plan = self.plan
-        if plan is not None and plan is not self._taken.get(key) and plan is not self._offered.get(key):
-            self._offered[key] = plan
-            shared.offer(self.trace, settings, plan, standing_of(self.used))
-
-    def take_better(self, key: _Key, reserve: Callable[[int], None], min_bytes: int) -> None:
+    def take_better(self, planned: _Planned, sources: Sources, min_bytes: int) -> None:
         """Takes what a search has found meanwhile, if it is faster.
 
         Raises:
             InfeasibleBudgetError: it was the first to ask the policy, which has no plan.
         """
-        if self._search is None or self._search[0] != key or not self._search[1].is_over:
+        if self._search is None or self._search[0] is not planned or not self._search[1].is_over:
             return
-        search, before = self._search[1], self.orders[key]
+        search, before = self._search[1], planned.orders
         if isinstance(search.error, InfeasibleBudgetError):
             raise search.error  # each time that it is asked for
         self._search = None
         if search.error is not None:
             log.logger.warning('the search for a better plan has failed, and the first one stays: %r', search.error)
-        elif search.plan is not None and before.plan is not None and (
+        elif search.plan is not None and before is not None and (
                 search.is_awaited or search.plan.seconds < before.plan.seconds):
             with contextlib.suppress(SpillError):  # the plan that is there moves less
-                self._take(key, search.plan, before.standing, reserve, min_bytes)
+                self._take(planned, search.plan, before.standing, sources, min_bytes)
                 log.logger.info('a better plan was found in %.1f s: %.3f s an iteration, not %.3f s',
                                 search.seconds, search.plan.seconds, before.plan.seconds)
         else:
@@ -279,10 +297,7 @@ class Graph:
 
     def _forget_orders(self) -> None:
         self._stop_search()
-        self.orders.clear()
-        self._told.clear()
-        self._taken.clear()
-        self._offered.clear()
+        self._under.clear()
         self._followed.clear()
 
     def note_reuse(self, maps: Iterable[int]) -> None:

@@ -15,7 +15,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs import shared_plans
-from chainer_ooc.execute.graphs.graph import Forms, Graph
+from chainer_ooc.execute.graphs.graph import Forms, Graph, Sources
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.shared_plans import SharedPlans
@@ -68,6 +68,10 @@ class Graphs:
     def look_at_other_ranks(self) -> None:
         """Takes what other ranks have sent, for which nothing waits."""
         self.shared = shared_plans.current()
+
+    def sources(self, reserve: Callable[[int], None]) -> Sources:
+        """Where plans of an iteration that begins come from; see `Sources` for `reserve`."""
+        return Sources(self.planner, reserve, self.saved, self.shared)
 
     def latest(self) -> Graph | None:
         """The graph that ran last."""

@@ -6,19 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Shared, Standing, Verdict
-from chainer_ooc.schedule.swap_ins import SwapIn
+from chainer_ooc.problem import Standing, Verdict
+from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.trace import Trace
-
-_NOTHING = Standing(0, 0)
 
 
 @dataclass(frozen=True)
 class Orders:
-    """A plan by position; without a plan everything is empty.
+    """A plan by position.
 
     Attributes:
-        plan: the plan itself, or None.
+        plan: the plan itself.
         standing: what it has live beside the maps.
         leave_after: maps to swap out after a call or step.
         discard_after: maps to discard after a call, since they will be made again; those that only chains read die
@@ -26,28 +24,19 @@ class Orders:
         free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
         recipes: calls that may run again.
         discardable: the maps of `discard_after`.
-        swap_ins: in order.
-        synchronous: copies are waited for at the end of each call and step.
-        mapped: what was swapped out is read where it is.
-        shares_chains: see `Chains.shared`.
-        uses: by map, the positions of backward that use it.
     """
 
-    plan: Plan | None = None
-    standing: Standing = _NOTHING
+    plan: Plan
+    standing: Standing
     leave_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
     discard_after: Mapping[int, Sequence[int]] = field(default_factory=dict)
     free_after: Mapping[int, Sequence[tuple[int, bool]]] = field(default_factory=dict)
-    swap_ins: tuple[SwapIn, ...] = ()
     recipes: frozenset[int] = frozenset()
     discardable: frozenset[int] = frozenset()
-    synchronous: bool = False
-    mapped: bool = False
-    shares_chains: Shared = True
-    uses: Sequence[Sequence[int]] = ()
 
 
-NO_ORDERS = Orders()
+#: Of an iteration that follows no plan.
+NO_ORDERS = Orders(Plan('', 0, (), (), (), Chains({}, (), ()), False, False, 0, 0.0), Standing(0, 0))
 
 
 def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) -> Orders:
@@ -55,15 +44,15 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) ->
     leave_after: dict[int, list[int]] = {}
     discard_after: dict[int, list[int]] = {}
     free_after: dict[int, list[tuple[int, bool]]] = {}
+    recipes = plan.chains.calls
     for each, verdict in zip(trace.maps, plan.verdicts, strict=True):
         if verdict is Verdict.SWAP:
             leave_after.setdefault(plan.leaves[each.id], []).append(each.id)
-        elif each.producer in plan.chains.calls and (verdict is Verdict.RECOMPUTE or not each.retained):
+        elif each.producer in recipes and (verdict is Verdict.RECOMPUTE or not each.retained):
             discard_after.setdefault(plan.leaves[each.id], []).append(each.id)
         uses = plan.chains.uses[each.id]
         if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
             may_lose = verdict is Verdict.KEEP and not each.reused
             free_after.setdefault(uses[-1], []).append((each.id, may_lose))
-    return Orders(plan, standing, leave_after, discard_after, free_after, plan.swap_ins, plan.chains.calls,
-                  frozenset(each for maps in discard_after.values() for each in maps), plan.synchronous, plan.mapped,
-                  plan.chains.shared, plan.chains.uses)
+    return Orders(plan, standing, leave_after, discard_after, free_after, recipes,
+                  frozenset(each for maps in discard_after.values() for each in maps))

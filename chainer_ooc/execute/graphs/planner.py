@@ -17,7 +17,6 @@ when the program forks goes on in the parent alone.
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import os
 import sys
@@ -27,6 +26,7 @@ from collections import deque
 from dataclasses import replace
 
 from chainer_ooc.backends.base import OWN_THREADS
+from chainer_ooc.backends.spill.starting import start_beside
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import SearchStoppedError, searching_beside
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -42,7 +42,6 @@ LARGE_POSITIONS = 3000
 LONGEST_WAIT_SECONDS = 0.2
 #: A thread that has not begun after so long has no memory to begin with.
 LONGEST_START_SECONDS = 2.0
-#: A default stack (8 MB) is private memory, which RLIMIT_DATA counts.
 STACK_BYTES = 1 << 20
 #: On a busy machine a thread of the lowest priority waits for a processor with Python's lock in its hand, and training
 #: with it, for a second and more. At this one it gets a tenth of what others get.
@@ -124,17 +123,12 @@ class Planner:
         return search
 
     def _start(self) -> bool:
-        """Starts the thread, by another one: `Thread.start` may wait for ever, and an interrupt may end it halfway."""
-        stack_before, launched = threading.stack_size(), threading.Event()
+        """Starts the thread; False if there can be none."""
+        self._runs = True
         try:
-            threading.stack_size(STACK_BYTES)
-            self._runs = True
-            _thread.start_new_thread(self._launch, (launched,))
-            launched.wait(LONGEST_START_SECONDS)
+            start_beside(self._launch, STACK_BYTES, LONGEST_START_SECONDS)
         except (MemoryError, RuntimeError):
             self._runs = False
-        finally:
-            threading.stack_size(stack_before)
         return self._runs
 
     def rest(self, rests: bool) -> bool:
@@ -156,15 +150,14 @@ class Planner:
 
     # --- in the thread ---------------------------------------------------------------------------------------------
 
-    def _launch(self, launched: threading.Event) -> None:
+    def _launch(self) -> None:
         try:
             thread = threading.Thread(target=self._run, name=f'{OWN_THREADS}planner', daemon=True)
             thread.start()
             self._thread = thread
         except (MemoryError, RuntimeError):
-            self._runs = False
-        finally:
-            launched.set()
+            self._runs = False  # here too, as nobody may wait any more
+            raise
 
     def _run(self) -> None:
         _let_others_go_first()

@@ -112,11 +112,11 @@ class Iteration(Quietly):
         self._memory.backend.limit(self.budget_bytes, self._on_out_of_memory)
 
     def _enter(self, tally: Tally) -> None:
-        self._orders = orders = self.following.orders
+        self._orders, plan = self.following.orders, self.following.orders.plan
         self._departures.prepare()
         self._memory.enter(Context(
-            tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if orders.mapped else COPY_IN,
-            orders.shares_chains, note_lost, self._note_exposed, self._event if self.recorded else None,
+            tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if plan.mapped else COPY_IN,
+            plan.chains.shared, note_lost, self._note_exposed, self._event if self.recorded else None,
             self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Iteration(Quietly):
         self._prototype = None
         self._departures.after_call(call)
         self._memory.pin()
-        if self.following.orders.synchronous:
+        if self.following.orders.plan.synchronous:
             self._memory.synchronise()
 
     # --- backward --------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Iteration(Quietly):
         self._liveness.step_over(inputs, self.following.freed_after(position))
         self._departures.after_step(position)
         self._memory.pin()
-        if self.following.orders.synchronous:
+        if self.following.orders.plan.synchronous:
             self._memory.synchronise()
         if self.following.graph is None:
             self._start_swap_ins()
@@ -275,11 +275,11 @@ class Iteration(Quietly):
             self._end_backward()
         else:
             self.quiet.end_backward()
-        tally, plan = self._memory.tally, self.following.orders.plan
+        tally = self._memory.tally
         if tally.whole is not None:
             tally.whole.end()
-        if self.quiet is not None and plan is not None:
-            tally.peak_bytes = plan.peak_bytes
+        if self.quiet is not None:
+            tally.peak_bytes = self.following.orders.plan.peak_bytes
         graph = self.following.graph
         return Finished(tally.snapshot(), self.settings, self.budget_bytes, self.following.orders, graph,
                         graph is not None and graph.is_searching, None if self.quiet else self.recorder.moments())
@@ -334,7 +334,7 @@ class Iteration(Quietly):
     def timing(self) -> Callable[[], Timing] | None:
         """Gives what makes its timing, and waits for the device then; None if it followed no plan to its end."""
         graph, plan, recorder = self.following.graph, self.following.orders.plan, self.recorder
-        if graph is None or plan is None or self.recorded or recorder.next_position != graph.trace.positions:
+        if graph is None or self.recorded or recorder.next_position != graph.trace.positions:
             return None
         return functools.partial(timing_of, recorder, self._memory.tally.snapshot(), plan.seconds)
 
@@ -362,7 +362,7 @@ class Iteration(Quietly):
         for storage in self._departures.go_on():
             if storage.token is self and not self._in_backward:
                 self.recorder.maps[storage.map].last_held = position - 1
-        if self._orders.synchronous:
+        if self._orders.plan.synchronous:
             self._memory.settle()
         if self.recorded:
             self._memory.near_bytes()

@@ -303,5 +303,4 @@ class Quietude:
 
 def moves_nothing(orders: Orders) -> bool:
     """Whether a plan leaves every map where it is."""
-    return orders.plan is not None and not (
-        orders.leave_after or orders.discard_after or orders.swap_ins or orders.recipes)
+    return not (orders.leave_after or orders.discard_after or orders.plan.swap_ins or orders.recipes)

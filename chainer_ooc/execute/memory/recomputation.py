@@ -15,6 +15,7 @@ from typing import Any
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.layout import Layout
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.functions.recipe import Recipe
 from chainer_ooc.execute.memory.late_recipes import write_afterwards
@@ -126,7 +127,7 @@ def _named(storage: Storage) -> str:
     return f'feature map {storage.map} ({storage.nbytes} bytes{made})'
 
 
-def _take_up(storage: Storage, parts: list[tuple[arrays.Layout, Array]]) -> ByteArray:
+def _take_up(storage: Storage, parts: list[tuple[Layout, Array]]) -> ByteArray:
     """Makes new arrays a storage's content; they are copied if they do not lie as those of the first run."""
     root = arrays.root_of(parts[0][1])
     block = None if root is None else arrays.flat_bytes(root)
@@ -141,6 +142,6 @@ def _take_up(storage: Storage, parts: list[tuple[arrays.Layout, Array]]) -> Byte
     return block
 
 
-def _lies_as(layout: arrays.Layout, array: Array, root: Array) -> bool:
+def _lies_as(layout: Layout, array: Array, root: Array) -> bool:
     found = arrays.layout_of(array, root)
     return (found.strides, found.offset_bytes) == (layout.strides, layout.offset_bytes)

@@ -33,8 +33,9 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from chainer_ooc.backends.arrays import Layout, is_array, view
+from chainer_ooc.backends.arrays import is_array, view
 from chainer_ooc.backends.base import ByteArray
+from chainer_ooc.backends.layout import Layout
 from chainer_ooc.execute.storage.computing import only_reads
 from chainer_ooc.execute.storage.reentry import interrupted, is_locked, may_have_called, refusal
 
