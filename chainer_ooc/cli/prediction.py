@@ -14,7 +14,7 @@ from chainer_ooc.cost.analytic import analytic
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.on_cuda import on_cuda
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, PlanFormatError, RunFormatError, TraceFormatError
-from chainer_ooc.plans.making import make_plan
+from chainer_ooc.plans.making import plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.run import Run
 from chainer_ooc.problem import Problem, Verdict
@@ -111,9 +111,9 @@ def on_machine(recorded: Trace, machine: Machine, factor: float) -> Trace:
 
 
 def predict(policy: str, problem: Problem) -> Prediction:
-    """Has a policy plan. A budget that is too small is no error here."""
+    """Has a policy plan, as in a training. A budget that is too small is no error here."""
     try:
-        return Prediction(policy, problem.budget_bytes, make_plan(POLICIES[policy], problem))
+        return Prediction(policy, problem.budget_bytes, plan_within(POLICIES[policy], problem))
     except InfeasibleBudgetError as error:
         return Prediction(policy, problem.budget_bytes, None, error.floor_bytes, error.where,
                           error.workspace_floor_bytes)

@@ -22,17 +22,37 @@ _NO_LIMIT = 1 << 60
 MARGIN = 1.02
 
 
-def make_plan(policy: Policy, problem: Problem) -> Plan:
+def make_plan(policy: Policy, problem: Problem, tries_less: bool = False) -> Plan:
     """Has the policy decide, lays its decision out and simulates it.
+
+    For `tries_less` see `plan_within`.
 
     Raises:
         InfeasibleBudgetError: some position needs more than the budget under the policy's verdicts, or its swap-ins
             come when there is no memory for them; the error has a budget that works and what sets it.
     """
-    schedule = lay_out(problem, policy.decide(problem))
+    decision = policy.decide(problem)
+    schedule = decided = lay_out(problem, decision)
+    if not decided.fits(problem.budget_bytes) and tries_less and (
+            policy.may_need_more or not decision.starts.checks_memory):
+        less = (lay_out(each, policy.decide(each)) for each in _smaller(policy, problem))
+        schedule = next((each for each in less if each.fits(problem.budget_bytes)), decided)
     if not schedule.fits(problem.budget_bytes):
-        raise _refusal(policy, problem, schedule)
+        raise _refusal(policy, problem, decided)
     return plan_of(policy.name, problem, schedule)
+
+
+def plan_within(policy: Policy, problem: Problem) -> Plan:
+    """`make_plan` for training: a policy that refuses a budget, and takes a smaller one, decides as if it had that.
+
+    Such are policies whose swap-ins start without a look at memory, and one that recomputes what goes first. With more
+    memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
+    again. Commands that foretell a training use it; the papers' tables show such policies as they are.
+
+    Raises:
+        InfeasibleBudgetError: as `make_plan`.
+    """
+    return make_plan(policy, problem, tries_less=True)
 
 
 def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Plan:
@@ -46,7 +66,7 @@ def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Pla
     """
     if not is_possible(problem.trace, decision, problem.min_bytes):
         raise InfeasibleBudgetError(policy.name, problem.budget_bytes, _NO_LIMIT, 'a map that cannot have its verdict')
-    schedule = lay_out(problem, replace(decision, starts=replace(decision.starts, checks_memory=True)))
+    schedule = lay_out(problem, decision)
     if not schedule.fits(problem.budget_bytes):
         raise InfeasibleBudgetError(policy.name, problem.budget_bytes, schedule.needed_bytes,
                                     problem.trace.name_of(schedule.floor_at))
@@ -58,35 +78,8 @@ def in_core(problem: Problem) -> Plan:
     return make_plan(POLICIES['keep'], replace(problem, budget_bytes=_NO_LIMIT))
 
 
-def plan_within(policy: Policy, problem: Problem) -> Plan:
-    """`make_plan` for training: a policy that refuses a budget, and takes a smaller one, decides as if it had that.
-
-    Such are policies whose swap-ins start without a look at memory, and one that recomputes what goes first. With more
-    memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
-    again. The papers' tables show them as they are.
-
-    Raises:
-        InfeasibleBudgetError: as `make_plan`.
-    """
-    try:
-        return make_plan(policy, problem)
-    except InfeasibleBudgetError:
-        schedule = _course_of_less(policy, problem)
-        if schedule is None:
-            raise
-        return plan_of(policy.name, problem, schedule)
-
-
-def _course_of_less(policy: Policy, problem: Problem) -> Schedule | None:
-    """What is decided for the largest of some smaller budgets that fits, down to half the budget, or for the floor."""
-    if policy.decide(problem).starts.checks_memory and not policy.may_need_more:
-        return None
-    schedules = (lay_out(each, policy.decide(each)) for each in _smaller(policy, problem))
-    return next((schedule for schedule in schedules if schedule.fits(problem.budget_bytes)), None)
-
-
 def _smaller(policy: Policy, problem: Problem) -> Iterator[Problem]:
-    """The same problem with less memory, and at last with the least that the policy works with."""
+    """The same problem with less memory down to half of it, and at last with the least that the policy works with."""
     for step in range(1, 36):
         yield replace(problem, budget_bytes=math.ceil(problem.budget_bytes / MARGIN ** step))
     least = replace(problem, budget_bytes=1)

@@ -72,10 +72,15 @@ class Plan(WithGap):
         return self.verdicts.count(verdict)
 
     def decision(self) -> Decision:
-        """What was decided: laid out for the same problem it gives this plan."""
-        return Decision(
-            self.verdicts, Starts(checks_memory=False, positions={each.map: each.start for each in self.swap_ins}),
-            dict(enumerate(self.leaves)), self.synchronous, self.chains.shared, self.mapped)
+        """What was decided: laid out for the same problem it gives this plan.
+
+        So that it can be laid out with another verdict for some map too, or for other memory, its swap-ins look at the
+        memory that there is, and its chains share what they make where that fits.
+        """
+        starts = Starts(checks_memory=not self.mapped, positions={each.map: each.start for each in self.swap_ins})
+        shares_chains = None if self.chains.shared is True else self.chains.shared
+        return Decision(self.verdicts, starts, dict(enumerate(self.leaves)), self.synchronous, shares_chains,
+                        self.mapped)
 
     def to_json(self) -> str:
         """Returns the plan as JSON text, one row of a table per line; `from_json` gives an equal value."""

@@ -167,7 +167,7 @@ def _course(problem: Problem, blocks: Blocks, plan: Plan) -> Course:
         bound = None if plan.mapped else lower_bound(problem)
     except NoSolverError:
         bound = None
-    reasons = Reasons(problem, plan.decision(), course.timeline)
+    reasons = Reasons(problem, plan, course.timeline)
     return replace(course, bound_seconds=None if bound is None else bound.seconds,
                    reasons=tuple(reasons.of(each) for each in problem.trace.maps if each.retained))
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from chainer_ooc.problem import Decision, Problem, Verdict, can_leave, can_recompute, changed
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Problem, Verdict, can_leave, can_recompute, changed
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import seconds
 from chainer_ooc.schedule.chains import find_chains
@@ -65,12 +66,12 @@ class Reasons:
 
     Args:
         problem: what was planned for.
-        decision: what the policy decided.
-        timeline: of that decision, as the simulator has it.
+        plan: it.
+        timeline: of it, as the simulator has it.
     """
 
-    def __init__(self, problem: Problem, decision: Decision, timeline: Timeline):
-        self._problem, self._decision, self._timeline = problem, decision, timeline
+    def __init__(self, problem: Problem, plan: Plan, timeline: Timeline):
+        self._problem, self._decision, self._timeline = problem, plan.decision(), timeline
         self._recomputable = can_recompute(problem.trace, problem.min_bytes)
 
     def of(self, feature_map: FeatureMap) -> Reason:
