@@ -29,6 +29,8 @@ from chainer_ooc.trace import Trace
 
 #: So many budgets by default, from the smallest that works to the one in which everything stays.
 BUDGETS = 7
+#: What the streams of a timeline are called.
+LANES = {Stream.COMPUTE: 'compute', Stream.COPY_OUT: 'copies out', Stream.COPY_IN: 'copies in'}
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Course:
 
     def copied_bytes(self, trace: Trace, stream: Stream) -> int:
         """What is copied in one direction."""
-        return sum(trace.maps[each.subject].nbytes for each in self.timeline.tasks if each.stream is stream)
+        return sum(trace.maps[each.subject].nbytes for each in self.timeline.of(stream))
 
 
 @dataclass(frozen=True)

@@ -84,10 +84,9 @@ def _lanes(timeline: Timeline) -> dict[str, Any]:
     """The streams and the stalls of a timeline."""
     compute: list[int] = []
     end = 0
-    for each in timeline.tasks:
-        if each.stream is Stream.COMPUTE:
-            start, before, end = _whole(each.start_seconds), end, _whole(each.end_seconds)
-            compute += [start - before, end - start, _whole(each.recomputed_seconds)]
+    for each in timeline.of(Stream.COMPUTE):
+        start, before, end = _whole(each.start_seconds), end, _whole(each.end_seconds)
+        compute += [start - before, end - start, _whole(each.recomputed_seconds)]
     return {
         'stall_seconds': timeline.stall_seconds, 'compute': compute,
         'out': _copies(timeline, Stream.COPY_OUT), 'in': _copies(timeline, Stream.COPY_IN),
@@ -97,7 +96,7 @@ def _lanes(timeline: Timeline) -> dict[str, Any]:
 
 def _copies(timeline: Timeline, stream: Stream) -> list[int]:
     rows = ([each.subject, _whole(each.start_seconds), _whole(each.end_seconds) - _whole(each.start_seconds)]
-            for each in timeline.tasks if each.stream is stream)
+            for each in timeline.of(stream))
     return list(itertools.chain.from_iterable(rows))
 
 

@@ -79,9 +79,9 @@ def search(problem: Problem) -> Search:
 def unhidden_swap_outs(problem: Problem, timeline: Timeline) -> set[int]:
     """L_O: maps whose swap-out ends after the last forward call, or was waited for; all, if copies cost computation."""
     start = problem.trace.backward_start
-    ends = [each.end_seconds for each in timeline.tasks if each.stream is Stream.COMPUTE and each.subject < start]
-    late = {each.subject for each in timeline.tasks
-            if each.stream is Stream.COPY_OUT and (problem.costs.slowdown or each.end_seconds > max(ends, default=0.0))}
+    ends = [each.end_seconds for each in timeline.of(Stream.COMPUTE) if each.subject < start]
+    late = {each.subject for each in timeline.of(Stream.COPY_OUT)
+            if problem.costs.slowdown or each.end_seconds > max(ends, default=0.0)}
     return late | {each.map for each in timeline.stalls if each.cause is not Cause.SWAP_IN}
 
 
