@@ -42,13 +42,8 @@ from chainer_ooc.trace import FeatureMap, Trace
 COST_AWARE, SPEED_CENTRIC, MEMORY_CENTRIC = RECOMPUTATIONS = 'cost-aware', 'speed-centric', 'memory-centric'
 
 
-def decide(problem: Problem) -> Decision:
-    """Replays the iteration, with cost-aware recomputation."""
-    return decide_with(problem)
-
-
-def decide_with(problem: Problem, recomputation: str = COST_AWARE) -> Decision:
-    """Replays the iteration with recomputation of one of `RECOMPUTATIONS`."""
+def decide(problem: Problem, recomputation: str = COST_AWARE) -> Decision:
+    """Replays the iteration, with recomputation of one of `RECOMPUTATIONS`."""
     if recomputation not in RECOMPUTATIONS:
         raise ValueError(f'no recomputation {recomputation!r}; there are {", ".join(RECOMPUTATIONS)}')
     replay = _Replay(problem, recomputation)
