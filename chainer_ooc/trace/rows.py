@@ -147,13 +147,3 @@ class Step:
     seconds: float
     peak_bytes: int
     other_bytes: int
-
-
-@dataclass(frozen=True)
-class MemoryEvent:
-    """The block of a feature map appeared ('malloc') or went ('free'), before the position's computation or in it."""
-
-    kind: str
-    map: int
-    nbytes: int
-    position: int

@@ -34,7 +34,7 @@ def traces(draw):
         steps=tuple(Step(
             position, -1, tuple(row.id for row in maps if position in row.backward_uses), 1.0, draw(BYTES), draw(BYTES))
             for position in range(calls, calls + steps)),
-        maps=tuple(maps), events=(), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
+        maps=tuple(maps), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
 
 
 def _map(draw, map_id, calls, steps):
