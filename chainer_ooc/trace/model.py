@@ -118,6 +118,12 @@ class Trace:
         producer = self.maps[map_id].producer
         return None if producer is None else self.calls[producer]
 
+    def made_by(self, call: int) -> tuple[int, ...]:
+        """The ids of the feature maps that a call makes, ascending."""
+        row = self.calls[call]
+        return tuple(sorted({each for each in (*row.outputs, *row.hidden)
+                             if each >= 0 and self.maps[each].producer == call}))
+
     def to_json(self) -> str:
         """Returns the trace as JSON text, one row of a table per line; `from_json` gives an equal value."""
         names = [item.name for item in fields(self) if item.name not in _TABLES]

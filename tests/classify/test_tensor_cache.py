@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from chainer_ooc.classify.kinds import made_by, segment_starts
+from chainer_ooc.classify.kinds import are_of, segment_starts
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.tensor_cache import MEMORY_CENTRIC, RECOMPUTATIONS, SPEED_CENTRIC, decide
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -121,7 +121,7 @@ def test_what_joins_two_segments_is_not_recomputed(resnet):
     trace = resnet.trace
     joins = {each.index for each in trace.calls if each.label == 'Add'}
     assert joins <= segment_starts(trace)
-    expensive = made_by(trace, segment_starts(trace))
+    expensive = are_of(trace, segment_starts(trace))
     blocks = [each.id for each in trace.maps if each.producer is not None
               and trace.calls[each.producer].label == 'ReLU' and each.producer - 1 in joins]
     assert len(blocks) == 16
