@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Sequence
 
 from chainer_ooc.quantities import counted
-from comparison_table import compare, comparison_row, loss_table
+from comparison_table import compare, comparison_row, loss_table, sideways
 from options import Options
 from status_line import StatusLine
 from training_run import Outcome, TrainingRun
@@ -72,7 +72,7 @@ def show_comparison(runs: Sequence[TrainingRun], reference: TrainingRun, options
         bool: Whether every run that finished gave the same as the reference, and the reference finished.
     """
     same = next((run for run in runs if run.policy == 'keep'), reference)
-    status.say('\n' + compare(runs, reference, f'{options.title}, momentum SGD', same).to_text_sideways())
+    status.say('\n' + sideways(compare(runs, reference, f'{options.title}, momentum SGD', same)))
     status.say('  s/iteration: median without the first, which is profiled; memory: resident, at its largest')
     if any(run.iterations for run in runs):
         status.say('\n' + loss_table(runs).to_text() + '\n')

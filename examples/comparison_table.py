@@ -43,6 +43,15 @@ def compare(runs: Sequence[TrainingRun], reference: TrainingRun, title: str = ''
     return Table(COLUMNS, [comparison_row(run, reference, same) for run in runs], title)
 
 
+def sideways(table: Table) -> str:
+    """A table's text with a line per column and a column per row, for a few rows with many figures each."""
+    heading, *lines = zip(*table.cells(), strict=True)
+    widths = [max(map(len, cells)) for cells in zip(heading, *lines, strict=True)]
+    return '\n'.join([table.title] * bool(table.title) + [
+        '  '.join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+        for line in (heading, ['-' * width for width in widths], *lines)])
+
+
 def comparison_row(run: TrainingRun, reference: TrainingRun, same: TrainingRun | None = None) -> dict[str, Any]:
     """The figures of one run; None where a run did not get far enough to have one, or has nothing to be held against.
 

@@ -22,7 +22,7 @@ from chainer_ooc.plans.file import dump_plans, read_plans
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.plans.saved import save_plan
 from chainer_ooc.problem import Problem, Standing
-from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 from support.command_line import run
 from support.mutations import mutate
 from support.planning.drawn_run import run_of
@@ -58,8 +58,8 @@ def network():
         uses.get(each, ()), shapes.get(each, (8, 4, 4, 4)), 'float32') for each, (producer, last) in enumerate(
             zip(producers, lasts, strict=True)))
     return Trace(
-        'host', calls, steps, maps, (MemoryEvent('malloc', 0, BYTES, -1), MemoryEvent('free', 8, 320, 6)), 0.1, 1e6,
-        2e6, 0.1, {'chainer': '7.8.1', 'numpy': '2.0.0', 'python': '3.12.1', 'chainer_ooc': '0.1.0', 'onednn': ''},
+        'host', calls, steps, maps, 0.1, 1e6, 2e6, 0.1,
+        {'chainer': '7.8.1', 'numpy': '2.0.0', 'python': '3.12.1', 'chainer_ooc': '0.1.0', 'onednn': ''},
         'a machine', None, 640, 64)
 
 

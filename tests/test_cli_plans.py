@@ -17,11 +17,16 @@ import pytest
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.file import read_plans
+from chainer_ooc.plans.making import make_plan
+from chainer_ooc.problem import problem_of
+from chainer_ooc.report.contents import make_report
 from chainer_ooc.trace import ArrayForm, Trace
 from chainer_ooc.trace.model import VERSION
 from support.command_line import BARE, run, run_json
 from support.planning.drawn_trace import MB, TRACE
+from support.planning.small_problems import draw_problem
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = {
@@ -121,6 +126,22 @@ def test_a_trace_without_shapes_says_nothing_of_another_machine(capsys, file):
     status, _, err = run(capsys, 'simulate', file, '--policy', 'keep', '--budget', '1GB', '--machine', 'v100-pcie3')
     assert status == 1
     assert 'the trace has 0 shapes for the 1 arrays that call 2 (Layer2) reads' in err
+
+
+@pytest.mark.parametrize('command', ['simulate', 'compare', 'explain'])
+def test_a_budget_under_which_a_training_would_run_is_not_refused(capsys, tmp_path, command):
+    """Within all of it superneurons keeps more than leaves room for its swap-ins; it has a plan for a little less."""
+    problem = draw_problem(58)
+    budget_bytes = int(1.1 * problem.budget_bytes)
+    with pytest.raises(InfeasibleBudgetError):
+        make_plan(POLICIES['superneurons'], problem_of(problem.trace, budget_bytes, problem.min_bytes))
+    path = tmp_path / 'trace.json'
+    path.write_text(problem.trace.to_json())
+    policy, budget = ('--policies', '--budgets') if command == 'compare' else ('--policy', '--budget')
+    given = policy, 'superneurons', budget, str(budget_bytes)
+    found = run_json(capsys, command, str(path), *given, '--min-bytes', str(problem.min_bytes))
+    found = found['rows'][0] if command == 'compare' else found
+    assert 0 < found['peak_bytes'] <= budget_bytes == found['budget_bytes']
 
 
 def test_smaller_maps_stay(capsys, file):
@@ -247,6 +268,13 @@ def test_explain_says_what_each_other_verdict_would_cost(capsys, file):
     assert (batch['verdict'], batch['swap_out_seconds'], batch['recompute_seconds'], batch['alternatives']) == (
         'keep', None, None, [])
     assert batch['why'] == 'the program holds it itself, so that letting go frees nothing'
+
+
+@pytest.mark.parametrize('policy', ['pooch', 'superneurons', 'swap-opt'])
+def test_explain_gives_the_reasons_that_a_report_gives(capsys, file, policy):
+    rows = run_json(capsys, 'explain', file, '--policy', policy, '--budget', '10MB')['maps']
+    reasons = make_report('', POLICIES[policy], problem_of(TRACE, 10 * MB, 10**6), [10 * MB]).course.reasons
+    assert {row['map']: row['why'] for row in rows} == {each.map: each.why for each in reasons}
 
 
 def test_explain_says_why_a_small_map_stays(capsys, file):

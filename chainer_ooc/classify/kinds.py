@@ -49,13 +49,11 @@ def segment_starts(trace: Trace) -> frozenset[int]:
         if is_checkpoint(call.label) or len(met) > 1:
             starts.add(call.index)
             met = {call.index}
-        for each in (*call.outputs, *call.hidden):
-            if each >= 0 and trace.maps[each].producer == call.index:
-                segment_of[each] = min(met, default=call.index)
+        segment_of.update(dict.fromkeys(trace.made_by(call.index), min(met, default=call.index)))
     return frozenset(starts)
 
 
-def made_by(trace: Trace, calls: frozenset[int]) -> tuple[bool, ...]:
+def are_of(trace: Trace, calls: frozenset[int]) -> tuple[bool, ...]:
     """Which maps are of one of these calls: one bool for each."""
     found: list[bool] = []
     for each in trace.maps:  # a producer's inputs were seen before its outputs

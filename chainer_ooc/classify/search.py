@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from chainer_ooc.problem import Decision, Problem, Verdict, changed, from_the_output
-from chainer_ooc.schedule.schedule import Schedule, lay_out
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.compiled import Outcome, evaluator_of
 from chainer_ooc.simulate.simulator import run
 
@@ -67,22 +66,18 @@ class Evaluation:
     """What a decision comes to.
 
     Attributes:
-        problem, decision: of what.
+        decision: of what.
         floor_bytes: the smallest budget that is enough without early swap-ins.
+        needed_bytes: the smallest budget that is enough.
         fits: `make_plan` would take it.
         seconds: simulated time of an iteration; infinite if it does not fit.
     """
 
-    problem: Problem
     decision: Decision
     floor_bytes: int
+    needed_bytes: int
     fits: bool
     seconds: float
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        """The decision, laid out."""
-        return lay_out(self.problem, self.decision)
 
 
 def evaluate(problem: Problem, decision: Decision, without: int = -1) -> Evaluation:
@@ -92,8 +87,8 @@ def evaluate(problem: Problem, decision: Decision, without: int = -1) -> Evaluat
     outcome = evaluator.evaluate(decision, problem.budget_bytes, without) if evaluator else None
     if outcome is None:
         return _evaluated_in_python(problem if without < 0 else _without(problem, without), decision)
-    return Evaluation(problem, decision, outcome.floor_bytes, outcome.needed_bytes <= problem.budget_bytes,
-                      outcome.seconds)
+    return Evaluation(decision, outcome.floor_bytes, outcome.needed_bytes,
+                      outcome.needed_bytes <= problem.budget_bytes, outcome.seconds)
 
 
 def compiled_question(problem: Problem, decision: Decision, codes: bytearray,
@@ -112,7 +107,7 @@ def _pause() -> None:
 def _evaluated_in_python(problem: Problem, decision: Decision) -> Evaluation:
     schedule = lay_out(problem, decision)
     fits = schedule.fits(problem.budget_bytes)
-    return Evaluation(problem, decision, schedule.floor_bytes, fits,
+    return Evaluation(decision, schedule.floor_bytes, schedule.needed_bytes, fits,
                       run(problem, schedule)[0] if fits else float('inf'))
 
 
@@ -127,15 +122,18 @@ class Search:
     """A walk over verdicts, from a decision that need not fit.
 
     Attributes:
-        best: the best decision so far.
-        found: its evaluation.
+        found: the best decision so far, evaluated.
     """
 
     def __init__(self, problem: Problem, first: Decision):
         self.problem = problem
-        self.best = first
         self.found = evaluate(problem, first)
         self._ends = time.monotonic() + problem.limit_seconds
+
+    @property
+    def best(self) -> Decision:
+        """The best decision so far."""
+        return self.found.decision
 
     @property
     def is_over(self) -> bool:
@@ -156,7 +154,7 @@ class Search:
         """Evaluates a decision; it becomes the best if it is faster."""
         found = evaluate(self.problem, decision)
         if found.fits and found.seconds < self.found.seconds:
-            self.best, self.found = decision, found
+            self.found = found
         return found
 
     def spare_copies(self) -> None:
@@ -173,7 +171,7 @@ class Search:
             decision = replace(self.best, verdicts=changed(self.best.verdicts, [map_id], Verdict.KEEP))
             found = evaluate(self.problem, decision)
             if found.fits and found.seconds <= self.found.seconds:
-                self.best, self.found = decision, found
+                self.found = found
 
     def watched(self, items: Sequence[int], what: str) -> Iterator[int]:
         """Gives items until the time is up, with a progress bar on a terminal if that takes more than a second."""

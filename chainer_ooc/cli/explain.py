@@ -6,7 +6,6 @@ The reason is what the iteration would be with each of the other verdicts (`chai
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.classify.policies import POLICIES
@@ -15,13 +14,14 @@ from chainer_ooc.cli import binding, gap, places
 from chainer_ooc.cli.answer import Answer
 from chainer_ooc.cli.prediction import read_trace
 from chainer_ooc.cli.stage import stage
-from chainer_ooc.plans.making import make_plan
-from chainer_ooc.problem import Decision, Problem, problem_of
+from chainer_ooc.plans.making import plan_within
+from chainer_ooc.problem import Problem, problem_of
 from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.report.reasons import Reasons
 from chainer_ooc.report.table import Column, Table, figures, seconds
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
+from chainer_ooc.trace.rows import place
 
 HELP = 'say why each of the largest feature maps is kept, swapped or recomputed'
 
@@ -44,16 +44,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     trace = read_trace(arguments.trace)
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
-    decisions: list[Decision] = []
-
-    def decide(problem: Problem) -> Decision:
-        decisions.append(policy.decide(problem))
-        return decisions[-1]
-
-    policy = POLICIES[arguments.policy]
-    plan = make_plan(replace(policy, decide=decide), problem)
-    timeline = simulate(problem, lay_out(problem, decisions[-1]))
-    reasons = Reasons(problem, decisions[-1], timeline)
+    plan = plan_within(POLICIES[arguments.policy], problem)
+    timeline = simulate(problem, lay_out(problem, plan.decision()))
+    reasons = Reasons(problem, plan, timeline)
     retained = [each for each in trace.maps if each.retained]  # the others are freed by themselves
     largest = sorted(retained, key=lambda each: (-each.nbytes, each.id))[:arguments.top]
     rows = [_row(problem, reasons, each.id) for each in largest]
@@ -68,7 +61,7 @@ def run(arguments: argparse.Namespace) -> Answer:
              f'{seconds(timeline.stall_seconds)} stalled; the largest {len(rows)} of '
              f'{counted(len(retained), "map")}')
     closing = [*gap.hints([bound]), *(
-        f'map {row["map"]}{places.place(row)}, {row["verdict"]}: {row["why"]}' for row in rows)]
+        f'map {row["map"]}{place(row["path"], row["line"])}, {row["verdict"]}: {row["why"]}' for row in rows)]
     return Answer(facts, [_table(rows, title), *binding.tables(plan, bound, binds)], closing)
 
 

@@ -96,8 +96,7 @@ def is_convolution(name: str) -> bool:
 
 def made_bytes(trace: Trace, call: Call) -> int:
     """Bytes of the feature maps that a call makes."""
-    return sum(trace.maps[each].nbytes for each in {*call.outputs, *call.hidden} - {-1}
-               if trace.maps[each].producer == call.index)
+    return sum(trace.maps[each].nbytes for each in trace.made_by(call.index))
 
 
 def _products(call: Call) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from chainer_ooc.errors import OocError
 _FOLDER = Path(__file__).parent / 'machines'
 #: What a description has to say, beside the operations per second; each a number of 0 or more.
 _REQUIRED = ('memory_bytes_per_second', 'write_bytes_per_second', 'read_bytes_per_second', 'latency_seconds',
-             'near_bytes', 'far_bytes', 'reserve_bytes')
+             'near_bytes', 'reserve_bytes')
 
 
 #: More than any figure of a machine.
@@ -44,9 +44,8 @@ class Machine:
         memory_bytes_per_second: of near memory.
         write_bytes_per_second, read_bytes_per_second: of the link: near to far, far to near.
         latency_seconds: of one transfer.
-        near_bytes, far_bytes: capacities.
+        near_bytes: its capacity.
         reserve_bytes: of near memory, what programs cannot have.
-        sources: where each figure comes from.
     """
 
     name: str
@@ -57,9 +56,7 @@ class Machine:
     read_bytes_per_second: float
     latency_seconds: float
     near_bytes: int
-    far_bytes: int
     reserve_bytes: int
-    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def usable_bytes(self) -> int:
@@ -102,12 +99,11 @@ def read_machine(name: str) -> Machine:
 
 def _machine(read: Any, path: Path) -> Machine:
     try:
-        figures = dict(read['figures'])
-        rates = {dtype: _number(each) for dtype, each in figures.pop('operations_per_second').items()}
+        figures = read['figures']
+        rates = {dtype: _number(each) for dtype, each in figures['operations_per_second'].items()}
         values: dict[str, Any] = {name: _number(figures[name]) for name in _REQUIRED}
         values.update({name: int(values[name]) for name in _REQUIRED if name.endswith('_bytes')})
-        sources = {name: str(each['source']) for name, each in figures.items()}
-        machine = Machine(str(read['name']), str(read['title']), rates, sources=sources, **values)
+        machine = Machine(str(read['name']), str(read['title']), rates, **values)
         speeds = machine.write_bytes_per_second, machine.read_bytes_per_second
         if min(machine.memory_bytes_per_second, *rates.values(), *(each or 1 for each in speeds)) < 1:
             raise ValueError('a rate below 1 per second, with which nothing ends')

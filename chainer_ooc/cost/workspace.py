@@ -13,20 +13,22 @@ from dataclasses import replace
 
 from chainer_ooc.cost.analytic import made_bytes
 from chainer_ooc.cost.gradients import follow_gradients
+from chainer_ooc.errors import WORKSPACE
+from chainer_ooc.quantities import parse_bytes
 from chainer_ooc.trace import Trace
 
-#: `errors.WORKSPACE` in bytes: what refusals name.
-WORKSPACE_BYTES = 32 * 10**6
+#: What refusals name, in bytes.
+WORKSPACE_BYTES = parse_bytes(WORKSPACE)
 #: The functions that the setting bounds, by the names of their classes.
 _BOUNDED = re.compile('convolution|pooling|upsampling|batchnormalization|localresponsenormalization', re.IGNORECASE)
 
 
-def could_have(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES) -> bool:
+def could_have(trace: Trace) -> bool:
     """Whether the setting would change anything: on the host, for what was recorded without one as small.
 
     A trace without the forms of its arrays does not tell what is scratch.
     """
-    is_larger = trace.workspace_bytes is None or trace.workspace_bytes > workspace_bytes
+    is_larger = trace.workspace_bytes is None or trace.workspace_bytes > WORKSPACE_BYTES
     return trace.device == 'host' and is_larger and all(
         len(each.arguments) == len(each.inputs) for each in trace.calls)
 

@@ -28,7 +28,7 @@ from chainer_ooc.trace import ArrayForm, FeatureMap, Trace
 
 _Row = TypeVar('_Row')
 _SIZED = frozenset({'nbytes', 'shape', 'arguments', 'results', 'standing_forward_bytes', 'standing_backward_bytes'})
-_TABLES = ('calls', 'steps', 'maps', 'events')
+_TABLES = ('calls', 'steps', 'maps')
 
 
 class ExtrapolationError(OocError, ValueError):

@@ -23,7 +23,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
-from chainer_ooc.classify.kinds import calls_of, made_by, steps_of
+from chainer_ooc.classify.kinds import are_of, calls_of, steps_of
 from chainer_ooc.classify.policies import capacity, keep, pooch
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Evaluation, Search, evaluate
@@ -62,7 +62,7 @@ def superneurons(problem: Problem) -> Decision:
     """As many maps are kept as in step 1 before it skips one; convolutions are swapped, others recomputed."""
     kept = _kept_from_the_output(problem)
     search = Search(problem, kept)
-    of_convolution = made_by(problem.trace, calls_of(problem.trace, is_convolution))
+    of_convolution = are_of(problem.trace, calls_of(problem.trace, is_convolution))
     others = [each for each in pooch.recomputable(search) if not of_convolution[each]]
     starts = Starts(ahead=1, gates=steps_of(problem.trace, is_convolution), checks_memory=False)
     return replace(_decision(changed(kept.verdicts, others, Verdict.RECOMPUTE)), starts=starts)
@@ -84,8 +84,8 @@ def step_2(problem: Problem, decision: Decision) -> Decision:
     search = Search(problem, decision)
     left = pooch.recomputable(search)
     while left and not search.is_over:
-        found = evaluate(problem, decision)
-        ratios = {each: overhead_ratio(problem, decision, found, each)
+        found, schedule = evaluate(problem, decision), lay_out(problem, decision)
+        ratios = {each: overhead_ratio(problem, found, schedule, each)
                   for each in search.watched(left, 'swap or recompute')}
         left = sorted((each for each in left if ratios.get(each, 1.0) < 1), key=lambda each: (ratios[each], each))
         if left:
@@ -93,22 +93,23 @@ def step_2(problem: Problem, decision: Decision) -> Decision:
     return decision
 
 
-def overhead_ratio(problem: Problem, decision: Decision, found: Evaluation, map_id: int) -> float:
+def overhead_ratio(problem: Problem, found: Evaluation, schedule: Schedule, map_id: int) -> float:
     """r(X) of a swapped map; infinite if its copies cost nothing, or if recomputing it needs too much memory.
 
     Args:
         problem: what is decided about.
-        decision: swaps the map.
-        found: its evaluation.
+        found: of a decision that swaps the map.
+        schedule: that decision, laid out.
         map_id: X.
     """
-    again = evaluate(problem, _recomputing(decision, map_id))
+    again = evaluate(problem, _recomputing(found.decision, map_id))
     if not again.fits or not found.fits:
         return float('inf')
-    copied_seconds = found.seconds - run(_without_copies(problem, map_id), found.schedule)[0]
+    copied_seconds = found.seconds - run(_without_copies(problem, map_id), schedule)[0]
     if copied_seconds <= 0:
         return float('inf')
-    return (_again_seconds(problem, again.schedule) - _again_seconds(problem, found.schedule)) / copied_seconds
+    more_seconds = _again_seconds(problem, lay_out(problem, again.decision)) - _again_seconds(problem, schedule)
+    return more_seconds / copied_seconds
 
 
 def put_off(problem: Problem, decision: Decision) -> Decision:

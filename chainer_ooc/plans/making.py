@@ -10,29 +10,49 @@ from functools import partial
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.cost.workspace import could_have, with_workspace
-from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.plans.gap import gap_of
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Decision, Problem, is_possible
+from chainer_ooc.quantities import MOST_BYTES
 from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
 
-_NO_LIMIT = 1 << 60
 #: The ratio of the budgets that `plan_within` tries. By the guide 1.02 times a floor that a refusal names works.
 MARGIN = 1.02
 
 
-def make_plan(policy: Policy, problem: Problem) -> Plan:
+def make_plan(policy: Policy, problem: Problem, tries_less: bool = False) -> Plan:
     """Has the policy decide, lays its decision out and simulates it.
+
+    For `tries_less` see `plan_within`.
 
     Raises:
         InfeasibleBudgetError: some position needs more than the budget under the policy's verdicts, or its swap-ins
             come when there is no memory for them; the error has a budget that works and what sets it.
     """
-    schedule = lay_out(problem, policy.decide(problem))
+    decision = policy.decide(problem)
+    schedule = decided = lay_out(problem, decision)
+    if not decided.fits(problem.budget_bytes) and tries_less and (
+            policy.may_need_more or not decision.starts.checks_memory):
+        less = (lay_out(each, policy.decide(each)) for each in _smaller(policy, problem))
+        schedule = next((each for each in less if each.fits(problem.budget_bytes)), decided)
     if not schedule.fits(problem.budget_bytes):
-        raise _refusal(policy, problem, schedule)
+        raise _refusal(policy, problem, decided)
     return plan_of(policy.name, problem, schedule)
+
+
+def plan_within(policy: Policy, problem: Problem) -> Plan:
+    """`make_plan` for training: a policy that refuses a budget, and takes a smaller one, decides as if it had that.
+
+    Such are policies whose swap-ins start without a look at memory, and one that recomputes what goes first. With more
+    memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
+    again. Commands that foretell a training use it; the papers' tables show such policies as they are.
+
+    Raises:
+        InfeasibleBudgetError: as `make_plan`.
+    """
+    return make_plan(policy, problem, tries_less=True)
 
 
 def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Plan:
@@ -41,12 +61,12 @@ def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Pla
     Swap-ins start where it has them, or later where there is no room for them here.
 
     Raises:
-        InfeasibleBudgetError: some position needs more than the budget under these verdicts, or a map cannot have its
-            verdict here, where no budget helps.
+        InfeasibleBudgetError: some position needs more than the budget under these verdicts.
+        OocError: a map cannot have its verdict here, where no budget helps.
     """
     if not is_possible(problem.trace, decision, problem.min_bytes):
-        raise InfeasibleBudgetError(policy.name, problem.budget_bytes, _NO_LIMIT, 'a map that cannot have its verdict')
-    schedule = lay_out(problem, replace(decision, starts=replace(decision.starts, checks_memory=True)))
+        raise OocError('a map cannot have its verdict here')
+    schedule = lay_out(problem, decision)
     if not schedule.fits(problem.budget_bytes):
         raise InfeasibleBudgetError(policy.name, problem.budget_bytes, schedule.needed_bytes,
                                     problem.trace.name_of(schedule.floor_at))
@@ -55,65 +75,43 @@ def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Pla
 
 def in_core(problem: Problem) -> Plan:
     """The plan of policy keep without a limit of memory, which others are compared with."""
-    return make_plan(POLICIES['keep'], replace(problem, budget_bytes=_NO_LIMIT))
-
-
-def plan_within(policy: Policy, problem: Problem) -> Plan:
-    """`make_plan` for training: a policy that refuses a budget, and takes a smaller one, decides as if it had that.
-
-    Such are policies whose swap-ins start without a look at memory, and one that recomputes what goes first. With more
-    memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
-    again. The papers' tables show them as they are.
-
-    Raises:
-        InfeasibleBudgetError: as `make_plan`.
-    """
-    try:
-        return make_plan(policy, problem)
-    except InfeasibleBudgetError:
-        schedule = _course_of_less(policy, problem)
-        if schedule is None:
-            raise
-        return plan_of(policy.name, problem, schedule)
-
-
-def _course_of_less(policy: Policy, problem: Problem) -> Schedule | None:
-    """What is decided for the largest of some smaller budgets that fits, down to half the budget, or for the floor."""
-    if policy.decide(problem).starts.checks_memory and not policy.may_need_more:
-        return None
-    schedules = (lay_out(each, policy.decide(each)) for each in _smaller(policy, problem))
-    return next((schedule for schedule in schedules if schedule.fits(problem.budget_bytes)), None)
+    return make_plan(POLICIES['keep'], replace(problem, budget_bytes=MOST_BYTES))
 
 
 def _smaller(policy: Policy, problem: Problem) -> Iterator[Problem]:
-    """The same problem with less memory, and at last with the least that the policy works with."""
-    for step in range(1, 36):
-        yield replace(problem, budget_bytes=math.ceil(problem.budget_bytes / MARGIN ** step))
-    least = replace(problem, budget_bytes=1)
-    yield replace(problem, budget_bytes=_refusal(policy, least, lay_out(least, policy.decide(least))).floor_bytes)
+    """The same problem with less memory down to half of it, and at last with the least that the policy works with."""
+    for budget_bytes in dict.fromkeys(math.ceil(problem.budget_bytes / MARGIN ** step) for step in range(1, 36)):
+        if budget_bytes < problem.budget_bytes:
+            yield replace(problem, budget_bytes=budget_bytes)
+    yield replace(problem, budget_bytes=_floor(policy, replace(problem, budget_bytes=1))[0])
 
 
 def _refusal(policy: Policy, problem: Problem, schedule: Schedule) -> InfeasibleBudgetError:
-    """Names what the decision needs. A policy may decide otherwise when it has that: then what the new decision needs.
+    """Names a budget that works, and what sets it, for a decision that does not fit."""
+    floor_bytes, position = _floor(policy, problem, schedule)
+    return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor_bytes, problem.trace.name_of(position),
+                                 workspace_floor_bytes=_floor_with_workspace(policy, problem, floor_bytes))
+
+
+def _floor(policy: Policy, problem: Problem, schedule: Schedule | None = None) -> tuple[int, int]:
+    """What a decision needs, and the position that sets it. With that the policy may decide otherwise: then again.
 
     This ends: each decision needs more than the one before, and there are not more of them than classifications.
     """
+    schedule = schedule or lay_out(problem, policy.decide(problem))
     while True:
-        floor_bytes = schedule.needed_bytes
-        where = problem.trace.name_of(schedule.floor_at)
+        floor_bytes, position = schedule.needed_bytes, schedule.floor_at
         larger = replace(problem, budget_bytes=floor_bytes)
         schedule = lay_out(larger, policy.decide(larger))
         if schedule.fits(floor_bytes):
-            return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor_bytes, where,
-                                         workspace_floor_bytes=_floor_with_workspace(policy, problem, floor_bytes))
+            return floor_bytes, position
 
 
 def _floor_with_workspace(policy: Policy, problem: Problem, floor_bytes: int) -> int | None:
     """The floor with a workspace; None if that is not worth to be said."""
     if not could_have(problem.trace):
         return None
-    tiled = replace(problem, trace=with_workspace(problem.trace), budget_bytes=1)
-    found_bytes = _refusal(policy, tiled, lay_out(tiled, policy.decide(tiled))).floor_bytes
+    found_bytes, _ = _floor(policy, replace(problem, trace=with_workspace(problem.trace), budget_bytes=1))
     return found_bytes if found_bytes * MARGIN < floor_bytes else None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chainer_ooc.problem import Problem
-from chainer_ooc.schedule.demand import residency
+from chainer_ooc.schedule.demand import add_intervals, residency
 from chainer_ooc.schedule.schedule import Schedule
 from chainer_ooc.simulate.timeline import Timeline
 from chainer_ooc.trace import Trace
@@ -95,17 +95,14 @@ def _maps(problem: Problem, schedule: Schedule, timeline: Timeline, blocks: Bloc
     trace = problem.trace
     change = np.zeros((len(blocks.names), trace.positions + 1), np.int64)
     for each, verdict, leave in zip(trace.maps, schedule.verdicts, schedule.leaves, strict=True):
-        block = blocks.of_map[each.id]
-        for first, last in residency(trace, each, verdict, problem.min_bytes, schedule.chains, leave, schedule.mapped):
-            if last >= first:
-                change[block, first] += each.nbytes
-                change[block, last + 1] -= each.nbytes
+        there = residency(trace, each, verdict, problem.min_bytes, schedule.chains, leave, schedule.mapped)
+        add_intervals(change[blocks.of_map[each.id]], there, each.nbytes)
     maps = np.cumsum(change, axis=1)[:, :-1]
     for position, moving in enumerate(timeline.moving):
         for map_id in moving:
             maps[blocks.of_map[map_id], position] += trace.maps[map_id].nbytes
     for call in trace.calls:
-        made = {each for each in (*call.outputs, *call.hidden) if each >= 0 and trace.maps[each].producer == call.index}
+        made = trace.made_by(call.index)
         if sum(trace.maps[each].nbytes for each in made) <= call.peak_bytes:  # which has them in it
             for map_id in made:
                 maps[blocks.of_map[map_id], call.index] += trace.maps[map_id].nbytes

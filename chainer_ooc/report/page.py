@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
-from chainer_ooc.report.contents import Course, Report, counts
+from chainer_ooc.report.contents import Course, Report
 from chainer_ooc.simulate.timeline import Stream, Timeline
 from chainer_ooc.version import __version__
 
@@ -72,7 +72,7 @@ def _course(report: Report, course: Course) -> dict[str, Any]:
         'swapped_out_bytes': course.copied_bytes(report.trace, Stream.COPY_OUT),
         'swapped_in_bytes': course.copied_bytes(report.trace, Stream.COPY_IN),
         'recomputed_seconds': sum(each.recomputed_seconds for each in course.timeline.tasks),
-        **counts(plan), **_lanes(course.timeline),
+        **plan.counts(), **_lanes(course.timeline),
         'memory': [_changes(each.nbytes) for each in course.kinds],
         'maps': [[each.verdict.value, _micro(each.stall_seconds),
                   [[other.verdict.value, _micro(other.seconds), other.needed_bytes] for other in each.others]]
@@ -84,10 +84,9 @@ def _lanes(timeline: Timeline) -> dict[str, Any]:
     """The streams and the stalls of a timeline."""
     compute: list[int] = []
     end = 0
-    for each in timeline.tasks:
-        if each.stream is Stream.COMPUTE:
-            start, before, end = _whole(each.start_seconds), end, _whole(each.end_seconds)
-            compute += [start - before, end - start, _whole(each.recomputed_seconds)]
+    for each in timeline.of(Stream.COMPUTE):
+        start, before, end = _whole(each.start_seconds), end, _whole(each.end_seconds)
+        compute += [start - before, end - start, _whole(each.recomputed_seconds)]
     return {
         'stall_seconds': timeline.stall_seconds, 'compute': compute,
         'out': _copies(timeline, Stream.COPY_OUT), 'in': _copies(timeline, Stream.COPY_IN),
@@ -97,7 +96,7 @@ def _lanes(timeline: Timeline) -> dict[str, Any]:
 
 def _copies(timeline: Timeline, stream: Stream) -> list[int]:
     rows = ([each.subject, _whole(each.start_seconds), _whole(each.end_seconds) - _whole(each.start_seconds)]
-            for each in timeline.tasks if each.stream is stream)
+            for each in timeline.of(stream))
     return list(itertools.chain.from_iterable(rows))
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from chainer_ooc.report.contents import Report
-from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
+from chainer_ooc.report.contents import LANES, Report
+from chainer_ooc.simulate.timeline import Cause, Stream, Task, Timeline
 from chainer_ooc.trace import Trace
 
 # Numbers of fields and of values, as Perfetto's .proto files have them.
@@ -38,13 +38,13 @@ def to_bytes(report: Report) -> bytes:
     tracks = _Tracks()
     predicted = tracks.add('predicted')
     packets = [*_lanes(tracks, predicted, report.trace, report.course.timeline)]
-    starts = _starts(report.course.timeline)
+    starts = report.course.timeline.starts()
     for kind in report.course.kinds:
         packets += _counter(tracks.add(kind.name, predicted, counts_bytes=True), starts, kind.nbytes)
     if report.measured is not None and report.measured.tasks:
         measured = tracks.add('measured')
         packets += _lanes(tracks, measured, report.trace, report.measured)
-        packets += _counter(tracks.add('near memory', measured, counts_bytes=True), _starts(report.measured),
+        packets += _counter(tracks.add('near memory', measured, counts_bytes=True), report.measured.starts(),
                             report.measured.near_bytes)
     ordered = [packet for _, packet in sorted(packets, key=lambda each: each[0])]  # stable: what ends comes first
     return b''.join(_message(_TRACE_PACKET, each) for each in (*tracks.packets, *ordered))
@@ -66,12 +66,11 @@ class _Tracks:
 
 
 def _lanes(tracks: _Tracks, parent: int, trace: Trace, timeline: Timeline) -> Iterator[tuple[int, bytes]]:
-    names = {Stream.COMPUTE: 'compute', Stream.COPY_OUT: 'copies out', Stream.COPY_IN: 'copies in'}
-    numbers = {stream: tracks.add(name, parent) for stream, name in names.items()}
+    numbers = {stream: tracks.add(name, parent) for stream, name in LANES.items()}
     for task in timeline.tasks:
         yield from _slice(numbers[task.stream], task.start_seconds, task.end_seconds, *_told(trace, task))
     waits = tracks.add('waits', parent)
-    for stall, start_seconds in _placed(timeline):
+    for stall, start_seconds in timeline.waits():
         made = f'map {stall.map}' if stall.map >= 0 else ''
         yield from _slice(waits, start_seconds, start_seconds + stall.seconds, _WAITS[stall.cause],
                           {'at': trace.name_of(stall.position), 'for': made})
@@ -85,21 +84,6 @@ def _told(trace: Trace, task: Task) -> tuple[str, dict[str, str | int]]:
     maker = trace.maker_of(task.subject)
     made_by = 'the batch' if maker is None else f'{maker.label}{maker.place}'
     return f'map {task.subject}', {'made by': made_by, 'bytes': trace.maps[task.subject].nbytes}
-
-
-def _placed(timeline: Timeline) -> Iterator[tuple[Stall, float]]:
-    """The stalls, each with its beginning: those of a position lie before it, one after the other."""
-    starts = _starts(timeline)
-    for position in dict.fromkeys(each.position for each in timeline.stalls):
-        stalls = [each for each in timeline.stalls if each.position == position]
-        start = max(0.0, starts[position] - sum(each.seconds for each in stalls))
-        for each in stalls:
-            yield each, start
-            start += each.seconds
-
-
-def _starts(timeline: Timeline) -> list[float]:
-    return [each.start_seconds for each in timeline.tasks if each.stream is Stream.COMPUTE]
 
 
 def _counter(track: int, starts: Iterable[float], nbytes: Sequence[int]) -> Iterator[tuple[int, bytes]]:

@@ -6,16 +6,14 @@ given another verdict. Left out: two maps that change together.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
-from chainer_ooc.problem import Decision, Problem, Verdict, can_leave, can_recompute, changed
+from chainer_ooc.classify.search import evaluate
+from chainer_ooc.plans.plan import Plan
+from chainer_ooc.problem import Problem, Verdict, can_leave, can_recompute, changed
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report.table import seconds
 from chainer_ooc.schedule.chains import find_chains
-from chainer_ooc.schedule.schedule import lay_out
-from chainer_ooc.simulate.compiled import evaluator_of
-from chainer_ooc.simulate.simulator import run
 from chainer_ooc.simulate.timeline import Timeline
 from chainer_ooc.trace import FeatureMap
 
@@ -65,12 +63,12 @@ class Reasons:
 
     Args:
         problem: what was planned for.
-        decision: what the policy decided.
-        timeline: of that decision, as the simulator has it.
+        plan: it.
+        timeline: of it, as the simulator has it.
     """
 
-    def __init__(self, problem: Problem, decision: Decision, timeline: Timeline):
-        self._problem, self._decision, self._timeline = problem, decision, timeline
+    def __init__(self, problem: Problem, plan: Plan, timeline: Timeline):
+        self._problem, self._decision, self._timeline = problem, plan.decision(), timeline
         self._recomputable = can_recompute(problem.trace, problem.min_bytes)
 
     def of(self, feature_map: FeatureMap) -> Reason:
@@ -95,14 +93,8 @@ class Reasons:
         return changed(self._decision.verdicts, [map_id], verdict)
 
     def _alternative(self, map_id: int, verdict: Verdict) -> Alternative:
-        problem, decision = self._problem, replace(self._decision, verdicts=self._with(map_id, verdict))
-        evaluator = evaluator_of(problem)
-        found = None if evaluator is None else evaluator.evaluate(decision, problem.budget_bytes)
-        if found is not None:
-            return Alternative(verdict, found.seconds if math.isfinite(found.seconds) else None, found.needed_bytes)
-        schedule = lay_out(problem, decision)
-        fits = schedule.fits(problem.budget_bytes)
-        return Alternative(verdict, run(problem, schedule)[0] if fits else None, schedule.needed_bytes)
+        found = evaluate(self._problem, replace(self._decision, verdicts=self._with(map_id, verdict)))
+        return Alternative(verdict, found.seconds if found.fits else None, found.needed_bytes)
 
     def recompute_seconds(self, map_id: int) -> float | None:
         """What runs again because this map is recomputed and not swapped, the other verdicts being as they are.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from chainer_ooc.report.contents import Report
+from chainer_ooc.report.contents import LANES, Report
 from chainer_ooc.report.figure import BLUE, GREY, ORANGE, PALE, new_figure, save, tidy
 from chainer_ooc.report.memory import GRADIENTS, OTHERS, PARAMETERS, SCRATCH
 from chainer_ooc.simulate.timeline import Stream, Timeline
@@ -13,7 +13,6 @@ from chainer_ooc.simulate.timeline import Stream, Timeline
 _KINDS = {PARAMETERS: '#8a929b', GRADIENTS: '#c9789f', OTHERS: '#c3c8ce', SCRATCH: '#e8a33d'}
 #: Of blocks, dark to light, which greys keep apart.
 _RAMP = ('#44337a', '#3a568c', '#2b748e', '#20918c', '#2fb07f', '#73d056', '#c8e020')
-_LANES = {Stream.COMPUTE: 'compute', Stream.COPY_OUT: 'copies out', Stream.COPY_IN: 'copies in'}
 _BACKWARD = '#6cb8e6'
 _MB = 1e6
 
@@ -47,12 +46,12 @@ def _draw_memory(axes: Any, report: Report) -> None:
     timeline, blocks = report.course.timeline, [each for each in report.blocks.names if each != OTHERS]
     step = (len(_RAMP) - 1) / max(1, len(blocks) - 1)
     ramp = {name: _RAMP[round(number * step)] for number, name in enumerate(blocks)}
-    edges = [*_starts(timeline), timeline.seconds]
+    edges = [*timeline.starts(), timeline.seconds]
     layers = [[each / _MB for each in (*kind.nbytes, kind.nbytes[-1])] for kind in report.course.kinds]
     names = [kind.name for kind in report.course.kinds]
     axes.stackplot(edges, layers, step='post', labels=names, colors=[_KINDS.get(each) or ramp[each] for each in names])
     if report.measured is not None and report.measured.near_bytes:
-        axes.plot(_starts(report.measured), [each / _MB for each in report.measured.near_bytes], color='black',
+        axes.plot(report.measured.starts(), [each / _MB for each in report.measured.near_bytes], color='black',
                   linewidth=1.4, drawstyle='steps-post', label='measured')
     budget = report.course.plan.budget_bytes / _MB
     axes.axhline(budget, color='black', linewidth=1.2, linestyle=(0, (6, 3)))
@@ -69,20 +68,15 @@ def _draw_lanes(axes: Any, rows: list[tuple[str, Timeline]], forward: int) -> No
     axes.spines[['top', 'right', 'left']].set_visible(False)
     names: list[str] = []
     for title, timeline in rows:
-        for stream, label in _LANES.items():
+        for stream, label in LANES.items():
             place = -len(names)
             names.append(f'{title}: {label}' if len(rows) > 1 else label)
-            tasks = [each for each in timeline.tasks if each.stream is stream]
+            tasks = list(timeline.of(stream))
             bars = [(each.start_seconds, each.end_seconds - each.start_seconds) for each in tasks]
             colours = [BLUE if each.subject < forward else _BACKWARD for each in tasks]
             axes.broken_barh(bars, (place - 0.4, 0.8), facecolors=colours if stream is Stream.COMPUTE else GREY)
             if stream is Stream.COMPUTE:
-                starts = _starts(timeline)
-                waits = [(starts[each.position] - each.seconds, each.seconds) for each in timeline.stalls]
+                waits = [(start_seconds, each.seconds) for each, start_seconds in timeline.waits()]
                 axes.broken_barh(waits, (place - 0.4, 0.8), facecolors=ORANGE, edgecolor=PALE, hatch='///', linewidth=0)
     axes.set_yticks([-each for each in range(len(names))], names, fontsize=9)
     axes.tick_params(axis='y', length=0)
-
-
-def _starts(timeline: Timeline) -> list[float]:
-    return [each.start_seconds for each in timeline.tasks if each.stream is Stream.COMPUTE]

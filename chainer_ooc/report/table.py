@@ -83,7 +83,7 @@ class Table:
         Args:
             width: characters that a line may have, as far as its numbers leave room for it; None: as many as it takes.
         """
-        heading, *rows = self._cells()
+        heading, *rows = self.cells()
         natural = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
         widths = natural if width is None else self._narrowed(natural, width - len(_BETWEEN) * (len(natural) - 1))
         above, *below = (self._lines(cells, widths) for cells in (heading, *rows))
@@ -91,16 +91,9 @@ class Table:
         lines = [*above, _BETWEEN.join('-' * each for each in widths), *(line for lines in below for line in lines)]
         return '\n'.join([*title, *lines] if self.title else lines)
 
-    def to_text_sideways(self) -> str:
-        """A line per column and a column per row, for a few rows with many figures each."""
-        heading, *lines = zip(*self._cells(), strict=True)
-        widths = [max(map(len, cells)) for cells in zip(heading, *lines, strict=True)]
-        return self._below_title('  '.join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
-                                 for line in (heading, ['-' * width for width in widths], *lines))
-
     def to_markdown(self) -> str:
         """A Markdown table, for documents."""
-        lines = self._cells()
+        lines = self.cells()
         lines.insert(1, ['---:' if column.right else '---' for column in self.columns])
         body = ['| ' + ' | '.join(line) + ' |' for line in lines]
         return '\n'.join([f'**{self.title}**', '', *body] if self.title else body)
@@ -109,10 +102,8 @@ class Table:
         """The rows with all their values, also those that no column shows."""
         return json.dumps({'title': self.title, 'rows': [dict(row) for row in self.rows]}, indent=2)
 
-    def _below_title(self, lines: Iterable[str]) -> str:
-        return '\n'.join([self.title, *lines] if self.title else lines)
-
-    def _cells(self) -> list[list[str]]:
+    def cells(self) -> list[list[str]]:
+        """The headings, and the cells of each row, as text."""
         heading = [column.heading for column in self.columns]
         return [heading, *([column.cell(row) for column in self.columns] for row in self.rows)]
 
@@ -137,7 +128,7 @@ class Table:
     def _least(self, within_words: bool) -> list[int]:
         """How narrow each column can be. Numbers, which are what stands to the right, are not broken."""
         least = []
-        for column, (heading, *cells) in zip(self.columns, zip(*self._cells(), strict=True), strict=True):
+        for column, (heading, *cells) in zip(self.columns, zip(*self.cells(), strict=True), strict=True):
             words = [*_words(heading), *(cells if column.right else (word for cell in cells for word in _words(cell)))]
             longest = max((len(word.rstrip()) for word in words), default=0)
             least.append(min(longest, _LEAST_WIDTH) if within_words and not column.right else longest)

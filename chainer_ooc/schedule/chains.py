@@ -17,6 +17,7 @@ Source: PoocH 4.4 (recomputation recurses); SuperNeurons 3.4 (speed-centric and 
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from chainer_ooc.problem import Shared, Verdict, is_shared
@@ -49,12 +50,12 @@ def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: Shared = Tr
     """Follows the steps and works out what each of them needs to have made again."""
     uses = [each.backward_uses for each in trace.maps]
     more_uses: dict[int, set[int]] = {}
-    restored = [-1] * len(trace.maps)
+    restored: dict[int, int] = {}
     calls_at: dict[int, tuple[int, ...]] = {}
     if Verdict.RECOMPUTE not in verdicts:
-        return Chains({}, tuple(uses), tuple(restored))
+        return Chains({}, tuple(uses), (-1,) * len(trace.maps))
     for step in trace.steps:
-        wanted = [each for each in step.maps if verdicts[each] is Verdict.RECOMPUTE and restored[each] < 0]
+        wanted = [each for each in step.maps if verdicts[each] is Verdict.RECOMPUTE and each not in restored]
         if not wanted:
             continue
         calls, bases = _chain(trace, verdicts, wanted, restored)
@@ -62,13 +63,13 @@ def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: Shared = Tr
         for base in bases:
             more_uses.setdefault(base, set()).add(step.position)
         for call in calls:
-            for made in _made_by(trace, call):
+            for made in trace.made_by(call):
                 stays = verdicts[made] is Verdict.RECOMPUTE and (is_shared(shared, made) or made in wanted)
                 if stays and trace.maps[made].backward_uses[-1:] >= (step.position,):
                     restored[made] = step.position
     for base, positions in more_uses.items():
         uses[base] = tuple(sorted(positions.union(uses[base])))
-    return Chains(calls_at, tuple(uses), tuple(restored), shared)
+    return Chains(calls_at, tuple(uses), tuple(restored.get(each.id, -1) for each in trace.maps), shared)
 
 
 def chain_peak_bytes(trace: Trace, chains: Chains, position: int) -> int:
@@ -80,12 +81,12 @@ def chain_peak_bytes(trace: Trace, chains: Chains, position: int) -> int:
     calls = chains.calls_at.get(position, ())
     last_use = {map_id: call for call in calls for map_id in trace.calls[call].inputs}
     live: dict[int, int] = {}
-    to_come = {made: trace.maps[made].nbytes for call in calls for made in _made_by(trace, call)
+    to_come = {made: trace.maps[made].nbytes for call in calls for made in trace.made_by(call)
                if chains.restored[made] == position}
     peak_bytes = 0
     for call in calls:
         peak_bytes = max(peak_bytes, sum(live.values()) + trace.calls[call].peak_bytes - sum(to_come.values()))
-        for made in _made_by(trace, call):
+        for made in trace.made_by(call):
             if made not in to_come and last_use.get(made, -1) > call:
                 live[made] = trace.maps[made].nbytes
             to_come.pop(made, None)
@@ -93,9 +94,14 @@ def chain_peak_bytes(trace: Trace, chains: Chains, position: int) -> int:
     return peak_bytes
 
 
-def _chain(trace: Trace, verdicts: tuple[Verdict, ...], wanted: list[int],
-           restored: list[int]) -> tuple[tuple[int, ...], set[int]]:
-    """Returns the calls that give the maps, in order, and the maps that they start from."""
+def calls_again(trace: Trace, verdicts: Sequence[Verdict], wanted: Iterable[int]) -> tuple[int, ...]:
+    """The calls that give maps again, in order, if no other chain has run before."""
+    return _chain(trace, verdicts, wanted, ())[0]
+
+
+def _chain(trace: Trace, verdicts: Sequence[Verdict], wanted: Iterable[int],
+           restored: Container[int]) -> tuple[tuple[int, ...], set[int]]:
+    """Returns the calls that give the maps, in order, and the maps that they start from; `restored` are there again."""
     calls: set[int] = set()
     bases: set[int] = set()
     waiting = list(wanted)
@@ -107,15 +113,10 @@ def _chain(trace: Trace, verdicts: tuple[Verdict, ...], wanted: list[int],
         calls.add(call)
         for map_id in set(trace.calls[call].inputs) - {-1}:
             each = trace.maps[map_id]
-            if verdicts[map_id] is Verdict.RECOMPUTE and restored[map_id] < 0:
+            if verdicts[map_id] is Verdict.RECOMPUTE and map_id not in restored:
                 waiting.append(map_id)
             elif each.retained:
                 bases.add(map_id)
             elif each.producer is not None:
                 waiting.append(map_id)
     return tuple(sorted(calls)), bases
-
-
-def _made_by(trace: Trace, call: int) -> set[int]:
-    row = trace.calls[call]
-    return {each for each in (*row.outputs, *row.hidden) if each >= 0 and trace.maps[each].producer == call}

@@ -9,7 +9,7 @@ Source: PoocH 4.3 ("profiled memory usage"). Left out: the time that transfers t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,10 +32,8 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
     change = [0] * (trace.positions + 1)  # of what is resident, from the position before
     for feature_map, verdict in zip(trace.maps, verdicts, strict=True):
         leave = None if leaves is None else leaves[feature_map.id]
-        for first, last in residency(trace, feature_map, verdict, min_bytes, chains, leave, mapped):
-            if last >= first:
-                change[first] += feature_map.nbytes
-                change[last + 1] -= feature_map.nbytes
+        add_intervals(change, residency(trace, feature_map, verdict, min_bytes, chains, leave, mapped),
+                      feature_map.nbytes)
     need = np.cumsum(np.array(change[:-1], np.int64)) + np.array(trace.computing_bytes, np.int64)
     need[:trace.backward_start] += standing.forward_bytes
     need[trace.backward_start:] += standing.backward_bytes
@@ -43,6 +41,14 @@ def demand(trace: Trace, verdicts: tuple[Verdict, ...], standing: Standing, min_
         more_bytes = chain_peak_bytes(trace, chains, position) - trace.steps[position - trace.backward_start].peak_bytes
         need[position] += max(0, more_bytes)
     return need
+
+
+def add_intervals(change: MutableSequence[int] | Bytes, intervals: Iterable[tuple[int, int]], nbytes: int) -> None:
+    """Notes in the changes from each position to the next that so many bytes are there in some of `residency`."""
+    for first, last in intervals:
+        if last >= first:
+            change[first] += nbytes
+            change[last + 1] -= nbytes
 
 
 def residency(

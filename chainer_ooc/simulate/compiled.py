@@ -30,8 +30,8 @@ import numpy.typing as npt
 from chainer_ooc import extension
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict
 from chainer_ooc.schedule.chains import find_chains
-from chainer_ooc.schedule.demand import residency
-from chainer_ooc.trace import Call, FeatureMap, Trace
+from chainer_ooc.schedule.demand import add_intervals, residency
+from chainer_ooc.trace import FeatureMap
 
 _Ints = npt.NDArray[np.int64]
 _DONE, _REFUSED, _CHAINS_TOO_LONG = range(3)
@@ -286,8 +286,8 @@ def _pack(problem: Problem) -> dict[str, npt.NDArray[Any]]:
         'retained': (each.retained for each in maps), 'held': (each.held for each in maps),
         'movable': (each.retained and not each.foreign for each in maps),
         'stays': (each.nbytes < problem.min_bytes or each.reused or each.held for each in maps)}
-    lists = {'input': [{*call.inputs} - {-1} for call in calls], 'made': [_made_by(trace, call) for call in calls],
-             'read': [{*step.maps} for step in steps]}
+    lists = {'input': [{*call.inputs} - {-1} for call in calls],
+             'made': [{*trace.made_by(call.index)} for call in calls], 'read': [{*step.maps} for step in steps]}
     arrays: dict[str, npt.NDArray[Any]] = {name: np.array(list(each), np.int64) for name, each in columns.items()}
     for name, rows in lists.items():
         arrays[f'{name}_offsets'] = np.cumsum([0, *map(len, rows)], dtype=np.int64)
@@ -315,18 +315,11 @@ def _check(problem: Problem) -> None:
         raise ValueError('a trace whose rows are not in order, or whose bytes are too many')
 
 
-def _made_by(trace: Trace, call: Call) -> set[int]:
-    return {each for each in (*call.outputs, *call.hidden) if each >= 0 and trace.maps[each].producer == call.index}
-
-
 def _resident_change(problem: Problem) -> list[int]:
     """What the maps that no verdict moves add at each position to what is resident, and take away after the last."""
     trace, change = problem.trace, [0] * (problem.trace.positions + 1)
     unmoved: list[FeatureMap] = [each for each in trace.maps if each.foreign or not each.retained]
     chains = find_chains(trace, ())
     for each in unmoved:
-        for first, last in residency(trace, each, Verdict.KEEP, problem.min_bytes, chains):
-            if last >= first:
-                change[first] += each.nbytes
-                change[last + 1] -= each.nbytes
+        add_intervals(change, residency(trace, each, Verdict.KEEP, problem.min_bytes, chains), each.nbytes)
     return change

@@ -44,7 +44,7 @@ def with_ranks(trace: Trace, timeline: Timeline, ranks: int, network: Network) -
     Raises:
         OocError: the trace has no shapes.
     """
-    ends = {each.subject: each.end_seconds for each in timeline.tasks if each.stream is Stream.COMPUTE}
+    ends = {each.subject: each.end_seconds for each in timeline.of(Stream.COMPUTE)}
     ready = [(ends[step.position], nbytes) for step, nbytes in zip(trace.steps, gradient_bytes(trace), strict=True)
              if nbytes]
     whole_seconds = network.allreduce_seconds(sum(nbytes for _, nbytes in ready), ranks)

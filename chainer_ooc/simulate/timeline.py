@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -90,3 +91,21 @@ class Timeline:
     def stall_seconds(self) -> float:
         """Sum of all stalls."""
         return sum(each.seconds for each in self.stalls)
+
+    def of(self, stream: Stream) -> Iterator[Task]:
+        """The tasks of one stream, in order."""
+        return (each for each in self.tasks if each.stream is stream)
+
+    def starts(self) -> list[float]:
+        """When the computation of each position begins, in seconds."""
+        return [each.start_seconds for each in self.of(Stream.COMPUTE)]
+
+    def waits(self) -> Iterator[tuple[Stall, float]]:
+        """The stalls, each with its beginning in seconds: those of a position lie before it, one after the other."""
+        starts = self.starts()
+        for position in dict.fromkeys(each.position for each in self.stalls):
+            stalls = [each for each in self.stalls if each.position == position]
+            start = max(0.0, starts[position] - sum(each.seconds for each in stalls))
+            for each in stalls:
+                yield each, start
+                start += each.seconds

@@ -14,15 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from chainer_ooc.quantities import MOST_BYTES
-from chainer_ooc.trace.rows import Call, FeatureMap, MemoryEvent, Step
+from chainer_ooc.trace.rows import Call, FeatureMap, Step
 from chainer_ooc.trace.tables import Damage, shown
 
 #: A time is 0 or between these, and a bandwidth 0 or at least a byte a second: quotients and sums are finite then.
 LEAST_SECONDS, MOST_SECONDS = 1e-15, 1e12
 #: A copy slows a computation down by less than this.
 MOST_SLOWDOWN = 1e6
-#: The kinds of `MemoryEvent`.
-EVENTS = ('malloc', 'free')
 
 
 class _Rows(NamedTuple):
@@ -31,7 +29,6 @@ class _Rows(NamedTuple):
     calls: tuple[Call, ...]
     steps: tuple[Step, ...]
     maps: tuple[FeatureMap, ...]
-    events: tuple[MemoryEvent, ...]
 
     @property
     def positions(self) -> int:
@@ -39,21 +36,19 @@ class _Rows(NamedTuple):
 
 
 def check_rows(calls: tuple[Call, ...], steps: tuple[Step, ...], maps: tuple[FeatureMap, ...],
-               events: tuple[MemoryEvent, ...], standing_bytes: int) -> None:
+               standing_bytes: int) -> None:
     """Passes if every index of a trace names something, each map is made before it is read, and figures add up.
 
     Raises:
         Damage: something does not hold; it says what and in which row.
     """
-    rows = _Rows(calls, steps, maps, events)
+    rows = _Rows(calls, steps, maps)
     for number, feature_map in enumerate(maps):
         _check_map(rows, number, feature_map)
     for number, call in enumerate(calls):
         _check_call(rows, number, call)
     for number, step in enumerate(steps):
         _check_step(rows, number, step)
-    for number, event in enumerate(events):
-        _check_event(rows, number, event)
     computing = [abs(peak) + abs(other) for peak, other in (
         *((call.peak_bytes, call.other_bytes) for call in calls),
         *((step.peak_bytes, step.other_bytes) for step in steps))]
@@ -182,15 +177,6 @@ def _check_computing(where: str, row: Call | Step) -> None:
     # Below 0 where another thread, which measures too, has reset what is measured.
     check_bytes(f'{where}, peak_bytes', abs(row.peak_bytes))
     check_bytes(f'{where}, other_bytes', abs(row.other_bytes))
-
-
-def _check_event(rows: _Rows, number: int, row: MemoryEvent) -> None:
-    where = f'events, row {number}'
-    if row.kind not in EVENTS:
-        raise Damage(f'{where}, kind', f'{shown(row.kind)} is none of {", ".join(EVENTS)}')
-    _check_ids(rows, f'{where}, map', [row.map], least=0)
-    check_bytes(f'{where}, nbytes', row.nbytes)
-    check_index(f'{where}, position', row.position, rows.positions + 1, 'position', -1)
 
 
 def _check_ids(rows: _Rows, where: str, ids: Iterable[int], least: int = -1) -> None:

@@ -1,4 +1,4 @@
-"""The trace of an iteration: its calls, the steps of its backward pass, its feature maps, and the order of malloc/free.
+"""The trace of an iteration: its calls, the steps of its backward pass, and its feature maps.
 
 Its JSON form is one object, versioned, with a table for each kind of row.
 
@@ -26,7 +26,7 @@ import numpy as np
 from chainer_ooc.errors import TraceFormatError
 from chainer_ooc.quantities import counted
 from chainer_ooc.trace.invariants import check_bandwidth, check_bytes, check_rows, check_seconds, check_slowdown
-from chainer_ooc.trace.rows import ArrayForm, Call, FeatureMap, MemoryEvent, Step
+from chainer_ooc.trace.rows import ArrayForm, Call, FeatureMap, Step
 from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, shown
 
 VERSION = 8
@@ -34,7 +34,7 @@ _COMMAND = '"chainer-ooc profile MODEL --save FILE"'
 FORM = Form('trace', VERSION, TraceFormatError, f'write one with {_COMMAND}', f'record it again with {_COMMAND}')
 
 
-_TABLES: dict[str, type[Any]] = {'calls': Call, 'steps': Step, 'maps': FeatureMap, 'events': MemoryEvent}
+_TABLES: dict[str, type[Any]] = {'calls': Call, 'steps': Step, 'maps': FeatureMap}
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,7 +44,6 @@ class Trace:
     Attributes:
         device: 'host', 'cuda'.
         calls, steps, maps: in the order of positions, and of ids.
-        events: in the order in which they happened while recording.
         seconds: from the first call to the end of backward, as recorded.
         write_bytes_per_second, read_bytes_per_second: measured bandwidth of far memory; 0 if it could not be measured.
         copy_slowdown: a computation takes 1 + copy_slowdown times as long while copies run; measured too.
@@ -55,14 +54,12 @@ class Trace:
             optimizer's state, in forward the gradients before too, in backward those of other parameters alone.
         exchange_bytes, exchange_seconds: gradients that ranks exchange after it, and how long that takes, with the wait
             for the slowest: the median of the latest; 0 if none was measured.
-        version: of this form.
     """
 
     device: str
     calls: tuple[Call, ...]
     steps: tuple[Step, ...]
     maps: tuple[FeatureMap, ...]
-    events: tuple[MemoryEvent, ...]
     seconds: float
     write_bytes_per_second: float
     read_bytes_per_second: float
@@ -74,7 +71,6 @@ class Trace:
     standing_backward_bytes: int = 0
     exchange_bytes: int = 0
     exchange_seconds: float = 0.0
-    version: int = VERSION
 
     def __repr__(self) -> str:
         """One line: what is in it, and which graph it is of."""
@@ -132,9 +128,15 @@ class Trace:
         producer = self.maps[map_id].producer
         return None if producer is None else self.calls[producer]
 
+    def made_by(self, call: int) -> tuple[int, ...]:
+        """The ids of the feature maps that a call makes, ascending."""
+        row = self.calls[call]
+        return tuple(sorted({each for each in (*row.outputs, *row.hidden)
+                             if each >= 0 and self.maps[each].producer == call}))
+
     def to_json(self) -> str:
         """Returns the trace as JSON text, one row of a table per line; `from_json` gives an equal value."""
-        names = [item.name for item in fields(self) if item.name not in _TABLES and item.name != 'version']
+        names = [item.name for item in fields(self) if item.name not in _TABLES]
         return FORM.dump({name: getattr(self, name) for name in names},
                          {name: dump_table(kind, getattr(self, name)) for name, kind in _TABLES.items()})
 
@@ -159,6 +161,7 @@ class Trace:
 
 def _trace(values: dict[str, Any]) -> Trace:
     with FORM.reading():
+        values.pop('events', None)  # a table that older releases wrote
         tables = {name: load_table(name, kind, values.get(name), _FORMS) for name, kind in _TABLES.items()}
         trace = make('trace', Trace, {**values, **tables})
         _check(trace)
@@ -178,7 +181,7 @@ def _check(trace: Trace) -> None:
     for key, value in trace.versions.items():
         if not isinstance(value, str):
             raise Damage('versions', f'{shown(key)[1:-1]} is {shown(value)}, not a text')
-    check_rows(trace.calls, trace.steps, trace.maps, trace.events,
+    check_rows(trace.calls, trace.steps, trace.maps,
                max(trace.standing_forward_bytes, trace.standing_backward_bytes))
 
 

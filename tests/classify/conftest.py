@@ -61,7 +61,7 @@ class Network:
         maps = [FeatureMap(each, nbytes, each - 1 if each else None, False, bool(uses[each]),
                            self.foreign and each == 0, last[each], tuple(sorted(uses[each])), (nbytes,), 'uint8')
                 for each, nbytes in enumerate(self.sizes)]
-        return Trace('cuda', tuple(calls), tuple(reversed(steps)), tuple(maps), (), 1.0, 1.0, 1.0)
+        return Trace('cuda', tuple(calls), tuple(reversed(steps)), tuple(maps), 1.0, 1.0, 1.0)
 
     def problem(self, budget_bytes, min_bytes=1):
         trace = self.trace

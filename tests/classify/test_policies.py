@@ -36,7 +36,7 @@ CAN_LEAVE = {
 TRACE = Trace(
     device='host', calls=tuple(Call(index, 'ReLU', (), (), (), 1.0, 0) for index in range(2)),
     steps=tuple(Step(position, 3 - position, (), 1.0, 0, 0) for position in (2, 3)), maps=tuple(MAPS.values()),
-    events=(), seconds=4.0, write_bytes_per_second=1e9, read_bytes_per_second=1e9)
+    seconds=4.0, write_bytes_per_second=1e9, read_bytes_per_second=1e9)
 
 
 @pytest.mark.parametrize('kind', MAPS)

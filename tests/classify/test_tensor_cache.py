@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from chainer_ooc.classify.kinds import made_by, segment_starts
+from chainer_ooc.classify.kinds import are_of, segment_starts
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.classify.policies.tensor_cache import MEMORY_CENTRIC, RECOMPUTATIONS, SPEED_CENTRIC, decide_with
+from chainer_ooc.classify.policies.tensor_cache import MEMORY_CENTRIC, RECOMPUTATIONS, SPEED_CENTRIC, decide
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Verdict
@@ -121,7 +121,7 @@ def test_what_joins_two_segments_is_not_recomputed(resnet):
     trace = resnet.trace
     joins = {each.index for each in trace.calls if each.label == 'Add'}
     assert joins <= segment_starts(trace)
-    expensive = made_by(trace, segment_starts(trace))
+    expensive = are_of(trace, segment_starts(trace))
     blocks = [each.id for each in trace.maps if each.producer is not None
               and trace.calls[each.producer].label == 'ReLU' and each.producer - 1 in joins]
     assert len(blocks) == 16
@@ -195,7 +195,7 @@ def test_a_segment_larger_than_the_largest_layer_is_memory_centric(network_of):
 
 def test_speed_centric_runs_least_and_memory_centric_needs_least(network_of):
     network = network_of(('conv', 10), *[('lrn', 10)] * 9, ('conv', 10), ('loss', 1), foreign=True)
-    decision = decide_with(network.problem(floor_of(KEEPING, network) - 40), MEMORY_CENTRIC)
+    decision = decide(network.problem(floor_of(KEEPING, network) - 40), MEMORY_CENTRIC)
     assert Counter(decision.verdicts)[RECOMPUTE] >= 4
     runs, needs = {}, {}
     for shared in (True, False):
@@ -208,15 +208,15 @@ def test_speed_centric_runs_least_and_memory_centric_needs_least(network_of):
 
 def test_the_options_are_named(network_of):
     network = network_of(*CONVOLUTIONS)
-    assert decide_with(network.problem(30), SPEED_CENTRIC).shares_chains is True
-    assert decide_with(network.problem(30), MEMORY_CENTRIC).shares_chains is False
+    assert decide(network.problem(30), SPEED_CENTRIC).shares_chains is True
+    assert decide(network.problem(30), MEMORY_CENTRIC).shares_chains is False
     with pytest.raises(ValueError, match='memory-centric'):
-        decide_with(network.problem(30), 'fast')
+        decide(network.problem(30), 'fast')
 
 
 @pytest.mark.parametrize('recomputation', RECOMPUTATIONS)
 def test_plans_keep_within_the_budget_or_are_refused_with_one_that_works(resnet, recomputation, planned_or_refused):
-    policy = dataclasses.replace(POLICY, decide=lambda problem: decide_with(problem, recomputation))
+    policy = dataclasses.replace(POLICY, decide=lambda problem: decide(problem, recomputation))
     assert planned_or_refused(policy, resnet, range(5_000, 90_000, 10_000)) >= 7
 
 

@@ -39,7 +39,7 @@ def problem(calls, steps, maps, budget_bytes=10**9, min_bytes=1, standing=(0, 0)
                     for index, (seconds, peak, label, inputs) in enumerate(rows)),
         steps=tuple(Step(len(calls) + number, len(calls) - 1 - number, (), seconds, peak, 0)
                     for number, (seconds, peak) in enumerate(steps)),
-        maps=tuple(feature_map(map_id, *row) for map_id, row in enumerate(maps)), events=(), seconds=1.0,
+        maps=tuple(feature_map(map_id, *row) for map_id, row in enumerate(maps)), seconds=1.0,
         write_bytes_per_second=rate, read_bytes_per_second=rate)
     return Problem(trace, measured(trace), Standing(*standing), budget_bytes, min_bytes)
 

@@ -7,7 +7,7 @@ from chainer_ooc.cost.analytic import Work, analytic, with_memory, work_of
 from chainer_ooc.cost.machine import Machine
 from support.planning.literal_graphs import graph, layer
 
-MACHINE = Machine('toy', 'toy', {'float32': 1000.0, 'float16': 4000.0}, 100.0, 10.0, 20.0, 0.5, 10**9, 10**9, 0)
+MACHINE = Machine('toy', 'toy', {'float32': 1000.0, 'float16': 4000.0}, 100.0, 10.0, 20.0, 0.5, 10**9, 0)
 
 
 def inner(trace):

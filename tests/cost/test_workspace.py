@@ -21,7 +21,7 @@ def trace_of(label, peak_bytes, step_bytes, **changes):
             FeatureMap(1, 8 * MB, 0, False, False, False, 0, (), (2000, 1000), 'float32'))
     calls = (Call(0, label, (0,), (1,), (), 0.1, peak_bytes, (ArrayForm('<f4', (1000, 1000)),)),)
     values = {'device': 'host', 'calls': calls, 'steps': (Step(1, 0, (0,), 0.1, step_bytes, 0),), 'maps': maps,
-              'events': (), 'seconds': 0.2, 'write_bytes_per_second': 1e9, 'read_bytes_per_second': 1e9}
+              'seconds': 0.2, 'write_bytes_per_second': 1e9, 'read_bytes_per_second': 1e9}
     return Trace(**{**values, **changes})
 
 

@@ -1,6 +1,7 @@
 import json
 
-from comparison_table import compare, comparison_row, loss_table
+from chainer_ooc.report.table import Column, Table
+from comparison_table import compare, comparison_row, loss_table, sideways
 from training_run import Outcome, TrainingRun
 
 
@@ -63,3 +64,12 @@ def test_losses_are_shown_to_the_last_bit(run):
     assert lines[1].split() == ['iteration', 'loss', 'in-core', 'swap-all']
     assert lines[3].split() == ['1', '7.000000', (7.0).hex(), (7.0).hex()]
     assert lines[5].split() == ['3', '5.000000', (5.0).hex(), '-']
+
+
+def test_sideways_a_row_is_a_column():
+    columns = Column('name', 'net'), Column('peak', 'peak', '{} MB'.format, right=True)
+    assert sideways(Table(columns, [{'name': 'AlexNet', 'peak': 1235}, {'name': 'VGG16', 'peak': None}], 'Peaks')) == (
+        'Peaks\n'
+        'net   AlexNet  VGG16\n'
+        '----  -------  -----\n'
+        'peak  1235 MB      -')

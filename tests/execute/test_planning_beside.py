@@ -394,7 +394,7 @@ def test_a_large_graph_begins_with_what_is_decided_at_once(monkeypatch):
     assert search.plan.verdicts == policies.POLICIES['pooch'].decide(problem).verdicts
 
 
-@pytest.mark.parametrize('name', [name for name, each in policies.POLICIES.items() if each.at_once])
+@pytest.mark.parametrize('name', [name for name, each in policies.POLICIES.items() if each.takes_long])
 def test_whatever_the_policy_its_own_plan_is_awaited_then(name, monkeypatch):
     monkeypatch.setattr(planner, 'LARGE_POSITIONS', 0)
     monkeypatch.setattr(planner, 'FIRST_SECONDS', LONGEST)
@@ -419,7 +419,7 @@ def test_whatever_the_policy_its_own_plan_is_awaited_then(name, monkeypatch):
 
 
 def test_a_plan_that_is_awaited_is_taken_though_it_is_slower(two_stages, monkeypatch):
-    slow = Policy('slow', 'for tests', swap_all.decide, at_once=keep.decide)
+    slow = Policy('slow', 'for tests', swap_all.decide, takes_long=True)
     monkeypatch.setitem(policies.POLICIES, 'slow', slow)
     monkeypatch.setattr(planner, 'LARGE_POSITIONS', 0)
     with ooc('slow'):
@@ -431,7 +431,7 @@ def test_a_plan_that_is_awaited_is_taken_though_it_is_slower(two_stages, monkeyp
 
 
 def test_a_policy_that_refuses_what_is_awaited_refuses_the_next_iteration(two_stages, monkeypatch):
-    monkeypatch.setitem(policies.POLICIES, 'slow', Policy('slow', 'for tests', keep.decide, at_once=swap_all.decide))
+    monkeypatch.setitem(policies.POLICIES, 'slow', Policy('slow', 'for tests', keep.decide, takes_long=True))
     monkeypatch.setattr(planner, 'LARGE_POSITIONS', 0)
     budget_bytes = floor_of(NETWORK, 'keep') * 9 // 10
     with ooc('slow', budget=budget_bytes):

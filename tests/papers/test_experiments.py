@@ -32,7 +32,7 @@ def recorded(network, batch):
                        tuple(each.id for each in maps if count + number in each.backward_uses), 0.2, 10**6, 0)
                   for number in range(count))
     parameter_bytes = LAYERS * 4 * 256 * 256 * 9
-    return Trace('host', tuple(calls), steps, tuple(maps), (), 1.0, 1e9, 1e9,
+    return Trace('host', tuple(calls), steps, tuple(maps), 1.0, 1e9, 1e9,
                  standing_forward_bytes=2 * parameter_bytes, standing_backward_bytes=parameter_bytes)
 
 
@@ -41,7 +41,7 @@ def machine(tmp_path):
     """The path of a machine with 100 MB, of which the test may want more or less."""
     def describe(near_bytes=100 * 10**6, link=1e9, name='toy'):
         figures = {'memory_bytes_per_second': 1e11, 'write_bytes_per_second': link, 'read_bytes_per_second': link,
-                   'latency_seconds': 0, 'near_bytes': near_bytes, 'far_bytes': 10**12, 'reserve_bytes': 0}
+                   'latency_seconds': 0, 'near_bytes': near_bytes, 'reserve_bytes': 0}
         path = tmp_path / f'{name}.json'
         path.write_text(json.dumps({'name': name, 'title': name, 'figures': {
             'operations_per_second': {'float32': {'value': 1e12, 'source': 'made up'}},

@@ -4,7 +4,7 @@ import dataclasses
 import pytest
 
 from chainer_ooc.papers.extrapolation import ExtrapolationError, extrapolate, structure
-from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 
 
 def recorded(batch, side=8, label='ReLU', seconds=0.5):
@@ -15,8 +15,7 @@ def recorded(batch, side=8, label='ReLU', seconds=0.5):
     made = FeatureMap(1, nbytes, 0, False, False, False, 0, (), (batch, 3, side, side), 'float32')
     call = Call(0, label, (0,), (1,), (), seconds, nbytes + 77, (form,), (form,), True)
     step = Step(1, 0, (0,), seconds, nbytes + 99, 123)
-    event = MemoryEvent('malloc', 1, nbytes, 0)
-    return Trace('host', (call,), (step,), (kept, made), (event,), seconds, 1e9, 1e9, 0.5, {'numpy': '2'}, 'here', None,
+    return Trace('host', (call,), (step,), (kept, made), seconds, 1e9, 1e9, 0.5, {'numpy': '2'}, 'here', None,
                  1000 + batch, 500)
 
 

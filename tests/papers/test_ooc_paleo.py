@@ -22,7 +22,7 @@ class Equal:
                       for each in range(LAYERS))
         maps = tuple(FeatureMap(each, nbytes, each, False, True, False, each, (2 * LAYERS - 1 - each,), (nbytes,),
                                 'uint8') for each in range(LAYERS))
-        return Trace('cuda', calls, steps, maps, (), 0.0, 0.0, 0.0, standing_forward_bytes=5, standing_backward_bytes=7)
+        return Trace('cuda', calls, steps, maps, 0.0, 0.0, 0.0, standing_forward_bytes=5, standing_backward_bytes=7)
 
     def in_core(self, network, size, machine):
         return types.SimpleNamespace(in_core_seconds=2 * LAYERS * SECONDS * size)

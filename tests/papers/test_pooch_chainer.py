@@ -27,7 +27,7 @@ def layers():
                   for each, label in enumerate(labels))
     reads = {4: (3,), 5: (3,), 6: (1,), 7: (0,)}
     steps = tuple(Step(position, 7 - position, reads[position], 0.0, 0, 0) for position in range(4, 8))
-    return Trace('cuda', calls, steps, maps, (), 0.0, 0.0, 0.0)
+    return Trace('cuda', calls, steps, maps, 0.0, 0.0, 0.0)
 
 
 def test_a_block_goes_from_a_retained_map_to_the_next():

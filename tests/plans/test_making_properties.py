@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.plans import making
 from chainer_ooc.plans.invariants import check_fit
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import EARLY, Problem, Standing, Verdict
+from chainer_ooc.problem import EARLY, Decision, Problem, Standing, Verdict
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
@@ -34,7 +34,7 @@ def traces(draw):
         steps=tuple(Step(
             position, -1, tuple(row.id for row in maps if position in row.backward_uses), 1.0, draw(BYTES), draw(BYTES))
             for position in range(calls, calls + steps)),
-        maps=tuple(maps), events=(), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
+        maps=tuple(maps), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
 
 
 def _map(draw, map_id, calls, steps):
@@ -239,6 +239,44 @@ def test_the_decision_of_a_plan_gives_the_plan_again():
                      ('shared', plan.chains.shared is True), ('leaves', any(
                          leave != each.leaves_at for each, leave in zip(problem.trace.maps, plan.leaves, strict=True)))}
     assert {('starts', False), ('synchronous', True), ('mapped', True), ('shared', False), ('leaves', True)} <= seen
+
+
+def test_a_plan_of_mapped_maps_starts_its_swap_ins_where_it_did_when_it_is_followed_elsewhere():
+    """They take none of the budget, however little of it is left: nothing is gained by a later start."""
+    tight = 0
+    for seed in range(12):
+        problem = draw_problem(seed)
+        try:
+            plan = making.make_plan(POLICIES['unified'], problem)
+        except InfeasibleBudgetError:
+            continue
+        assert making.make_as_decided(POLICIES['unified'], problem, plan.decision()) == plan, seed
+        tight += bool(plan.swap_ins)
+    assert tight
+
+
+def test_a_policy_is_asked_once_about_each_budget_that_is_tried():
+    drawn, asked = draw_problem(58), []
+
+    def decide(problem):
+        asked.append(problem.budget_bytes)
+        return POLICIES['superneurons'].decide(problem)
+
+    policy = dataclasses.replace(POLICIES['superneurons'], decide=decide)
+    making.plan_within(policy, dataclasses.replace(drawn, budget_bytes=int(1.1 * drawn.budget_bytes)))
+    assert len(asked) == len(set(asked)) > 1
+    asked.clear()
+    with pytest.raises(InfeasibleBudgetError):
+        making.plan_within(policy, dataclasses.replace(drawn, budget_bytes=1))
+    assert asked.count(1) == 2  # there is none below, but for the floor, which is looked for from here
+
+
+def test_a_decision_that_gives_a_map_what_it_cannot_have_here_names_no_budget():
+    problem = draw_problem(3)
+    decision = Decision((Verdict.RECOMPUTE,) * len(problem.trace.maps))
+    with pytest.raises(OocError, match='a map cannot have its verdict here') as refused:
+        making.make_as_decided(POLICIES['pooch'], problem, decision)
+    assert not isinstance(refused.value, InfeasibleBudgetError)
 
 
 def schedule_of(problem, decision):

@@ -5,11 +5,13 @@ import pytest
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.problem import Verdict, problem_of
+from chainer_ooc.problem import Verdict, changed, problem_of
 from chainer_ooc.report.contents import BUDGETS, _between, make_report
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.timeline import Cause, Stream
 from support.planning.drawn_run import run_of
 from support.planning.drawn_trace import MB, TRACE
+from support.planning.small_problems import draw_problem
 
 
 def budgets_of(report):
@@ -45,6 +47,27 @@ def test_each_map_says_what_other_verdicts_would_cost(report):
     assert (recompute.verdict, recompute.seconds) == (Verdict.RECOMPUTE, 10)
     assert large.why == 'if kept, needs 13.0 MB, which exceeds the budget; if recomputed, takes 7.00 s less'
     assert small.swap_out_seconds == 2
+
+
+@pytest.mark.parametrize('name', ['swap-all', 'swap-opt', 'pooch'])
+def test_another_verdict_is_refused_where_the_policy_itself_has_no_room_for_it(name):
+    """A plan's swap-ins and chains are laid out anew beside a map with another verdict, not held to where they were."""
+    refused = 0
+    for seed in range(30):
+        drawn = draw_problem(seed)
+        problem = problem_of(drawn.trace, drawn.budget_bytes, drawn.min_bytes)
+        try:
+            course = make_report('', POLICIES[name], problem, [problem.budget_bytes]).course
+        except InfeasibleBudgetError:
+            continue
+        decision = POLICIES[name].decide(problem)
+        for reason in course.reasons:
+            for other in reason.others:
+                schedule = lay_out(problem, dataclasses.replace(
+                    decision, verdicts=changed(decision.verdicts, [reason.map], other.verdict)))
+                assert (other.seconds is None) == (not schedule.fits(problem.budget_bytes)), (seed, reason.map)
+                refused += other.seconds is None
+    assert refused
 
 
 def test_budgets_go_from_the_smallest_that_works_to_where_everything_stays():

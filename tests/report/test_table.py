@@ -20,15 +20,6 @@ def test_text_aligns_words_to_the_left_and_numbers_to_the_right():
     ]
 
 
-def test_sideways_a_row_is_a_column():
-    assert TABLE.to_text_sideways().splitlines() == [
-        'Peaks',
-        'net    AlexNet  VGG16',
-        '----  --------  -----',
-        'peak  1,235 MB      -',
-    ]
-
-
 def test_markdown_marks_the_aligned_columns():
     assert TABLE.to_markdown().splitlines()[2:] == [
         '| net | peak |', '| --- | ---: |', '| AlexNet | 1,235 MB |', '| VGG16 | - |']

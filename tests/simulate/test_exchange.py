@@ -26,7 +26,7 @@ def trace_of(parameters, seconds=1.0):
     maps = tuple(FeatureMap(id=each, nbytes=4, producer=each - 1 if each else None, hidden=False, retained=False,
                             foreign=False, last_forward_use=min(each, count - 1), backward_uses=(), shape=(1,),
                             dtype='float32', last_alive=2 * count - 1) for each in range(count + 1))
-    return Trace('host', calls, steps, maps, (), 2.0 * count * seconds, 0.0, 0.0)
+    return Trace('host', calls, steps, maps, 2.0 * count * seconds, 0.0, 0.0)
 
 
 def ranks_of(parameters, ranks=2, network=NETWORK):

@@ -40,7 +40,7 @@ class FakeExperiments:
             for each in range(len(labels)))
         calls = tuple(Call(each, label, (each,), (each + 1 if each + 1 < len(maps) else -1,), (), 1.0, 0)
                       for each, label in enumerate(labels))
-        return Trace('cuda', calls, (), maps, (), 1.0, 1.0, 1.0)
+        return Trace('cuda', calls, (), maps, 1.0, 1.0, 1.0)
 
     def in_core(self, network, size, machine, allocator='exact', images_per_second=None, framework='chainer'):
         nbytes = self._bytes(network, size)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.errors import TraceFormatError
-from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 from chainer_ooc.trace.model import VERSION
 from support.planning import random_problems
 
@@ -30,14 +30,12 @@ def traces(draw):
     trace = draw(random_problems.traces())
     maps = each(trace.maps, nbytes=BYTES, dtype=TEXTS, shape=st.lists(BYTES, max_size=3).map(tuple),
                 shown=st.booleans(), written=st.booleans(), reused=st.booleans())
-    events = st.builds(MemoryEvent, st.sampled_from(['malloc', 'free']), st.sampled_from(range(len(maps)) or [0]),
-                       BYTES, st.integers(-1, trace.positions))
     return dataclasses.replace(
         trace, device=draw(st.sampled_from(['host', 'cuda'])), maps=maps,
         calls=each(trace.calls, label=TEXTS, seconds=TIMES, peak_bytes=BYTES, arguments=FORMS, results=FORMS),
         steps=each(trace.steps, seconds=TIMES, peak_bytes=CHANGE, other_bytes=CHANGE),
-        events=draw(st.lists(events, max_size=4).map(tuple)) if maps else (), seconds=draw(TIMES),
-        write_bytes_per_second=draw(SPEEDS), read_bytes_per_second=draw(SPEEDS), copy_slowdown=draw(st.floats(0, 1e6)),
+        seconds=draw(TIMES), write_bytes_per_second=draw(SPEEDS), read_bytes_per_second=draw(SPEEDS),
+        copy_slowdown=draw(st.floats(0, 1e6)),
         versions=draw(st.dictionaries(TEXTS, TEXTS, max_size=3)), machine=draw(TEXTS),
         workspace_bytes=draw(st.none() | BYTES), standing_forward_bytes=draw(BYTES))
 
@@ -48,7 +46,6 @@ SMALL = Trace(
     steps=(Step(1, 0, (1,), 0.5, 32, 0),),
     maps=(FeatureMap(0, 64, None, False, False, True, 0, (), (16,), 'float32'),
           FeatureMap(1, 64, 0, False, True, False, 0, (1,), (16,), 'float32')),
-    events=(MemoryEvent('malloc', 1, 64, 0), MemoryEvent('free', 1, 64, 2)),
     seconds=0.75, write_bytes_per_second=1e9, read_bytes_per_second=2e9, versions={'numpy': '2.0.0'})
 
 
@@ -63,7 +60,7 @@ def test_a_trace_reads_back_equal(trace):
 @given(traces())
 def test_rows_read_back_as_immutable_values_of_the_same_types(trace):
     back = Trace.from_json(trace.to_json())
-    for table in ('calls', 'steps', 'maps', 'events'):
+    for table in ('calls', 'steps', 'maps'):
         assert type(getattr(back, table)) is tuple
         for row, other in zip(getattr(trace, table), getattr(back, table), strict=True):
             hash(other)
@@ -77,8 +74,12 @@ def test_the_form_is_one_object_with_a_format_and_a_version_and_a_row_a_line():
     assert (read['format'], read['version'], read['device']) == ('chainer_ooc trace', VERSION, 'host')
     assert read['calls'][0] == [field.name for field in dataclasses.fields(Call)]
     assert read['calls'][1][:2] == [0, 'ReLU']
-    assert read['events'][1:] == [['malloc', 1, 64, 0], ['free', 1, 64, 2]]
-    assert sum(line.strip().startswith('["malloc"') for line in text.splitlines()) == 1
+    assert sum(line.strip().startswith('[0, "ReLU"') for line in text.splitlines()) == 1
+
+
+def test_a_table_that_older_releases_wrote_is_left_out():
+    older = changed(lambda read: read.update(events=[['kind', 'map', 'nbytes', 'position'], ['malloc', 1, 64, 0]]))
+    assert Trace.from_json(older) == SMALL
 
 
 def changed(change):
@@ -134,8 +135,8 @@ DAMAGE = {
     'an unknown key': (lambda read: read.update(colour='red'), "trace: 'colour' is unknown"),
     'an unknown column': (lambda read: read['maps'][0].__setitem__(0, 'colour'), "maps, row 0: 'colour' is unknown"),
     'a column less': (lambda read: read['maps'][0].pop(), 'maps, row 0: 16 values for 15 columns'),
-    'a column twice': (lambda read: read['events'][0].__setitem__(1, 'kind'), 'are no names of columns'),
-    'a column is a list': (lambda read: read['events'][0].__setitem__(1, []), 'are no names of columns'),
+    'a column twice': (lambda read: read['steps'][0].__setitem__(1, 'position'), 'are no names of columns'),
+    'a column is a list': (lambda read: read['steps'][0].__setitem__(1, []), 'are no names of columns'),
     'a short row': (lambda read: read['steps'][1].pop(), 'steps, row 0: 5 values for 6 columns'),
     'a long row': (lambda read: read['steps'][1].append(0), 'steps, row 0: 7 values for 6 columns'),
     'a row is a number': (lambda read: read['calls'].append(7), 'calls: no list of rows'),
@@ -145,10 +146,10 @@ DAMAGE = {
     'a number for text': (lambda read: read.update(machine=7), 'trace: machine is 7, not str'),
     'true for a number': (put('calls', 0, 'peak_bytes', True), 'calls, row 0: peak_bytes is True, not int'),
     'a version is a number': (lambda read: read.update(versions={'numpy': 2}), 'versions: numpy is 2, not a text'),
-    'a form is a number': (put('calls', 0, 'arguments', [7]), 'calls, row 0: cannot unpack non-iterable int'),
-    'a form has no shape': (put('calls', 0, 'arguments', [['<f4']]), 'calls, row 0: not enough values'),
-    'a form has no dtype': (put('calls', 0, 'arguments', [['colour', [2]]]), "row 0: ['colour', (2,)] is not the form"),
-    'a form has no known dtype': (put('calls', 0, 'arguments', [['<z9', [2]]]), 'calls, row 0: data type'),
+    'a form is a number': (put('calls', 0, 'arguments', [7]), 'calls, row 0, arguments: cannot unpack'),
+    'a form has no shape': (put('calls', 0, 'arguments', [['<f4']]), 'calls, row 0, arguments: not enough'),
+    'a form has no dtype': (put('calls', 0, 'arguments', [['colour', [2]]]), "arguments: ['colour', (2,)] is not"),
+    'a form has no known dtype': (put('calls', 0, 'arguments', [['<z9', [2]]]), 'calls, row 0, arguments: data type'),
     'an extent is negative': (put('calls', 0, 'arguments', [['<f4', [-2]]]), 'is not the form of an array'),
     'an extent is no number': (put('calls', 0, 'arguments', [['<f4', ['2']]]), 'is not the form of an array'),
     'a form is huge': (put('calls', 0, 'results', [['<f4', [2**40, 2**40]]]), 'calls, row 0, results: '),
@@ -179,9 +180,6 @@ DAMAGE = {
     'a use that no map has': (put('steps', 0, 'maps', [0, 1]), 'steps, row 0, maps: map 0 has no backward use at'),
     'uses in another order': (put('maps', 1, 'backward_uses', [1, 1]), '[1, 1] is not in ascending order'),
     'no such call': (put('steps', 0, 'call', 1), 'steps, row 0, call: 1 is no call'),
-    'another event': (put('events', 0, 'kind', 'burn'), "events, row 0, kind: 'burn' is none of malloc, free"),
-    'an event of no map': (put('events', 0, 'map', -1), 'events, row 0, map: -1 is no feature map'),
-    'an event afterwards': (put('events', 0, 'position', 9), 'events, row 0, position: 9 is no position'),
 }
 
 

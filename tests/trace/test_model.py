@@ -15,7 +15,7 @@ def step(position, call):
 
 
 def trace(calls, steps=(), **changes):
-    usual = Trace(device='host', calls=calls, steps=steps, maps=(), events=(), seconds=1.0, write_bytes_per_second=1e9,
+    usual = Trace(device='host', calls=calls, steps=steps, maps=(), seconds=1.0, write_bytes_per_second=1e9,
                   read_bytes_per_second=2e9)
     return dataclasses.replace(usual, **changes)
 

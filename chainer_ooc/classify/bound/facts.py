@@ -14,9 +14,9 @@ from fractions import Fraction
 from functools import cached_property
 
 from chainer_ooc.classify.bound.program import ONE
-from chainer_ooc.problem import Problem, Verdict, can_leave, can_recompute, everything
+from chainer_ooc.problem import Problem, Verdict, can_leave, can_recompute, changed, everything
+from chainer_ooc.schedule.chains import calls_again
 from chainer_ooc.schedule.demand import demand
-from chainer_ooc.trace import Trace
 
 #: Of an iteration with more positions, about so many count.
 POINTS = 400
@@ -50,7 +50,7 @@ class Facts:
     """A problem in whole numbers.
 
     Attributes:
-        problem: it.
+        problem: the iteration, its costs and the budget.
         unit_bytes, unit_seconds: what 1 stands for.
         absents: the maps that can leave, in the order of their ids.
         fixed: bytes at each position under any verdicts.
@@ -75,8 +75,9 @@ class Facts:
         self.budget = self.bytes(problem.budget_bytes)
         again = can_recompute(trace, problem.min_bytes)
         self.absents = [self._absent(each.id, again[each.id]) for each in movable]
-        self.calls = {call: self.seconds(problem.costs.seconds[call]) for call in _calls_for(
-            trace, [each.call for each in self.absents if each.call >= 0], again)}
+        redone = changed(swapped, itertools.compress(range(len(again)), again), Verdict.RECOMPUTE)
+        self.calls = {call: self.seconds(problem.costs.seconds[call]) for call in calls_again(
+            trace, redone, [each.map for each in self.absents if each.call >= 0])}
         self.stretches = _stretches(self.start, self.positions, DETAIL // max(1, len(self.calls)))
         self.points = self._points(demand(
             trace, (Verdict.KEEP,) * len(trace.maps), problem.standing, problem.min_bytes).tolist())
@@ -149,22 +150,6 @@ def _unit(largest: int | Fraction) -> Fraction:
     while unit / 2 > largest > 0:
         unit /= 2
     return unit
-
-
-def _calls_for(trace: Trace, makers: list[int], again: tuple[bool, ...]) -> list[int]:
-    """The calls that any chain of recomputations may run."""
-    found: set[int] = set()
-    waiting = list(makers)
-    while waiting:
-        call = waiting.pop()
-        if call in found:
-            continue
-        found.add(call)
-        for map_id in set(trace.calls[call].inputs) - {-1}:
-            each = trace.maps[map_id]
-            if each.producer is not None and (not each.retained or again[map_id]):
-                waiting.append(each.producer)
-    return sorted(found)
 
 
 def _stretches(start: int, end: int, count: int) -> list[tuple[int, int]]:

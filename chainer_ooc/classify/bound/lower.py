@@ -9,7 +9,7 @@ from fractions import Fraction
 from chainer_ooc.classify.bound.branching import branch
 from chainer_ooc.classify.bound.facts import Facts
 from chainer_ooc.classify.bound.memory import Memory
-from chainer_ooc.classify.bound.program import NOTHING, ONE, Solution
+from chainer_ooc.classify.bound.program import NOTHING, ONE, NoSolverError, Solution
 from chainer_ooc.classify.bound.relaxation import Relaxation
 from chainer_ooc.problem import Problem
 
@@ -27,7 +27,9 @@ class Price:
 
     Attributes:
         position: of the call or step.
-        seconds_per_byte: by which the bound falls with one byte more there, and nowhere else.
+        seconds_per_byte: by which the bound falls with one byte more there, and nowhere else. Where maps are large
+            beside what has to leave, a byte may bring nothing, and the last one a whole map: then ask for the bound of
+            the larger budget.
     """
 
     position: int
@@ -43,8 +45,6 @@ class Bound:
         in_core_seconds: all computations, once each.
         floor_bytes: proven too: with less no course keeps within the budget.
         prices: of memory, where it is worth anything, the dearest first.
-        link_seconds: what copies contribute to what is lost. A link that is twice as fast takes off half of it, or up
-            to all where more is copied then.
         branches: so many branches were looked at to make it tighter.
     """
 
@@ -52,21 +52,12 @@ class Bound:
     in_core_seconds: float
     floor_bytes: int
     prices: tuple[Price, ...] = ()
-    link_seconds: float = 0.0
     branches: int = 0
 
     @property
     def lost_seconds(self) -> float:
         """What every course loses against in-core."""
         return self.seconds - self.in_core_seconds
-
-    def gained_seconds(self, more_bytes: int) -> float:
-        """By how much the bound falls with so many bytes more, as the prices have it.
-
-        Where maps are large beside what has to leave, a byte may bring nothing, and the last one a whole map: then ask
-        for the bound of the larger budget.
-        """
-        return min(self.lost_seconds, more_bytes * sum(each.seconds_per_byte for each in self.prices))
 
     def gap(self, seconds: float) -> float:
         """How much longer than the bound a course takes: 0.02 is two percent."""
@@ -101,9 +92,15 @@ def lower_bound(problem: Problem, prove_seconds: float = 0.0, known_seconds: flo
         choices = {variable: facts.by_map[each].nbytes for variables in (relaxation.swapped, relaxation.again)
                    for each, variable in variables.items()}
         lost, branches = branch(memory.program, choices, (solution, lost), _lost(facts, known_seconds), prove_seconds)
-    seconds, in_core_seconds = _lowered(facts, lost), _in_core(problem)
-    return Bound(seconds, in_core_seconds, facts.floor_bytes, _prices(memory, solution), min(
-        max(0.0, seconds - in_core_seconds), _link_seconds(relaxation, solution)), branches)
+    return Bound(_lowered(facts, lost), _in_core(problem), facts.floor_bytes, _prices(memory, solution), branches)
+
+
+def known_bound(problem: Problem, prove_seconds: float = 0.0, known_seconds: float = math.inf) -> Bound | None:
+    """`lower_bound`; None where SciPy is not installed."""
+    try:
+        return lower_bound(problem, prove_seconds, known_seconds)
+    except NoSolverError:
+        return None
 
 
 def _lost(facts: Facts, seconds: float) -> Fraction:
@@ -162,10 +159,3 @@ def _prices(memory: Memory, solution: Solution) -> tuple[Price, ...]:
     unit = float(memory.facts.unit_seconds / memory.facts.unit_bytes)
     worth = sorted(_worth(memory, solution).items(), key=lambda each: (-each[1], each[0]))
     return tuple(Price(place, each * unit) for place, each in worth)
-
-
-def _link_seconds(relaxation: Relaxation, solution: Solution) -> float:
-    """What the copies contribute to the bound, as the rows have it that the link limits."""
-    spent = relaxation.program.contribution(
-        solution, ('out', 'in', 'out whole', 'in whole'), set(relaxation.lost.values()))
-    return spent * float(relaxation.facts.unit_seconds)

@@ -15,7 +15,7 @@ and mixed-integer linear programming". What differs: whole numbers here, in plac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
@@ -155,12 +155,6 @@ class Program:
                                           shape=self.size)
             self._made.sum_duplicates()
         return self._made
-
-    def contribution(self, solution: Solution, rules: Collection[str], apart: Collection[int]) -> float:
-        """What some rows' entries add up to, each times its row's multiplier, apart from those of some variables."""
-        return sum(float(solution.multipliers[row]) * float(solution.values[column]) * number / ONE
-                   for row in solution.multipliers.nonzero()[0].tolist() if self.rules[row] in rules
-                   for column, number in self._entries[row] if column not in apart)
 
     def bound(self, multipliers: Floats, fixed: Fixed = NO_VALUES) -> Fraction:
         """What the minimum is at least, whatever the multipliers are; exact. Rows that have none count with 0."""

@@ -15,7 +15,6 @@ last the younger stays first, and what backward never reads always leaves.
 
 from collections.abc import Callable
 
-from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.problem import EARLY, Decision, Problem, Verdict, changed, everything, from_the_output
@@ -45,4 +44,4 @@ def keep_what_fits(problem: Problem, decision_of: Callable[[tuple[Verdict, ...]]
 
 POLICY = Policy(
     'capacity', 'what fits stays, from the output backwards; the rest comes in as memory allows', decide,
-    at_once=swap_all.decide_at_once)
+    takes_long=True)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import functools
 import math
 
-from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import evaluate, largest_fitting
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave
@@ -110,4 +109,4 @@ def _distance(trace: Trace, feature_map: FeatureMap) -> int:
 
 POLICY = Policy(
     'lms', 'swapped if away longer than one threshold, back ahead by another; both tuned', decide,
-    at_once=swap_all.decide_at_once)
+    takes_long=True)

@@ -18,7 +18,7 @@ class Policy:
         decide: a pure function of the problem. It need not keep within the budget: its caller refuses a decision that
             does not fit.
         searches: the time limit of a problem may cut `decide` short, which then gives the best that it has found.
-        at_once: what a training of a very large graph begins with, where `decide` takes long.
+        takes_long: a training of a very large graph begins with another decision, made at once.
         may_need_more: of a larger budget its decision may need more than that, where it would do with a smaller one.
     """
 
@@ -27,4 +27,4 @@ class Policy:
     decide: Callable[[Problem], Decision]
     may_need_more: bool = False
     searches: bool = False
-    at_once: Callable[[Problem], Decision] | None = None
+    takes_long: bool = False

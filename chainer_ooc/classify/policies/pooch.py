@@ -26,14 +26,14 @@ cheap.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
-from chainer_ooc.classify.policies import capacity, keep, swap_all, swap_opt
+from chainer_ooc.classify.policies import capacity, keep, swap_opt
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Evaluation, Search, evaluate
 from chainer_ooc.problem import Decision, Problem, Verdict, can_recompute, changed, everything
-from chainer_ooc.trace import Trace
+from chainer_ooc.schedule.chains import calls_again
 
 #: So many ratios are worked out anew before a map is chosen.
 FRONT = 16
@@ -119,22 +119,9 @@ def estimated_ratios(problem: Problem, found: Evaluation, maps: Iterable[int]) -
     costs, ratios = problem.costs, {}
     for each in maps:
         nbytes = problem.trace.maps[each].nbytes
-        again_seconds = sum(costs.seconds[call] for call in _calls_for(problem.trace, found.decision.verdicts, each))
+        again_seconds = sum(costs.seconds[call] for call in calls_again(problem.trace, found.decision.verdicts, [each]))
         ratios[each] = again_seconds / max(costs.write_seconds(nbytes) + costs.read_seconds(nbytes), 1e-12)
     return ratios
-
-
-def _calls_for(trace: Trace, verdicts: Sequence[Verdict], map_id: int) -> set[int]:
-    """The calls that would have to run again for one more map."""
-    calls: set[int] = set()
-    waiting = [map_id]
-    while waiting:
-        call = trace.maps[waiting.pop()].producer
-        if call is not None and call not in calls:
-            calls.add(call)
-            waiting += [each for each in trace.calls[call].inputs if each >= 0
-                        and (verdicts[each] is Verdict.RECOMPUTE or not trace.maps[each].retained)]
-    return calls
 
 
 def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float, map_id: int) -> float:
@@ -150,4 +137,4 @@ def overhead_ratio(problem: Problem, decision: Decision, swapped_seconds: float,
 
 
 POLICY = Policy('pooch', 'keep, swap or recompute, whichever the simulated timeline finds fastest', decide,
-                searches=True, at_once=swap_all.decide_at_once)
+                searches=True, takes_long=True)

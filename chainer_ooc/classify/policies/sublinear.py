@@ -24,7 +24,6 @@ import math
 from collections.abc import Iterator
 from itertools import accumulate, product
 
-from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import evaluate
 from chainer_ooc.problem import Decision, Problem, Verdict, can_recompute
@@ -101,4 +100,4 @@ def _narrow(trace: Trace) -> frozenset[int]:
 
 POLICY = Policy(
     'sublinear', 'segment borders stay and the rest is recomputed; nothing is swapped', decide,
-    at_once=swap_all.decide_at_once)
+    takes_long=True)

@@ -14,8 +14,7 @@ chain of recomputations leaves what it makes for the steps after, where memory a
 
 from __future__ import annotations
 
-from chainer_ooc.classify.kinds import calls_of, made_by, steps_of
-from chainer_ooc.classify.policies import swap_all
+from chainer_ooc.classify.kinds import are_of, calls_of, steps_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cost.analytic import is_convolution
@@ -43,7 +42,7 @@ def _verdicts_of_the_rest(problem: Problem) -> tuple[Verdict, ...]:
     """What happens to each map if it does not stay."""
     trace, min_bytes = problem.trace, problem.min_bytes
     verdicts = []
-    of_convolution = made_by(trace, calls_of(trace, is_convolution))
+    of_convolution = are_of(trace, calls_of(trace, is_convolution))
     for each, recomputable in zip(trace.maps, can_recompute(trace, min_bytes), strict=True):
         if not can_leave(each, min_bytes):
             verdicts.append(Verdict.KEEP)
@@ -56,4 +55,4 @@ def _verdicts_of_the_rest(problem: Problem) -> tuple[Verdict, ...]:
 
 POLICY = Policy(
     'superneurons', 'the last maps that fit stay; of the rest convolutions are swapped and others recomputed', decide,
-    at_once=swap_all.decide_at_once)
+    takes_long=True)

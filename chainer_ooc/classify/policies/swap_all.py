@@ -26,7 +26,7 @@ def decide_naive(problem: Problem) -> Decision:
 
 
 def decide_at_once(problem: Problem) -> Decision:
-    """What policies that search have until they have found more: every map is kept, or else swapped."""
+    """What a training of a very large graph begins with where its policy takes long: every map is kept, or swapped."""
     kept = keep.decide(problem)
     return kept if evaluate(problem, kept).fits else decide(problem)
 

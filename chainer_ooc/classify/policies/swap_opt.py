@@ -33,6 +33,7 @@ from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search, Verdicts
 from chainer_ooc.problem import Decision, Problem, Verdict, changed, everything, from_the_output
+from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Cause, Stream, Timeline
 
@@ -64,7 +65,7 @@ def search(problem: Problem) -> Search:
     swapped = everything(problem.trace, problem.min_bytes)
     found = Search(problem, Decision(swapped))
     if found.found.fits:
-        timeline = simulate(problem, found.found.schedule)
+        timeline = simulate(problem, lay_out(problem, found.best))
         out_waits, in_waits = unhidden_swap_outs(problem, timeline), unhidden_swap_ins(timeline)
         rest = from_the_output(problem.trace, out_waits - in_waits.keys())
         if len(in_waits) <= TREE_DEPTH:
@@ -79,9 +80,9 @@ def search(problem: Problem) -> Search:
 def unhidden_swap_outs(problem: Problem, timeline: Timeline) -> set[int]:
     """L_O: maps whose swap-out ends after the last forward call, or was waited for; all, if copies cost computation."""
     start = problem.trace.backward_start
-    ends = [each.end_seconds for each in timeline.tasks if each.stream is Stream.COMPUTE and each.subject < start]
-    late = {each.subject for each in timeline.tasks
-            if each.stream is Stream.COPY_OUT and (problem.costs.slowdown or each.end_seconds > max(ends, default=0.0))}
+    ends = [each.end_seconds for each in timeline.of(Stream.COMPUTE) if each.subject < start]
+    late = {each.subject for each in timeline.of(Stream.COPY_OUT)
+            if problem.costs.slowdown or each.end_seconds > max(ends, default=0.0)}
     return late | {each.map for each in timeline.stalls if each.cause is not Cause.SWAP_IN}
 
 
@@ -134,4 +135,4 @@ def _change_sides(found: Search, maps: Sequence[int]) -> None:
 
 
 POLICY = Policy('swap-opt', 'keeps the maps whose transfers nothing hides, as far as memory allows', decide,
-                searches=True, at_once=swap_all.decide_at_once)
+                searches=True, takes_long=True)

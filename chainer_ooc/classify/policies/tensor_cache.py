@@ -32,8 +32,7 @@ nothing. Left out: the choice of a convolution's algorithm by what memory is lef
 
 from __future__ import annotations
 
-from chainer_ooc.classify.kinds import is_checkpoint, made_by, segment_starts, steps_of
-from chainer_ooc.classify.policies import swap_all
+from chainer_ooc.classify.kinds import are_of, is_checkpoint, segment_starts, steps_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Shared, Starts, Verdict, can_leave, can_recompute
 from chainer_ooc.schedule.schedule import lay_out
@@ -42,13 +41,8 @@ from chainer_ooc.trace import FeatureMap, Trace
 COST_AWARE, SPEED_CENTRIC, MEMORY_CENTRIC = RECOMPUTATIONS = 'cost-aware', 'speed-centric', 'memory-centric'
 
 
-def decide(problem: Problem) -> Decision:
-    """Replays the iteration, with cost-aware recomputation."""
-    return decide_with(problem)
-
-
-def decide_with(problem: Problem, recomputation: str = COST_AWARE) -> Decision:
-    """Replays the iteration with recomputation of one of `RECOMPUTATIONS`."""
+def decide(problem: Problem, recomputation: str = COST_AWARE) -> Decision:
+    """Replays the iteration, with recomputation of one of `RECOMPUTATIONS`."""
     if recomputation not in RECOMPUTATIONS:
         raise ValueError(f'no recomputation {recomputation!r}; there are {", ".join(RECOMPUTATIONS)}')
     replay = _Replay(problem, recomputation)
@@ -72,7 +66,7 @@ class _Replay:
         self.verdicts = [Verdict.KEEP] * len(trace.maps)
         self.leaves: dict[int, int] = {}
         self._starts = Starts(ahead=1, gates=steps_of(trace, is_checkpoint))
-        recomputable, expensive = can_recompute(trace, problem.min_bytes), made_by(trace, segment_starts(trace))
+        recomputable, expensive = can_recompute(trace, problem.min_bytes), are_of(trace, segment_starts(trace))
         self._cheap = [ready and not dear for ready, dear in zip(recomputable, expensive, strict=True)]
         movable = [each for each in trace.maps if can_leave(each, problem.min_bytes)]
         self._least_recent_first = sorted(movable, key=lambda each: (each.last_forward_use, each.id))
@@ -169,4 +163,4 @@ def _bytes_of(trace: Trace, maps: set[int]) -> int:
 
 POLICY = Policy(
     'tensor-cache', 'maps leave only when memory is short: cheap ones are recomputed, then others swapped', decide,
-    may_need_more=True, at_once=swap_all.decide_at_once)
+    may_need_more=True, takes_long=True)

@@ -19,7 +19,6 @@ says that in-core speed is kept: so here what fits is left alone. The paper does
 out what a page fault costs in the middle of a step.
 """
 
-from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.capacity import keep_what_fits
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict
@@ -40,4 +39,4 @@ def _mapping(verdicts: tuple[Verdict, ...]) -> Decision:
 
 POLICY = Policy(
     'unified', 'what fits stays, from the output backwards; the rest is paged by the system', decide,
-    at_once=swap_all.decide_at_once)
+    takes_long=True)

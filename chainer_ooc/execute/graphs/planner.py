@@ -5,7 +5,7 @@
 
 A search that ends by itself within that time has found all that it can find. Another one is begun again, with the time
 limit of a problem, and without a look at what was found: so its plan does not depend on how fast the machine was just
-then. On a very large graph training begins with a decision that is made at once (`Policy.at_once`), if that fits.
+then. On a very large graph training begins with what `swap_all.decide_at_once` decides, if that fits.
 
 The thread runs at a lower priority, where the system has one for threads: computations of a training use all cores,
 and wait for each other. It rests while an iteration is recorded, as its allocations would be measured. What it has
@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from chainer_ooc.backends.base import OWN_THREADS
 from chainer_ooc.backends.spill.starting import start_beside
+from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import SearchStoppedError, searching_beside
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -102,9 +103,9 @@ class Planner:
         Raises:
             InfeasibleBudgetError: as `plan_within`.
         """
-        if policy.at_once and problem.trace.positions > LARGE_POSITIONS:
+        if policy.takes_long and problem.trace.positions > LARGE_POSITIONS:
             with contextlib.suppress(InfeasibleBudgetError):  # the policy may do with less
-                plan = make_plan(replace(policy, decide=policy.at_once), problem)
+                plan = make_plan(replace(policy, decide=swap_all.decide_at_once), problem)
                 search = self._search(Search(policy, problem, is_awaited=True))
                 if search is not None:
                     return plan, search

@@ -71,5 +71,5 @@ def unpacked(plan: tuple[Any, ...]) -> Decision:
     """The decision that `packed` was given."""
     codes, positions, leaves, synchronous, shared, mapped = plan
     chains: Shared | None = frozenset(shared) if isinstance(shared, list) else shared
-    return Decision(tuple(_VERDICTS[each] for each in codes), Starts(checks_memory=False, positions=positions), leaves,
-                    synchronous, chains, mapped)
+    return Decision(tuple(_VERDICTS[each] for each in codes), Starts(checks_memory=not mapped, positions=positions),
+                    leaves, synchronous, chains, mapped)

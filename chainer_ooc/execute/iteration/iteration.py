@@ -116,7 +116,7 @@ class Iteration(Quietly):
         self._departures.prepare()
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if plan.mapped else COPY_IN,
-            plan.chains.shared, note_lost, self._note_exposed, self._event if self.recorded else None,
+            plan.chains.shared, note_lost, self._note_exposed, self._gone if self.recorded else None,
             self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -368,9 +368,9 @@ class Iteration(Quietly):
             self._memory.near_bytes()
         self.recorder.now = position
 
-    def _event(self, kind: str, token: object, map_id: int, nbytes: int) -> None:
+    def _gone(self, token: object, map_id: int) -> None:
         if token is self and map_id < len(self.recorder.maps):
-            self.recorder.event(kind, map_id, nbytes)
+            self.recorder.gone(map_id)
 
     def _note_exposed(self, storage: Storage) -> None:
         if storage.token is self and not self._in_backward and not self.recorder.maps[storage.map].hidden:

@@ -102,7 +102,7 @@ class Context:
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
         on_lost: called with a storage that is read after it was lost.
         on_exposed: called with a storage that the program reads, and may write to.
-        listener: is told of blocks that appear and go while the iteration is recorded, else None.
+        listener: is told of blocks that go while the iteration is recorded, else None.
         is_metered: whether a block from outside of the graph was allocated while it was recorded.
     """
 

@@ -22,7 +22,7 @@ from chainer_ooc.execute import log
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.places import Places
-from chainer_ooc.trace import ArrayForm, Call, FeatureMap, MemoryEvent, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
 from chainer_ooc.version import __version__
 
 #: Two moments of a device, see `Backend.timestamp`.
@@ -93,7 +93,6 @@ class Recorder:
         self.steps: list[Step] = []
         self.maps: list[MapRow] = []
         self.exposed: set[int] = set()
-        self._events: list[tuple[str, int, int, int]] = []  # as in `MemoryEvent`, which few iterations need
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
         self._places: Places | None = None
@@ -106,9 +105,7 @@ class Recorder:
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
         """Adds a feature map and returns its id."""
         self.maps.append(MapRow(nbytes, producer, hidden, array.shape, array.dtype, self.next_position))
-        map_id = len(self.maps) - 1
-        self._events.append(('malloc', map_id, nbytes, self.now))
-        return map_id
+        return len(self.maps) - 1
 
     def is_other_part(self, map_id: int, layout: Hashable) -> bool:
         """Whether this part of a map's block is a new one."""
@@ -116,11 +113,9 @@ class Recorder:
         self._parts.add((map_id, layout))
         return len(self._parts) > known
 
-    def event(self, kind: str, map_id: int, nbytes: int) -> None:
-        """Notes that a block appeared or went."""
-        self._events.append((kind, map_id, nbytes, self.now))
-        if kind == 'free':
-            self.maps[map_id].last_alive = self.now
+    def gone(self, map_id: int) -> None:
+        """Notes that the block of a map went."""
+        self.maps[map_id].last_alive = self.now
 
     def call(self, label: str, ids: tuple[list[int], list[int], list[int]], given: Sequence[Any], span: Span,
              peak_bytes: int, repeatable: bool = False, other_bytes: int = 0, known: Call | None = None) -> Call:
@@ -180,10 +175,9 @@ class Recorder:
                 last_alive=self.next_position - 1 if row.last_alive is None else row.last_alive,
                 shown=row.shown, written=row.written or map_id in written, held=row.held, last_held=row.last_held)
             for map_id, row in enumerate(self.maps))
-        events = tuple(MemoryEvent(*each) for each in self._events)
         return Trace(
-            device=backend.name, calls=calls, steps=steps, maps=maps, events=events,
-            seconds=seconds, write_bytes_per_second=bandwidth.write_bytes_per_second,
+            device=backend.name, calls=calls, steps=steps, maps=maps, seconds=seconds,
+            write_bytes_per_second=bandwidth.write_bytes_per_second,
             read_bytes_per_second=bandwidth.read_bytes_per_second, copy_slowdown=bandwidth.slowdown)
 
 

@@ -31,8 +31,8 @@ from chainer_ooc.execute.storage.storage import Storage
 #: What a block counts as, see above; it is gone before it is counted, and when it has died.
 Kind = Literal['maps', 'spare', 'program', 'gone']
 
-#: Is told ('malloc' or 'free', token, map id, bytes) of each block that joins the maps, and of each that leaves them.
-Listener = Callable[[str, object, int, int], None]
+#: Is told (token, map id) of each block that is a map no more.
+Listener = Callable[[object, int], None]
 
 
 class _Ref(weakref.ref[Any]):
@@ -82,8 +82,8 @@ class _Block:
         if kind != 'gone':
             self.add(1)
         self.held = self.storage() if kind in ('maps', 'program') else None
-        if self.account.listener is not None and (kind == 'maps') is not (before == 'maps'):
-            self.account.listener('malloc' if kind == 'maps' else 'free', self.token, self.map, self.nbytes)
+        if self.account.listener is not None and before == 'maps' != kind:
+            self.account.listener(self.token, self.map)
 
     def add(self, sign: int) -> None:
         """Adds its bytes to the totals, or takes them out. For the meter a map is one also while it is spare."""

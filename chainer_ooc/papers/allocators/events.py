@@ -89,7 +89,7 @@ class _Writer:
         self.position, self.at_edge = BEFORE, True
         self.whole_at: dict[int, float] = {}  # when the copy of each swapped map is whole
         self.leaving: list[tuple[float, int]] = []  # the same of those that will be freed then, a heap
-        self.comes_back = {task.subject for task in self.tasks if task.stream is Stream.COPY_IN}
+        self.comes_back = {task.subject for task in timeline.of(Stream.COPY_IN)}
         self.made_by: dict[int | None, list[int]] = defaultdict(list)
         self.over_after: dict[int, list[int]] = defaultdict(list)
         for each, verdict in zip(self.trace.maps, schedule.verdicts, strict=True):

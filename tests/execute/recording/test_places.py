@@ -160,7 +160,7 @@ def test_nothing_else_is_recorded_otherwise(monkeypatch):
     def recorded():
         trace = record(lambda: model(x, t), policy='keep')  # when swap-outs end is left to threads
         chainer_ooc.reset()
-        return (trace.maps, trace.events, [(each.position, each.call, each.maps, each.other_bytes)
+        return (trace.maps, [(each.position, each.call, each.maps, each.other_bytes)
                                            for each in trace.steps], [each.signature for each in trace.calls])
     recorded()  # links get their parameters
     looking = recorded()

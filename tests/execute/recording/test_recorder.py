@@ -70,14 +70,11 @@ def test_a_map_knows_its_producer_its_uses_and_its_first_view():
     assert (x.shape, x.dtype, x.nbytes) == ((8, 3), 'float32', 96)
 
 
-def test_a_new_map_is_an_event_and_a_death_is_its_last_position():
+def test_a_death_is_the_last_position_of_a_map():
     recorder = linear_then_sum(Recorder())
     recorder.now = 3
-    recorder.event('free', 1, Y.nbytes)
-    frozen = trace(recorder)
-    assert [(each.kind, each.map, each.nbytes, each.position) for each in frozen.events] == [
-        ('malloc', 0, 96, 0), ('malloc', 1, 160, 0), ('malloc', 2, 32, 1), ('free', 1, 160, 3)]
-    assert [each.last_alive for each in frozen.maps] == [1, 3, 1]  # what was never freed lives to the end
+    recorder.gone(1)
+    assert [each.last_alive for each in trace(recorder).maps] == [1, 3, 1]  # what was never freed lives to the end
 
 
 def test_bandwidth_device_and_time_are_kept():
@@ -106,7 +103,7 @@ def test_a_trace_does_not_follow_the_recorder():
     frozen = trace(recorder)
     before = frozen.to_json()
     recorder.step(1, [0], SPAN, 0, 0)
-    recorder.event('free', 0, 96)
+    recorder.gone(0)
     assert frozen.to_json() == before
 
 

@@ -101,7 +101,7 @@ def traces(draw):
         steps=tuple(Step(
             calls + number, -1, tuple(each.id for each in maps if calls + number in each.backward_uses), draw(SECONDS),
             draw(BYTES), draw(BYTES)) for number in range(steps)),
-        maps=tuple(maps), events=(), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
+        maps=tuple(maps), seconds=1.0, write_bytes_per_second=1.0, read_bytes_per_second=1.0)
 
 
 BYTES = st.integers(0, 50)

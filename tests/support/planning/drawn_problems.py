@@ -97,7 +97,7 @@ def _frozen(draw, net):
         row['last'], tuple(uses.get(each, ())), (row['nbytes'],), 'uint8',
         written=draw(st.integers(0, 9)) == 0) for each, row in enumerate(net.maps))
     bandwidths = st.sampled_from([1.0, 3.0, 10.0, 30.0, 100.0])
-    return Trace('host', tuple(net.calls), tuple(steps), maps, (), 1.0, draw(bandwidths), draw(bandwidths))
+    return Trace('host', tuple(net.calls), tuple(steps), maps, 1.0, draw(bandwidths), draw(bandwidths))
 
 
 @st.composite

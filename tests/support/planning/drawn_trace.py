@@ -29,6 +29,6 @@ TRACE = Trace(
     steps=tuple(Step(position, 5 - position, (5 - position,), 2.0, peak * MB, 0)
                 for position, peak in [(3, 5), (4, 0), (5, 0)]),
     maps=(a_map(0, 1, None, 0, 5, foreign=True), a_map(1, 4, 0, 1, 4), a_map(2, 2, 1, 2, 3)),
-    events=(), seconds=9.0, write_bytes_per_second=1e6, read_bytes_per_second=1e6, machine='a machine',
+    seconds=9.0, write_bytes_per_second=1e6, read_bytes_per_second=1e6, machine='a machine',
     standing_forward_bytes=MB, standing_backward_bytes=MB,
     versions={'chainer': '7.8.1', 'numpy': '2', 'python': '3', 'chainer_ooc': '0'})

@@ -22,7 +22,7 @@ def graph(*rows):
         0.0, 0, forms(inputs), forms(outputs))
         for index, (label, inputs, outputs) in enumerate(rows))
     steps = tuple(Step(len(rows) + number, len(rows) - 1 - number, (), 0.0, 0, 0) for number in range(len(rows)))
-    return Trace('host', calls, steps, maps, (), 0.0, 0.0, 0.0)
+    return Trace('host', calls, steps, maps, 0.0, 0.0, 0.0)
 
 
 def forms(arrays):
@@ -41,4 +41,4 @@ def layer(label, x, parameters, y, hidden=(), kept=(), dtype='float32'):
         (1,) if number in kept else (), shape, dtype) for number, shape in enumerate([x, y, *hidden]))
     call = Call(0, label, (0, *(-1 for _ in parameters)), (1,), tuple(range(2, 2 + len(hidden))),
                 0.0, 0, all_of(x, *parameters), all_of(y))
-    return Trace('host', (call,), (Step(1, 0, tuple(kept), 0.0, 0, 0),), maps, (), 0.0, 0.0, 0.0)
+    return Trace('host', (call,), (Step(1, 0, tuple(kept), 0.0, 0, 0),), maps, 0.0, 0.0, 0.0)

@@ -52,7 +52,7 @@ def make_problem(forward, backward, maps, budget=AMPLE, allocates=None, reads=No
         Step(position, -1, tuple(made.index(each) for each in made if position in maps[each][3]), 0.0,
              allocates.get(position, 0), 0)
         for position in range(len(forward), len(forward) + len(backward)))
-    trace = Trace('host', calls, steps, tuple(_map(number, *maps[each]) for number, each in enumerate(made)), (), 0.0,
+    trace = Trace('host', calls, steps, tuple(_map(number, *maps[each]) for number, each in enumerate(made)), 0.0,
                   0.0, 0.0)
     costs = Costs(tuple(map(float, (*forward, *backward))), float(out), float(back), float(latency), slowdown)
     return Problem(trace, costs, Standing(*standing), budget, 1, recalls=recalls)

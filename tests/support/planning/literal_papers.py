@@ -19,6 +19,6 @@ def chain_problem(nbytes, budget_bytes, bytes_per_second=1.0, limit_seconds=60.0
     calls = tuple(Call(each, f'Layer{each}', (each,), (each + 1,) if each + 1 < count else (), (), 0.0,
                        nbytes[each + 1] if each + 1 < count else 0, repeatable=True) for each in range(count))
     steps = tuple(Step(count + each, count - 1 - each, (count - 1 - each,), 0.0, 0, 0) for each in range(count))
-    trace = Trace('cuda', calls, steps, maps, (), 0.0, 0.0, 0.0)
+    trace = Trace('cuda', calls, steps, maps, 0.0, 0.0, 0.0)
     costs = Costs((1.0,) * trace.positions, bytes_per_second, bytes_per_second)
     return Problem(trace, costs, Standing(0, 0), budget_bytes, 1, limit_seconds)

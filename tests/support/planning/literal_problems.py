@@ -33,7 +33,7 @@ def literal_problem(calls, steps, maps, budget_bytes, limit_seconds=60.0):
         tuple(Step(len(calls) + number, last - number,
                    tuple(each for each, row in enumerate(maps) if last - number in row[3]), seconds, peak, 0)
               for number, (seconds, peak) in enumerate(steps)),
-        tuple(made), (), 1.0, 1.0, 1.0)
+        tuple(made), 1.0, 1.0, 1.0)
     return Problem(trace, measured(trace), Standing(0, 0), budget_bytes, 1, limit_seconds)
 
 

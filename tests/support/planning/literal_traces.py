@@ -22,7 +22,7 @@ def make_trace(calls, steps, maps, others=None, forward_others=None):
         steps=tuple(Step(len(calls) + number, len(calls) - 1 - number, read_at(len(calls) + number, maps), 2.0, peak,
                          other)
                     for number, (peak, other) in enumerate(zip(steps, others, strict=True))),
-        maps=tuple(_map(map_id, *row) for map_id, row in enumerate(maps)), events=(), seconds=1.0,
+        maps=tuple(_map(map_id, *row) for map_id, row in enumerate(maps)), seconds=1.0,
         write_bytes_per_second=1e9, read_bytes_per_second=1e9)
 
 

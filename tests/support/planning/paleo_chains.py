@@ -40,7 +40,7 @@ def chain(forward, backward, sizes, budget=AMPLE, out=0.0, back=1.0, latency=0.0
     maps = tuple(FeatureMap(each, nbytes, each, False, True, False, each, (2 * count - 1 - each,), (nbytes,), 'uint8')
                  for each, nbytes in enumerate(sizes))
     costs = Costs((*map(float, forward), *map(float, reversed(backward))), out, back, latency)
-    return Problem(Trace('host', calls, steps, maps, (), 0.0, 0.0, 0.0), costs, Standing(0, 0), budget, 1)
+    return Problem(Trace('host', calls, steps, maps, 0.0, 0.0, 0.0), costs, Standing(0, 0), budget, 1)
 
 
 def simulated(policy, problem):

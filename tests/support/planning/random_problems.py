@@ -33,7 +33,7 @@ def traces(draw):
             draw(WORKSPACE), repeatable=draw(st.booleans()), other_bytes=draw(WORKSPACE)) for call in range(calls)),
         steps=tuple(Step(position, -1, tuple(each.id for each in maps if position in each.backward_uses), 0.0,
                          draw(WORKSPACE), draw(WORKSPACE)) for position in range(calls, calls + steps)),
-        maps=maps, events=(), seconds=0.0, write_bytes_per_second=0.0, read_bytes_per_second=0.0)
+        maps=maps, seconds=0.0, write_bytes_per_second=0.0, read_bytes_per_second=0.0)
 
 
 def _some(draw, first, end):
@@ -94,7 +94,7 @@ def problems_of_one_map(draw):
         'host', tuple(Call(each, '', (), (), (), 0.0, draw(BYTES)) for each in range(calls)),
         tuple(Step(calls + each, -1, (), 0.0, draw(BYTES), 0) for each in range(steps)),
         (FeatureMap(0, draw(st.integers(MIN_BYTES, 60)), None, False, True, False, left, (use,), (), ''),),
-        (), 0.0, 0.0, 0.0)
+        0.0, 0.0, 0.0)
     decision = Decision((Verdict.SWAP,), Starts(draw(st.none() | st.integers(0, 4))))
     ample = Problem(trace, draw(costs_of(trace)), Standing(0, 0), 10**9, MIN_BYTES)
     floor_bytes = lay_out(ample, decision).floor_bytes

@@ -53,7 +53,7 @@ def _trace(rng, most_calls, most_maps):
     backward = tuple(Step(calls + number, calls - 1 - number, tuple(
         each.id for each in maps if calls + number in each.backward_uses), 0.0, rng.choice([0, 0, 4, 12]),
         rng.choice([0, 0, 3])) for number in range(calls))
-    return Trace('host', forward, backward, maps, (), 0.0, 0.0, 0.0)
+    return Trace('host', forward, backward, maps, 0.0, 0.0, 0.0)
 
 
 def _map(rng, number, nbytes, producer, last, uses, calls):
