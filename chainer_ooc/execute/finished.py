@@ -19,6 +19,7 @@ from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.orders import Orders
 from chainer_ooc.execute.recording.recorder import Span
 from chainer_ooc.execute.tally import IterationStats, Stretch, Tally, freeze
+from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.run import Run
 from chainer_ooc.simulate.timeline import Stall, Stream, Task, Timeline
 from chainer_ooc.trace import Trace
@@ -71,8 +72,11 @@ class Finished:
         plan, standing = replace(self._orders.plan, budget_bytes=self._budget_bytes), self._orders.standing
         planned_for = replace(timed(trace, costs), standing_forward_bytes=standing.forward_bytes,
                               standing_backward_bytes=standing.backward_bytes)  # all may be newer than the recording
-        return Run(planned_for, plan, self._settings.min_bytes,
-                   self._timeline(trace))
+        return Run(planned_for, plan, self._settings.min_bytes, self._timeline(trace))
+
+    def in_core(self) -> Plan | None:
+        """What it would have been with all maps in memory, as is predicted; None if it followed no plan."""
+        return None if self._graph is None else self._graph.in_core(self._settings.min_bytes, self._orders.standing)
 
     def _timeline(self, trace: Trace) -> Timeline:
         tally, peak_bytes = self._tally, self.stats.peak_bytes

@@ -208,11 +208,6 @@ class Session:
         graph = self._graphs.latest() if self._iteration is None else self._iteration.following.graph
         return None if graph is None else graph.plan
 
-    def in_core(self) -> Plan | None:
-        """What the last iteration would have been with all maps in memory, as is predicted; None without a graph."""
-        graph = (self._iteration and self._iteration.following.graph) or self._graphs.latest()
-        return None if graph is None else graph.in_core(self.settings.min_bytes)
-
     def traces(self) -> list[Trace]:
         """The recordings of the known graphs, that of the latest last."""
         with LOCK:

@@ -132,7 +132,7 @@ class OutOfCore(training.Extension):  # type: ignore[misc]
         found: dict[str, float] = {
             'ooc/peak': stats.peak_bytes, 'ooc/swapped_out': stats.swapped_out_bytes,
             'ooc/stall': stats.stall_seconds, 'ooc/recomputed': stats.recomputed_calls}
-        in_core = None if stats.phase != 'run' else session.in_core()
+        in_core = None if stats.phase != 'run' else session.finished.in_core()
         if in_core is None:
             self.totals.recorded += 1
         else:

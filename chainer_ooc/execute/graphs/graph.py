@@ -20,7 +20,7 @@ from typing import TypeVar
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.config import Settings
-from chainer_ooc.cost.costs import Costs, measured
+from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.orders import Orders, give_orders
@@ -125,7 +125,7 @@ class Graph:
     slack_bytes: int = 0
     _under: dict[tuple[object, ...], _Planned] = field(default_factory=dict)
     _search: tuple[_Planned, Search] | None = None
-    _in_core: tuple[Trace, Costs, Plan] | None = None
+    _in_core: tuple[Problem, Plan] | None = None
     _followed: list[Plan] = field(default_factory=list)
     _reused: set[int] = field(default_factory=set)
     _held: set[int] = field(default_factory=set)
@@ -239,13 +239,14 @@ class Graph:
                     problem, budget_bytes=max(1, budget_bytes - left_alone_bytes)))
         return make(POLICIES[settings.policy], problem)
 
-    def in_core(self, min_bytes: int) -> Plan:
+    def in_core(self, min_bytes: int, standing: Standing) -> Plan:
         """The plan of policy keep in unlimited memory, with the times that are known now."""
-        if self._in_core is None or self._in_core[0] is not self.trace or self._in_core[1] is not self.times.costs:
-            standing = Standing(self.trace.standing_forward_bytes, self.trace.standing_backward_bytes)
-            plan = in_core(Problem(self.trace, self.times.costs, standing, 1, min_bytes))
-            self._in_core = self.trace, self.times.costs, plan
-        return self._in_core[2]
+        problem = Problem(self.trace, self.times.costs, standing, 1, min_bytes)
+        known = self._in_core
+        if known is None or problem.trace is not known[0].trace or problem.costs is not known[0].costs or (
+                standing != known[0].standing):
+            known = self._in_core = problem, in_core(problem)
+        return known[1]
 
     def record_again(self, trace: Trace, metered: bool) -> None:
         """Takes a newer recording; plans are made anew."""
