@@ -245,9 +245,9 @@ def test_extensions_are_there_without_an_import_of_their_own():
 def test_what_other_models_have_is_in_memory_in_core_too():
     models = [chainer.Sequential(*(chainer.Sequential(L.Linear(32, 32), F.tanh) for _ in range(5))) for _ in range(2)]
     optimizers = [chainer.optimizers.Adam().setup(each) for each in models]
-    with ooc('keep', min_bytes=1000):
+    with ooc('swap-all', min_bytes=1000, budget=300_000):
         for number in (0, 1, 0, 1, 0, 1, 0):
             models[number].cleargrads()
             F.sum(models[number](np.ones((64, 32), np.float32))).backward()
             optimizers[number].update()
-        assert manager.current().finished.in_core().peak_bytes == chainer_ooc.stats().predicted_peak_bytes
+        assert manager.current().finished.in_core().peak_bytes >= chainer_ooc.stats().predicted_peak_bytes
