@@ -37,7 +37,7 @@ def no_scipy(monkeypatch):
 def solved(monkeypatch):
     """Budgets and bytes a second of the problems of which a bound was worked out."""
     found = []
-    monkeypatch.setattr(gap, 'lower_bound', lambda problem, *proof: (
+    monkeypatch.setattr(gap, 'known_bound', lambda problem, *proof: (
         found.append((problem.budget_bytes, problem.costs.read_bytes_per_second)), lower_bound(problem, *proof))[1])
     return found
 
@@ -68,7 +68,7 @@ def test_of_the_best_plan_it_is_said_that_none_is_faster(capsys, file, command):
 @pytest.mark.parametrize('command', COMMANDS)
 def test_more_is_proven_if_there_is_time_for_it(capsys, file, command, monkeypatch):
     proofs = []
-    monkeypatch.setattr(gap, 'lower_bound', lambda problem, *proof: (
+    monkeypatch.setattr(gap, 'known_bound', lambda problem, *proof: (
         proofs.append(proof), lower_bound(problem, *proof))[1])
     run_json(capsys, *asked(command, file))
     found = run_json(capsys, *asked(command, file), '--prove', '3')

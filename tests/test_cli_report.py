@@ -10,7 +10,6 @@ import chainer_ooc  # noqa: F401  before chainer
 # isort: split
 import pytest
 
-from chainer_ooc.classify.bound import NoSolverError
 from chainer_ooc.report import contents
 from support.command_line import BARE, run, run_json
 from support.planning.drawn_run import run_of
@@ -153,10 +152,7 @@ def test_a_folder_is_no_trace(capsys, tmp_path, out):
 
 def test_the_page_of_resnet50_is_small_and_needs_no_scipy(capsys, tmp_path, out, monkeypatch):
     """Its size grows with the number of calls and maps, not with theirs."""
-    def lacking(problem):
-        raise NoSolverError
-
-    monkeypatch.setattr(contents, 'lower_bound', lacking)
+    monkeypatch.setattr(contents, 'known_bound', lambda problem: None)
     file = tmp_path / 'resnet50.json'
     command = [sys.executable, '-m', 'chainer_ooc', 'profile', 'resnet50', '--batchsize', '2', '--insize', '64',
                '--workspace', '32MB', '--save', str(file)]

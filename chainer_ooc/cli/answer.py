@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,24 @@ def message(error: BaseException) -> str:
     if isinstance(error, InfeasibleBudgetError):  # commands have an option where programs have an entry
         text = f'{error.finding}; raise --budget, {error.other_step}'
     return ' '.join(text.split())
+
+
+@contextlib.contextmanager
+def trying(act: str, instead: str, errors: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Does what the system may refuse, such as to write a file.
+
+    Args:
+        act: such as ``'write the trace to FILE'``.
+        instead: what to name then, such as ``'another file with --save'``.
+        errors: what says so.
+
+    Raises:
+        OocError: it could not be done.
+    """
+    try:
+        yield
+    except errors as error:
+        raise OocError(f'cannot {act}: {message(error)}; name {instead}') from None
 
 
 def listing(title: str, heading: str, facts: Mapping[str, object]) -> Table:

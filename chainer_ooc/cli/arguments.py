@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.cost.machine import machine_names
+from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.network import Network, parse_network
 from chainer_ooc.quantities import parse_bytes
 
@@ -29,8 +29,31 @@ def add_trace(parser: argparse.ArgumentParser, run: bool = False) -> None:
         'file of a trace, as "profile MODEL --save FILE" writes it; it carries the bytes that parameters and gradients '
         "take, and the optimizer's state if there was an optimizer"
         + ('; or of a run, chainer_ooc.last_run().to_json() of a training' if run else '')))
+    add_min_bytes(parser)
+
+
+def add_min_bytes(parser: argparse.ArgumentParser) -> None:
+    """Adds the size below which maps stay."""
     parser.add_argument('--min-bytes', type=size, default=MIN_BYTES, metavar='BYTES',
                         help='smaller feature maps stay, as with chainer.config.ooc_min_bytes (%(default)s)')
+
+
+def add_machine_and_batch(parser: argparse.ArgumentParser, batch: str = "the trace's own") -> None:
+    """Adds what a recording is worked out for; `batch` says which one it is by default."""
+    parser.add_argument('--machine', type=machine, default=MEASURED, metavar='MACHINE', help=(
+        f'whose times: those that were recorded ({MEASURED}, by default), or the roofline of '
+        f'{", ".join(machine_names())}, or of a file like theirs in chainer_ooc/cost/machines'))
+    parser.add_argument('--batch', type=positive, metavar='N', help=(
+        f'images per iteration ({batch}): a larger batch than was recorded scales its bytes and times'))
+
+
+def machine_of(arguments: argparse.Namespace) -> Machine | None:
+    """The machine that is named; None for the one that recorded.
+
+    Raises:
+        MachineError: its description cannot be read.
+    """
+    return None if arguments.machine == MEASURED else read_machine(arguments.machine)
 
 
 def add_policy_and_budget(parser: argparse.ArgumentParser) -> None:

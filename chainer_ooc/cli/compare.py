@@ -88,7 +88,7 @@ def _row(found: Prediction, bound: Bound | None, in_core_seconds: float) -> dict
         'seconds': plan.seconds if plan else None,
         'overhead': plan.seconds / in_core_seconds - 1 if plan and in_core_seconds else None,
         **gap.facts_of(plan, bound), 'peak_bytes': plan.peak_bytes if plan else None,
-        **{verdict.value: found.count(verdict) for verdict in Verdict},
+        **found.counts(),
         'floor_bytes': found.floor_bytes, 'floor_set_by': found.where,
     }
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from chainer_ooc.classify.bound import Bound, NoSolverError, lower_bound
+from chainer_ooc.classify.bound import Bound, known_bound
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
 from chainer_ooc.quantities import format_enough
@@ -29,11 +29,7 @@ def bound_of(problem: Problem, prove_seconds: float = 0.0, plan: Plan | None = N
         prove_seconds: for so long it is made tighter by branch and bound.
         plan: one for this problem, if there is any.
     """
-    known_seconds = math.inf if plan is None or plan.mapped else plan.seconds
-    try:
-        return lower_bound(problem, prove_seconds, known_seconds)
-    except NoSolverError:
-        return None
+    return known_bound(problem, prove_seconds, math.inf if plan is None or plan.mapped else plan.seconds)
 
 
 def gap_of(plan: Plan | None, bound: Bound | None) -> float | None:

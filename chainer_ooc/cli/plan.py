@@ -9,13 +9,12 @@ from pathlib import Path
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
-from chainer_ooc.cli.answer import Answer, listing
+from chainer_ooc.cli.answer import Answer, listing, trying
 from chainer_ooc.cli.prediction import read_trace
 from chainer_ooc.cli.stage import stage
-from chainer_ooc.errors import OocError
 from chainer_ooc.plans.file import put_plan
 from chainer_ooc.plans.making import in_core, plan_within
-from chainer_ooc.plans.saved import SavedPlan, save_plan
+from chainer_ooc.plans.saved import save_plan
 from chainer_ooc.problem import Verdict, problem_of
 from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.report.table import seconds
@@ -46,8 +45,9 @@ def run(arguments: argparse.Namespace) -> Answer:
         plan = plan_within(POLICIES[arguments.policy], problem)
     planning_seconds = time.perf_counter() - started
     if arguments.save is not None:
-        _save(arguments.save, save_plan(trace, plan, arguments.min_bytes))
-    counts = {verdict.value: plan.count(verdict) for verdict in Verdict}
+        with trying(f'write the plan to {arguments.save}', 'another file with --save'):
+            put_plan(str(arguments.save), save_plan(trace, plan, arguments.min_bytes))
+    counts = plan.counts()
     nbytes = {verdict.value: sum(each.nbytes for each, own in zip(trace.maps, plan.verdicts, strict=True)
                                  if own is verdict) for verdict in Verdict}
     with stage('looking for what is possible at best'):
@@ -67,10 +67,3 @@ def run(arguments: argparse.Namespace) -> Answer:
     }
     closing = [f'plan written to {arguments.save}'] if arguments.save is not None else []
     return Answer(facts, [listing('', plan.policy, shown)], [*gap.hints([bound]), *closing])
-
-
-def _save(file: Path, saved: SavedPlan) -> None:
-    try:
-        put_plan(str(file), saved)
-    except OSError as error:
-        raise OocError(f'cannot write the plan to {file}: {error.strerror}; name another file with --save') from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +11,7 @@ from typing import TypeVar
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli.answer import UsageError
 from chainer_ooc.cost.analytic import analytic
+from chainer_ooc.cost.costs import timed
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.on_cuda import on_cuda
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, PlanFormatError, RunFormatError, TraceFormatError
@@ -44,9 +45,9 @@ class Prediction:
     where: str | None = None
     workspace_floor_bytes: int | None = None
 
-    def count(self, verdict: Verdict) -> int | None:
-        """Number of feature maps with a verdict, or None without a plan."""
-        return None if self.plan is None else self.plan.count(verdict)
+    def counts(self) -> Mapping[str, int | None]:
+        """Number of feature maps by the names of verdicts, each None without a plan."""
+        return dict.fromkeys((each.value for each in Verdict), None) if self.plan is None else self.plan.counts()
 
 
 def read_trace(file: Path) -> Trace:
@@ -102,12 +103,9 @@ def on_machine(recorded: Trace, machine: Machine, factor: float) -> Trace:
     """
     costs = analytic(on_cuda(recorded), machine)
     there = on_cuda(recorded if factor == 1 else scale(recorded, factor))
-    seconds = iter([each * factor for each in costs.seconds])
-    return replace(
-        there, calls=tuple(replace(each, seconds=next(seconds)) for each in there.calls),
-        steps=tuple(replace(each, seconds=next(seconds)) for each in there.steps), seconds=sum(costs.seconds) * factor,
-        write_bytes_per_second=costs.write_bytes_per_second, read_bytes_per_second=costs.read_bytes_per_second,
-        copy_slowdown=0.0, machine=machine.title, exchange_seconds=0.0)
+    grown = replace(costs, seconds=tuple(each * factor for each in costs.seconds))
+    return replace(timed(there, grown), seconds=sum(costs.seconds) * factor, machine=machine.title,
+                   exchange_seconds=0.0)
 
 
 def predict(policy: str, problem: Problem) -> Prediction:
@@ -156,7 +154,12 @@ def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int | None]:
     return (trace if batch == own else scale(trace, batch / own)), batch
 
 
-def growth(recorded: Trace, batch: int | None) -> float:
-    """How many times as large a batch of `at_batch` is as the trace's own."""
+def trace_for(recorded: Trace, machine: Machine | None, batch: int | None) -> Trace:
+    """The trace as a machine may have recorded it, its own if that is None, with a batch, its own if that is None.
+
+    Raises:
+        OocError: as `at_batch` and `on_machine`.
+    """
+    grown, there = at_batch(recorded, batch)
     own = batch_of(recorded)
-    return batch / own if batch and own else 1.0
+    return grown if machine is None else on_machine(recorded, machine, there / own if there and own else 1.0)

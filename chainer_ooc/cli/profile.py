@@ -17,7 +17,7 @@ from typing import Any
 
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import places
-from chainer_ooc.cli.answer import Answer, UsageError, listing
+from chainer_ooc.cli.answer import Answer, UsageError, listing, trying
 from chainer_ooc.cli.model import LEAST, Model, NoRoomError
 from chainer_ooc.cli.prediction import batch_of
 from chainer_ooc.cli.program import Program, load
@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace) -> Answer:
             'ooc_workspace', arguments.workspace):
         trace, policy = _record(program, images, arguments.policy)
     if arguments.save is not None:
-        _write(arguments.save, trace.to_json())
+        with trying(f'write the trace to {arguments.save}', 'another file with --save'):
+            arguments.save.write_text(trace.to_json(), encoding='utf-8')
     batchsize = images['batchsize'] or batch_of(trace)
     min_bytes = parse_bytes(chainer.config.ooc_min_bytes)
     found, least = totals(trace, batchsize, min_bytes), least_of(trace, min_bytes)
@@ -163,13 +164,6 @@ def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
     if trace is None:
         raise OocError(f'{name} left no trace: its backward pass reached no function')
     return trace
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding='utf-8')
-    except OSError as error:
-        raise OocError(f'cannot write the trace to {file}: {error.strerror}; name another file with --save') from None
 
 
 def _row(trace: Trace, feature_map: FeatureMap) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError
 from chainer_ooc.cli.model import NAMES
-from chainer_ooc.cli.prediction import at_batch, batch_of, on_machine, predict, read_trace
+from chainer_ooc.cli.prediction import batch_of, predict, read_trace, trace_for
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cli.stage import stage
-from chainer_ooc.cost.machine import Machine, machine_names, read_machine
+from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
 from chainer_ooc.errors import WORKSPACE, OocError
 from chainer_ooc.plans.making import in_core, make_plan
@@ -49,17 +49,12 @@ _NOT_COUNTED = "# an optimizer's state is not counted: name with --budget what i
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the model or trace, what it is for, and the budget."""
     parser.add_argument('what', metavar='MODEL|TRACE', help='a file of a trace, or a model as for "profile"')
-    parser.add_argument('--batch', type=common.positive, metavar='N', help=(
-        f"images per iteration (the trace's own; of a model {RECORDED_BATCH})"))
+    common.add_machine_and_batch(parser, f"the trace's own; of a model {RECORDED_BATCH}")
+    common.add_min_bytes(parser)
     parser.add_argument('--insize', type=common.positive, default=224, metavar='PIXELS',
                         help='of a model: side of the square images (%(default)s)')
     parser.add_argument('--budget', type=common.budget, metavar='BYTES',
                         help='near memory for all arrays (what is free on this machine, or what --machine has)')
-    parser.add_argument('--machine', type=common.machine, default=common.MEASURED, metavar='MACHINE', help=(
-        f'this one, with the times that were recorded ({common.MEASURED}, by default), or the roofline of '
-        f'{", ".join(machine_names())}, or of a file like theirs'))
-    parser.add_argument('--min-bytes', type=common.size, default=common.MIN_BYTES, metavar='BYTES',
-                        help='smaller feature maps stay, as with chainer.config.ooc_min_bytes (%(default)s)')
 
 
 @dataclass(frozen=True)
@@ -79,17 +74,14 @@ def run(arguments: argparse.Namespace) -> Answer:
         OocError: the model cannot be run, the trace cannot be read or is of a larger batch, there is no such
             machine.
     """
-    machine = None if arguments.machine == common.MEASURED else read_machine(arguments.machine)
+    machine = common.machine_of(arguments)
     recordings = _recordings(arguments, machine)
     own_batch = _batch_of(recordings[0])
     budget_bytes, budget = _budget(arguments.budget, machine, recordings[0].device)
     batch = arguments.batch or own_batch
 
     def problem(recorded: Trace, images: int) -> Problem:
-        trace, _ = at_batch(recorded, images)
-        if machine is not None:
-            trace = on_machine(recorded, machine, images / own_batch)
-        return problem_of(trace, budget_bytes, arguments.min_bytes)
+        return problem_of(trace_for(recorded, machine, images), budget_bytes, arguments.min_bytes)
 
     recorded, workspace = _workspace(recordings, lambda each: problem(each, batch), machine)
     own = problem(recorded, batch)

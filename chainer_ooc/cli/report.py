@@ -10,22 +10,22 @@ import argparse
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
-from chainer_ooc.cli.answer import Answer, UsageError, message
-from chainer_ooc.cli.prediction import at_batch, growth, on_machine, read_trace_or_run
+from chainer_ooc.cli.answer import Answer, UsageError, trying
+from chainer_ooc.cli.prediction import read_trace_or_run, trace_for
 from chainer_ooc.cli.stage import stages
-from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.errors import OocError
 from chainer_ooc.plans.run import Run
 from chainer_ooc.problem import problem_of
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report import page, perfetto, still
-from chainer_ooc.report.contents import BUDGETS, Course, counts, make_report
+from chainer_ooc.report.contents import BUDGETS, Course, make_report
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import Trace
 
@@ -43,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'near memory of the plan that is shown first, such as 800MB (of a run, its own; else the middle one)'))
     parser.add_argument('--budgets', type=common.several(common.budget), default=[], metavar='B1,B2', help=(
         f'the other budgets ({BUDGETS} from the smallest that works to the one in which everything stays)'))
-    parser.add_argument('--machine', type=common.machine, default=common.MEASURED, metavar='MACHINE', help=(
-        f'whose times, as for "simulate": {common.MEASURED}, {", ".join(machine_names())}, or a file'))
-    parser.add_argument('--batch', type=common.positive, metavar='N', help='images per iteration, as for "simulate"')
+    common.add_machine_and_batch(parser)
     parser.add_argument('--perfetto', type=Path, metavar='FILE', help=(
         'also write lanes and memory to this file, which ui.perfetto.dev opens'))
     parser.add_argument('--png', type=Path, metavar='FILE', help='also draw them into this picture, with matplotlib')
@@ -89,15 +87,11 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _subject(arguments: argparse.Namespace) -> tuple[Run | None, Trace]:
     """What was read; times and sizes of the trace are those that were asked for."""
     read = read_trace_or_run(arguments.trace)
-    elsewhere = arguments.machine != common.MEASURED
     if isinstance(read, Run):
-        if elsewhere or arguments.batch is not None:
+        if arguments.machine != common.MEASURED or arguments.batch is not None:
             raise UsageError('a run is of its own machine and batch: leave out --machine and --batch, or name a trace')
         return read, read.trace
-    trace, batch = at_batch(read, arguments.batch)
-    if elsewhere:
-        trace = on_machine(read, read_machine(arguments.machine), growth(read, batch))
-    return None, trace
+    return None, trace_for(read, common.machine_of(arguments), arguments.batch)
 
 
 def _title(arguments: argparse.Namespace) -> str:
@@ -117,30 +111,30 @@ def _prepare(file: Path) -> None:
     Raises:
         OocError: it is a folder, or its folder is not there.
     """
-    if file.is_dir():
-        raise _unwritable(file, OSError(errno.EISDIR, os.strerror(errno.EISDIR)))
-    if not file.absolute().parent.is_dir():
-        raise _unwritable(file, OSError(errno.ENOENT, f'there is no folder {file.absolute().parent}'))
+    with _writing(file):
+        if file.is_dir():
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not file.absolute().parent.is_dir():
+            raise OSError(errno.ENOENT, f'there is no folder {file.absolute().parent}')
 
 
 def _write(file: Path, write: Callable[[Path], Any]) -> None:
     try:
-        write(file)
+        with _writing(file):
+            write(file)
     except ImportError as error:
         raise OocError(str(error)) from None
-    except (OSError, ValueError) as error:  # matplotlib raises ValueError for a suffix that is no picture's
-        raise _unwritable(file, error) from None
 
 
-def _unwritable(file: Path, error: Exception) -> OocError:
-    return OocError(f'cannot write to {file}: {message(error)}; name another file')
+def _writing(file: Path) -> AbstractContextManager[None]:
+    return trying(f'write to {file}', 'another file', (OSError, ValueError))  # as matplotlib's for an unknown suffix
 
 
 def _row(course: Course) -> dict[str, Any]:
     plan = course.plan
     return {'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds, 'lower_bound_seconds': course.bound_seconds,
             'gap': course.gap, 'peak_bytes': plan.peak_bytes, 'stall_seconds': course.timeline.stall_seconds,
-            **counts(plan)}
+            **plan.counts()}
 
 
 def _table(rows: list[dict[str, Any]], name: str) -> Table:

@@ -7,21 +7,20 @@ another machine. Where no plan of the policy keeps within the budget, the answer
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from chainer_ooc.classify.bound import Bound
 from chainer_ooc.cli import across, gap
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli.answer import Answer, listing
-from chainer_ooc.cli.prediction import Prediction, at_batch, batch_of, growth, on_machine, predict, read_trace
+from chainer_ooc.cli.prediction import Prediction, batch_of, predict, read_trace, trace_for
 from chainer_ooc.cli.stage import stage
-from chainer_ooc.cost.machine import machine_names, read_machine
 from chainer_ooc.errors import WORKSPACE
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.problem import Verdict, problem_of
 from chainer_ooc.quantities import format_bytes, format_enough
 from chainer_ooc.report.table import percent, seconds
-from chainer_ooc.trace import Trace
 
 HELP = 'simulate an iteration under a policy and a budget'
 
@@ -31,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_trace(parser)
     common.add_policy_and_budget(parser)
     common.add_prove(parser)
-    parser.add_argument('--machine', type=common.machine, default=common.MEASURED, metavar='MACHINE', help=(
-        f'whose times: those that were recorded with the trace ({common.MEASURED}, by default), or the roofline of '
-        f'{", ".join(machine_names())}, or of a file like theirs in chainer_ooc/cost/machines'))
-    parser.add_argument('--batch', type=common.positive, metavar='N', help=(
-        "images per iteration, if not the trace's own: a larger batch scales its bytes and times"))
+    common.add_machine_and_batch(parser)
     parser.add_argument('--ranks', type=common.several(common.positive), metavar='N1,N2', help=(
         'also images per second of so many ranks that exchange gradients in a ring; in-core too, at the batch that '
         'fits'))
@@ -50,12 +45,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         OocError: the trace cannot be read, or does not tell how it grows with the batch; there is no such machine.
     """
     recorded = read_trace(arguments.trace)
-    machine = None if arguments.machine == common.MEASURED else read_machine(arguments.machine)
-
-    def at(batch: int | None) -> Trace:
-        grown, own = at_batch(recorded, batch)
-        return grown if machine is None else on_machine(recorded, machine, growth(recorded, own))
-
+    at = partial(trace_for, recorded, common.machine_of(arguments))
     trace, batch = at(arguments.batch), arguments.batch or batch_of(recorded)
     across.check(arguments.ranks, arguments.network, batch)
     problem = problem_of(trace, arguments.budget, arguments.min_bytes)
@@ -71,7 +61,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         'peak_bytes': plan.peak_bytes if plan else None, 'budget_bytes': arguments.budget,
         'floor_bytes': found.floor_bytes, 'floor_set_by': found.where,
         'workspace_floor_bytes': found.workspace_floor_bytes,
-        **{verdict.value: found.count(verdict) for verdict in Verdict},
+        **found.counts(),
         'in_core_seconds': in_core_plan.seconds, **gap.facts_of(plan, bound),
     }
     shown = _shown(found, facts, bound)

@@ -12,11 +12,10 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from chainer_ooc.cli.answer import Answer, UsageError, message
+from chainer_ooc.cli.answer import Answer, UsageError, trying
 from chainer_ooc.cli.arguments import unknown
 from chainer_ooc.cli.model import example_module
 from chainer_ooc.cli.profile import trace_of
-from chainer_ooc.errors import OocError
 from chainer_ooc.papers import TABLES, Entry, PaperTable, plot, presentation
 from chainer_ooc.papers.experiments import Experiments, Size
 from chainer_ooc.trace import Trace
@@ -106,23 +105,19 @@ def record(network: str, size: Size) -> Trace:
 
 def _prepare(folder: Path) -> None:
     """Makes the folder, and fails before the tables are made, not after it."""
-    try:
+    with trying(f'make the folder {folder}', 'another one with --out'):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OocError(f'cannot make the folder {folder}: {message(error)}; name another one with --out') from None
 
 
 def _write(folder: Path, table: PaperTable) -> None:
     stem = presentation.file_stem(table.paper, table.figure)
     shown = presentation.present(table)
     texts = {'md': shown.to_markdown(), 'json': json.dumps(presentation.values(table), indent=2)}
-    try:
+    with trying(f'write {stem} to {folder}', 'another folder with --out'):
         for suffix, content in texts.items():
             (folder / f'{stem}.{suffix}').write_text(content + '\n', encoding='utf-8')
         if _can_draw() and plot.drawable(table):
             plot.draw_paper_table(table, folder / f'{stem}.png')
-    except OSError as error:
-        raise OocError(f'cannot write {stem} to {folder}: {message(error)}; name another folder with --out') from None
 
 
 def _can_draw() -> bool:

@@ -5,7 +5,7 @@ They are measured with the trace itself (PoocH 4.2), or come from a description 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chainer_ooc.trace import Trace
 
@@ -44,3 +44,13 @@ def measured(trace: Trace) -> Costs:
     """The times that were recorded with a trace."""
     return Costs((*(call.seconds for call in trace.calls), *(step.seconds for step in trace.steps)),
                  trace.write_bytes_per_second, trace.read_bytes_per_second, slowdown=trace.copy_slowdown)
+
+
+def timed(trace: Trace, costs: Costs) -> Trace:
+    """The trace as if these times had been recorded with it, but for their latency: `measured` gives them back."""
+    calls, steps = costs.seconds[:len(trace.calls)], costs.seconds[len(trace.calls):]
+    return replace(
+        trace, calls=tuple(replace(each, seconds=own) for each, own in zip(trace.calls, calls, strict=True)),
+        steps=tuple(replace(each, seconds=own) for each, own in zip(trace.steps, steps, strict=True)),
+        write_bytes_per_second=costs.write_bytes_per_second, read_bytes_per_second=costs.read_bytes_per_second,
+        copy_slowdown=costs.slowdown)

@@ -14,13 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.config import Settings
-from chainer_ooc.cost.costs import Costs
+from chainer_ooc.cost.costs import timed
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.orders import Orders
 from chainer_ooc.execute.recording.recorder import Span
 from chainer_ooc.execute.tally import IterationStats, Stretch, Tally, freeze
 from chainer_ooc.plans.run import Run
-from chainer_ooc.problem import Standing
 from chainer_ooc.simulate.timeline import Stall, Stream, Task, Timeline
 from chainer_ooc.trace import Trace
 
@@ -69,8 +68,10 @@ class Finished:
         trace, costs = self._known
         if self._moments is not None and len(self._moments) != trace.positions:
             return None
-        return Run(_planned_for(trace, costs, standing), replace(plan, budget_bytes=self._budget_bytes),
-                   self._settings.min_bytes, self._timeline(trace))
+        planned_for = replace(timed(trace, costs), standing_forward_bytes=standing.forward_bytes,
+                              standing_backward_bytes=standing.backward_bytes)  # all may be newer than the recording
+        return Run(planned_for, replace(plan, budget_bytes=self._budget_bytes), self._settings.min_bytes,
+                   self._timeline(trace))
 
     def _timeline(self, trace: Trace) -> Timeline:
         tally, peak_bytes = self._tally, self.stats.peak_bytes
@@ -122,14 +123,3 @@ class _Course:
 def _whole(seconds: float) -> float:
     """In whole nanoseconds, not below 0: what sums and clocks leave beyond means nothing."""
     return max(0.0, round(seconds, 9))
-
-
-def _planned_for(trace: Trace, costs: Costs, standing: Standing) -> Trace:
-    """The trace with what its plan was made from, which may be newer than the recording: times, and what stands."""
-    forward, backward = costs.seconds[:len(trace.calls)], costs.seconds[len(trace.calls):]
-    return replace(
-        trace, calls=tuple(replace(each, seconds=own) for each, own in zip(trace.calls, forward, strict=True)),
-        steps=tuple(replace(each, seconds=own) for each, own in zip(trace.steps, backward, strict=True)),
-        write_bytes_per_second=costs.write_bytes_per_second, read_bytes_per_second=costs.read_bytes_per_second,
-        copy_slowdown=costs.slowdown, standing_forward_bytes=standing.forward_bytes,
-        standing_backward_bytes=standing.backward_bytes)

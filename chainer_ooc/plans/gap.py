@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from chainer_ooc.classify.bound import NoSolverError, lower_bound
+from chainer_ooc.classify.bound import known_bound
 from chainer_ooc.problem import Problem
 
 #: For one linear program. The limit of a problem is that of a search, which in training ends after a moment.
@@ -47,7 +47,5 @@ class WithGap:
 
 def gap_of(problem: Problem, seconds: float) -> float | None:
     """The gap of a time that was simulated for a problem; None without SciPy."""
-    try:
-        return lower_bound(replace(problem, limit_seconds=LIMIT_SECONDS)).gap(seconds)
-    except NoSolverError:
-        return None
+    bound = known_bound(replace(problem, limit_seconds=LIMIT_SECONDS))
+    return None if bound is None else bound.gap(seconds)

@@ -5,6 +5,7 @@ Its JSON form has what is true of the whole, and a row for each feature map, eac
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from chainer_ooc.problem import Decision, Shared, Starts, Verdict
 from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace.invariants import check_bytes, check_seconds
-from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, shown
+from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, one_of, shown
 
 VERSION = 2
 FORM = Form('plan', VERSION, PlanFormatError, 'write one with "chainer-ooc plan TRACE --save FILE"', 'plan again')
@@ -25,7 +26,7 @@ _HEAD = ('policy', 'budget_bytes', 'synchronous', 'mapped', 'peak_bytes', 'secon
 class PlanRow:
     """What a plan says about one feature map; see `Plan` and `Chains`."""
 
-    verdict: str
+    verdict: Verdict
     leave: int
     uses: tuple[int, ...]
     restored: int
@@ -71,6 +72,10 @@ class Plan(WithGap):
         """Number of feature maps with this verdict."""
         return self.verdicts.count(verdict)
 
+    def counts(self) -> dict[str, int]:
+        """Number of feature maps by the names of verdicts."""
+        return {verdict.value: self.count(verdict) for verdict in Verdict}
+
     def decision(self) -> Decision:
         """What was decided: laid out for the same problem it gives this plan.
 
@@ -85,8 +90,8 @@ class Plan(WithGap):
     def to_json(self) -> str:
         """Returns the plan as JSON text, one row of a table per line; `from_json` gives an equal value."""
         chains = self.chains
-        maps = [PlanRow(verdict.value, leave, uses, restored) for verdict, leave, uses, restored in zip(
-            self.verdicts, self.leaves, chains.uses, chains.restored, strict=True)]
+        maps = itertools.starmap(PlanRow, zip(
+            self.verdicts, self.leaves, chains.uses, chains.restored, strict=True))
         calls = [ChainRow(position, row) for position, row in sorted(chains.calls_at.items())]
         shared = chains.shared if isinstance(chains.shared, bool) else sorted(chains.shared)
         return FORM.dump({**{name: getattr(self, name) for name in _HEAD}, 'shares_chains': shared},
@@ -123,27 +128,18 @@ def _shared(read: object) -> Shared:
 def _plan(values: dict[str, Any]) -> Plan:
     with FORM.reading():
         rest = dict(values)
-        maps = load_table('maps', PlanRow, rest.pop('maps', None))
+        maps = load_table('maps', PlanRow, rest.pop('maps', None), {'verdict': one_of(Verdict)})
         calls = load_table('chains', ChainRow, rest.pop('chains', None))
         calls_at = {row.position: row.calls for row in calls}
         if len(calls_at) < len(calls):
             raise Damage('chains', 'two rows for one position')
-        chains = make('chains', Chains, {
-            'calls_at': calls_at, 'uses': tuple(row.uses for row in maps),
-            'restored': tuple(row.restored for row in maps), 'shared': _shared(rest.pop('shares_chains', None))})
+        chains = Chains(calls_at, tuple(row.uses for row in maps), tuple(row.restored for row in maps),
+                        _shared(rest.pop('shares_chains', None)))
         swap_ins = load_table('swap_ins', SwapIn, rest.pop('swap_ins', None))
         plan = make('plan', Plan, {
-            'verdicts': tuple(_verdict(number, row.verdict) for number, row in enumerate(maps)),
+            'verdicts': tuple(row.verdict for row in maps),
             'leaves': tuple(row.leave for row in maps), 'swap_ins': swap_ins, 'chains': chains, **rest})
         check_bytes('budget_bytes', plan.budget_bytes)
         check_bytes('peak_bytes', plan.peak_bytes)
         check_seconds('seconds', plan.seconds)
         return plan
-
-
-def _verdict(number: int, name: str) -> Verdict:
-    try:
-        return Verdict(name)
-    except ValueError:
-        raise Damage(f'maps, row {number}, verdict', f'{shown(name)} is none of '
-                     f'{", ".join(each.value for each in Verdict)}') from None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from chainer_ooc.errors import RunFormatError
 from chainer_ooc.plans.invariants import check_fit
@@ -16,33 +15,12 @@ from chainer_ooc.quantities import format_bytes
 from chainer_ooc.simulate.timeline import Cause, Stall, Stream, Task, Timeline
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.invariants import check_bytes, check_index, check_seconds
-from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, shown
+from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, one_of
 
 VERSION = 1
 FORM = Form('run', VERSION, RunFormatError, 'write one with chainer_ooc.last_run().to_json()', 'let it run again')
 #: How the text of one begins.
 _BEGINS = re.compile(rf'\s*{{\s*"format":\s*"{FORM.format}"')
-
-
-@dataclass(frozen=True)
-class TaskRow:
-    """A task; see `Task`."""
-
-    stream: str
-    subject: int
-    start_seconds: float
-    end_seconds: float
-    recomputed_seconds: float
-
-
-@dataclass(frozen=True)
-class StallRow:
-    """A stall; see `Stall`."""
-
-    position: int
-    map: int
-    seconds: float
-    cause: str
 
 
 @dataclass(frozen=True)
@@ -81,13 +59,11 @@ class Run:
     def to_json(self) -> str:
         """Returns the run as JSON text; `from_json` gives an equal value."""
         timeline = self.timeline
-        tasks = [TaskRow(each.stream.value, each.subject, each.start_seconds, each.end_seconds, each.recomputed_seconds)
-                 for each in timeline.tasks]
-        stalls = [StallRow(each.position, each.map, each.seconds, each.cause.value) for each in timeline.stalls]
         head = {'min_bytes': self.min_bytes, 'seconds': timeline.seconds, 'peak_bytes': timeline.peak_bytes,
                 'near_bytes': timeline.near_bytes}
-        return FORM.dump(head, {'tasks': dump_table(TaskRow, tasks), 'stalls': dump_table(StallRow, stalls),
-                                'plan': self.plan.to_json().rstrip(), 'trace': self.trace.to_json().rstrip()})
+        return FORM.dump(head, {
+            'tasks': dump_table(Task, timeline.tasks), 'stalls': dump_table(Stall, timeline.stalls),
+            'plan': self.plan.to_json().rstrip(), 'trace': self.trace.to_json().rstrip()})
 
     @staticmethod
     def is_one(text: str) -> bool:
@@ -106,14 +82,14 @@ class Run:
         with FORM.reading():
             trace, plan = Trace.from_object(values.pop('trace', None)), Plan.from_object(values.pop('plan', None))
             check_fit(plan, trace)
-            tasks = load_table('tasks', TaskRow, values.pop('tasks', None))
-            stalls = load_table('stalls', StallRow, values.pop('stalls', None))
+            tasks = load_table('tasks', Task, values.pop('tasks', None), {'stream': one_of(Stream)})
+            stalls = load_table('stalls', Stall, values.pop('stalls', None), {'cause': one_of(Cause)})
             if isinstance(values.get('near_bytes'), list):
                 values['near_bytes'] = tuple(values['near_bytes'])
             return _run(trace, plan, make('run', _Head, values), tasks, stalls)
 
 
-def _run(trace: Trace, plan: Plan, head: _Head, tasks: tuple[TaskRow, ...], stalls: tuple[StallRow, ...]) -> Run:
+def _run(trace: Trace, plan: Plan, head: _Head, tasks: tuple[Task, ...], stalls: tuple[Stall, ...]) -> Run:
     check_bytes('min_bytes', head.min_bytes)
     check_bytes('peak_bytes', head.peak_bytes)
     check_seconds('seconds', head.seconds)
@@ -121,16 +97,16 @@ def _run(trace: Trace, plan: Plan, head: _Head, tasks: tuple[TaskRow, ...], stal
         raise Damage('near_bytes', f'{len(head.near_bytes)} values for {trace.positions} positions')
     for number, nbytes in enumerate(head.near_bytes):
         check_bytes(f'near_bytes, value {number}', nbytes)
+    for number, task in enumerate(tasks):
+        _check_task(f'tasks, row {number}', trace, task)
+    for number, stall in enumerate(stalls):
+        _check_stall(f'stalls, row {number}', trace, stall)
     return Run(trace, plan, head.min_bytes, Timeline(
-        head.seconds, head.peak_bytes,
-        tuple(_task(f'tasks, row {number}', trace, each) for number, each in enumerate(tasks)),
-        tuple(_stall(f'stalls, row {number}', trace, each) for number, each in enumerate(stalls)),
-        head.near_bytes, head.peak_bytes <= plan.budget_bytes))
+        head.seconds, head.peak_bytes, tasks, stalls, head.near_bytes, head.peak_bytes <= plan.budget_bytes))
 
 
-def _task(where: str, trace: Trace, row: TaskRow) -> Task:
-    stream = _one_of(f'{where}, stream', Stream, row.stream)
-    if stream is Stream.COMPUTE:
+def _check_task(where: str, trace: Trace, row: Task) -> None:
+    if row.stream is Stream.COMPUTE:
         check_index(f'{where}, subject', row.subject, trace.positions, 'position')
     else:
         check_index(f'{where}, subject', row.subject, len(trace.maps), 'feature map')
@@ -138,18 +114,9 @@ def _task(where: str, trace: Trace, row: TaskRow) -> Task:
         check_seconds(f'{where}, {name}', getattr(row, name))
     if row.end_seconds < row.start_seconds:
         raise Damage(f'{where}, end_seconds', f'{row.end_seconds} is before its start')
-    return Task(stream, row.subject, row.start_seconds, row.end_seconds, row.recomputed_seconds)
 
 
-def _stall(where: str, trace: Trace, row: StallRow) -> Stall:
+def _check_stall(where: str, trace: Trace, row: Stall) -> None:
     check_index(f'{where}, position', row.position, trace.positions, 'position')
     check_index(f'{where}, map', row.map, len(trace.maps), 'feature map', -1)
     check_seconds(f'{where}, seconds', row.seconds)
-    return Stall(row.position, row.map, row.seconds, _one_of(f'{where}, cause', Cause, row.cause))
-
-
-def _one_of(where: str, kind: type[Any], name: str) -> Any:
-    try:
-        return kind(name)
-    except ValueError:
-        raise Damage(where, f'{shown(name)} is none of {", ".join(each.value for each in kind)}') from None

@@ -13,13 +13,13 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from chainer_ooc.classify.bound import NoSolverError, lower_bound
+from chainer_ooc.classify.bound import Bound, known_bound
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import in_core, plan_of, plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.run import Run
-from chainer_ooc.problem import Problem, Verdict, problem_of
+from chainer_ooc.problem import Problem, problem_of
 from chainer_ooc.report.memory import Blocks, Kind, by_kind, find_blocks
 from chainer_ooc.report.reasons import Reason, Reasons
 from chainer_ooc.schedule.schedule import lay_out
@@ -39,14 +39,14 @@ class Course:
 
     Attributes:
         plan: its verdicts, seconds and peak, and the budget.
-        bound_seconds: no plan is faster, proven; None where that is not known, or the plan is `mapped`.
+        bound: no plan is faster, proven; None where that is not known, or the plan is `mapped`.
         timeline: of it.
         kinds: what near memory holds at each position.
         reasons: for each map that a function retains, in the order of ids, why it has its verdict.
     """
 
     plan: Plan
-    bound_seconds: float | None
+    bound: Bound | None
     timeline: Timeline
     kinds: tuple[Kind, ...]
     reasons: tuple[Reason, ...]
@@ -54,7 +54,12 @@ class Course:
     @property
     def gap(self) -> float | None:
         """How much longer than the bound it takes at most: 0.02 is two percent."""
-        return self.plan.seconds / self.bound_seconds - 1 if self.bound_seconds else None
+        return None if self.bound is None else self.bound.gap(self.plan.seconds)
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """The bound; None where it is not known."""
+        return None if self.bound is None else self.bound.seconds
 
     def copied_bytes(self, trace: Trace, stream: Stream) -> int:
         """What is copied in one direction."""
@@ -165,12 +170,8 @@ def _plan(problem: Problem, run: Run) -> Plan:
 
 def _course(problem: Problem, blocks: Blocks, plan: Plan) -> Course:
     course = _simulated(problem, blocks, plan)
-    try:
-        bound = None if plan.mapped else lower_bound(problem)
-    except NoSolverError:
-        bound = None
     reasons = Reasons(problem, plan, course.timeline)
-    return replace(course, bound_seconds=None if bound is None else bound.seconds,
+    return replace(course, bound=None if plan.mapped else known_bound(problem),
                    reasons=tuple(reasons.of(each) for each in problem.trace.maps if each.retained))
 
 
@@ -179,8 +180,3 @@ def _simulated(problem: Problem, blocks: Blocks, plan: Plan) -> Course:
     schedule = lay_out(problem, plan.decision())
     timeline = simulate(problem, schedule)
     return Course(plan, None, timeline, by_kind(problem, schedule, timeline, blocks), ())
-
-
-def counts(plan: Plan) -> dict[str, int]:
-    """Number of maps by verdict."""
-    return {verdict.value: plan.count(verdict) for verdict in Verdict}

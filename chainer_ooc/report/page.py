@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
-from chainer_ooc.report.contents import Course, Report, counts
+from chainer_ooc.report.contents import Course, Report
 from chainer_ooc.simulate.timeline import Stream, Timeline
 from chainer_ooc.version import __version__
 
@@ -72,7 +72,7 @@ def _course(report: Report, course: Course) -> dict[str, Any]:
         'swapped_out_bytes': course.copied_bytes(report.trace, Stream.COPY_OUT),
         'swapped_in_bytes': course.copied_bytes(report.trace, Stream.COPY_IN),
         'recomputed_seconds': sum(each.recomputed_seconds for each in course.timeline.tasks),
-        **counts(plan), **_lanes(course.timeline),
+        **plan.counts(), **_lanes(course.timeline),
         'memory': [_changes(each.nbytes) for each in course.kinds],
         'maps': [[each.verdict.value, _micro(each.stall_seconds),
                   [[other.verdict.value, _micro(other.seconds), other.needed_bytes] for other in each.others]]

@@ -7,9 +7,11 @@ and a difference between two files shows the row that differs.
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -17,6 +19,7 @@ from chainer_ooc.errors import OocError
 from chainer_ooc.quantities import counted
 
 _Row = TypeVar('_Row')
+Readers = Mapping[str, Callable[[Any], Any]]
 #: Characters of a value that a message shows.
 _MOST_SHOWN = 60
 
@@ -96,21 +99,22 @@ class Form:
 
 
 def dump_table(kind: type[Any], rows: Iterable[Any]) -> str:
-    """Writes dataclass instances, one a line, below the names of their fields."""
+    """Writes dataclass instances, one a line, below the names of their fields; of enums their values."""
     columns = [item.name for item in fields(kind)]
-    lines = [json.dumps(columns)] + [json.dumps([getattr(row, column) for column in columns]) for row in rows]
+    lines = [json.dumps(columns)] + [
+        json.dumps([getattr(row, column) for column in columns], default=attrgetter('value')) for row in rows]
     return '[\n  ' + ',\n  '.join(lines) + ']'
 
 
 def load_table(name: str, kind: type[_Row], table: object,
-               readers: Mapping[str, Callable[[list[Any]], Any]] = MappingProxyType({})) -> tuple[_Row, ...]:
+               readers: Readers = MappingProxyType({})) -> tuple[_Row, ...]:
     """Reads what `dump_table` wrote; the columns may come in any order.
 
     Args:
         name: of the table, for messages.
         kind: of the rows.
         table: names of the columns, then the rows.
-        readers: by column, what makes its value of lists.
+        readers: by column, what makes its values of what JSON has; else lists become tuples, and the rest stays.
 
     Raises:
         Damage: it is no such table.
@@ -124,15 +128,30 @@ def load_table(name: str, kind: type[_Row], table: object,
 
 
 def _row(where: str, kind: type[_Row], columns: list[str], row: list[Any],
-         readers: Mapping[str, Callable[[list[Any]], Any]]) -> _Row:
+         readers: Readers) -> _Row:
     if len(row) != len(columns):
         raise Damage(where, f'{counted(len(row), "value")} for {counted(len(columns), "column")}')
+    return make(where, kind, {column: _read(f'{where}, {column}', value, readers.get(column))
+                              for column, value in zip(columns, row, strict=True)})
+
+
+def _read(where: str, value: Any, reader: Callable[[Any], Any] | None) -> Any:
+    if reader is None:
+        return tuple(value) if isinstance(value, list) else value
     try:
-        values = {column: readers.get(column, tuple)(value) if isinstance(value, list) else value
-                  for column, value in zip(columns, row, strict=True)}
+        return reader(value)
     except (TypeError, ValueError) as error:
         raise Damage(where, str(error)) from None
-    return make(where, kind, values)
+
+
+def one_of(kind: type[enum.Enum]) -> Callable[[Any], Any]:
+    """What reads a member of an enum from its value, for `load_table`."""
+    def read(value: Any) -> Any:
+        try:
+            return kind(value)
+        except ValueError:
+            raise ValueError(f'{shown(value)} is none of {", ".join(each.value for each in kind)}') from None
+    return read
 
 
 def make(where: str, kind: type[_Row], values: Mapping[str, Any]) -> _Row:
@@ -177,9 +196,8 @@ def _is(value: Any, kind: str) -> bool:
         return value is None
     if kind.startswith('tuple[int'):
         return isinstance(value, tuple) and all(_is(each, 'int') for each in value)
-    types = {'int': int, 'float': (int, float), 'str': str, 'bool': bool, 'tuple': tuple, 'dict': dict,
-             'Shared': (bool, frozenset)}
+    types = {'int': int, 'float': (int, float), 'str': str, 'bool': bool, 'tuple': tuple, 'dict': dict}
     expected = types.get(kind.partition('[')[0])
     if expected is None:
         return type(value).__name__ == kind
-    return isinstance(value, expected) and (kind in ('bool', 'Shared') or not isinstance(value, bool))  # type: ignore[arg-type]
+    return isinstance(value, expected) and (kind == 'bool' or not isinstance(value, bool))  # type: ignore[arg-type]

@@ -203,7 +203,7 @@ def test_swapped_maps_move_once_each_way():
 
 def test_the_gap_costs_nothing_before_it_is_asked_for(monkeypatch):
     bounds = []
-    monkeypatch.setattr(gap, 'lower_bound', lambda problem: bounds.append(problem) or Bound(0.5, 0.5, 0))
+    monkeypatch.setattr(gap, 'known_bound', lambda problem: bounds.append(problem) or Bound(0.5, 0.5, 0))
     training = Training('residual')
     with ooc('swap-all', log='INFO'):
         training.iterate(4)

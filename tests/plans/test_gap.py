@@ -44,8 +44,8 @@ def stats_of(plan):
 @pytest.fixture
 def asked(monkeypatch):
     """The problems of which a bound was worked out."""
-    problems, bound = [], gap.lower_bound
-    monkeypatch.setattr(gap, 'lower_bound', lambda problem: (problems.append(problem), bound(problem))[1])
+    problems, bound = [], gap.known_bound
+    monkeypatch.setattr(gap, 'known_bound', lambda problem: (problems.append(problem), bound(problem))[1])
     return problems
 
 

@@ -36,7 +36,7 @@ def changed(**values):
     ({'peak_bytes': -1}, 'peak_bytes: -1'),
     ({'near_bytes': [1.5] * 6}, 'near_bytes is'),
     ({'near_bytes': [-1] * 6}, 'near_bytes, value 0'),
-    ({'tasks': [['stream'], ['idle']]}, "'subject' is missing"),
+    ({'tasks': [['stream'], ['compute']]}, "'subject' is missing"),
     ({'tasks': [['stream', 'subject', 'start_seconds', 'end_seconds', 'recomputed_seconds'], ['idle', 0, 0, 1, 0]]},
      "tasks, row 0, stream: 'idle' is none of compute, copy-out, copy-in"),
     ({'tasks': [['stream', 'subject', 'start_seconds', 'end_seconds', 'recomputed_seconds'], ['compute', 0, 2, 1, 0]]},

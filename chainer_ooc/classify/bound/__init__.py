@@ -10,7 +10,7 @@
 The proof stands in docs/bound.md, rule by rule; rows have the names of its rules.
 """
 
-from chainer_ooc.classify.bound.lower import Bound, Price, lower_bound
+from chainer_ooc.classify.bound.lower import Bound, Price, known_bound, lower_bound
 from chainer_ooc.classify.bound.program import NoSolverError
 
-__all__ = ['Bound', 'NoSolverError', 'Price', 'lower_bound']
+__all__ = ['Bound', 'NoSolverError', 'Price', 'known_bound', 'lower_bound']

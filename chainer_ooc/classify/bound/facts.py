@@ -50,7 +50,7 @@ class Facts:
     """A problem in whole numbers.
 
     Attributes:
-        problem: that is meant.
+        problem: the iteration, its costs and the budget.
         unit_bytes, unit_seconds: what 1 stands for.
         absents: the maps that can leave, in the order of their ids.
         fixed: bytes at each position under any verdicts.

@@ -9,7 +9,7 @@ from fractions import Fraction
 from chainer_ooc.classify.bound.branching import branch
 from chainer_ooc.classify.bound.facts import Facts
 from chainer_ooc.classify.bound.memory import Memory
-from chainer_ooc.classify.bound.program import NOTHING, ONE, Solution
+from chainer_ooc.classify.bound.program import NOTHING, ONE, NoSolverError, Solution
 from chainer_ooc.classify.bound.relaxation import Relaxation
 from chainer_ooc.problem import Problem
 
@@ -93,6 +93,14 @@ def lower_bound(problem: Problem, prove_seconds: float = 0.0, known_seconds: flo
                    for each, variable in variables.items()}
         lost, branches = branch(memory.program, choices, (solution, lost), _lost(facts, known_seconds), prove_seconds)
     return Bound(_lowered(facts, lost), _in_core(problem), facts.floor_bytes, _prices(memory, solution), branches)
+
+
+def known_bound(problem: Problem, prove_seconds: float = 0.0, known_seconds: float = math.inf) -> Bound | None:
+    """`lower_bound`; None where SciPy is not installed."""
+    try:
+        return lower_bound(problem, prove_seconds, known_seconds)
+    except NoSolverError:
+        return None
 
 
 def _lost(facts: Facts, seconds: float) -> Fraction:
