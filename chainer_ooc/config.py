@@ -6,7 +6,6 @@ reads all entries into `Settings`; nothing else in the package looks at chainer.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 import math
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.errors import ConfigError
+from chainer_ooc.errors import ConfigError, did_you_mean
 from chainer_ooc.quantities import counted, parse_bytes
 
 ALLOCATORS = ('pool', 'virtual', 'async', 'unified')
@@ -102,8 +101,7 @@ def _optional(read: _Reader) -> _Reader:
 
 def _policy(name: str, value: Any) -> str:
     if not isinstance(value, str) or value not in POLICIES:
-        near = difflib.get_close_matches(str(value).lower(), POLICIES, 1)
-        meant = f'did you mean {near[0]!r}? ' if near else ''
+        meant = did_you_mean(str(value), POLICIES)
         raise _refuse(name, value, f'{meant}use None or one of: {", ".join(sorted(POLICIES))}')
     return value
 

@@ -4,10 +4,20 @@ Every one derives from `OocError` and from the built-in that programs which do n
 says what failed, the values with their units, and the next step. `assert` is kept for faults of our own.
 """
 
+import difflib
+from collections.abc import Iterable
+
 from chainer_ooc.quantities import format_bytes, format_enough
 
 #: What refusals and commands name for ``ooc_workspace``: tiles that compute as fast as any, small beside large maps.
 WORKSPACE = '32MB'
+
+
+def did_you_mean(text: str, names: Iterable[str]) -> str:
+    """Asks for the name that may have been meant by one that is none, with a space behind it; '' if none is near."""
+    of_lower = {name.lower(): name for name in names}
+    near = difflib.get_close_matches(text.lower(), of_lower, 1)
+    return f'did you mean {of_lower[near[0]]!r}? ' if near else ''
 
 
 class OocError(Exception):

@@ -25,7 +25,7 @@ ROOMS = {
     'fork': 'errors',
     'ranks': 'quantities',
     'trace': 'quantities errors',
-    'cost': 'errors trace',
+    'cost': 'quantities errors trace',
     'problem': 'trace cost',
     'schedule': 'trace cost problem',
     'simulate': 'quantities errors extension trace cost problem schedule',

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TypeVar
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.machine import Machine, machine_names, read_machine
 from chainer_ooc.cost.network import Network, parse_network
+from chainer_ooc.errors import did_you_mean
 from chainer_ooc.quantities import parse_bytes
 
 #: The default of chainer.config.ooc_min_bytes, which cannot be asked where Chainer is absent.
@@ -134,10 +134,8 @@ def one_of(kind: str, text: str, names: Iterable[str]) -> str:
 
 def unknown(kind: str, text: str, names: Iterable[str]) -> str:
     """What is said of a name that is none: which one may have been meant, and which there are."""
-    of_lower = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(text.lower(), of_lower, 1)
-    meant = f'did you mean {of_lower[near[0]]!r}? ' if near else ''
-    return f'there is no {kind} {text!r}; {meant}there are: {", ".join(sorted(of_lower.values()))}'
+    known = sorted({*names})
+    return f'there is no {kind} {text!r}; {did_you_mean(text, known)}there are: {", ".join(known)}'
 
 
 def several(read: Callable[[str], _Read]) -> Callable[[str], list[_Read]]:

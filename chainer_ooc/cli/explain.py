@@ -21,6 +21,7 @@ from chainer_ooc.report.reasons import Reasons
 from chainer_ooc.report.table import Column, Table, figures, seconds
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
+from chainer_ooc.trace.rows import place
 
 HELP = 'say why each of the largest feature maps is kept, swapped or recomputed'
 
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> Answer:
              f'{seconds(timeline.stall_seconds)} stalled; the largest {len(rows)} of '
              f'{counted(len(retained), "map")}')
     closing = [*gap.hints([bound]), *(
-        f'map {row["map"]}{places.place(row)}, {row["verdict"]}: {row["why"]}' for row in rows)]
+        f'map {row["map"]}{place(row["path"], row["line"])}, {row["verdict"]}: {row["why"]}' for row in rows)]
     return Answer(facts, [_table(rows, title), *binding.tables(plan, bound, binds)], closing)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chainer_ooc.trace import Trace
+from chainer_ooc.trace.rows import place
 
 
 def facts_of(trace: Trace, map_id: int) -> dict[str, str | None]:
@@ -37,10 +38,4 @@ def named(row: Mapping[str, Any]) -> str:
     Returns:
         Such as ``'ReLU at /stage2/0 in resnet.py:57'``.
     """
-    return f'{row["producer"]}{place(row)}'
-
-
-def place(row: Mapping[str, Any]) -> str:
-    """Where that is in the model: ``' at /stage2/0 in resnet.py:57'``, or as much of it as is known."""
-    path, line = row['path'], row['line']
-    return (f' at {path}' if path else '') + (f' in {line}' if line else '')
+    return f'{row["producer"]}{place(row["path"], row["line"])}'

@@ -13,10 +13,12 @@ from dataclasses import replace
 
 from chainer_ooc.cost.analytic import made_bytes
 from chainer_ooc.cost.gradients import follow_gradients
+from chainer_ooc.errors import WORKSPACE
+from chainer_ooc.quantities import parse_bytes
 from chainer_ooc.trace import Trace
 
-#: `errors.WORKSPACE` in bytes: what refusals name.
-WORKSPACE_BYTES = 32 * 10**6
+#: What refusals name, in bytes.
+WORKSPACE_BYTES = parse_bytes(WORKSPACE)
 #: The functions that the setting bounds, by the names of their classes.
 _BOUNDED = re.compile('convolution|pooling|upsampling|batchnormalization|localresponsenormalization', re.IGNORECASE)
 

@@ -39,6 +39,7 @@ from chainer_ooc.papers.extrapolation import extrapolate
 from chainer_ooc.papers.pooch_chainer import as_pooch_has_it, without_scales
 from chainer_ooc.papers.published import PUBLISHED
 from chainer_ooc.problem import Problem, Standing, Verdict, can_leave
+from chainer_ooc.quantities import MOST_BYTES
 from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.simulate.timeline import Timeline
@@ -66,7 +67,6 @@ POOCH_CHAINER = 'pooch'
 #: At which sizes networks are recorded: two for each size that varies.
 SMALL_BATCHES = ((2, 3),)
 SMALL_SIZES: dict[str, tuple[tuple[int, int], ...]] = {'resnext3d': ((32, 64), (32, 64), (16, 32))}
-_NO_LIMIT = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Experiments:
         described = read_machine(machine)
         problem = self.problem(network, size, described, images_per_second, framework)
         maps = tuple(replace(each, reused=framework != NNABLA) for each in problem.trace.maps)
-        problem = replace(problem, trace=replace(problem.trace, maps=maps), budget_bytes=_NO_LIMIT)
+        problem = replace(problem, trace=replace(problem.trace, maps=maps), budget_bytes=MOST_BYTES)
         schedule = lay_out(problem, POLICIES['keep'].decide(problem))
         timeline = simulate(problem, schedule)
         device_bytes = smallest_capacity(events_of(problem, schedule, timeline), ALLOCATORS[allocator], 2)

@@ -10,14 +10,14 @@ from functools import partial
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.cost.workspace import could_have, with_workspace
-from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.plans.gap import gap_of
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Decision, Problem, is_possible
+from chainer_ooc.quantities import MOST_BYTES
 from chainer_ooc.schedule.schedule import Schedule, lay_out
 from chainer_ooc.simulate.simulator import run
 
-_NO_LIMIT = 1 << 60
 #: The ratio of the budgets that `plan_within` tries. By the guide 1.02 times a floor that a refusal names works.
 MARGIN = 1.02
 
@@ -61,11 +61,11 @@ def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Pla
     Swap-ins start where it has them, or later where there is no room for them here.
 
     Raises:
-        InfeasibleBudgetError: some position needs more than the budget under these verdicts, or a map cannot have its
-            verdict here, where no budget helps.
+        InfeasibleBudgetError: some position needs more than the budget under these verdicts.
+        OocError: a map cannot have its verdict here, where no budget helps.
     """
     if not is_possible(problem.trace, decision, problem.min_bytes):
-        raise InfeasibleBudgetError(policy.name, problem.budget_bytes, _NO_LIMIT, 'a map that cannot have its verdict')
+        raise OocError('a map cannot have its verdict here')
     schedule = lay_out(problem, decision)
     if not schedule.fits(problem.budget_bytes):
         raise InfeasibleBudgetError(policy.name, problem.budget_bytes, schedule.needed_bytes,
@@ -75,38 +75,43 @@ def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Pla
 
 def in_core(problem: Problem) -> Plan:
     """The plan of policy keep without a limit of memory, which others are compared with."""
-    return make_plan(POLICIES['keep'], replace(problem, budget_bytes=_NO_LIMIT))
+    return make_plan(POLICIES['keep'], replace(problem, budget_bytes=MOST_BYTES))
 
 
 def _smaller(policy: Policy, problem: Problem) -> Iterator[Problem]:
     """The same problem with less memory down to half of it, and at last with the least that the policy works with."""
-    for step in range(1, 36):
-        yield replace(problem, budget_bytes=math.ceil(problem.budget_bytes / MARGIN ** step))
-    least = replace(problem, budget_bytes=1)
-    yield replace(problem, budget_bytes=_refusal(policy, least, lay_out(least, policy.decide(least))).floor_bytes)
+    for budget_bytes in dict.fromkeys(math.ceil(problem.budget_bytes / MARGIN ** step) for step in range(1, 36)):
+        if budget_bytes < problem.budget_bytes:
+            yield replace(problem, budget_bytes=budget_bytes)
+    yield replace(problem, budget_bytes=_floor(policy, replace(problem, budget_bytes=1))[0])
 
 
 def _refusal(policy: Policy, problem: Problem, schedule: Schedule) -> InfeasibleBudgetError:
-    """Names what the decision needs. A policy may decide otherwise when it has that: then what the new decision needs.
+    """Names a budget that works, and what sets it, for a decision that does not fit."""
+    floor_bytes, position = _floor(policy, problem, schedule)
+    return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor_bytes, problem.trace.name_of(position),
+                                 workspace_floor_bytes=_floor_with_workspace(policy, problem, floor_bytes))
+
+
+def _floor(policy: Policy, problem: Problem, schedule: Schedule | None = None) -> tuple[int, int]:
+    """What a decision needs, and the position that sets it. With that the policy may decide otherwise: then again.
 
     This ends: each decision needs more than the one before, and there are not more of them than classifications.
     """
+    schedule = schedule or lay_out(problem, policy.decide(problem))
     while True:
-        floor_bytes = schedule.needed_bytes
-        where = problem.trace.name_of(schedule.floor_at)
+        floor_bytes, position = schedule.needed_bytes, schedule.floor_at
         larger = replace(problem, budget_bytes=floor_bytes)
         schedule = lay_out(larger, policy.decide(larger))
         if schedule.fits(floor_bytes):
-            return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor_bytes, where,
-                                         workspace_floor_bytes=_floor_with_workspace(policy, problem, floor_bytes))
+            return floor_bytes, position
 
 
 def _floor_with_workspace(policy: Policy, problem: Problem, floor_bytes: int) -> int | None:
     """The floor with a workspace; None if that is not worth to be said."""
     if not could_have(problem.trace):
         return None
-    tiled = replace(problem, trace=with_workspace(problem.trace), budget_bytes=1)
-    found_bytes = _refusal(policy, tiled, lay_out(tiled, policy.decide(tiled))).floor_bytes
+    found_bytes, _ = _floor(policy, replace(problem, trace=with_workspace(problem.trace), budget_bytes=1))
     return found_bytes if found_bytes * MARGIN < floor_bytes else None
 
 

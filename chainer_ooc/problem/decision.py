@@ -17,7 +17,7 @@ class Starts:
     """When swap-ins start.
 
     Attributes:
-        ahead: with the so-many-th gate before the use; None: as early as the profiled free memory allows.
+        ahead: with the gate that is so many before the use; None: as early as the profiled free memory allows.
         gates: positions of the steps with which a swap-in may start, ascending; None: all steps.
         checks_memory: a swap-in for which a position on its way has no room starts later; without this, a plan whose
             swap-ins do not fit is refused.

@@ -79,6 +79,11 @@ class ArrayForm(NamedTuple):
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
+def place(path: str | None, line: str | None) -> str:
+    """A place in a model, in words: ``' at /stage2/0 in resnet.py:57'``, or as much of it as is known."""
+    return (f' at {path}' if path else '') + (f' in {line}' if line else '')
+
+
 @dataclass(frozen=True)
 class Call:
     """One forward call of the model.
@@ -117,8 +122,8 @@ class Call:
     @property
     def place(self) -> str:
         """Where in the model it is made, to go behind its name: ``', at /predictor/conv1 in model.py:31'``, or ''."""
-        found = [f'at {self.path}'] * bool(self.path) + [f'in {self.line}'] * bool(self.line)
-        return ', ' + ' '.join(found) if found else ''
+        found = place(self.path, self.line)
+        return f',{found}' if found else ''
 
     @property
     def signature(self) -> tuple[object, ...]:

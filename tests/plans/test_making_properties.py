@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cost.costs import measured
-from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.plans import making
 from chainer_ooc.plans.invariants import check_fit
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import EARLY, Problem, Standing, Verdict
+from chainer_ooc.problem import EARLY, Decision, Problem, Standing, Verdict
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import Call, FeatureMap, Step, Trace
@@ -253,6 +253,30 @@ def test_a_plan_of_mapped_maps_starts_its_swap_ins_where_it_did_when_it_is_follo
         assert making.make_as_decided(POLICIES['unified'], problem, plan.decision()) == plan, seed
         tight += bool(plan.swap_ins)
     assert tight
+
+
+def test_a_policy_is_asked_once_about_each_budget_that_is_tried():
+    drawn, asked = draw_problem(58), []
+
+    def decide(problem):
+        asked.append(problem.budget_bytes)
+        return POLICIES['superneurons'].decide(problem)
+
+    policy = dataclasses.replace(POLICIES['superneurons'], decide=decide)
+    making.plan_within(policy, dataclasses.replace(drawn, budget_bytes=int(1.1 * drawn.budget_bytes)))
+    assert len(asked) == len(set(asked)) > 1
+    asked.clear()
+    with pytest.raises(InfeasibleBudgetError):
+        making.plan_within(policy, dataclasses.replace(drawn, budget_bytes=1))
+    assert asked.count(1) == 2  # there is none below, but for the floor, which is looked for from here
+
+
+def test_a_decision_that_gives_a_map_what_it_cannot_have_here_names_no_budget():
+    problem = draw_problem(3)
+    decision = Decision((Verdict.RECOMPUTE,) * len(problem.trace.maps))
+    with pytest.raises(OocError, match='a map cannot have its verdict here') as refused:
+        making.make_as_decided(POLICIES['pooch'], problem, decision)
+    assert not isinstance(refused.value, InfeasibleBudgetError)
 
 
 def schedule_of(problem, decision):

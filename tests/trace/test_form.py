@@ -146,7 +146,7 @@ DAMAGE = {
     'a number for text': (lambda read: read.update(machine=7), 'trace: machine is 7, not str'),
     'true for a number': (put('calls', 0, 'peak_bytes', True), 'calls, row 0: peak_bytes is True, not int'),
     'a version is a number': (lambda read: read.update(versions={'numpy': 2}), 'versions: numpy is 2, not a text'),
-    'a form is a number': (put('calls', 0, 'arguments', [7]), 'calls, row 0, arguments: cannot unpack non-iterable int'),
+    'a form is a number': (put('calls', 0, 'arguments', [7]), 'calls, row 0, arguments: cannot unpack'),
     'a form has no shape': (put('calls', 0, 'arguments', [['<f4']]), 'calls, row 0, arguments: not enough'),
     'a form has no dtype': (put('calls', 0, 'arguments', [['colour', [2]]]), "arguments: ['colour', (2,)] is not"),
     'a form has no known dtype': (put('calls', 0, 'arguments', [['<z9', [2]]]), 'calls, row 0, arguments: data type'),

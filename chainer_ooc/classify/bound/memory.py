@@ -20,7 +20,7 @@ class Memory:
     """Adds rows about memory to a relaxation.
 
     Attributes:
-        relaxation: it.
+        relaxation: that has the rows.
         places: the points at which not all maps may be there.
         excess: by position, the bytes by which all maps together are too many; below 0 where they fit.
     """

@@ -21,7 +21,7 @@ of the schedule, so nothing but the waits is left out; PoocH 5.1 measures the re
 
 Source: OOC-Paleo 2.1 and 3.4 for the schedules; vdnn-conv is of the vDNN paper that OOC-Paleo cites. What differs: a
 swap-in for which there is no memory starts later, where vDNN fails; and a swap-out starts after the layer that reads
-the map last, not beside it (see `execute.iteration`). Left out: vDNN++'s compression and its heuristics for memory.
+the map last, not beside it (see `Transit.synchronise`). Left out: vDNN++'s compression and its heuristics for memory.
 """
 
 from chainer_ooc.classify.kinds import steps_of

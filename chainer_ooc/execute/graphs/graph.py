@@ -21,7 +21,7 @@ from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import Costs, measured
-from chainer_ooc.errors import InfeasibleBudgetError, SpillError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.orders import Orders, give_orders
 from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
@@ -161,7 +161,7 @@ class Graph:
             plan = self._planned(settings, budget_bytes, standing,
                                  functools.partial(make_as_decided, decision=unpacked(told.plan)))
             self._take(key, plan, standing, reserve, settings.min_bytes)
-        except (InfeasibleBudgetError, SpillError) as error:
+        except OocError as error:
             log.logger.info('the plan of rank %d does not hold here: %s', told.rank, error)
             self._taken.pop(key, None)  # the one in force is for less room: others hear of it
             return
