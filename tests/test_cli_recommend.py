@@ -17,6 +17,7 @@ import chainer.links as L
 import pytest
 
 from chainer_ooc.cli import recommend
+from chainer_ooc.cli.model import NoRoomError
 from chainer_ooc.cli.prediction import at_batch, predict
 from chainer_ooc.cost.machine import read_machine
 from chainer_ooc.problem import problem_of
@@ -51,7 +52,7 @@ def test_what_is_recommended_for_the_drawn_iteration(capsys, file):
         'lower_bound_seconds': near(10), 'gap': near(0, abs=1e-9), 'largest_batch': 8, 'largest_batch_policy': 'pooch',
         'largest_batch_seconds': 10.0,
         'reasons': {'ooc': '10.0 s an iteration, +11.1 % to in-core; no plan is faster', 'ooc_budget': 'as given',
-                    'ooc_workspace': 'as the trace was recorded'}}
+                    'ooc_workspace': 'as it was recorded'}}
 
 
 def test_the_lines_can_be_pasted(capsys, file):
@@ -62,7 +63,7 @@ def test_the_lines_can_be_pasted(capsys, file):
         "chainer.config.ooc = 'keep'\n"
         '# as given\n'
         'chainer.config.ooc_budget = 20000000\n'
-        '# as the trace was recorded\n'
+        '# as it was recorded\n'
         'chainer.config.ooc_workspace = None\n'
         '# batch 8: 0.9 images per second under keep\n'
         '# batch 19 fits, and perhaps more: 0.8 images per second under pooch\n'
@@ -170,6 +171,16 @@ def test_a_model_is_recorded_with_a_workspace_and_without(capsys, monkeypatch, w
     assert found['ooc_workspace'] == taken
     assert found['in_core_seconds'] == sum(call.seconds for call in (within if taken else without).calls) + 6
     assert recorded == [('a:model', 8, 32, None), ('a:model', 8, 32, '32MB')]
+
+
+def test_a_model_that_only_a_workspace_leaves_room_for_is_recommended_one(capsys, monkeypatch):
+    def record(name, batchsize, insize):
+        if chainer.config.ooc_workspace is None:
+            raise NoRoomError(f'{name} needs more memory than there is')
+        return dataclasses.replace(TRACE, workspace_bytes=32 * MB)
+
+    monkeypatch.setattr(recommend, 'record', record)
+    assert run_json(capsys, 'recommend', 'a:model', '--budget', '13MB')['ooc_workspace'] == 32 * MB
 
 
 class Small(chainer.Chain):

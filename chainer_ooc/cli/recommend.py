@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError
-from chainer_ooc.cli.model import NAMES
+from chainer_ooc.cli.model import NAMES, NoRoomError
 from chainer_ooc.cli.prediction import batch_of, predict, read_trace, trace_for
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cli.stage import stage
@@ -76,8 +77,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     machine = common.machine_of(arguments)
     recordings = _recordings(arguments, machine)
-    own_batch = _batch_of(recordings[0])
-    budget_bytes, budget = _budget(arguments.budget, machine, recordings[0].device)
+    own_batch = _batch_of(recordings[-1])
+    budget_bytes, budget = _budget(arguments.budget, machine, recordings[-1].device)
     batch = arguments.batch or own_batch
 
     def problem(recorded: Trace, images: int) -> Problem:
@@ -123,7 +124,11 @@ def choose_plan(problem: Problem) -> Plan:
 
 
 def _recordings(arguments: argparse.Namespace, machine: Machine | None) -> list[Trace]:
-    """The trace of the file; or the model's, without a workspace and, if its times count, with one."""
+    """The trace of the file; or the model's, without a workspace, if there is room, and, if its times count, with one.
+
+    Raises:
+        NoRoomError: the model does not fit into memory.
+    """
     path = Path(arguments.what)
     is_named = arguments.what in NAMES and not path.is_file()  # a folder may be called like a model
     if not is_named and (path.suffix == '.json' or len(path.parts) > 1 or path.is_symlink() or path.exists()):
@@ -131,10 +136,15 @@ def _recordings(arguments: argparse.Namespace, machine: Machine | None) -> list[
     import chainer
 
     batch = min(arguments.batch or RECORDED_BATCH, RECORDED_BATCH)
+    if machine is not None:
+        with chainer.using_config('ooc_workspace', None):
+            return [record(arguments.what, batch, arguments.insize)]
     found = []
-    for workspace in (None,) if machine is not None else (None, WORKSPACE):
-        with chainer.using_config('ooc_workspace', workspace):
-            found.append(record(arguments.what, batch, arguments.insize))
+    with chainer.using_config('ooc_workspace', None), contextlib.suppress(NoRoomError):
+        found.append(record(arguments.what, batch, arguments.insize))
+    gc.collect()  # what it had
+    with chainer.using_config('ooc_workspace', WORKSPACE):
+        found.append(record(arguments.what, batch, arguments.insize))
     return found
 
 
@@ -157,7 +167,7 @@ def _workspace(recordings: list[Trace], problem: Callable[[Trace], Problem], mac
     if machine is not None:
         return plain, Line('ooc_workspace', f'{WORKSPACE_BYTES >> 20}MiB', 'what each convolution is counted with')
     if len(recordings) == 1:
-        return plain, Line('ooc_workspace', plain.workspace_bytes, 'as the trace was recorded')
+        return plain, Line('ooc_workspace', plain.workspace_bytes, 'as it was recorded')
     tiled = recordings[1]
     without, within = (in_core(problem(each)) for each in recordings)
     reason = (f'with {WORKSPACE} an iteration takes {seconds(within.seconds)} and {format_bytes(within.peak_bytes)} '
