@@ -82,6 +82,18 @@ def test_a_file_that_may_not_grow(policy):
 
 
 @pytest.mark.host
+@pytest.mark.parametrize('policy', ['pooch', 'auto', 'sublinear'])
+def test_a_training_that_needs_no_disk_goes_on_where_that_is_full(policy, caplog):
+    """A recorded iteration swaps out by itself; what it cannot stays, since there is memory."""
+    training = Training('residual')
+    with Patched(os, 'posix_fallocate', no_space), ooc(policy, log='INFO'):
+        training.iterate(4)
+        assert chainer_ooc.stats().phase == 'run' and chainer_ooc.stats().swapped_out_bytes == 0
+    assert_same_bits(training.finish(), plain('residual'))
+    assert 'stays in memory: [Errno 28] growing the spill file' in caplog.text
+
+
+@pytest.mark.host
 @pytest.mark.parametrize('failure', [end_of_file, input_output_error])
 @pytest.mark.parametrize('at', [0, 1, 2])
 @pytest.mark.parametrize('policy', SWAPPING)

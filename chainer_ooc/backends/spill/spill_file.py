@@ -175,9 +175,8 @@ class SpillFile:
                           f'(needed {format_bytes(nbytes)}, free {self._free_text()}); {self._next_step(error)}')
 
     def _next_step(self, error: OSError) -> str:
-        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        if error.errno == errno.EFBIG and limit != resource.RLIM_INFINITY:
-            return f'files of this process may have {format_bytes(limit)}: raise that limit (ulimit -f)'
+        if error.errno == errno.EFBIG and (limit := _file_limit()):
+            return limit
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             return _NEXT_STEP
         return ('the array is still whole in the other tier; if it happens again check the disk, or set '
@@ -193,7 +192,14 @@ class SpillFile:
 def no_room(folder: str, needed_bytes: int, free_bytes: int) -> SpillError:
     """The error of a reservation that cannot be met."""
     return SpillError(errno.ENOSPC, f'the spill folder {folder!r} is too small (needed {format_bytes(needed_bytes)}, '
-                      f'free {format_bytes(free_bytes)}); {_NEXT_STEP}')
+                      f'free {format_bytes(free_bytes)}); {_file_limit() or _NEXT_STEP}')
+
+
+def _file_limit() -> str:
+    """What is to be done about the system's limit for files; '' where there is none."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return ('' if limit == resource.RLIM_INFINITY else
+            f'files of this process may have {format_bytes(limit)}: raise that limit (ulimit -f)')
 
 
 def _open_nameless(folder: str) -> io.FileIO:

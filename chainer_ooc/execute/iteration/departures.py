@@ -1,7 +1,7 @@
 """The maps of one iteration on their way out: swapped out now or when that is possible, or discarded to be made again.
 
 While a known graph is followed its plan says which, and after which call or step. Without a plan what a call retained
-leaves as soon as the next call does not need it.
+leaves as soon as the next call does not need it; once far memory refuses one, what comes stays until memory is short.
 
 What the program still holds cannot leave. It is tried again when the next calls begin, then after two more, four, eight
 and so on, so that holding everything costs each call the same. What could leave, and has no far memory yet, waits
@@ -14,6 +14,8 @@ import collections
 import weakref
 
 from chainer_ooc.config import Settings
+from chainer_ooc.errors import SpillError
+from chainer_ooc.execute import log
 from chainer_ooc.execute.functions.recipe import Recipe
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.iteration.waiting import Waiting
@@ -38,6 +40,7 @@ class Departures:
         self._register = register
         self._settings = settings
         self._before: tuple[int, ...] = ()  # made by the call before
+        self._is_eager = settings.policy != 'keep'
         self._now = 0
         self._waiting = Waiting(memory, following)
         self._hesitant: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
@@ -52,8 +55,11 @@ class Departures:
         for map_id in (*orders.discard_after.get(call.index, ()), *orders.leave_after.get(call.index, ())):
             # What is hidden does not go before the next call: F.dropout looks at the mask once more.
             (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
-        if self._following.graph is None and self._settings.policy != 'keep':
-            self._leave_eagerly(call)
+        if self._following.graph is None and self._is_eager:
+            try:
+                self._leave_eagerly(call)
+            except SpillError as error:
+                self._is_refused(error)
 
     def after_step(self, position: int) -> None:
         """Has maps leave after a step of backward."""
@@ -110,7 +116,26 @@ class Departures:
             self._hesitant[self._now + delay].append((weakref.ref(storage), tries))
 
     def go_on(self) -> list[Storage]:
-        """Tries once more what could not leave, or was to leave only now; returns what has left late."""
+        """Ends swap-outs, and tries once more what could not leave, or was to leave only now; returns what left late.
+
+        Raises:
+            SpillError: one that the plan has could not be copied.
+        """
+        try:
+            self._memory.reap()
+            return self._try_again()
+        except SpillError as error:
+            self._is_refused(error)
+            return []
+
+    def _is_refused(self, error: SpillError) -> None:
+        """Far memory has refused a map: without a plan nothing more leaves unless memory is short."""
+        if self._following.graph is not None:
+            raise error
+        self._is_eager = False
+        log.logger.warning('what no plan is known for stays in memory: %s', error)
+
+    def _try_again(self) -> list[Storage]:
         self._now += 1
         self._waiting.go_on()
         late = []
