@@ -99,11 +99,23 @@ def _rewound(own: _Kept, lent: _Kept) -> Iterator[None]:
         for where, key in [*own.workers, *lent.workers]:
             worker = where[key]
             if id(worker) not in copies:
-                copies[id(worker)] = copy.copy(worker)
+                copies[id(worker)] = _copied(worker)
                 stack.callback(copies[id(worker)].finalize)
             stack.callback(where.__setitem__, key, worker)
             where[key] = copies[id(worker)]
         yield
+
+
+def _copied(worker: Any) -> Any:
+    """A copy of an iterator with processes. What draws its orders is copied too, as both draw ahead, in threads."""
+    sampler = getattr(worker, 'order_sampler', None)
+    if sampler is None:
+        return copy.copy(worker)
+    try:
+        worker.order_sampler = copy.deepcopy(sampler)
+        return copy.copy(worker)
+    finally:
+        worker.order_sampler = sampler
 
 
 def _end_threads(iterator: Any) -> None:

@@ -1,5 +1,6 @@
 """chainer_ooc.profile: the trace of a training as it is, which is afterwards as it was before."""
 import functools
+import multiprocessing.heap
 import random
 
 import chainer_ooc  # before chainer
@@ -154,6 +155,22 @@ def test_an_order_with_random_numbers_of_its_own_stays():
         if profiled:
             chainer_ooc.profile(updater)
         return [picture.sum() for _ in range(3) for picture, _ in iterator.next()]
+    assert order(True) == order(False)
+
+
+def test_an_order_that_processes_draw_ahead_stays(monkeypatch):
+    monkeypatch.setattr(multiprocessing.heap.BufferWrapper, '_heap', multiprocessing.heap.Heap())  # keeps what was shared
+
+    def order(profiled):
+        sampler = chainer.iterators.ShuffleOrderSampler(np.random.RandomState(3))
+        iterator = chainer.iterators.MultiprocessIterator(
+            images(20), 8, shuffle=None, n_processes=1, n_prefetch=2, order_sampler=sampler)
+        try:
+            if profiled:
+                chainer_ooc.profile(updater_of(iterator))
+            return [picture.sum() for _ in range(8) for picture, _ in iterator.next()]
+        finally:
+            iterator.finalize()
     assert order(True) == order(False)
 
 
