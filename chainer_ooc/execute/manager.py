@@ -229,7 +229,7 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
         if not each.is_alive() and session.is_idle():  # its graphs may live on in other threads
             _close(each, its_device)
     session = _sessions[thread, device] = Session(
-        settings, choose(device, BackendOptions.of(settings)), functools.partial(_has_company, thread))
+        settings, choose(device, BackendOptions.of(settings)), functools.partial(_has_others, thread))
     advise_on_errors(_explain)  # before the line that ends all ranks
     end_all_on_errors()
     session.begin()  # known by now: if this is interrupted, a reset closes it
@@ -246,7 +246,7 @@ def _explain(error: MemoryError) -> str | None:
     return None if chainer.config.ooc is None else explain_outside(error)
 
 
-def _has_company(thread: _Thread) -> bool:
+def _has_others(thread: _Thread) -> bool:
     """Whether another thread that lives has a session."""
     return any(each is not thread and each.is_alive() for each, _ in list(_sessions))
 

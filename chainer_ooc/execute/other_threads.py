@@ -17,7 +17,7 @@ from collections.abc import Callable
 from chainer_ooc.backends.base import OWN_THREADS
 
 
-class Company:
+class OtherThreads:
     """The other threads, as a session sees them.
 
     Attributes:
@@ -28,7 +28,7 @@ class Company:
     made = 0
 
     def __init__(self, has_sessions: Callable[[], bool]):
-        Company.made += 1
+        OtherThreads.made += 1
         self.has_sessions = has_sessions
         self._made_before = 0
         self._times: dict[int, int] = {}
@@ -36,11 +36,11 @@ class Company:
 
     def watch(self) -> None:
         """Begins to watch, for an iteration."""
-        self._made_before, self._times, self._was_there = Company.made, _times(), self.has_sessions()
+        self._made_before, self._times, self._was_there = OtherThreads.made, _times(), self.has_sessions()
 
     def was_at_work(self) -> bool:
         """Whether another thread has been at work since `watch`."""
-        return (self._was_there or self.has_sessions() or Company.made != self._made_before
+        return (self._was_there or self.has_sessions() or OtherThreads.made != self._made_before
                 or any(nanoseconds != self._times.get(thread, 0) for thread, nanoseconds in _times().items()))
 
 

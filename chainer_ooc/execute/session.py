@@ -28,9 +28,9 @@ from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.left import hand_over
-from chainer_ooc.execute.iteration.quiet import Quietude
+from chainer_ooc.execute.iteration.quiet import QuietIterations
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.execute.other_threads import Company
+from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.shortage import explain, explain_outside, what_holds
 from chainer_ooc.execute.storage.account import find
@@ -51,7 +51,7 @@ class Session:
         finished: the last one that has finished, or None.
     """
 
-    def __init__(self, settings: config.Settings, backend: Backend, has_company: Callable[[], bool]):
+    def __init__(self, settings: config.Settings, backend: Backend, has_others: Callable[[], bool]):
         self.settings = settings
         log.set_level(settings.log_level)
         self.finished: Finished | None = None
@@ -67,8 +67,8 @@ class Session:
         self._latest: Callable[[], Iteration | None] = lambda: None  # the last one that was in hand
         self._timed: Callable[[], None] | None = None  # of the last iteration, which a device may still be at
         self._prepared = 0  # what the device had when the iteration in hand began
-        self._company = Company(has_company)
-        self._quietude = Quietude(self._memory, self._parameters, self._graphs, self._company)
+        self._other_threads = OtherThreads(has_others)
+        self._quiet_iterations = QuietIterations(self._memory, self._parameters, self._graphs, self._other_threads)
         self._planned_for: tuple[config.Settings, int] | None = None
         self._closing = self._disturbed = False  # what other threads compute has disturbed the iteration in hand
 
@@ -164,7 +164,7 @@ class Session:
             with LOCK:
                 if iteration is self._iteration:
                     self.finished = iteration.end_backward()
-                    self._disturbed = iteration.recorded and (self._disturbed or self._company.was_at_work())
+                    self._disturbed = iteration.recorded and (self._disturbed or self._other_threads.was_at_work())
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         except BaseException as error:
@@ -247,18 +247,18 @@ class Session:
         self._graphs.look_at_other_ranks()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
             self._patience.met(True)
-        self._company.watch()
+        self._other_threads.watch()
         self._prepared = self._memory.backend.preparations()
         iteration = self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
             self._patience.records, self._most_bytes)
         self._latest = weakref.ref(iteration)
         if (self.settings, iteration.budget_bytes) != self._planned_for:
-            self._quietude.end()  # another plan counts with all that is there
+            self._quiet_iterations.end()  # another plan counts with all that is there
         self._planned_for = self.settings, iteration.budget_bytes
         iteration.open(function, inputs)
         self._disturbed = not self._graphs.planner.rest(iteration.recorded)  # what it allocates would be measured
-        self._quietude.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
+        self._quiet_iterations.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
 
     def _end(self) -> None:
         iteration = self._iteration
@@ -266,13 +266,13 @@ class Session:
         prepares = self._memory.backend.preparations() > self._prepared
         trace = None if iteration is None else iteration.close()
         self._iteration = None
-        self._memory.calm()  # what is still leaving would count as standing in the next plan
+        self._memory.finish_swap_outs()  # what is still leaving would count as standing in the next plan
         if iteration is None or not iteration.finished:
             self._memory.mend()  # an interrupt may have come where none is noticed
         hand_over(self._memory, self._latest(), self.settings.min_bytes)
         if iteration is not None:
             self._learn(iteration, trace, prepares)
-            self._quietude.is_over(iteration)
+            self._quiet_iterations.is_over(iteration)
 
     def _learn(self, iteration: Iteration, trace: Trace | None, prepares: bool) -> None:
         """Has the next plans know what an iteration has told."""
@@ -355,10 +355,10 @@ class Session:
             if iteration is not None:
                 iteration.abandon()
                 self._iteration = None
-                self._quietude.is_over(iteration)
+                self._quiet_iterations.is_over(iteration)
                 if not self._known():
                     self._patience.met(False)
-            self._memory.calm()
+            self._memory.finish_swap_outs()
             self._memory.mend()
             hand_over(self._memory, self._latest(), self.settings.min_bytes)
 

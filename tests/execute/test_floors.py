@@ -351,7 +351,7 @@ def test_batches_of_iterations_that_an_exception_ended_are_no_part_of_the_floor(
 #: Where an interrupt left something counted as a map for ever: code, and before which of its lines.
 LEFT_COUNTED = {
     'the iteration before ends': (Transit.abandon_dead.__code__, 1),
-    'its copies are waited for': (Transit.calm.__code__, 1),
+    'its copies are waited for': (Transit.finish_swap_outs.__code__, 1),
     'a map counts, and is not noted yet': (Transit._count.__code__, 2),
     'a map that has been copied out has its arrays again': (Storage.refill.__code__, 1)}
 

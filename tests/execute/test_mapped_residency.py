@@ -100,7 +100,7 @@ def test_a_map_that_is_seen_off_because_it_is_wanted_is_there_on_its_mapping(res
     storage = hidden[1]
     assert residency.swap_out(storage)
     storage.recall()
-    residency.see_off(storage)
+    residency.finish_swap_out(storage)
     residency.leaving.clear()
     assert (storage.state, storage.mapped) == (State.RESIDENT, True)
 

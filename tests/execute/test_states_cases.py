@@ -277,7 +277,7 @@ def test_a_swap_out_that_is_interrupted_at_any_moment_ends(memories, moments):
     shown = chainer.Variable(values())
     storage = stored(memories[0], shown)
     interrupted(lambda: memories[0].swap_out(storage), moments)
-    memories[0].calm()
+    memories[0].finish_swap_outs()
     assert storage.state in (State.RESIDENT, State.AWAY)
     assert np.array_equal(shown.array, values())
 
@@ -325,9 +325,9 @@ def test_a_failed_swap_out_that_is_interrupted_at_any_moment_loses_nothing(memor
     memories[0].swap_out(storage)
     with contextlib.suppress(SpillError):
         interrupted(memories[0].settle, moments)
-    memories[0].calm()
+    memories[0].finish_swap_outs()
     memories[0].swap_out(storage)
-    memories[0].calm()
+    memories[0].finish_swap_outs()
     assert np.array_equal(shown.array, values())
 
 
@@ -524,7 +524,7 @@ def test_what_is_written_after_a_failed_swap_out_was_interrupted_reaches_no_map_
     assert memories[1].swap_out(storage)
     with contextlib.suppress(SpillError):
         interrupted(memories[1].settle, moments)
-    memories[1].calm()
+    memories[1].finish_swap_outs()
     shown.array[...] = 0
     assert np.array_equal(output.array, np.tanh(values()))
 
@@ -538,7 +538,7 @@ def test_a_map_that_only_a_variable_shows_is_there_after_a_failed_swap_out_was_i
     assert memories[0].swap_out(storage)
     with contextlib.suppress(SpillError):
         interrupted(memories[0].settle, moments)
-    memories[0].calm()
+    memories[0].finish_swap_outs()
     with computing():
         storage.fetch()
     shown.node.data = None  # as Chainer does when it unchains

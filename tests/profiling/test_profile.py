@@ -159,7 +159,7 @@ def test_an_order_with_random_numbers_of_its_own_stays():
 
 
 def test_an_order_that_processes_draw_ahead_stays(monkeypatch):
-    monkeypatch.setattr(multiprocessing.heap.BufferWrapper, '_heap', multiprocessing.heap.Heap())  # keeps what was shared
+    monkeypatch.setattr(multiprocessing.heap.BufferWrapper, '_heap', multiprocessing.heap.Heap())  # keeps all
 
     def order(profiled):
         sampler = chainer.iterators.ShuffleOrderSampler(np.random.RandomState(3))

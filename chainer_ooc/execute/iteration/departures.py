@@ -43,7 +43,7 @@ class Departures:
         self._is_eager = settings.policy != 'keep'
         self._now = 0
         self._waiting = Waiting(memory, following)
-        self._hesitant: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
+        self._retries: dict[int, list[tuple[_Ref, int]]] = collections.defaultdict(list)  # by when; with its tries
 
     def prepare(self) -> None:
         """Has far memory made ready for what the plan will have leave."""
@@ -113,7 +113,7 @@ class Departures:
         """Has a map leave when the next call begins; later if it could not several times."""
         if storage is not None:
             delay = 2 ** max(0, tries - EVERY_CALL)
-            self._hesitant[self._now + delay].append((weakref.ref(storage), tries))
+            self._retries[self._now + delay].append((weakref.ref(storage), tries))
 
     def go_on(self) -> list[Storage]:
         """Ends swap-outs, and tries once more what could not leave, or was to leave only now; returns what left late.
@@ -139,7 +139,7 @@ class Departures:
         self._now += 1
         self._waiting.go_on()
         late = []
-        for ref, tries in self._hesitant.pop(self._now, ()):
+        for ref, tries in self._retries.pop(self._now, ()):
             storage = ref()
             if storage is None:
                 continue
@@ -151,8 +151,8 @@ class Departures:
 
     def begin_backward(self) -> list[Storage]:
         """The frames of forward are gone: what they held is tried again, and returned, also what was evicted since."""
-        held = [storage for entries in self._hesitant.values() for ref, _ in entries if (storage := ref()) is not None]
-        self._hesitant.clear()
+        held = [storage for entries in self._retries.values() for ref, _ in entries if (storage := ref()) is not None]
+        self._retries.clear()
         self._waiting.begin_backward()
         for storage in held:
             self.leave_later(storage)

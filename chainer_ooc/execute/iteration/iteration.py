@@ -205,7 +205,7 @@ class Iteration(Quietly):
         if self.room.begin_backward(self.following.step_at(len(self.recorder.steps))):
             self.recorder.forget_others()
         self.writes.begin_backward()
-        self._memory.unproven = self._memory.unproven or []
+        self._memory.deferred = self._memory.deferred or []
         self._start_swap_ins()
 
     def before_step(self, function: Any) -> list[Storage]:
@@ -285,7 +285,7 @@ class Iteration(Quietly):
                         graph is not None and graph.is_searching, None if self.quiet else self.recorder.moments())
 
     def _end_backward(self) -> None:
-        self._memory.prove()
+        self._memory.check_deferred()
         self.writes.end_backward()
         held = self._liveness.held()
         for map_id in held:
@@ -349,7 +349,7 @@ class Iteration(Quietly):
 
     def _on_out_of_memory(self, nbytes: int) -> bool:
         with LOCK:
-            self.speak()
+            self.register_all()
             return self._memory.on_out_of_memory(nbytes)
 
     # --- shared ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ order, and the iteration goes on like one of an unknown graph.
 
     call  -> expects_call  -> run -> note_call
     step  -> expects_step  -> run -> note_step
-    a difference           -> speak             after_call, begin_backward, after_step of the iteration, as they come
+    a difference           -> register_all      after_call, begin_backward, after_step of the iteration, as they come
 
 What has had its last use is not freed, as spare maps are not while nothing needs their room (P6). Left out: arrays that
 a call hides, for which such a plan has no orders.
@@ -27,7 +27,7 @@ from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.orders import Orders
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.execute.other_threads import Company
+from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import Span, forms
 from chainer_ooc.execute.recording.registration import makes_graphs, name_of, retained
@@ -63,7 +63,7 @@ class Quiet:
         self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
         self._seen: set[int] = set()  # of these
         self.next_step = 0
-        self._sessions_made = Company.made  # another thread's session may be given maps, and rely on them
+        self._sessions_made = OtherThreads.made  # another thread's session may be given maps, and rely on them
         self.in_backward = False
 
     def is_alive(self) -> bool:
@@ -88,7 +88,8 @@ class Quiet:
     def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether this call comes next in the recording."""
         position = len(self._functions)
-        if position == len(self._calls) or self.in_backward or self.next_step or Company.made != self._sessions_made:
+        if (position == len(self._calls) or self.in_backward or self.next_step
+                or OtherThreads.made != self._sessions_made):
             return False
         call = self._calls[position]
         return (call.label == name_of(function) and len(call.inputs) == len(inputs)
@@ -150,7 +151,7 @@ class Quiet:
 
     def expects_step(self, function: Any) -> bool:
         """Whether this step comes next in the recording, and makes no graph."""
-        return (self.next_step < len(self._steps) and Company.made == self._sessions_made
+        return (self.next_step < len(self._steps) and OtherThreads.made == self._sessions_made
                 and (self.next_step > 0 or not makes_graphs())
                 and self._steps[self.next_step].call == self._number(function) >= 0)
 
@@ -214,9 +215,9 @@ class Quietly(abc.ABC):
         """Counts that it is another graph than the one that it seemed to be, and runs quietly no more."""
         if self.quiet is not None:
             self.quiet.graph.differences += 1
-        self.speak()
+        self.register_all()
 
-    def speak(self) -> None:
+    def register_all(self) -> None:
         """Registers all that has run and is alive, and goes on like an unknown iteration."""
         quiet, self.quiet = self.quiet, None
         if quiet is None:
@@ -256,14 +257,14 @@ def _made_by(function: Any) -> list[_Made]:
     return made
 
 
-class Quietude:
+class QuietIterations:
     """Decides whether an iteration may run quietly, and keeps those that have, as long as their maps may be alive."""
 
-    def __init__(self, memory: Residency, parameters: Parameters, graphs: Graphs, company: Company):
+    def __init__(self, memory: Residency, parameters: Parameters, graphs: Graphs, other_threads: OtherThreads):
         self._memory = memory
         self._parameters = parameters
         self._graphs = graphs
-        self._company = company
+        self._other_threads = other_threads
         self._before: list[tuple[Quietly, Quiet]] = []
 
     def begin(self, iteration: Quietly, following: Following, unaccounted_bytes: int, function: Any,
@@ -275,7 +276,7 @@ class Quietude:
         graph = following.graph
         if (graph is not None and not iteration.recorded and graph.may_be_quiet()
                 and graph.differences < MOST_DIFFERENCES and self._graphs.is_only(graph)
-                and moves_nothing(following.orders) and not self._company.has_sessions()
+                and moves_nothing(following.orders) and not self._other_threads.has_sessions()
                 and not self._memory.is_relied_on()):
             quiet = Quiet(graph, self._parameters, self._memory.has_room)
             if self._fits(quiet, unaccounted_bytes) and quiet.expects_call(function, inputs):
@@ -297,7 +298,7 @@ class Quietude:
     def end(self) -> None:
         """Registers what earlier iterations have left: something may have to leave now."""
         while self._before:
-            self._before[0][0].speak()
+            self._before[0][0].register_all()
             del self._before[0]
 
 

@@ -49,7 +49,7 @@ class Mapped:
             storage.transfer.wait()
         except OSError:
             return
-        memory.see_off(storage)
+        memory.finish_swap_out(storage)
         if storage.state is State.RESIDENT and not storage.exposed and not storage.mapped:  # it is pinned
             storage.free()
 

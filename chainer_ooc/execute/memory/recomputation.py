@@ -83,7 +83,7 @@ def _call(memory: Transit, wanted: Storage, recipe: Recipe, here: dict[Any, Any]
     memory.note_peak(recipe.peak_bytes)
     with memory.tally.recomputing():
         outputs, made, changes = recipe.run(here)
-    memory.heed(wanted, changes)
+    memory.check_or_defer(wanted, changes)
     memory.tally.recomputed_calls += 1
     here.update((node, array) for node, array in zip(recipe.nodes, outputs, strict=False) if readers[node])
     brought = [each for each in made if recipe.brings(each) and each.is_lost() and (

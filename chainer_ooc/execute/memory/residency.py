@@ -156,7 +156,7 @@ class Residency(Transit):
         """
         self.enter(Context(self.tally, far=self.context.far))
         self.backend.limit(None, lambda nbytes: False)
-        self.calm()
+        self.finish_swap_outs()
         exposure.make_last([*self._all, *(made for each in list(self._all) for made in exposure.made_from(each))])
         for storage in list(self._all):
             here = storage.notice()  # what only a recipe held dies before, and nothing while it is looked at

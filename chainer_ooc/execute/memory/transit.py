@@ -125,7 +125,7 @@ class Transit(Budget):
         context: of the iteration in hand.
         pinned: storages that the current call needs.
         leaving: what is being copied out, the oldest first.
-        unproven: changes that a device has yet to check for maps made again in the backward pass in hand, else None.
+        deferred: changes that a device has yet to check for maps made again in the backward pass in hand, else None.
     """
 
     _open: ClassVar[list[weakref.ref[Transit]]] = []
@@ -135,7 +135,7 @@ class Transit(Budget):
         self.context = Context(self.tally)
         self.pinned: frozenset[Storage] = frozenset()
         self.leaving: deque[Storage] = deque()
-        self.unproven: list[tuple[Storage, Change]] | None = None
+        self.deferred: list[tuple[Storage, Change]] | None = None
         self._targets: deque[tuple[ByteArray, Transfer | None]] = deque()  # of swap-ins, the oldest first
         self._open.append(weakref.ref(self, self._open.remove))
 
@@ -161,26 +161,26 @@ class Transit(Budget):
         if storage.nbytes >= self.context.min_bytes:
             self.candidates.add(storage)
 
-    def heed(self, storage: Storage, changes: Iterable[Change]) -> None:
+    def check_or_defer(self, storage: Storage, changes: Iterable[Change]) -> None:
         """Checks whether what a storage was made from again has changed; on a device at the end of a backward pass.
 
         Raises:
             LostMapError: it has.
         """
         for change in changes:
-            if self.unproven is None or isinstance(change[0], bool):
+            if self.deferred is None or isinstance(change[0], bool):
                 _refuse_if(*change)
             else:
-                self.unproven.append((storage, change))
+                self.deferred.append((storage, change))
 
-    def prove(self) -> None:
+    def check_deferred(self) -> None:
         """At the end of a backward pass, waits for the device to check what was made again in it.
 
         Raises:
             LostMapError: something had changed.
         """
-        unproven, self.unproven = self.unproven or [], None
-        for storage, change in unproven:
+        deferred, self.deferred = self.deferred or [], None
+        for storage, change in deferred:
             try:
                 _refuse_if(*change)
             except LostMapError:
@@ -203,10 +203,10 @@ class Transit(Budget):
                 if not storage.transfer.done and not wait:
                     return
                 wait = False
-                self.see_off(storage)  # what stays, since this fails, is taken out the next time
+                self.finish_swap_out(storage)  # what stays, since this fails, is taken out the next time
             self.leaving.popleft()
 
-    def see_off(self, storage: Storage) -> None:
+    def finish_swap_out(self, storage: Storage) -> None:
         """Waits for a swap-out, and frees what is not wanted.
 
         Raises:
@@ -250,12 +250,12 @@ class Transit(Budget):
         while self.leaving:
             self.reap(wait=True)
 
-    def calm(self) -> None:
+    def finish_swap_outs(self) -> None:
         """Waits for all swap-outs when the iteration is over; what could not leave stays, and is no error.
 
-        After an exception what is unproven is not checked either.
+        After an exception what is deferred is not checked either.
         """
-        self.unproven = None
+        self.deferred = None
         while self.leaving:
             try:
                 self.settle()

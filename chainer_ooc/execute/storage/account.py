@@ -127,12 +127,12 @@ class Account:
     def near_bytes(self) -> int:
         """Bytes in near memory that count."""
         if self._deaths:
-            bury()
+            book_deaths()
         return self._bytes['maps'] + self.beside_bytes
 
     def bytes_of(self, kind: Kind | Literal['metered']) -> int:
         """Bytes of one kind, or of the maps that were allocated since the meter was started."""
-        bury()
+        book_deaths()
         return self._bytes[kind]
 
     def counts(self, root: Any) -> bool:
@@ -142,7 +142,7 @@ class Account:
 
     def storages(self) -> list[Storage]:
         """All feature maps that are in near memory and count."""
-        bury()
+        book_deaths()
         return [each.held for each in list(self._blocks.values())
                 if each.account is self and each.kind == 'maps' and each.held is not None]
 
@@ -155,7 +155,7 @@ class Account:
     def count(self, root: Array, storage: Storage, metered: bool) -> None:
         """Counts a block that came into being, until it dies; the meter saw it unless it is older or a mapping."""
         if self._deaths:  # maybe of a block at the same place
-            bury()
+            book_deaths()
         key, note_death = id(root), self._deaths.append  # not a function of ours, where an interrupt would lose a death
         if key in self._blocks:  # it was spare, and can be read no more
             self._blocks[key].move('gone')
@@ -180,7 +180,7 @@ class Account:
     def recount(self) -> None:
         """Puts all accounts right after an exception, which may have come between any two of their steps."""
         self._deaths.extend([each.root for each in list(self._blocks.values())])
-        bury()
+        book_deaths()
         blocks = list(self._blocks.values())
         for account in {self, *(each.account for each in blocks)}:
             account._bytes = dict.fromkeys(account._bytes, 0)
@@ -208,7 +208,7 @@ def storage_at(root: Any) -> Storage | None:
     return block.storage() if block is not None and block.root() is root else None
 
 
-def bury() -> None:
+def book_deaths() -> None:
     """Books the blocks that have died, and those whose storages have died while they were spare."""
     deaths, blocks = Account._deaths, Account._blocks
     while deaths:

@@ -50,8 +50,8 @@ LINES = {
     'what is recalled no more leaves its copies': (Storage.recall, '(wanted or self.exposed)', 'wanted'),
     'what nobody else keeps is in no Variable': (
         Storage.refill, 'self.copy is None and self.recipe is None', 'False'),
-    'stay is not waited for': (Transit.see_off, 'self._wait(storage, Cause.SWAP_OUT)', 'pass'),
-    'a failed swap-out counts as a copy': (Transit.see_off, 'storage.drop_copy()  #', 'pass  #'),
+    'stay is not waited for': (Transit.finish_swap_out, 'self._wait(storage, Cause.SWAP_OUT)', 'pass'),
+    'a failed swap-out counts as a copy': (Transit.finish_swap_out, 'storage.drop_copy()  #', 'pass  #'),
     'what is exposed leaves all the same': (
         CopyIn.left, 'storage.has_true_copy() and not storage.recalled', 'not storage.recalled'),
     # let go

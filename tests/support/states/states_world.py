@@ -555,7 +555,7 @@ class World:
             for memory in self.memories:
                 if not memory.closed:
                     memory.pin()
-                    memory.calm()
+                    memory.finish_swap_outs()
                     memory.recount()
 
     def in_a_thread(self, operation, i, j, busy):
@@ -717,7 +717,7 @@ class World:
                 self._quiet()
                 for memory in self.memories:
                     if not memory.closed:
-                        memory.calm()
+                        memory.finish_swap_outs()
             self.read_all()
             self.check()
             with LOCK:

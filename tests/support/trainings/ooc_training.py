@@ -182,10 +182,10 @@ def spill_bytes():
 
 def live_storages():
     """Number of blocks of memory that sessions still look after, those of tests without a session aside."""
-    from chainer_ooc.execute.storage.account import bury
+    from chainer_ooc.execute.storage.account import book_deaths
     from chainer_ooc.execute.storage.storage import Storage
     gc.collect()
-    bury()
+    book_deaths()
     return sum(1 for each in gc.get_objects() if type(each) is Storage
                and (each.memory.closed or not each.memory.backend._closed))
 
