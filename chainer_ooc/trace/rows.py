@@ -144,6 +144,7 @@ class Step:
         other_bytes: what else lives when it starts, beside feature maps, parameters and optimizer state: the gradients
             so far, those from before the iteration among them where they still stand. Gradients of parameters that
             the graph does not use stand all the time, and are not among them.
+        label: class of a function that the forward pass did not see; '' for that of a call, and where it is not known.
     """
 
     position: int
@@ -152,3 +153,4 @@ class Step:
     seconds: float
     peak_bytes: int
     other_bytes: int
+    label: str = ''

@@ -27,7 +27,7 @@ from chainer_ooc.execute.storage.account import Account
 from chainer_ooc.execute.storage.slots import array_of
 from support.trainings.accounts import checked_accounts
 from support.trainings.ooc_training import assert_same_bits, ooc
-from support.trainings.random_graphs import GraphTraining, programs
+from support.trainings.random_graphs import GraphTraining, Operation, Program, Stage, programs
 
 #: What Python's own objects make of floors: the meter counts them too, and these graphs have small maps.
 NOISE_BYTES = 8_192
@@ -110,6 +110,17 @@ def check(program, policy, min_bytes):
 def test_accounts_floors_and_budgets_hold_on_random_graphs(program, number, min_bytes):
     names = list(chainer_ooc.policies())
     check(program, names[number % len(names)], min_bytes)
+
+
+def test_steps_of_functions_outside_of_two_graphs_that_begin_alike_are_told_apart():
+    """Both run the same calls; in backward of backward one convolves where the other multiplies matrices."""
+    convolved = Operation('pooling with indexes', 55, 0, ''), Operation('multiply', 30, 23, '')
+    program = Program(0, (
+        Stage(convolved, 52, 43, 'double', 3, False),
+        Stage((Operation('activation', 0, 44, ''), Operation('view', 42, 0, '')), 0, 0, 'backward', 1, False),
+        Stage((Operation('activation', 0, 0, ''), Operation('forget', 0, 0, ''), Operation('activation', 0, 0, '')),
+              0, 6, 'double', 1, False)), 5, frozenset(), (2, 0, 2, 0))
+    check(program, 'pooch', 0)
 
 
 @pytest.mark.parametrize('policy', list(chainer_ooc.policies()))

@@ -158,10 +158,11 @@ class Following:
         else:
             self.graph.note_exposed(exposed)
 
-    def check_step(self, number: int, call: int) -> Step | None:
-        """Gives the step that the graph has next; None, and it is left, if that is of another call."""
+    def check_step(self, number: int, call: int, function: Any) -> Step | None:
+        """Gives the step that the graph has next; None, and it is left, if that is of another call or function."""
         expected = self.step_at(number)
-        if expected is not None and expected.call == call:
+        if expected is not None and expected.call == call and (
+                call >= 0 or expected.label in ('', name_of(function))):
             return expected
         if self.graph is not None:
             self.leave()

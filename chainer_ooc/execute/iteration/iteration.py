@@ -218,7 +218,7 @@ class Iteration(Quietly):
         memory.pin(needed)
         self.is_foreign = may_write_inputs(function)
         call = self._call_of.get(id(function), -1)
-        known = self.following.check_step(len(recorder.steps), call)
+        known = self.following.check_step(len(recorder.steps), call, function)
         others = [each for each in needed if each.token is not self]
         if known is not None:  # what the steps before have left is there already, beside what comes now
             self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
@@ -249,7 +249,8 @@ class Iteration(Quietly):
         if len(own) < len(needed):
             note_reuse(each for each in needed if each.token is not self)
         call = self._call_of.get(id(function), -1)
-        self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes)
+        label = '' if call >= 0 else name_of(function)
+        self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes, label)
         for storage in needed:
             if storage.is_done():
                 if storage.token is not self:

@@ -143,9 +143,10 @@ class Recorder:
         """Forgets what lived before the calls so far: parameters, which got their arrays between them, were in it."""
         self.calls = [replace(each, other_bytes=0) for each in self.calls]
 
-    def step(self, call: int, maps: Sequence[int], span: Span, peak_bytes: int, other_bytes: int) -> Step:
+    def step(self, call: int, maps: Sequence[int], span: Span, peak_bytes: int, other_bytes: int,
+             label: str = '') -> Step:
         """Adds a backward step, which reads `maps`."""
-        row = Step(self.next_position, call, tuple(maps), 0.0, peak_bytes, other_bytes)
+        row = Step(self.next_position, call, tuple(maps), 0.0, peak_bytes, other_bytes, label)
         for map_id in set(row.maps):
             self.maps[map_id].backward_uses.append(row.position)
         self.steps.append(row)
