@@ -12,7 +12,7 @@ from chainer_ooc.execute.storage.storage import Storage
 
 CALLS = 50
 #: Python functions that one call and its step may run beside Chainer's own, under a plan that moves nothing.
-MOST_FUNCTIONS = 340
+MOST_FUNCTIONS = 60
 #: The same under a plan that swaps three maps of four.
 MOST_FUNCTIONS_MOVING = 440
 
