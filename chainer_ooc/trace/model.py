@@ -118,10 +118,11 @@ class Trace:
         """How messages call a position: ``'Convolution2DFunction, backward of call 14, at /conv1 in model.py:31'``."""
         if position < len(self.calls):
             return f'{self.calls[position].label}, forward of call {position}{self.calls[position].place}'
-        call = self.steps[position - len(self.calls)].call
-        if call < 0:
-            return f'a function outside of the recorded graph, backward at position {position}'
-        return f'{self.calls[call].label}, backward of call {call}{self.calls[call].place}'
+        step = self.steps[position - len(self.calls)]
+        if step.call < 0:
+            return f'{step.label or "a function"} outside of the recorded graph, backward at position {position}'
+        call = self.calls[step.call]
+        return f'{call.label}, backward of call {step.call}{call.place}'
 
     def maker_of(self, map_id: int) -> Call | None:
         """The call that makes a feature map; None for the batch."""

@@ -37,6 +37,9 @@ def test_messages_name_a_position_by_function_direction_and_call(position, name)
 
 def test_a_step_of_no_recorded_call_is_named_as_such():
     assert CONVOLUTION.name_of(4).startswith('a function outside of the recorded graph, backward')
+    steps = (*CONVOLUTION.steps[:-1], dataclasses.replace(CONVOLUTION.steps[-1], label='MatMul'))
+    named = dataclasses.replace(CONVOLUTION, steps=steps)
+    assert named.name_of(4) == 'MatMul outside of the recorded graph, backward at position 4'
 
 
 def test_positions_count_calls_then_steps():
