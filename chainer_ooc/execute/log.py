@@ -11,15 +11,21 @@ import logging
 logger = logging.getLogger('chainer_ooc')
 logger.addHandler(logging.NullHandler())
 _ours: list[logging.Handler] = []  # for a program that has none
+_before: int | None = None  # the program's level, while ours is set
 
 
 def set_level(level: int | None) -> None:
-    """Shows records from `level` on; None leaves the logger to the program, without our handler."""
+    """Shows records from `level` on; None leaves the logger to the program, without our handler, as it was."""
+    global _before
     if level is None:
         while _ours:
             logger.removeHandler(_ours.pop())
-            logger.setLevel(logging.NOTSET)
+        if _before is not None:
+            logger.setLevel(_before)
+            _before = None
         return
+    if _before is None:
+        _before = logger.level
     logger.setLevel(level)
     if all(isinstance(each, logging.NullHandler) for each in (*logger.handlers, *logging.getLogger().handlers)):
         handler = logging.StreamHandler()

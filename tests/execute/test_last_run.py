@@ -53,6 +53,7 @@ def test_memory_at_each_position_is_within_the_peak():
 
 
 @pytest.mark.host
+@pytest.mark.usefixtures('prompt_swap_outs')
 def test_copies_are_those_that_were_counted():
     run, stats = train()
     nbytes = {stream: sum(run.trace.maps[each.subject].nbytes for each in of(run, stream))

@@ -1,4 +1,5 @@
 """chainer.config.ooc_log: silent if it is None, stderr or the program's handlers if it is a level."""
+import logging
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.errors import SpillError
+from chainer_ooc.execute import log
 from support.trainings.ooc_training import ooc
 
 PROGRAM = '''
@@ -57,3 +59,13 @@ def test_a_record_that_somebody_keeps_keeps_no_frames(monkeypatch, caplog):
     chainer_ooc.reset()
     assert any('no copies today' in record.getMessage() for record in caplog.records)
     assert not [each for record in caplog.records for each in record.args if isinstance(each, BaseException)]
+
+
+def test_a_program_with_logging_of_its_own_has_its_level_again(caplog):
+    caplog.set_level(logging.WARNING, 'chainer_ooc')
+    log.set_level(logging.INFO)
+    log.set_level(logging.DEBUG)
+    log.logger.debug('shown')
+    log.set_level(None)
+    log.logger.info('hidden')
+    assert (caplog.messages, log.logger.level) == (['shown'], logging.WARNING)

@@ -218,7 +218,7 @@ def test_iteration_is_repeated_after_its_disk_was_full(tmp_path):
         pytest.skip('mounting a file system is not allowed here')
     try:
         runner = Runner(str(tmp_path))
-        setting = Setting('swap-all', None, 0, True)
+        setting = Setting('swap-all', 0.5, 0, True)  # else it goes on in memory
         runner.run(Stretch(0, 'training', (TASK,), (setting,), '', {1: ('small disk', 0.0)}, True))
         assert runner.counts['SmallDisk: SpillError'] == 1
         with SmallDisk(str(tmp_path), 100_000):
