@@ -63,6 +63,7 @@ def test_a_record_that_somebody_keeps_keeps_no_frames(monkeypatch, caplog):
 
 def test_a_program_with_logging_of_its_own_has_its_level_again(caplog):
     caplog.set_level(logging.WARNING, 'chainer_ooc')
+    caplog.handler.setLevel(logging.DEBUG)  # the program's
     log.set_level(logging.INFO)
     log.set_level(logging.DEBUG)
     log.logger.debug('shown')
