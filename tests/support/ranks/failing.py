@@ -33,6 +33,7 @@ def fail(fault):
     elif fault == 'disk':
         resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))
         chainer.config.ooc_spill_dir = f'{os.environ["RANKS_LEAVE"]}/other'  # a new file, which cannot grow
+        chainer.config.ooc_budget = 1  # else maps stay in memory
     elif fault == 'budget':
         chainer.config.ooc_budget = 1
     else:
