@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from chainer_ooc.plans.plan import Plan
@@ -24,6 +24,7 @@ class Orders:
         free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
         recipes: calls that may run again.
         discardable: the maps of `discard_after`.
+        unmoved: positions that touch nothing which the plan moves, frees or makes again, see `_unmoved`.
     """
 
     plan: Plan
@@ -33,6 +34,7 @@ class Orders:
     free_after: Mapping[int, Sequence[tuple[int, bool]]] = field(default_factory=dict)
     recipes: frozenset[int] = frozenset()
     discardable: frozenset[int] = frozenset()
+    unmoved: frozenset[int] = frozenset()
 
 
 #: Of an iteration that follows no plan.
@@ -54,5 +56,28 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) ->
         if uses and each.retained and not each.foreign and each.nbytes >= min_bytes:
             may_lose = verdict is Verdict.KEEP and not each.reused
             free_after.setdefault(uses[-1], []).append((each.id, may_lose))
-    return Orders(plan, standing, leave_after, discard_after, free_after, recipes,
-                  frozenset(each for maps in discard_after.values() for each in maps))
+    discardable = frozenset(each for maps in discard_after.values() for each in maps)
+    moved = discardable.union(
+        (each for maps in leave_after.values() for each in maps), (each.map for each in plan.swap_ins),
+        (each for maps in free_after.values() for each, _ in maps),
+        (each for call in recipes for each in (*trace.calls[call].inputs, *trace.made_by(call)))) - {-1}
+    unmoved = frozenset() if plan.synchronous else _unmoved(
+        trace, moved, {*leave_after, *discard_after, *free_after, *recipes})
+    return Orders(plan, standing, leave_after, discard_after, free_after, recipes, discardable, unmoved)
+
+
+def _unmoved(trace: Trace, moved: Set[int], ordered: Set[int]) -> frozenset[int]:
+    """The calls that touch no map which is moved, hide nothing and are given nothing from outside; and their steps.
+
+    Args:
+        trace: the graph.
+        moved: maps that leave, come, are freed, or are made again or read then.
+        ordered: positions with orders of their own.
+
+    The first step is none: whether backward makes a graph is looked at there.
+    """
+    outside = {each.id for each in trace.maps if each.producer is None}
+    calls = {each.index for each in trace.calls if not each.hidden and moved.isdisjoint(each.outputs)
+             and moved.isdisjoint(each.inputs) and outside.isdisjoint(each.inputs)}
+    steps = {each.position for each in trace.steps[1:] if each.call in calls and moved.isdisjoint(each.maps)}
+    return frozenset((calls | steps) - ordered)

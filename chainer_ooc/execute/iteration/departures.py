@@ -121,9 +121,11 @@ class Departures:
         Raises:
             SpillError: one that the plan has could not be copied.
         """
+        self._now += 1
         try:
             self._memory.reap()
-            return self._try_again()
+            self._waiting.go_on()
+            return self._try_again() if self._now in self._retries else []
         except SpillError as error:
             self._is_refused(error)
             return []
@@ -136,10 +138,8 @@ class Departures:
         log.logger.warning('what no plan is known for stays in memory: %s', error)
 
     def _try_again(self) -> list[Storage]:
-        self._now += 1
-        self._waiting.go_on()
         late = []
-        for ref, tries in self._retries.pop(self._now, ()):
+        for ref, tries in self._retries.pop(self._now):
             storage = ref()
             if storage is None:
                 continue

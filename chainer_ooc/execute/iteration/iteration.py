@@ -13,8 +13,6 @@ Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that ove
 from __future__ import annotations
 
 import functools
-import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,11 +26,13 @@ from chainer_ooc.execute.graphs.following import Following, note_lost, note_reus
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.times import Timing, timing_of
+from chainer_ooc.execute.iteration.comparison import Calls
 from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.iteration.liveness import Liveness
 from chainer_ooc.execute.iteration.prefetch import start_swap_ins
 from chainer_ooc.execute.iteration.quiet import Quietly
 from chainer_ooc.execute.iteration.room import Room, earlier_bytes
+from chainer_ooc.execute.iteration.unmoved import Unmoved
 from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.memory.mapped import MAPPED
 from chainer_ooc.execute.memory.residency import Residency
@@ -79,11 +79,11 @@ class Iteration(Quietly):
         self.graph: Graph | None = None
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._prototype: Prototype | None = None
+        self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
         self.register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
         self.writes = Writes()
-        self._functions: deque[weakref.ref[Any]] = deque()
-        self._call_of: dict[int, int] = {}
+        self._calls = Calls()
         self._retained: list[list[int]] = []
         self._liveness = Liveness(self.register.storages)
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
@@ -128,6 +128,8 @@ class Iteration(Quietly):
             InfeasibleBudgetError: the call does not fit and nothing can leave.
             SpillError: a swap-out failed.
         """
+        if self._is_unmoved(function, inputs):
+            return
         memory, position = self._memory, len(self.recorder.calls)
         coming = self.following.coming_calls(position, function, inputs)
         self._look_around(position)
@@ -158,13 +160,17 @@ class Iteration(Quietly):
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
         """Records a forward call, and has the maps leave that it used last."""
-        recorder, position, peak_bytes = self.recorder, len(self.recorder.calls), self._peak_bytes(self._coming_bytes)
+        recorder, position = self.recorder, len(self.recorder.calls)
+        if self._unmoved is not None and self._unmoved.ends_call(inputs, outputs, span):
+            self._calls.add(function)
+            self._retained.append([])
+            return
+        peak_bytes = self._peak_bytes(self._coming_bytes)
         self.writes.look_at_given()
         if self.writes.has_written(function, inputs):
             self.is_foreign, self._repeatable, self._prototype = True, False, None
-        ids, kept = self.register.call(function, inputs, outputs)
-        self._functions.append(weakref.ref(function))
-        self._call_of[id(function)] = position
+        ids, kept = self.register.call(function, inputs, outputs, position)
+        self._calls.add(function)
         self._retained.append([each.map for each in kept if each.token is self])
         nodes = [*function.inputs, *[each.node for each in outputs]]
         known = self.following.call_at(position) if self.following.is_certain and not self.recorded else None
@@ -210,6 +216,8 @@ class Iteration(Quietly):
 
     def before_step(self, function: Any) -> list[Storage]:
         """Makes resident what a function's backward reads, and gives that; starts swap-ins; makes room for the step."""
+        if self._is_unmoved(function):
+            return []
         memory, recorder = self._memory, self.recorder
         self.makes_graphs |= not recorder.steps and makes_graphs()
         self.writes.look_at_shown()
@@ -217,7 +225,7 @@ class Iteration(Quietly):
         needed = list(dict.fromkeys((*retained(function), *self.writes.read_by_hooks())))
         memory.pin(needed)
         self.is_foreign = may_write_inputs(function)
-        call = self._call_of.get(id(function), -1)
+        call = self._calls.number(function)
         known = self.following.check_step(len(recorder.steps), call, function)
         others = [each for each in needed if each.token is not self]
         if known is not None:  # what the steps before have left is there already, beside what comes now
@@ -243,12 +251,14 @@ class Iteration(Quietly):
 
     def after_step(self, function: Any, needed: list[Storage], span: Span) -> None:
         """Records a step and drops what is not needed any more; where no graph is known, starts likely swap-ins."""
+        if self._unmoved is not None and self._unmoved.ends_step(span):
+            return
         peak_bytes, position = self._peak_bytes(), self.recorder.next_position
         self.writes.look_at_given()
         own = [each.map for each in needed if each.token is self]
         if len(own) < len(needed):
             note_reuse(each for each in needed if each.token is not self)
-        call = self._call_of.get(id(function), -1)
+        call = self._calls.number(function)
         label = '' if call >= 0 else name_of(function)
         self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes, label)
         for storage in needed:
@@ -266,6 +276,32 @@ class Iteration(Quietly):
             self._memory.synchronise()
         if self.following.graph is None:
             self._start_swap_ins()
+
+    # --- what its plan leaves where it is --------------------------------------------------------------------------
+
+    def compare_unmoved(self) -> None:
+        """Has calls and steps that touch nothing which the plan moves be compared and counted alone from now on."""
+        graph = self.following.graph
+        if graph is not None and self.following.orders.unmoved:
+            self._unmoved = Unmoved(graph, self._parameters, self._calls, self.following, self.register, self._memory,
+                                    self.room, self.writes, self._look_around)
+
+    def _is_unmoved(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
+        """Whether what is about to run is such a call, or step if there are no inputs."""
+        if self._unmoved is None:
+            return False
+        if self._unmoved.is_over():
+            self._register_counted()
+            return False
+        self.is_foreign = False
+        return self._unmoved.begins_step(function) if inputs is None else self._unmoved.begins_call(function, inputs)
+
+    def _register_counted(self) -> None:
+        """Gives storages to what was only counted, and is alive."""
+        unmoved, self._unmoved = self._unmoved, None
+        for number, kept in () if unmoved is None else unmoved.register_all():
+            self._retained[number] = [each.map for each in kept]
+            self._liveness.read(self.recorder.calls[number].inputs)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -302,15 +338,14 @@ class Iteration(Quietly):
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
-        while self._functions and self._functions[0]() is None:
-            self._functions.popleft()
-        return self.finished or not (self._functions or (self.quiet is not None and self.quiet.is_alive()))
+        calls = self._calls if self.quiet is None else self.quiet.calls
+        return self.finished or not calls.is_alive()
 
     def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
         """See `Following.begins_anew`; a call that reads a map of this iteration is part of it."""
-        calls = len(self.recorder.calls) if self.quiet is None else self.quiet.calls()
-        return (not self._in_backward and self.following.begins_anew(calls, self.recorded, function, inputs)
-                and not (self.quiet is not None and self.quiet.is_read_by(inputs))
+        calls = self._calls if self.quiet is None else self.quiet.calls
+        return (not self._in_backward and self.following.begins_anew(len(calls), self.recorded, function, inputs)
+                and not calls.is_read_by(inputs)
                 and not any(each is not None and each.token is self for each in map(find, map(array_of, inputs))))
 
     def abandon(self) -> None:

@@ -25,7 +25,7 @@ def can_leave(storage: Storage, min_bytes: int) -> bool:
 def left_bytes(memory: Residency, min_bytes: int) -> int:
     """What earlier iterations have left in near memory and cannot be moved, such as the maps of the last loss."""
     nbytes = sum(each.counted_bytes for each in memory.storages() if not can_leave(each, min_bytes))
-    return nbytes + (memory.bytes_of('program') if memory.backend.counts_all else 0)
+    return nbytes + memory.bytes_alone() + (memory.bytes_of('program') if memory.backend.counts_all else 0)
 
 
 def hand_over(memory: Residency, latest: Token | None, min_bytes: int) -> None:
@@ -34,6 +34,7 @@ def hand_over(memory: Residency, latest: Token | None, min_bytes: int) -> None:
     What came from outside at once: the program had it before, such as a list of batches. Maps when another iteration is
     over: those of the `latest` are those of the last loss, which most programs still have.
     """
+    memory.book_alone(lambda token: token is not latest and token.has_ended)
     for storage in memory.storages():
         token = storage.token
         if (token is not None and token.has_ended and (storage.from_outside or token is not latest)

@@ -16,22 +16,19 @@ a call hides, for which such a plan has no orders.
 from __future__ import annotations
 
 import abc
-import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from chainer_ooc.backends import arrays
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.orders import Orders
+from chainer_ooc.execute.iteration.comparison import Calls, Comparison, given_to, gives, made_by
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
-from chainer_ooc.execute.recording.recorder import Span, forms
-from chainer_ooc.execute.recording.registration import makes_graphs, name_of, retained
-from chainer_ooc.execute.storage.slots import array_in_slot
+from chainer_ooc.execute.recording.recorder import Span
+from chainer_ooc.execute.recording.registration import makes_graphs, retained
 from chainer_ooc.execute.storage.storage import Storage
 
 #: So many calls apart it is checked that the device still has room: the program itself may have taken it.
@@ -41,11 +38,10 @@ LOOK_EVERY = 16
 MOST_DIFFERENCES = 3
 
 
-class Quiet:
+class Quiet(Comparison):
     """What has run of an iteration, as far as it is that of a known graph.
 
     Attributes:
-        graph: the known one.
         nbytes: of all of its maps.
         peak_bytes: the most that is allocated at once beside them.
         in_backward: a backward pass has begun.
@@ -53,90 +49,27 @@ class Quiet:
     """
 
     def __init__(self, graph: Graph, parameters: Parameters, has_room: Callable[[int], bool]):
-        self.graph, trace = graph, graph.trace
+        super().__init__(graph, parameters, Calls())
+        trace = graph.trace
         self.nbytes, self.peak_bytes = trace.maps_bytes, max(trace.computing_bytes)
-        self._calls, self._steps, self._maps = trace.calls, trace.steps, trace.maps
-        self._parameters = parameters
         self._has_room = has_room
-        self._functions: list[weakref.ref[Any]] = []
-        self._number_of: dict[int, int] = {}
-        self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
-        self._seen: set[int] = set()  # of these
         self.next_step = 0
-        self._sessions_made = OtherThreads.made  # another thread's session may be given maps, and rely on them
         self.in_backward = False
-
-    def is_alive(self) -> bool:
-        """Whether any function of it is alive."""
-        for ref in self._functions:  # noqa: SIM110  as each call asks, and a generator is two functions more
-            if ref() is not None:
-                return True
-        return False
-
-    def calls(self) -> int:
-        """How many calls have run."""
-        return len(self._functions)
-
-    def is_read_by(self, inputs: Sequence[Any]) -> bool:
-        """Whether any of a call's inputs was made here."""
-        nodes = [getattr(each, '_node', None) for each in inputs]
-        return any(each is not None and each._creator_node is not None and self._number(each._creator_node) >= 0
-                   for each in nodes)
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
     def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether this call comes next in the recording."""
-        position = len(self._functions)
-        if (position == len(self._calls) or self.in_backward or self.next_step
-                or OtherThreads.made != self._sessions_made):
-            return False
-        call = self._calls[position]
-        return (call.label == name_of(function) and len(call.inputs) == len(inputs)
-                and all(map(self._is_known, inputs, call.inputs))
-                and forms([getattr(each, '_node', each) for each in inputs]) == call.arguments)
+        position, calls = len(self.calls), self.graph.trace.calls
+        return not (position == len(calls) or self.in_backward or self.next_step
+                    or OtherThreads.made != self.sessions_made) and self.is_call(function, inputs, calls[position])
 
     def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
         """Adds a call; False if its outputs are not those of the recording, or the device has little room left."""
-        position = len(self._functions)
-        self._functions.append(weakref.ref(function))
-        self._number_of[id(function)] = position
-        call = self._calls[position]
-        return (len(outputs) == len(call.outputs) and call.results == forms([each._node for each in outputs])
-                and (position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes)))
-
-    def _is_known(self, given: Any, map_id: int) -> bool:
-        """Whether an input is the map that it was in the recording; -1 stands for what is none, such as parameters."""
-        node = getattr(given, '_node', None)
-        creator = None if node is None else node._creator_node
-        if creator is None:
-            return self._is_outside(given, map_id)
-        number = self._number(creator)
-        if number < 0:
-            return False
-        outputs = self._calls[number].outputs
-        for ref, each in zip(creator.outputs, outputs, strict=False):  # noqa: SIM110  as above
-            if ref() is node and each == map_id:
-                return True
-        return False
-
-    def _is_outside(self, given: Any, map_id: int) -> bool:
-        """The same for what no function has made."""
-        if hasattr(given, 'update_rule'):
-            return map_id == -1 and self._parameters.number_of(given) is not None
-        array = array_in_slot(given)
-        if map_id == -1 or array is None:
-            return array is not None
-        root = arrays.root_of(array)
-        if root is None:  # memory that is not NumPy's, such as a file's, where there was NumPy's own
-            return False
-        ref, known = self._batches.get(id(root), (None, -1))
-        if ref is not None and ref() is root:
-            return known == map_id
-        is_new = map_id not in self._seen
-        self._seen.add(map_id)
-        self._batches[id(root)] = weakref.ref(root), map_id
-        return is_new and self._maps[map_id].producer is None
+        position = len(self.calls)
+        self.calls.add(function)
+        return gives(outputs, self.graph.trace.calls[position]) and (
+            position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes))
 
     # --- backward --------------------------------------------------------------------------------------------------
 
@@ -144,27 +77,22 @@ class Quiet:
         """Begins a backward pass; False if forward was not that of the graph."""
         self.in_backward = True
         self._parameters.begin_backward()
-        return len(self._functions) == len(self._calls)
+        return len(self.calls) == len(self.graph.trace.calls)
 
     def end_backward(self) -> None:
         self.in_backward = False
 
     def expects_step(self, function: Any) -> bool:
         """Whether this step comes next in the recording, and makes no graph."""
-        return (self.next_step < len(self._steps) and OtherThreads.made == self._sessions_made
+        steps = self.graph.trace.steps
+        return (self.next_step < len(steps) and OtherThreads.made == self.sessions_made
                 and (self.next_step > 0 or not makes_graphs())
-                and self._steps[self.next_step].call == self._number(function) >= 0)
-
-    def _number(self, function: Any) -> int:
-        """The position of a function's call; -1 if it is none of these."""
-        number = self._number_of.get(id(function), -1)
-        return number if number >= 0 and self._functions[number]() is function else -1
+                and steps[self.next_step].call == self.calls.number(function) >= 0)
 
     def functions(self) -> list[tuple[Any, bool]]:
         """The functions of its calls that are alive and in their graph, in order, and whether their steps have run."""
-        stepped = {each.call for each in self._steps[:self.next_step]}
-        return [(each, number in stepped) for number, ref in enumerate(self._functions)
-                if (each := ref()) is not None and each.inputs is not None]
+        stepped = {each.call for each in self.graph.trace.steps[:self.next_step]}
+        return [(each, number in stepped) for number, each in self.calls.alive()]
 
 
 class Quietly(abc.ABC):
@@ -189,6 +117,9 @@ class Quietly(abc.ABC):
 
     @abc.abstractmethod
     def leave(self) -> Span: ...
+
+    @abc.abstractmethod
+    def compare_unmoved(self) -> None: ...
 
     def is_quiet(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
         """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""
@@ -224,37 +155,11 @@ class Quietly(abc.ABC):
             return
         span = self.leave()
         for function, has_stepped in quiet.functions():
-            self.after_call(function, _given_to(function), _made_by(function), span)
+            self.after_call(function, given_to(function), made_by(function), span)
             if has_stepped:
                 self.after_step(function, retained(function), span)
         if quiet.in_backward:
             self.begin_backward()
-
-
-@dataclass(frozen=True)
-class _Made:
-    """An output of a function, whose Variable may be gone."""
-
-    node: Any
-    _data: list[Any]
-
-
-def _given_to(function: Any) -> list[Any]:
-    """The Variables that a function was given, or their arrays as far as they are retained."""
-    found = [(node, node.get_variable_or_none()) for node in function.inputs]
-    return [node._data if variable is None else variable for node, variable in found]
-
-
-def _made_by(function: Any) -> list[_Made]:
-    """The outputs of a function that are alive."""
-    kept = dict(enumerate(function._retained_output_data or ()))
-    made = []
-    for rank, node in enumerate(ref() for ref in function.outputs):
-        if node is not None:
-            variable = node.get_variable_or_none()
-            array = node._data if variable is None else array_in_slot(variable)
-            made.append(_Made(node, [kept.get(rank) if array is None else array]))
-    return made
 
 
 class QuietIterations:
@@ -271,22 +176,25 @@ class QuietIterations:
               inputs: Sequence[Any]) -> None:
         """Has an iteration run quietly if it may, or else registers what earlier ones have left.
 
-        A graph that another model begins, whose parameters are not known yet, is not another graph.
+        Then what its plan leaves where it is may be compared alone (`unmoved`). A graph that another model begins,
+        whose parameters are not known yet, is not another graph.
         """
         graph = following.graph
-        if (graph is not None and not iteration.recorded and graph.may_be_quiet()
-                and graph.differences < MOST_DIFFERENCES and self._graphs.is_only(graph)
-                and moves_nothing(following.orders) and not self._other_threads.has_sessions()
+        is_sure = (graph is not None and not iteration.recorded and graph.may_be_quiet()
+                   and self._graphs.is_only(graph) and not self._other_threads.has_sessions())
+        if (graph is not None and is_sure and graph.differences < MOST_DIFFERENCES and moves_nothing(following.orders)
                 and not self._memory.is_relied_on()):
             quiet = Quiet(graph, self._parameters, self._memory.has_room)
             if self._fits(quiet, unaccounted_bytes) and quiet.expects_call(function, inputs):
                 iteration.quiet = quiet
         if iteration.quiet is None:
             self.end()
+            if is_sure:
+                iteration.compare_unmoved()
 
     def _fits(self, quiet: Quiet, unaccounted_bytes: int) -> bool:
         """Whether all of its maps fit. The program may hold those of the one before although its graph is gone."""
-        self._before = [each for each in self._before[:-1] if each[1].is_alive()] + self._before[-1:]
+        self._before = [each for each in self._before[:-1] if each[1].calls.is_alive()] + self._before[-1:]
         maps_bytes = quiet.nbytes + sum(each.nbytes for _, each in self._before) + self._memory.bytes_of('spare')
         return self._memory.has_room(maps_bytes + quiet.peak_bytes + unaccounted_bytes)
 

@@ -104,6 +104,10 @@ class Room:
             self.stand(self.scratch_of(first, 0))
         return self._new_bytes > 0
 
+    def expects_sums(self) -> bool:
+        """Whether steps have such sums to come."""
+        return bool(self._to_add)
+
     def sum_bytes(self, function: Any) -> int:
         """Bytes of a step's sums with gradients that stood, where the recording had no such sums."""
         if not self._to_add:

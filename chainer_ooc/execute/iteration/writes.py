@@ -96,6 +96,10 @@ class Writes:
         self._shown = [(storage, storage.checksum(), array) for storage, array in shown
                        if may_write and storage.is_relied_on()]
 
+    def is_looking(self) -> bool:
+        """Whether hooks were shown something that is to be compared, or that the step that comes reads."""
+        return bool(self._shown or self._seen or self._read)
+
     def read_by_hooks(self) -> Sequence[Storage]:
         """Returns what hooks see of the step that comes, once: that step reads it."""
         read, self._read = self._read, ()

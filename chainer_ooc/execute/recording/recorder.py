@@ -139,6 +139,18 @@ class Recorder:
         self.spans.append(span)
         return row
 
+    def known_call(self, call: Call, span: Span) -> None:
+        """Adds a call of a known graph as it was recorded."""
+        self.calls.append(call)
+        self.next_position += 1
+        self.spans.append(span)
+
+    def known_step(self, step: Step, span: Span) -> None:
+        """Adds a step of a known graph as it was recorded."""
+        self.steps.append(step)
+        self.next_position += 1
+        self.spans.append(span)
+
     def forget_others(self) -> None:
         """Forgets what lived before the calls so far: parameters, which got their arrays between them, were in it."""
         self.calls = [replace(each, other_bytes=0) for each in self.calls]

@@ -14,6 +14,10 @@ from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.slots import AttributeSlot, OutputSlot, array_of, hidden_slots, owners_of
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage, Token
+from chainer_ooc.trace import Call
+
+#: Stands for the storage of a map that has none.
+NO_STORAGE: weakref.ref[Storage] = weakref.ref(type('Gone', (), {})())
 
 #: Ids of a call's inputs, outputs and hidden arrays; -1 for what cannot be moved.
 Ids = tuple[list[int], list[int], list[int]]
@@ -29,7 +33,10 @@ class Register:
         token: marks a storage as a feature map of the iteration.
         storages: of the feature maps, by id.
         own: numbers of the parameters that its calls were given.
+        counts_alone: some maps may have no storage.
     """
+
+    counts_alone = False
 
     def __init__(self, memory: Residency, recorder: Recorder, parameters: Parameters, token: Token, min_bytes: int):
         self.storages: list[weakref.ref[Storage]] = []
@@ -54,9 +61,9 @@ class Register:
             row.foreign = storage is not None and is_foreign(storage)
             row.shown = storage is not None and storage.is_shown()
 
-    def call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Ids, list[Storage]]:
+    def call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], producer: int
+             ) -> tuple[Ids, list[Storage]]:
         """Registers all that a call has touched; returns the ids, and the storages that its backward may read."""
-        producer = len(self.recorder.calls)
         given = [self._given(each, node) for each, node in zip(inputs, function.inputs, strict=True)]
         made = [self._shown(array_of(each), each.node, producer) for each in outputs]
         slots = hidden_slots(function)
@@ -67,6 +74,31 @@ class Register:
             if storage.token is self.token:
                 self.recorder.maps[storage.map].retained = True
         return (given, made, hidden), kept
+
+    def count(self, call: Call, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
+        """Counts what a known call has made without storages; False if an output is not the map that it was then.
+
+        What a storage knows already it has to know of all arrays on it: that is no case for this.
+        """
+        self.counts_alone = True
+        for each in inputs:
+            if hasattr(each, 'update_rule'):
+                self.own.add(self._parameters.add(each))
+        for each, map_id in zip(outputs, call.outputs, strict=True):
+            array = each._data[0]
+            root = arrays.root_of(array)
+            if root is None or self._parameters.own(root):
+                found = -1
+            elif map_id < len(self.recorder.maps):
+                found = self._memory.map_alone(root, self.token)
+            elif self._memory.count_alone(root, self.token, map_id):
+                found = self.recorder.new_map(array, int(root.nbytes), call.index, False)
+                self.storages.append(NO_STORAGE)
+            else:
+                return False
+            if found != map_id:
+                return False
+        return True
 
     def _given(self, given: Any, node: Any) -> int:
         import chainer
@@ -99,8 +131,10 @@ class Register:
         if root is None or self._parameters.own(root):
             return None
         recorder, from_outside = self.recorder, producer is None
-        new_id = len(recorder.maps)
-        storage = self._memory.register(array, root, self.token, new_id, from_outside)
+        new_id = map_id = len(recorder.maps)
+        if self.counts_alone and (known := self._memory.map_alone(root, self.token)) >= 0:
+            map_id, from_outside = known, False
+        storage = self._memory.register(array, root, self.token, map_id, from_outside)
         if storage is None:
             return None
         if storage.token is not self.token:
@@ -112,6 +146,8 @@ class Register:
         if is_new:
             recorder.new_map(array, storage.counted_bytes, producer, hidden)
             self.storages.append(weakref.ref(storage))
+        elif map_id != new_id:
+            self.storages[map_id] = weakref.ref(storage)
         if storage.counted_bytes < storage.nbytes:
             self._count_part(storage, array, is_new)
         storage.use(recorder.now)

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from chainer_ooc.backends import arrays
+from chainer_ooc.execute.storage.held import NOBODY
 from chainer_ooc.execute.storage.slots import Array
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
@@ -51,7 +52,7 @@ class _Block:
     Attributes:
         account: has its bytes.
         root: weak reference to what owns the block.
-        storage: weak reference to its storage.
+        storage: weak reference to its storage; one that is dead if it has none.
         held: the storage, if it is kept alive.
         nbytes: what of it counts.
         stretch: of metering, which saw it allocated; -1 if none has.
@@ -60,7 +61,7 @@ class _Block:
 
     account: Account
     root: _Ref
-    storage: _Ref
+    storage: Callable[[], Any]
     kind: Kind = 'gone'
     held: Storage | None = None
     nbytes: int = 0
@@ -159,11 +160,47 @@ class Account:
         key, note_death = id(root), self._deaths.append  # not a function of ours, where an interrupt would lose a death
         if key in self._blocks:  # it was spare, and can be read no more
             self._blocks[key].move('gone')
-        block = _Block(self, _Ref(root, note_death), _Ref(storage, note_death))
-        block.root.key = block.storage.key = key
+        block = _Block(self, _Ref(root, note_death), of_storage := _Ref(storage, note_death))
+        block.root.key = of_storage.key = key
         storage.watch_root(block.root)
         self._blocks[key] = block
         block.move('maps', storage, self._stretch if metered else -1)
+
+    def count_alone(self, root: Array, token: object, map_id: int) -> bool:
+        """Counts a new block without a storage, as nothing will have it leave, until it dies; False if it is known."""
+        if self._deaths:
+            book_deaths()
+        key = id(root)
+        known = self._blocks.get(key)
+        if known is not None and known.root() is root:
+            return False
+        block = self._blocks[key] = _Block(
+            self, _Ref(root, self._deaths.append), NOBODY, 'maps', None, int(root.nbytes), -1, token, map_id)
+        block.root.key = key
+        self._bytes['maps'] += block.nbytes
+        return True
+
+    def map_alone(self, root: Any, token: object) -> int:
+        """The map of an iteration that a block without a storage is; -1 if it is none such."""
+        block = self._blocks.get(id(root))
+        if block is None or block.root() is not root or block.token is not token or block.storage() is not None:
+            return -1
+        return block.map
+
+    def bytes_alone(self) -> int:
+        """Bytes of the blocks without a storage that count."""
+        return sum(each.nbytes for each in self._alone())
+
+    def book_alone(self, is_programs: Callable[[Any], bool]) -> None:
+        """Counts blocks without a storage as the program's own if that holds of their iteration."""
+        for each in self._alone():
+            if is_programs(each.token):
+                each.move('program')
+
+    def _alone(self) -> list[_Block]:
+        book_deaths()
+        return [each for each in list(self._blocks.values())
+                if each.account is self and each.kind == 'maps' and each.held is None]
 
     def count_again(self, storage: Storage) -> None:
         """Counts a known block anew: another size of it counts, or it is part of another iteration."""

@@ -1,0 +1,151 @@
+"""Whether what runs is what a known graph was recorded to be, found without a storage for each map.
+
+A call is the recorded one if its function has the same name, each input comes from where it came from (an output of
+which call, which batch, a known parameter), and inputs and outputs have the same forms. A step is if its call is (P8).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chainer_ooc.backends import arrays
+from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.other_threads import OtherThreads
+from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.recorder import forms
+from chainer_ooc.execute.recording.registration import name_of
+from chainer_ooc.execute.storage.slots import array_in_slot
+from chainer_ooc.trace import Call
+
+
+class Calls:
+    """The functions of an iteration's calls, in order; their graph alone keeps them alive."""
+
+    def __init__(self) -> None:
+        self._functions: list[weakref.ref[Any]] = []
+        self._number_of: dict[int, int] = {}
+        self._first = 0  # those before it are dead
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def add(self, function: Any) -> None:
+        """Adds the function of the next call."""
+        self._number_of[id(function)] = len(self._functions)
+        self._functions.append(weakref.ref(function))
+
+    def number(self, function: Any) -> int:
+        """The number of a function's call; -1 if it is none of these."""
+        number = self._number_of.get(id(function), -1)
+        return number if number >= 0 and self._functions[number]() is function else -1
+
+    def is_alive(self) -> bool:
+        """Whether any of the functions is alive."""
+        while self._first < len(self._functions):
+            if self._functions[self._first]() is not None:
+                return True
+            self._first += 1
+        return False
+
+    def is_read_by(self, inputs: Sequence[Any]) -> bool:
+        """Whether any of a call's inputs was made by one of these."""
+        nodes = [getattr(each, '_node', None) for each in inputs]
+        return any(each is not None and each._creator_node is not None and self.number(each._creator_node) >= 0
+                   for each in nodes)
+
+    def alive(self) -> Iterator[tuple[int, Any]]:
+        """Those that are alive and in their graph, with their numbers."""
+        for number, ref in enumerate(self._functions):
+            function = ref()
+            if function is not None and function.inputs is not None:
+                yield number, function
+
+
+class Comparison:
+    """Compares an iteration with the recording of a graph.
+
+    Attributes:
+        graph: the known one.
+        calls: those that have run.
+        sessions_made: when it began; another thread's that was made since may be given maps, and rely on them.
+    """
+
+    def __init__(self, graph: Graph, parameters: Parameters, calls: Calls):
+        self.graph, self.calls = graph, calls
+        self._parameters = parameters
+        self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
+        self._seen: set[int] = set()  # of these
+        self.sessions_made = OtherThreads.made
+
+    def is_call(self, function: Any, inputs: Sequence[Any], call: Call) -> bool:
+        """Whether what is about to run is a call of the recording."""
+        return (call.label == name_of(function) and len(call.inputs) == len(inputs)
+                and all(map(self._is_known, inputs, call.inputs))
+                and forms([getattr(each, '_node', each) for each in inputs]) == call.arguments)
+
+    def _is_known(self, given: Any, map_id: int) -> bool:
+        """Whether an input is the map that it was in the recording; -1 stands for what is none, such as parameters."""
+        node = getattr(given, '_node', None)
+        creator = None if node is None else node._creator_node
+        if creator is None:
+            return self._is_outside(given, map_id)
+        number = self.calls.number(creator)
+        if number < 0:
+            return False
+        outputs = self.graph.trace.calls[number].outputs
+        for ref, each in zip(creator.outputs, outputs, strict=False):  # noqa: SIM110  a generator is two functions more
+            if ref() is node and each == map_id:
+                return True
+        return False
+
+    def _is_outside(self, given: Any, map_id: int) -> bool:
+        """The same for what no function has made."""
+        if hasattr(given, 'update_rule'):
+            return map_id == -1 and self._parameters.number_of(given) is not None
+        array = array_in_slot(given)
+        if map_id == -1 or array is None:
+            return array is not None
+        root = arrays.root_of(array)
+        if root is None:  # memory that is not NumPy's, such as a file's, where there was NumPy's own
+            return False
+        ref, known = self._batches.get(id(root), (None, -1))
+        if ref is not None and ref() is root:
+            return known == map_id
+        is_new = map_id not in self._seen
+        self._seen.add(map_id)
+        self._batches[id(root)] = weakref.ref(root), map_id
+        return is_new and self.graph.trace.maps[map_id].producer is None
+
+
+def gives(outputs: Sequence[Any], call: Call) -> bool:
+    """Whether a call has given what it did in the recording."""
+    return len(outputs) == len(call.outputs) and call.results == forms([each._node for each in outputs])
+
+
+@dataclass(frozen=True)
+class Made:
+    """An output of a function, whose Variable may be gone."""
+
+    node: Any
+    _data: list[Any]
+
+
+def given_to(function: Any) -> list[Any]:
+    """The Variables that a function was given, or their arrays as far as they are retained."""
+    found = [(node, node.get_variable_or_none()) for node in function.inputs]
+    return [node._data if variable is None else variable for node, variable in found]
+
+
+def made_by(function: Any) -> list[Made]:
+    """The outputs of a function that are alive."""
+    kept = dict(enumerate(function._retained_output_data or ()))
+    made = []
+    for rank, node in enumerate(ref() for ref in function.outputs):
+        if node is not None:
+            variable = node.get_variable_or_none()
+            array = node._data if variable is None else array_in_slot(variable)
+            made.append(Made(node, [kept.get(rank) if array is None else array]))
+    return made

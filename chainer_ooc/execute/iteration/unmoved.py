@@ -1,0 +1,126 @@
+"""Calls and steps that touch nothing which their plan moves: compared, counted, and else as in plain Chainer.
+
+A block that is smaller than ``ooc_min_bytes``, or that no function retains, never leaves by a plan. It needs no
+storage: nobody has to know which slots hold it. It is counted, and a call all of whose maps are such ones is only
+compared with its recording::
+
+    position          0     1     2     3     4     5     6     7          F ...
+    touches           big   big   small small small big   small small
+    goes through      all   all   here  here  here  all   here  here
+
+All that is at work around a call is looked at first; where anything is, the call goes through all of it
+(`iteration`), as does one that differs. What comes to such a call from one that was only counted gets its storage then,
+as the map that it was counted as.
+
+An iteration that moves nothing at all, and where all fits, does not even count (`quiet`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from chainer_ooc.execute.functions.prototype import may_write_inputs
+from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.iteration.comparison import Calls, Comparison, given_to, gives, made_by
+from chainer_ooc.execute.iteration.room import Room
+from chainer_ooc.execute.iteration.writes import Writes
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.other_threads import OtherThreads
+from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.recorder import Span
+from chainer_ooc.execute.recording.registration import Register
+from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.trace import Call, Step
+
+
+class Unmoved:
+    """The calls and steps of an iteration that its plan leaves where they are.
+
+    `look_around` books what ended since the last computation; its argument is the position.
+    """
+
+    def __init__(self, graph: Graph, parameters: Parameters, calls: Calls, following: Following, register: Register,
+                 memory: Residency, room: Room, writes: Writes, look_around: Callable[[int], None]):
+        self._comparison = Comparison(graph, parameters, calls)
+        self._trace, self._calls = graph.trace, calls
+        self._orders = following.orders
+        self._following, self._register, self._recorder = following, register, register.recorder
+        self._memory, self._room, self._writes = memory, room, writes
+        self._look_around = look_around
+        self._call: Call | None = None
+        self._step: Step | None = None
+        self._counted: set[int] = set()  # the calls that were such ones
+
+    def is_over(self) -> bool:
+        """Whether the plan is not followed any more, or another session may be given what has no storage."""
+        return self._following.orders is not self._orders or OtherThreads.made != self._comparison.sessions_made
+
+    def begins_call(self, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether a call that is about to run is such a one; makes room for it then."""
+        position = self._recorder.next_position
+        if position not in self._orders.unmoved or position >= len(self._trace.calls):
+            return False
+        call = self._trace.calls[position]
+        if not self._comparison.is_call(function, inputs, call) or may_write_inputs(function):
+            return False
+        for map_id in call.inputs:
+            storage = self._register.storage(map_id)
+            if storage is not None and storage.is_relied_on():  # it is watched, and may get another array
+                return False
+        if self._begins(call.other_bytes, call.peak_bytes):
+            self._call = call
+        return self._call is not None
+
+    def ends_call(self, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> bool:
+        """Whether the call that has just run was such a one, and has given what it should; adds it then."""
+        call, self._call = self._call, None
+        if call is None or not gives(outputs, call) or not self._register.count(call, inputs, outputs):
+            return False
+        self._counted.add(call.index)
+        self._recorder.known_call(call, span)
+        return True
+
+    def begins_step(self, function: Any) -> bool:
+        """Whether a step that is about to run is such a one; makes room for it then."""
+        position = self._recorder.next_position
+        if position not in self._orders.unmoved or position < len(self._trace.calls):
+            return False
+        step = self._trace.steps[position - len(self._trace.calls)]
+        if (step.call != self._calls.number(function) or self._writes.is_looking() or self._room.expects_sums()
+                or self._following.due(position) is not None):
+            return False
+        if self._begins(self._room.scratch_of(step, 0), step.peak_bytes):
+            self._step = step
+        return self._step is not None
+
+    def ends_step(self, span: Span) -> bool:
+        """Whether the step that has just run was such a one; adds it then."""
+        step, self._step = self._step, None
+        if step is None:
+            return False
+        self._recorder.known_step(step, span)
+        return True
+
+    def register_all(self) -> Iterator[tuple[int, list[Storage]]]:
+        """Gives storages to what was only counted and is alive.
+
+        Yields the numbers of calls whose steps have not run, with the storages that these may read.
+        """
+        stepped = {each.call for each in self._recorder.steps}
+        for number, function in self._calls.alive():
+            if number in self._counted:
+                _, kept = self._register.call(function, given_to(function), made_by(function), number)
+                if number not in stepped:
+                    yield number, kept
+                for storage in kept if number in stepped else ():
+                    storage.is_done()
+
+    def _begins(self, other_bytes: int, need_bytes: int) -> bool:
+        self._look_around(self._recorder.next_position)
+        self._room.stand(other_bytes)
+        if not self._memory.make_room(need_bytes):
+            return False
+        self._recorder.near_bytes.append(self._memory.note_peak(need_bytes))
+        return True

@@ -1,0 +1,369 @@
+"""Calls that touch nothing which their plan moves are compared and counted, among others that go through all."""
+import gc
+import threading
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+
+import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.iteration import comparison, unmoved
+from chainer_ooc.execute.storage.account import Account, find
+from support.interrupting import interrupted_at
+from support.trainings.accounts import checked_accounts, differences
+from support.trainings.ooc_training import ooc
+
+UNITS = 32
+#: Maps of so many bytes are moved: those of the wide calls, and none of the narrow ones.
+MIN_BYTES = 50_000
+BATCH = np.linspace(-1, 1, 16 * UNITS * UNITS, dtype=np.float32).reshape(16, UNITS * UNITS)
+#: Policies that move maps whatever the budget is.
+MOVING = ['swap-all', 'recompute-all', 'mix-1', 'mix-2', 'mix-3', 'map-all', 'map-mix-1']
+#: And those that do where it is short.
+SHORT = ['pooch', 'auto', 'superneurons', 'sublinear', 'tensor-cache', 'lms', 'capacity', 'unified']
+
+pytestmark = pytest.mark.usefixtures('verdict_mixes')
+
+
+class Mixed(chainer.Chain):
+    """Wide calls, narrow ones, wide ones again, of which the program can change any."""
+
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.narrow, self.again = L.Linear(UNITS * UNITS, UNITS), L.Linear(UNITS, UNITS)
+            self.norm = L.BatchNormalization(UNITS)
+        self.change, self.made = {}, []
+
+    def __call__(self, x):
+        made = self.made = [chainer.Variable(x)]
+        steps = [F.tanh, F.sigmoid, self.narrow,  # 1 to 3
+                 F.tanh, F.sigmoid, self.again, self.norm, F.relu, lambda h: h + made[5],  # 4 to 9, narrow
+                 lambda h: F.reshape(h, (-1,)), lambda h: F.reshape(F.tanh(h), (16, UNITS)),  # 10 and 11, narrow
+                 lambda h: made[2] * F.broadcast_to(F.sum(h), made[2].shape), F.sigmoid, F.tanh]  # 12 to 14, wide
+        for number, step in enumerate(steps, 1):
+            made.append(self.change.get(number, step)(made[-1]))
+        return F.sum(made[-1])
+
+
+def iterate(model, x=BATCH):
+    """One iteration; gives the bits of its loss, gradients and running statistics."""
+    loss = model(x)
+    model.made = []
+    model.cleargrads()
+    loss.backward()
+    return [loss.array.tobytes(), model.norm.avg_mean.tobytes(),
+            *[each.grad.tobytes() for _, each in sorted(model.namedparams()) if each.grad is not None]]
+
+
+def outcomes(changes, policy=None, **entries):
+    """What iterations give, each with its changes."""
+    model = Mixed()
+    with ooc(policy, min_bytes=MIN_BYTES, **entries):
+        found = []
+        for change in changes:
+            model.change = change(model) if change else {}
+            found.append(iterate(model))
+    return found
+
+
+def counted():
+    """How many calls of the iteration in hand, or the last one, were only counted."""
+    found = manager.current()._iteration._unmoved
+    return 0 if found is None else len(found._counted)
+
+
+@pytest.fixture
+def model():
+    """A model that trains with some maps moved and some calls only counted."""
+    model = Mixed()
+    with ooc('swap-all', min_bytes=MIN_BYTES):
+        for _ in range(4):
+            iterate(model)
+        assert counted() > 5
+        yield model
+
+
+@pytest.mark.parametrize('policy', MOVING)
+def test_bits_are_those_of_plain_chainer(policy):
+    assert outcomes([None] * 6, policy) == outcomes([None] * 6)
+    assert counted() > 4
+    assert chainer_ooc.stats().swap + chainer_ooc.stats().recompute > 0
+
+
+@pytest.mark.parametrize('policy', MOVING)
+def test_accounts_are_what_a_count_of_the_blocks_gives(policy):
+    with checked_accounts() as found:
+        outcomes([None] * 6, policy)
+    assert not found
+
+
+@pytest.mark.parametrize('policy', ['swap-all', *SHORT])
+def test_the_named_budget_holds(policy):
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        outcomes([None] * 6, policy, budget=1)
+    budget = int(1.02 * caught.value.floor_bytes)
+    chainer_ooc.reset()
+    with checked_accounts() as found:
+        assert outcomes([None] * 6, policy, budget=budget) == outcomes([None] * 6)
+    assert not found
+    assert counted() > 4
+    assert chainer_ooc.stats().peak_bytes <= budget
+
+
+def test_what_is_moved_has_storages_and_what_is_not_has_none(model):
+    loss = model(BATCH)
+    assert [find(each.array) is not None for each in model.made[4:9]] == [False] * 5
+    assert differences() is None
+    assert all(each.node._data is None or find(each.node._data) is not None for each in model.made[12:15])
+    loss.backward()
+
+
+CHANGES = {
+    'function': lambda h: F.elu(h),
+    'two functions': lambda h: F.relu(F.tanh(h)),
+    'none': lambda h: h,
+    'batch': lambda h: h + np.float32(2) * chainer.Variable(np.ones(h.shape, np.float32)),
+    'parameter': lambda h: h * chainer.Parameter(np.full(h.shape, 2, np.float32)),
+    'itself': lambda h: h + h,
+    'no graph': lambda h: h * F.tanh(np.full(h.shape, 0.5, np.float32)),
+    'another type': lambda h: F.cast(F.cast(h, np.float64), np.float32),
+    'a view': lambda h: F.reshape(h, h.shape),
+    'read and written': lambda h: written(F.tanh(h)),
+}
+
+
+def written(h):
+    h.array[...] *= 2
+    return h
+
+
+@pytest.mark.parametrize('change', sorted(CHANGES))
+@pytest.mark.parametrize(('number', 'policy'), [
+    (2, 'swap-all'), (5, 'recompute-all'), (9, 'swap-all'),
+    *(pytest.param(number, policy, marks=pytest.mark.long) for number in (1, 4, 7, 10, 13)
+      for policy in ('swap-all', 'recompute-all'))])
+def test_another_call_anywhere_is_another_graph(policy, number, change):
+    def changed(model):
+        return {number: CHANGES[change]}
+
+    changes = [None] * 3 + [changed] * 2 + [None] * 2
+    with checked_accounts() as found:
+        assert outcomes(changes, policy) == outcomes(changes)
+    assert not [each for each in found if each[1] != 'over the budget']
+
+
+def test_another_batch_size_is_another_graph():
+    def run(policy):
+        model, found = Mixed(), []
+        model.change = {11: lambda h: F.reshape(F.tanh(h), (-1, UNITS))}
+        with ooc(policy, min_bytes=MIN_BYTES):
+            for x in (*[BATCH] * 4, BATCH[:8], BATCH, BATCH[:4], BATCH[:8]):
+                found.append(iterate(model, x))
+        return found
+
+    assert run('swap-all') == run(None)
+
+
+def test_what_the_program_holds_of_a_former_iteration_is_its_own(model):
+    """It was only counted, and would count for ever."""
+    near_bytes = manager.current()._memory.near_bytes
+    held, levels = [], []
+    for _ in range(4):
+        loss = model(BATCH)
+        held += [each.array for each in model.made[4:9]]
+        model.made = []
+        loss.backward()
+        del loss
+        iterate(model)
+        iterate(model)
+        levels.append(near_bytes())
+    assert levels[1] == levels[-1]
+    assert manager.current()._memory.bytes_of('program') == sum(each.nbytes for each in held)
+    assert differences() is None
+
+
+def test_hooks_see_what_they_see_in_plain_chainer(model):
+    def looked():
+        seen = []
+
+        class Look(chainer.FunctionHook):
+            name = 'look'
+
+            def backward_preprocess(self, function, in_data, out_grad):
+                seen.append((function.label, [None if each is None else each.tobytes() for each in in_data]))
+
+        with Look():
+            iterate(model)
+        return seen
+
+    with chainer.using_config('ooc', None):
+        want = looked()
+    assert looked() == want
+    assert looked() == want
+
+
+def test_another_thread_that_takes_a_counted_map_ends_it(model):
+    loss = model(BATCH)
+    given, found = model.made[8], []
+
+    def work():
+        with ooc('swap-all', min_bytes=0):
+            h = F.tanh(F.exp(given))
+            found.append(h.array.tobytes())
+            F.sum(h).backward()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    with chainer.using_config('ooc', None):
+        assert found == [F.tanh(F.exp(given.array)).array.tobytes()]
+    loss.backward()
+    assert manager.current()._iteration._unmoved is None
+    chainer_ooc.reset()
+
+
+def test_nothing_is_only_counted_while_another_thread_trains(model):
+    ready, over = threading.Event(), threading.Event()
+
+    def work():
+        outcomes([None], 'swap-all')
+        ready.set()
+        over.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait()
+    try:
+        iterate(model)
+        assert counted() == 0
+    finally:
+        over.set()
+        thread.join()
+    iterate(model)
+    assert counted() > 5
+    chainer_ooc.reset()
+
+
+def test_what_was_counted_gets_storages_when_another_session_is_made(model):
+    loss = model(BATCH)
+    thread = threading.Thread(target=lambda: outcomes([None], 'swap-all'))
+    thread.start()
+    thread.join()
+    narrow = [each.array for each in model.made[4:9]]
+    loss.backward()
+    assert all(find(each) is not None for each in narrow if each.dtype == np.float32)
+    assert differences() is None
+    chainer_ooc.reset()
+
+
+class Pressing(chainer.FunctionNode):
+    """Does something in the middle of its forward or backward, as a device does that has no room."""
+
+    act = staticmethod(lambda way: None)
+
+    def forward(self, inputs):
+        self.retain_inputs((0,))
+        self.act('forward')
+        return inputs[0] * 2,
+
+    def backward(self, indexes, gradients):
+        self.act('backward')
+        x, = self.get_retained_inputs()
+        return gradients[0] * 2 + x * 0,
+
+
+@pytest.mark.parametrize('where', ['forward', 'backward'])
+@pytest.mark.parametrize('number', [2, 5, 8, 13])
+def test_what_the_device_has_no_room_for_leaves(monkeypatch, where, number):
+    def pressing(model):
+        return {number: lambda h: Pressing().apply((h,))[0]}
+
+    want = outcomes([pressing] * 8)
+    calls = []
+
+    def press(way):
+        if way == where and len(calls) > 8:
+            manager.current()._iteration._on_out_of_memory(10**9)
+        calls.append(way)
+
+    monkeypatch.setattr(Pressing, 'act', staticmethod(press))
+    assert outcomes([pressing] * 8, 'swap-all') == want
+
+
+def test_the_programs_own_functions_go_through_all():
+    def pressing(model):
+        return {5: lambda h: Pressing().apply((h,))[0]}
+
+    assert outcomes([pressing] * 5, 'swap-all') == outcomes([pressing] * 5)
+    loss_calls = manager.current()._iteration.recorder.calls
+    name = next(each.index for each in loss_calls if each.label == 'Pressing')
+    assert name not in manager.current()._iteration._unmoved._counted
+
+
+def test_gradients_that_add_up_and_several_backward_passes():
+    def run():
+        model, found = Mixed(), []
+        for _ in range(6):
+            model.cleargrads()
+            for _ in range(2):
+                loss = model(BATCH)
+                loss.backward(retain_grad=True)
+            found += [each.grad.tobytes() for _, each in sorted(model.namedparams())]
+            loss.backward()
+            found += [each.grad.tobytes() for _, each in sorted(model.namedparams())]
+        return found
+
+    want = run()
+    with ooc('swap-all', min_bytes=MIN_BYTES), checked_accounts() as found:
+        assert run() == want
+    assert not [each for each in found if each[1] != 'over the budget']
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'recompute-all'])
+def test_double_backprop(policy):
+    def run():
+        x = chainer.Variable(BATCH.copy())
+        y = F.sum(F.tanh(F.sum(F.tanh(x), axis=1)) ** 2)
+        gradient, = chainer.grad([y], [x], enable_double_backprop=True)
+        F.sum(gradient ** 2).backward()
+        return x.grad.tobytes()
+
+    want = run()
+    with ooc(policy, min_bytes=MIN_BYTES):
+        assert [run() for _ in range(6)] == [want] * 6
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'recompute-all'])
+def test_interrupts_between_any_two_lines(policy):
+    files = unmoved.__file__, comparison.__file__
+    want, model = outcomes([None])[0], Mixed()
+    with ooc(policy, min_bytes=MIN_BYTES):
+        for _ in range(4):
+            iterate(model)
+        number = 1
+
+        def once():
+            model.norm.avg_mean[...], model.norm.avg_var[...] = 0, 1
+            return iterate(model)
+
+        while interrupted_at(number, once, 'line', lambda code: code.co_filename in files):
+            assert once() == want
+            assert differences() is None
+            number += 11
+        assert number > 100
+        for _ in range(4):
+            assert once() == want
+        assert counted() > 5
+
+
+def test_nothing_is_left_behind(model):
+    iterate(model)
+    chainer_ooc.reset()
+    gc.collect()
+    assert not Account._blocks
