@@ -1,4 +1,5 @@
 """Calls that touch nothing which their plan moves are compared and counted, among others that go through all."""
+import functools
 import gc
 import threading
 
@@ -9,10 +10,15 @@ import numpy as np
 import pytest
 
 import chainer_ooc
+from chainer_ooc.classify import policies
+from chainer_ooc.classify.policies import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.iteration import comparison, unmoved
+from chainer_ooc.execute.iteration.iteration import Iteration
+from chainer_ooc.execute.memory.transit import Transit
 from chainer_ooc.execute.storage.account import Account, find
+from chainer_ooc.problem import Decision, Starts, everything
 from support.interrupting import interrupted_at
 from support.trainings.accounts import checked_accounts, differences
 from support.trainings.ooc_training import ooc
@@ -22,7 +28,7 @@ UNITS = 32
 MIN_BYTES = 50_000
 BATCH = np.linspace(-1, 1, 16 * UNITS * UNITS, dtype=np.float32).reshape(16, UNITS * UNITS)
 #: Policies that move maps whatever the budget is.
-MOVING = ['swap-all', 'recompute-all', 'mix-1', 'mix-2', 'mix-3', 'map-all', 'map-mix-1']
+MOVING = ['swap-all', 'recompute-all', 'mix-1', 'mix-3', 'mix-4', 'mix-5', 'map-all', 'map-mix-1']
 #: And those that do where it is short.
 SHORT = ['pooch', 'auto', 'superneurons', 'sublinear', 'tensor-cache', 'lms', 'capacity', 'unified']
 
@@ -43,12 +49,18 @@ class Mixed(chainer.Chain):
     def __call__(self, x):
         made = self.made = [chainer.Variable(x)]
         steps = [F.tanh, F.sigmoid, self.narrow,  # 1 to 3
-                 F.tanh, F.sigmoid, self.again, self.norm, F.relu, lambda h: h + made[5],  # 4 to 9, narrow
+                 F.tanh, F.sigmoid, self.again, self.norm, F.relu,  # 4 to 8, narrow
+                 lambda h: h + made[5] + np.ones(h.shape, np.float32),  # and a batch
                  lambda h: F.reshape(h, (-1,)), lambda h: F.reshape(F.tanh(h), (16, UNITS)),  # 10 and 11, narrow
-                 lambda h: made[2] * F.broadcast_to(F.sum(h), made[2].shape), F.sigmoid, F.tanh]  # 12 to 14, wide
+                 lambda h: made[2] * self.spread(F.sum(h), made[2].shape), F.sigmoid, F.tanh]  # 12 to 14, wide
         for number, step in enumerate(steps, 1):
             made.append(self.change.get(number, step)(made[-1]))
         return F.sum(made[-1])
+
+    def spread(self, total, shape):
+        """A wide map that shows one number, which the program may hold."""
+        self.total = total
+        return F.broadcast_to(total, shape)
 
 
 def iterate(model, x=BATCH):
@@ -124,6 +136,173 @@ def test_what_is_moved_has_storages_and_what_is_not_has_none(model):
     loss.backward()
 
 
+@pytest.mark.usefixtures('prompt_swap_outs')
+def test_a_swap_in_starts_beside_a_step_that_is_only_compared(monkeypatch):
+    step, started = 25, []
+
+    def decide(problem):
+        return Decision(everything(problem.trace, problem.min_bytes), Starts(positions={1: step}))
+
+    def begin_arrival(self, storage, block):
+        started.append((storage.map, storage.token.recorder.next_position))
+        original(self, storage, block)
+
+    original = Transit.begin_arrival
+    monkeypatch.setitem(policies.POLICIES, 'late', Policy('late', 'for tests', decide))
+    outcomes([None] * 3, 'late')
+    assert step in manager.current()._iteration.following.orders.unmoved
+    monkeypatch.setattr(Transit, 'begin_arrival', begin_arrival)
+    outcomes([None], 'late')
+    assert (1, step) in started
+
+
+@pytest.mark.usefixtures('prompt_swap_outs')
+def test_what_stands_is_as_where_each_call_goes_through_all(monkeypatch):
+    def stood(method):
+        @functools.wraps(method)
+        def run(self, *arguments):
+            result = method(self, *arguments)
+            found.append((self.recorder.now, self._memory.beside_bytes, self._memory.bytes_of('maps')))
+            return result
+        return run
+
+    for name in ('before_call', 'before_step'):
+        monkeypatch.setattr(Iteration, name, stood(getattr(Iteration, name)))
+    found = []
+    outcomes([None] * 6, 'swap-all')
+    assert counted() > 5
+    with_comparison, found = found, []
+    chainer_ooc.reset()
+    monkeypatch.setattr(Iteration, 'compare_unmoved', lambda self: None)
+    outcomes([None] * 6, 'swap-all')
+    assert (counted(), with_comparison) == (0, found)
+
+
+def test_what_parameters_are_its_own_is_known(model):
+    iterate(model)
+    assert manager.current()._iteration.register.own == set(range(6))
+
+
+@pytest.mark.parametrize('policy', ['recompute-all', 'mix-1', 'mix-3', 'mix-4', 'swap-all'])
+def test_what_is_made_again_is_made_from_what_it_was_made_from(policy):
+    """The program writes to a narrow map, from which wide ones are made again."""
+    def run(policy):
+        model, found = Mixed(), []
+        with ooc(policy, min_bytes=MIN_BYTES):
+            for number in range(6):
+                loss = model(BATCH)
+                model.cleargrads()
+                if number > 2:
+                    model.total.array[...] += 1
+                loss.backward()
+                found += [each.grad.tobytes() for _, each in sorted(model.namedparams())]
+        return found
+
+    assert run(policy) == run(None)
+
+
+def many(h):
+    for _ in range(40):
+        h = F.tanh(h)
+    return h
+
+
+def wide_for_a_moment(h):
+    """A wide map that no function retains: nothing has it leave, and it takes room."""
+    column = F.broadcast_to(F.sum(h, axis=1, keepdims=True), (16, UNITS * UNITS))
+    return F.reshape(F.sum(F.reshape(column + column, (16, UNITS, UNITS)), axis=1), (16, UNITS))
+
+
+def test_what_is_only_counted_waits_for_room(monkeypatch, transfer_class):
+    """Copies end when they are waited for, and not before."""
+    def run(policy, budget=None):
+        return outcomes([lambda model: {8: wide_for_a_moment}] * 6, policy, budget=budget)
+
+    waited, done, wait = set(), transfer_class.done, transfer_class.wait
+    monkeypatch.setattr(transfer_class, 'done', property(lambda self: id(self) in waited and done.fget(self)))
+    monkeypatch.setattr(transfer_class, 'wait', lambda self: (waited.add(id(self)), wait(self))[1])
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        run('swap-all', 1)
+    chainer_ooc.reset()
+    with checked_accounts() as found:
+        assert run('swap-all', int(1.02 * caught.value.floor_bytes)) == run(None)
+    assert not found
+    labels = [each.label for each in manager.current()._iteration.recorder.calls]
+    assert labels.index('BroadcastTo') + 1 in manager.current()._iteration._unmoved._counted
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'superneurons'])
+def test_the_named_budget_holds_for_a_program_that_holds_its_last_loss(policy):
+    """What was only counted of it lives while the next one runs."""
+    def run(policy, budget=None):
+        model, found, loss = Mixed(), [], None
+        model.change = {8: many}
+        with ooc(policy, min_bytes=MIN_BYTES, budget=budget):
+            for _ in range(6):
+                loss = model(BATCH)
+                model.made = []
+                model.cleargrads()
+                loss.backward()
+                found.append(loss.array.tobytes())
+        return found
+
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        run(policy, 1)
+    budget = int(1.02 * caught.value.floor_bytes)
+    chainer_ooc.reset()
+    with checked_accounts() as found:
+        assert run(policy, budget) == run(None)
+    assert not found
+
+
+def turned(h):
+    h.array = np.asfortranarray(h.array)
+    return h
+
+
+#: The call before 10, and 10 itself, which gives other bytes, or another shape, than it did.
+OTHERS = {'a copy, no view': (turned, lambda h: F.reshape(h, (-1,))), 'another shape': (
+    lambda h: h, lambda h: F.reshape(h, (4, -1)))}
+
+
+@pytest.mark.parametrize('other', sorted(OTHERS))
+def test_other_outputs_are_another_graph_at_once(model, other):
+    before, call = OTHERS[other]
+    left = []
+
+    def change(model):
+        def last(h):
+            if chainer.config.ooc:
+                left.append(manager.current()._iteration.following.left)
+            return F.reshape(F.tanh(h), (16, UNITS))
+        return {9: lambda h: before(h + model.made[5]), 10: call, 11: last}
+
+    want = Mixed()
+    want.change = change(want)
+    with chainer.using_config('ooc', None):
+        expected = iterate(want)
+    model.change = change(model)
+    model.norm.avg_mean[...], model.norm.avg_var[...] = 0, 1
+    assert iterate(model) == expected
+    assert left == [True]
+
+
+def test_a_backward_pass_that_makes_a_graph_is_noticed():
+    def run():
+        found = []
+        for number in range(6):
+            x = chainer.Variable(BATCH.copy())
+            y = F.tanh(F.sum(F.tanh(F.sigmoid(x))))
+            gradient, = chainer.grad([y], [x], enable_double_backprop=number > 3)
+            found.append(gradient.array.tobytes())
+        return found
+
+    want = run()
+    with ooc('swap-all', min_bytes=MIN_BYTES):
+        assert run() == want
+        assert manager.current()._iteration.makes_graphs
+
+
 CHANGES = {
     'function': lambda h: F.elu(h),
     'two functions': lambda h: F.relu(F.tanh(h)),
@@ -182,9 +361,10 @@ def test_what_the_program_holds_of_a_former_iteration_is_its_own(model):
         del loss
         iterate(model)
         iterate(model)
+        manager.current().traces()  # ends the iteration, and waits for what is leaving
         levels.append(near_bytes())
     assert levels[1] == levels[-1]
-    assert manager.current()._memory.bytes_of('program') == sum(each.nbytes for each in held)
+    assert manager.current()._memory.bytes_of('program') == BATCH.nbytes + sum(each.nbytes for each in held)
     assert differences() is None
 
 
@@ -257,8 +437,52 @@ def test_what_was_counted_gets_storages_when_another_session_is_made(model):
     thread.join()
     narrow = [each.array for each in model.made[4:9]]
     loss.backward()
-    assert all(find(each) is not None for each in narrow if each.dtype == np.float32)
+    assert all(find(each) is not None for each in narrow)
     assert differences() is None
+    assert pending() == {0}
+    chainer_ooc.reset()
+
+
+def test_what_goes_through_all_in_one_way_alone_is_waited_for_by_nobody_in_the_end():
+    """Calls with parameters that are not known yet go through all, and so do their steps."""
+    with ooc('swap-all', min_bytes=MIN_BYTES):
+        for _ in range(3):
+            model = Mixed()
+            for _ in range(3):
+                loss = model(BATCH)
+                loss.backward()
+                assert pending() == {0}
+                del loss
+
+
+def pending():
+    """How many functions wait for maps of the iteration in hand."""
+    iteration = manager.current()._iteration
+    return {each.pending_uses for each in iteration._memory.storages() if each.token is iteration}
+
+
+def test_what_has_stepped_waits_for_nothing_when_another_session_is_made(monkeypatch):
+    def pressing(model):
+        return {3: lambda h: Pressing().apply((model.narrow(h),))[0]}
+
+    def press(way):
+        if way == 'backward' and manager.current()._iteration._unmoved is not None:
+            thread = threading.Thread(target=lambda: outcomes([None], 'swap-all'))
+            thread.start()
+            thread.join()
+            pressed.append(len(manager.current()._iteration.recorder.steps))
+
+    pressed = []
+    want = outcomes([pressing] * 5)
+    assert outcomes([pressing] * 4, 'swap-all') == want[:4]
+    monkeypatch.setattr(Pressing, 'act', staticmethod(press))
+    model = Mixed()
+    model.change = pressing(model)
+    with ooc('swap-all', min_bytes=MIN_BYTES):
+        loss = model(BATCH)
+        loss.backward()
+    assert pressed[0] > 10
+    assert pending() == {0}
     chainer_ooc.reset()
 
 
@@ -301,9 +525,10 @@ def test_the_programs_own_functions_go_through_all():
         return {5: lambda h: Pressing().apply((h,))[0]}
 
     assert outcomes([pressing] * 5, 'swap-all') == outcomes([pressing] * 5)
-    loss_calls = manager.current()._iteration.recorder.calls
-    name = next(each.index for each in loss_calls if each.label == 'Pressing')
-    assert name not in manager.current()._iteration._unmoved._counted
+    iteration = manager.current()._iteration
+    own = next(each.index for each in iteration.recorder.calls if each.label == 'Pressing')
+    assert own not in iteration._unmoved._counted
+    assert own + 1 in iteration._unmoved._counted
 
 
 def test_gradients_that_add_up_and_several_backward_passes():

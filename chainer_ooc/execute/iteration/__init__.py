@@ -6,6 +6,9 @@
     left                    what iterations leave in near memory, and when it is the program's own
     departures, prefetch    maps on their way out; on their way in
     waiting                 maps that could leave, and stay until far memory is ready for them
+    recipes                 of the calls that may run again
+    comparison              whether what runs is what was recorded
+    unmoved                 calls and steps that touch nothing which moves: they are compared and counted
     quiet                   an iteration in which nothing has to leave: it is compared, and nothing else
     iteration               one call and one step from top to bottom
 """

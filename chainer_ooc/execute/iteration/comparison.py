@@ -22,30 +22,31 @@ from chainer_ooc.trace import Call
 
 
 class Calls:
-    """The functions of an iteration's calls, in order; their graph alone keeps them alive."""
+    """The functions of an iteration's calls; their graph alone keeps them alive.
+
+    Attributes:
+        functions: weak references to them, in order.
+    """
 
     def __init__(self) -> None:
-        self._functions: list[weakref.ref[Any]] = []
+        self.functions: list[weakref.ref[Any]] = []
         self._number_of: dict[int, int] = {}
         self._first = 0  # those before it are dead
 
-    def __len__(self) -> int:
-        return len(self._functions)
-
     def add(self, function: Any) -> None:
         """Adds the function of the next call."""
-        self._number_of[id(function)] = len(self._functions)
-        self._functions.append(weakref.ref(function))
+        self._number_of[id(function)] = len(self.functions)
+        self.functions.append(weakref.ref(function))
 
     def number(self, function: Any) -> int:
         """The number of a function's call; -1 if it is none of these."""
         number = self._number_of.get(id(function), -1)
-        return number if number >= 0 and self._functions[number]() is function else -1
+        return number if number >= 0 and self.functions[number]() is function else -1
 
     def is_alive(self) -> bool:
         """Whether any of the functions is alive."""
-        while self._first < len(self._functions):
-            if self._functions[self._first]() is not None:
+        while self._first < len(self.functions):
+            if self.functions[self._first]() is not None:
                 return True
             self._first += 1
         return False
@@ -58,7 +59,7 @@ class Calls:
 
     def alive(self) -> Iterator[tuple[int, Any]]:
         """Those that are alive and in their graph, with their numbers."""
-        for number, ref in enumerate(self._functions):
+        for number, ref in enumerate(self.functions):
             function = ref()
             if function is not None and function.inputs is not None:
                 yield number, function

@@ -20,8 +20,7 @@ from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished
-from chainer_ooc.execute.functions.prototype import Prototype, may_change_maps, may_write_inputs, prepare
-from chainer_ooc.execute.functions.recipe import write_recipe
+from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.graphs.following import Following, note_lost, note_reuse
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
@@ -31,6 +30,7 @@ from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.iteration.liveness import Liveness
 from chainer_ooc.execute.iteration.prefetch import start_swap_ins
 from chainer_ooc.execute.iteration.quiet import Quietly
+from chainer_ooc.execute.iteration.recipes import Recipes
 from chainer_ooc.execute.iteration.room import Room, earlier_bytes
 from chainer_ooc.execute.iteration.unmoved import Unmoved
 from chainer_ooc.execute.iteration.writes import Writes
@@ -75,22 +75,21 @@ class Iteration(Quietly):
         self.settings, self.budget_bytes, self._most_bytes = settings, budget_bytes, most_bytes
         self.recorder = Recorder()
         self.finished = self.has_ended = self._in_backward = self.is_foreign = self.makes_graphs = False
-        self.recorded, self._repeatable = recording, False
+        self.recorded = recording
         self.graph: Graph | None = None
         self._memory, self._parameters, self._meter = memory, parameters, meter
-        self._prototype: Prototype | None = None
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
         self.register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
         self.writes = Writes()
         self._calls = Calls()
-        self._retained: list[list[int]] = []
         self._liveness = Liveness(self.register.storages)
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
         self.room = Room(memory, parameters, self.register.own, meter, settings, self.following)
         self._departures = Departures(memory, self.following, self.register, settings)
+        self._recipes = Recipes(memory, self.following, self._departures)
         self._start_swap_ins = functools.partial(
-            start_swap_ins, memory, self.following, self.register, self._retained, self.room)
+            start_swap_ins, memory, self.following, self.register, self.room)
 
     def open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Finds a plan for what begins with this call, and sets the memory up for it.
@@ -147,45 +146,31 @@ class Iteration(Quietly):
         self.recorder.near_bytes.append(self.room.make(
             need_bytes, position if known else -1,
             self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0))
-        self._prepare(function, position)
+        self._recipes.prepare(function, position, self.recorded)
         if self.recorded:
             self._meter.mark()
-
-    def _prepare(self, function: Any, position: int) -> None:
-        """Copies a function whose call may have to run again; while it is recorded, to see whether it could."""
-        needs_recipe = position in self.following.orders.recipes and not may_change_maps(function)
-        prototype = prepare(function, self._memory.backend.repeats_random) if needs_recipe or self.recorded else None
-        self._repeatable = self.recorded and prototype is not None
-        self._prototype = prototype if needs_recipe else None
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
         """Records a forward call, and has the maps leave that it used last."""
         recorder, position = self.recorder, len(self.recorder.calls)
-        if self._unmoved is not None and self._unmoved.ends_call(inputs, outputs, span):
-            self._calls.add(function)
-            self._retained.append([])
+        if self._unmoved is not None and self._unmoved.ends_call(function, inputs, outputs, span):
             return
         peak_bytes = self._peak_bytes(self._coming_bytes)
         self.writes.look_at_given()
         if self.writes.has_written(function, inputs):
-            self.is_foreign, self._repeatable, self._prototype = True, False, None
-        ids, kept = self.register.call(function, inputs, outputs, position)
+            self.is_foreign = True
+            self._recipes.forget()
+        ids, _ = self.register.call(function, inputs, outputs, position)
         self._calls.add(function)
-        self._retained.append([each.map for each in kept if each.token is self])
         nodes = [*function.inputs, *[each.node for each in outputs]]
         known = self.following.call_at(position) if self.following.is_certain and not self.recorded else None
-        call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._repeatable,
+        call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._recipes.is_repeatable,
                              self._other_at_start_bytes, known)
         for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
             recorder.maps[map_id].written = True  # their producers may not make them again
         self._liveness.read(call.inputs)
         self.following.check_call(call)
-        known = self.following.call_at(position)
-        if self._prototype is not None and known is not None:
-            recipe = write_recipe(self._prototype, function, inputs, outputs, max(peak_bytes, known.peak_bytes),
-                                  self._departures.will_stay)
-            self._departures.hold(recipe, position)
-        self._prototype = None
+        self._recipes.write(function, inputs, outputs, peak_bytes, position)
         self._departures.after_call(call)
         self._memory.pin()
         if self.following.orders.plan.synchronous:
@@ -205,7 +190,7 @@ class Iteration(Quietly):
                 self.register.note_holders(held)
             else:
                 self.room.disown(self.register.storage)
-            self.following.check_forward_is_over(self._retained, self.recorder.exposed)
+            self.following.check_forward_is_over(self.register.retained, self.recorder.exposed)
         self._parameters.begin_backward()
         self._in_backward = True
         if self.room.begin_backward(self.following.step_at(len(self.recorder.steps))):
@@ -284,24 +269,17 @@ class Iteration(Quietly):
         graph = self.following.graph
         if graph is not None and self.following.orders.unmoved:
             self._unmoved = Unmoved(graph, self._parameters, self._calls, self.following, self.register, self._memory,
-                                    self.room, self.writes, self._look_around)
+                                    self.room, self.writes, self._liveness, self._look_around)
 
     def _is_unmoved(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
         """Whether what is about to run is such a call, or step if there are no inputs."""
+        unmoved, self.is_foreign = self._unmoved, False
+        if unmoved is not None and unmoved.is_over():
+            self._unmoved = None
+            unmoved.register_all()
         if self._unmoved is None:
             return False
-        if self._unmoved.is_over():
-            self._register_counted()
-            return False
-        self.is_foreign = False
         return self._unmoved.begins_step(function) if inputs is None else self._unmoved.begins_call(function, inputs)
-
-    def _register_counted(self) -> None:
-        """Gives storages to what was only counted, and is alive."""
-        unmoved, self._unmoved = self._unmoved, None
-        for number, kept in () if unmoved is None else unmoved.register_all():
-            self._retained[number] = [each.map for each in kept]
-            self._liveness.read(self.recorder.calls[number].inputs)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
@@ -344,7 +322,8 @@ class Iteration(Quietly):
     def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
         """See `Following.begins_anew`; a call that reads a map of this iteration is part of it."""
         calls = self._calls if self.quiet is None else self.quiet.calls
-        return (not self._in_backward and self.following.begins_anew(len(calls), self.recorded, function, inputs)
+        return (not self._in_backward
+                and self.following.begins_anew(len(calls.functions), self.recorded, function, inputs)
                 and not calls.is_read_by(inputs)
                 and not any(each is not None and each.token is self for each in map(find, map(array_of, inputs))))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.iteration.room import Room
 from chainer_ooc.execute.memory.residency import Residency
@@ -16,11 +14,10 @@ LOOK_AHEAD_CALLS = 3
 LOOK_AHEAD_ROOM = 8
 
 
-def start_swap_ins(memory: Residency, following: Following, register: Register, retained: Sequence[Sequence[int]],
-                   room: Room) -> None:
-    """Starts the swap-ins of backward that are due; `retained` are, for each call, the maps that it retained."""
+def start_swap_ins(memory: Residency, following: Following, register: Register, room: Room) -> None:
+    """Starts the swap-ins of backward that are due."""
     if following.graph is None:
-        _start_probable(memory, register, retained)
+        _start_probable(memory, register)
     else:
         _start_due(memory, following, register, room)
 
@@ -40,12 +37,12 @@ def _start_due(memory: Residency, following: Following, register: Register, room
         following.started()
 
 
-def _start_probable(memory: Residency, register: Register, retained: Sequence[Sequence[int]]) -> None:
+def _start_probable(memory: Residency, register: Register) -> None:
     """Those of the calls before the latest one, which may be a function of none of these (-1)."""
     recorder = register.recorder
     latest = recorder.steps[-1].call if recorder.steps else len(recorder.calls)
     for call in range(latest - 1, max(latest - 1 - LOOK_AHEAD_CALLS, -1), -1):
-        for map_id in retained[call]:
+        for map_id in register.retained[call]:
             storage = register.storage(map_id)
             if (storage is not None and storage.state is State.AWAY and storage.pending_uses > 0
                     and memory.has_room(LOOK_AHEAD_ROOM * storage.nbytes)):

@@ -60,13 +60,13 @@ class Quiet(Comparison):
 
     def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether this call comes next in the recording."""
-        position, calls = len(self.calls), self.graph.trace.calls
+        position, calls = len(self.calls.functions), self.graph.trace.calls
         return not (position == len(calls) or self.in_backward or self.next_step
                     or OtherThreads.made != self.sessions_made) and self.is_call(function, inputs, calls[position])
 
     def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
         """Adds a call; False if its outputs are not those of the recording, or the device has little room left."""
-        position = len(self.calls)
+        position = len(self.calls.functions)
         self.calls.add(function)
         return gives(outputs, self.graph.trace.calls[position]) and (
             position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes))
@@ -77,7 +77,7 @@ class Quiet(Comparison):
         """Begins a backward pass; False if forward was not that of the graph."""
         self.in_backward = True
         self._parameters.begin_backward()
-        return len(self.calls) == len(self.graph.trace.calls)
+        return len(self.calls.functions) == len(self.graph.trace.calls)
 
     def end_backward(self) -> None:
         self.in_backward = False

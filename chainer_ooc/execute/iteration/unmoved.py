@@ -17,13 +17,14 @@ An iteration that moves nothing at all, and where all fits, does not even count 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.iteration.comparison import Calls, Comparison, given_to, gives, made_by
+from chainer_ooc.execute.iteration.liveness import Liveness
 from chainer_ooc.execute.iteration.room import Room
 from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.memory.residency import Residency
@@ -42,13 +43,14 @@ class Unmoved:
     """
 
     def __init__(self, graph: Graph, parameters: Parameters, calls: Calls, following: Following, register: Register,
-                 memory: Residency, room: Room, writes: Writes, look_around: Callable[[int], None]):
+                 memory: Residency, room: Room, writes: Writes, liveness: Liveness,
+                 look_around: Callable[[int], None]):
         self._comparison = Comparison(graph, parameters, calls)
         self._trace, self._calls = graph.trace, calls
         self._orders = following.orders
         self._following, self._register, self._recorder = following, register, register.recorder
         self._memory, self._room, self._writes = memory, room, writes
-        self._look_around = look_around
+        self._liveness, self._look_around = liveness, look_around
         self._call: Call | None = None
         self._step: Step | None = None
         self._counted: set[int] = set()  # the calls that were such ones
@@ -73,26 +75,29 @@ class Unmoved:
             self._call = call
         return self._call is not None
 
-    def ends_call(self, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> bool:
+    def ends_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> bool:
         """Whether the call that has just run was such a one, and has given what it should; adds it then."""
         call, self._call = self._call, None
         if call is None or not gives(outputs, call) or not self._register.count(call, inputs, outputs):
             return False
+        self._calls.add(function)
         self._counted.add(call.index)
         self._recorder.known_call(call, span)
         return True
 
     def begins_step(self, function: Any) -> bool:
         """Whether a step that is about to run is such a one; makes room for it then."""
-        position = self._recorder.next_position
-        if position not in self._orders.unmoved or position < len(self._trace.calls):
+        position, number = self._recorder.next_position, self._calls.number(function)
+        if number not in self._counted:
             return False
-        step = self._trace.steps[position - len(self._trace.calls)]
-        if (step.call != self._calls.number(function) or self._writes.is_looking() or self._room.expects_sums()
-                or self._following.due(position) is not None):
-            return False
-        if self._begins(self._room.scratch_of(step, 0), step.peak_bytes):
-            self._step = step
+        if position in self._orders.unmoved and position >= len(self._trace.calls):
+            step = self._trace.steps[position - len(self._trace.calls)]
+            if (step.call == number and not (self._writes.is_looking() or self._room.expects_sums())
+                    and self._following.due(position) is None
+                    and self._begins(self._room.scratch_of(step, 0), step.peak_bytes)):
+                self._step = step
+        if self._step is None:
+            self._register_call(number, function)
         return self._step is not None
 
     def ends_step(self, span: Span) -> bool:
@@ -103,19 +108,20 @@ class Unmoved:
         self._recorder.known_step(step, span)
         return True
 
-    def register_all(self) -> Iterator[tuple[int, list[Storage]]]:
-        """Gives storages to what was only counted and is alive.
-
-        Yields the numbers of calls whose steps have not run, with the storages that these may read.
-        """
+    def register_all(self) -> None:
+        """Gives storages to what was only counted and is alive; what has stepped waits for them no more."""
         stepped = {each.call for each in self._recorder.steps}
         for number, function in self._calls.alive():
             if number in self._counted:
-                _, kept = self._register.call(function, given_to(function), made_by(function), number)
-                if number not in stepped:
-                    yield number, kept
+                kept = self._register_call(number, function)
                 for storage in kept if number in stepped else ():
                     storage.is_done()
+
+    def _register_call(self, number: int, function: Any) -> list[Storage]:
+        self._counted.discard(number)
+        _, kept = self._register.call(function, given_to(function), made_by(function), number)
+        self._liveness.read(self._trace.calls[number].inputs)
+        return kept
 
     def _begins(self, other_bytes: int, need_bytes: int) -> bool:
         self._look_around(self._recorder.next_position)

@@ -61,8 +61,9 @@ class Writes:
 
     def look_at_given(self) -> None:
         """Compares them when the function has run."""
-        if self._given:
-            _look(self._given, self._left)
+        given, self._given = self._given, ()
+        if given:
+            _look(given, self._left)
 
     def watch(self, function: Any, inputs: Sequence[Any], always: bool) -> None:
         """Takes checksums of the inputs of a function with ``ooc_recompute``: the first of its type, or always."""
@@ -72,9 +73,10 @@ class Writes:
 
     def has_written(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether it has written to one of its inputs: its type runs again no more then."""
-        if not self._watched:
+        watched, self._watched = self._watched, ()
+        if not watched:
             return False
-        changed = [each for each, before in zip(inputs, self._watched, strict=True) if _checksum(each) != before]
+        changed = [each for each, before in zip(inputs, watched, strict=True) if _checksum(each) != before]
         types = declared_types(function)
         believe(types, is_true=not changed)
         for kind in types if changed else ():

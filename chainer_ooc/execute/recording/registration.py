@@ -34,6 +34,7 @@ class Register:
         storages: of the feature maps, by id.
         own: numbers of the parameters that its calls were given.
         counts_alone: some maps may have no storage.
+        retained: for each call, the maps that its step may read, as far as they have storages.
     """
 
     counts_alone = False
@@ -41,6 +42,7 @@ class Register:
     def __init__(self, memory: Residency, recorder: Recorder, parameters: Parameters, token: Token, min_bytes: int):
         self.storages: list[weakref.ref[Storage]] = []
         self.own: set[int] = set()
+        self.retained: list[list[int]] = []
         self.recorder = recorder
         self.token = token
         self._memory = memory
@@ -73,6 +75,7 @@ class Register:
             storage.retain()
             if storage.token is self.token:
                 self.recorder.maps[storage.map].retained = True
+        self.retained[producer:producer + 1] = [[each.map for each in kept if each.token is self.token]]
         return (given, made, hidden), kept
 
     def count(self, call: Call, inputs: Sequence[Any], outputs: Sequence[Any]) -> bool:
@@ -98,6 +101,7 @@ class Register:
                 return False
             if found != map_id:
                 return False
+        self.retained.append([])
         return True
 
     def _given(self, given: Any, node: Any) -> int:
