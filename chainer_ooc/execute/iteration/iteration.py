@@ -110,6 +110,13 @@ class Iteration(Quietly):
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self))
         self._memory.backend.limit(self.budget_bytes, self._on_out_of_memory)
 
+    def compare_unmoved(self) -> None:
+        """Has calls and steps that touch nothing which the plan moves be compared and counted alone from now on."""
+        graph = self.following.graph
+        if graph is not None and self.following.orders.unmoved:
+            self._unmoved = Unmoved(graph, self._parameters, self._calls, self.following, self.register, self._memory,
+                                    self.room, self.writes, self._liveness, self._look_around)
+
     def _enter(self, tally: Tally) -> None:
         self._orders, plan = self.following.orders, self.following.orders.plan
         self._departures.prepare()
@@ -127,7 +134,8 @@ class Iteration(Quietly):
             InfeasibleBudgetError: the call does not fit and nothing can leave.
             SpillError: a swap-out failed.
         """
-        if self._is_unmoved(function, inputs):
+        self.is_foreign = False
+        if self._unmoved is not None and self._unmoved.begins_call(function, inputs):
             return
         memory, position = self._memory, len(self.recorder.calls)
         coming = self.following.coming_calls(position, function, inputs)
@@ -201,7 +209,8 @@ class Iteration(Quietly):
 
     def before_step(self, function: Any) -> list[Storage]:
         """Makes resident what a function's backward reads, and gives that; starts swap-ins; makes room for the step."""
-        if self._is_unmoved(function):
+        self.is_foreign = False
+        if self._unmoved is not None and self._unmoved.begins_step(function):
             return []
         memory, recorder = self._memory, self.recorder
         self.makes_graphs |= not recorder.steps and makes_graphs()
@@ -262,40 +271,19 @@ class Iteration(Quietly):
         if self.following.graph is None:
             self._start_swap_ins()
 
-    # --- what its plan leaves where it is --------------------------------------------------------------------------
-
-    def compare_unmoved(self) -> None:
-        """Has calls and steps that touch nothing which the plan moves be compared and counted alone from now on."""
-        graph = self.following.graph
-        if graph is not None and self.following.orders.unmoved:
-            self._unmoved = Unmoved(graph, self._parameters, self._calls, self.following, self.register, self._memory,
-                                    self.room, self.writes, self._liveness, self._look_around)
-
-    def _is_unmoved(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
-        """Whether what is about to run is such a call, or step if there are no inputs."""
-        unmoved, self.is_foreign = self._unmoved, False
-        if unmoved is not None and unmoved.is_over():
-            self._unmoved = None
-            unmoved.register_all()
-        if self._unmoved is None:
-            return False
-        return self._unmoved.begins_step(function) if inputs is None else self._unmoved.begins_call(function, inputs)
-
     # --- the end ---------------------------------------------------------------------------------------------------
 
     def end_backward(self) -> Finished:
         """Ends a backward pass; gives what the iteration can be asked."""
         self.finished = True
+        tally, graph = self._memory.tally, self.following.graph
         if self.quiet is None:
             self._end_backward()
         else:
             self.quiet.end_backward()
-        tally = self._memory.tally
+            tally.peak_bytes = self.following.orders.plan.peak_bytes
         if tally.whole is not None:
             tally.whole.end()
-        if self.quiet is not None:
-            tally.peak_bytes = self.following.orders.plan.peak_bytes
-        graph = self.following.graph
         return Finished(tally.snapshot(), self.settings, self.budget_bytes, self.following.orders, graph,
                         graph is not None and graph.is_searching, None if self.quiet else self.recorder.moments())
 

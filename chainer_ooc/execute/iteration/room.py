@@ -104,17 +104,18 @@ class Room:
             self.stand(self.scratch_of(first, 0))
         return self._new_bytes > 0
 
-    def expects_sums(self) -> bool:
-        """Whether steps have such sums to come."""
-        return bool(self._to_add)
+    def has_sums(self, function: Any) -> bool:
+        """Whether a step adds to gradients that stood, where the recording had no such sums."""
+        return bool(self._to_add and self._added_to(function))
 
     def sum_bytes(self, function: Any) -> int:
-        """Bytes of a step's sums with gradients that stood, where the recording had no such sums."""
-        if not self._to_add:
-            return 0
+        """Bytes of such sums, which count once."""
+        return sum(map(self._to_add.pop, self._added_to(function))) if self._to_add else 0
+
+    def _added_to(self, function: Any) -> set[int]:
         given = [node.get_variable_or_none() for node in function.inputs]
-        numbers = {self._parameters.number_of(each) for each in given if hasattr(each, 'update_rule')}
-        return sum(self._to_add.pop(each, 0) for each in numbers if each is not None)
+        return {number for each in given if hasattr(each, 'update_rule')
+                and (number := self._parameters.number_of(each)) in self._to_add}
 
     def disown(self, storage_of: Callable[[int], Storage | None]) -> None:
         """Books what the program holds of the batch, and did not when it was recorded, as the program's own."""

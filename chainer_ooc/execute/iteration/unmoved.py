@@ -54,15 +54,12 @@ class Unmoved:
         self._call: Call | None = None
         self._step: Step | None = None
         self._counted: set[int] = set()  # the calls that were such ones
-
-    def is_over(self) -> bool:
-        """Whether the plan is not followed any more, or another session may be given what has no storage."""
-        return self._following.orders is not self._orders or OtherThreads.made != self._comparison.sessions_made
+        self._is_over = False
 
     def begins_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether a call that is about to run is such a one; makes room for it then."""
         position = self._recorder.next_position
-        if position not in self._orders.unmoved or position >= len(self._trace.calls):
+        if not self._goes_on() or position not in self._orders.unmoved or position >= len(self._trace.calls):
             return False
         call = self._trace.calls[position]
         if not self._comparison.is_call(function, inputs, call) or may_write_inputs(function):
@@ -88,11 +85,11 @@ class Unmoved:
     def begins_step(self, function: Any) -> bool:
         """Whether a step that is about to run is such a one; makes room for it then."""
         position, number = self._recorder.next_position, self._calls.number(function)
-        if number not in self._counted:
+        if not self._goes_on() or number not in self._counted:
             return False
         if position in self._orders.unmoved and position >= len(self._trace.calls):
             step = self._trace.steps[position - len(self._trace.calls)]
-            if (step.call == number and not (self._writes.is_looking() or self._room.expects_sums())
+            if (step.call == number and not (self._writes.is_looking() or self._room.has_sums(function))
                     and self._following.due(position) is None
                     and self._begins(self._room.scratch_of(step, 0), step.peak_bytes)):
                 self._step = step
@@ -108,14 +105,22 @@ class Unmoved:
         self._recorder.known_step(step, span)
         return True
 
-    def register_all(self) -> None:
-        """Gives storages to what was only counted and is alive; what has stepped waits for them no more."""
-        stepped = {each.call for each in self._recorder.steps}
+    def _goes_on(self) -> bool:
+        """Whether the plan is still followed, and no other session was made that may be given what has no storage.
+
+        Else all that was only counted, and is alive, gets storages. What has stepped waits for them no more.
+        """
+        if self._is_over:
+            return False
+        if self._following.orders is self._orders and OtherThreads.made == self._comparison.sessions_made:
+            return True
+        self._is_over, stepped = True, {each.call for each in self._recorder.steps}
         for number, function in self._calls.alive():
             if number in self._counted:
                 kept = self._register_call(number, function)
                 for storage in kept if number in stepped else ():
                     storage.is_done()
+        return False
 
     def _register_call(self, number: int, function: Any) -> list[Storage]:
         self._counted.discard(number)
