@@ -7,7 +7,8 @@ The time of a memory manager must grow with what happens, not with what there is
 many feature maps are alive. So networks of 50 to 800 calls run with the default budget and with a short one, a share
 of the in-core peak, under which maps leave all the time; with nothing held by the program, with all its Variables in a
 list, and with three arrays in four, which can then not leave. Small layers with ReLU, and blocks of ResNet50 with small
-maps, have the default budget, under which nothing has to leave. Time over calls on a straight line has the exponent 1.
+maps, have the default budget, under which nothing has to leave; *beside* is such layers behind two calls whose maps
+move. Time over calls on a straight line has the exponent 1.
 And the recursive network of Chainer's sentiment example runs with a short budget: there all calls share one storage,
 the thin stack.
 
@@ -44,7 +45,10 @@ from small_calls import WORKS, Size
 WORKER = pathlib.Path(__file__).with_name('calls_worker.py')
 TREES = (Size(units=30, leaves=20), Size(units=100, leaves=40), Size(units=300, leaves=60))
 #: Of the short budget's share, the budgets of a work, None for the default; all others have the short one alone.
-SHARES = {'chain': lambda short: [None, short], 'perceptron': lambda short: [None], 'residual': lambda short: [None]}
+SHARES = {'chain': lambda short: [None, short], 'perceptron': lambda short: [None], 'beside': lambda short: [None],
+          'residual': lambda short: [None]}
+#: Smaller maps stay, see chainer.config.ooc_min_bytes; 0 where nothing is said.
+MIN_BYTES = {'thin-stack': 1000, 'beside': 1_000_000}
 GREEN, PURPLE = '#009E73', '#CC79A7'
 STYLES = {'keep': (GREEN, 's'), 'pooch': (ORANGE, 'o'), 'swap-all': (BLUE, '^'), 'tensor-cache': (PURPLE, 'D')}
 
@@ -129,7 +133,7 @@ def series_of(arguments: argparse.Namespace) -> Iterable[list[dict[str, Any]]]:
                 if trees and policy not in ('pooch', 'swap-all'):
                     continue
                 yield [{'work': work, 'size': dataclasses.asdict(size), 'policy': policy, 'share': share,
-                        'min_bytes': 1000 if trees else 0, **shared} for size in sizes]
+                        'min_bytes': MIN_BYTES.get(work, 0), **shared} for size in sizes]
 
 
 # --- one row ---------------------------------------------------------------------------------------------------------

@@ -129,6 +129,20 @@ class Perceptron(Work):
         return _trained(self._model, F.sum(self._model(self._x)))
 
 
+class Beside(Perceptron):
+    """The same behind two calls whose maps are 1 MB and move, where those of the others stay."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(size)
+        self.calls += 4
+        shape = (len(self._x), self._x.shape[1], -(-1_000_000 // self._x.nbytes))
+        self._wide = numpy.random.RandomState(SEED).uniform(-1, 1, shape).astype(numpy.float32)
+
+    def run(self) -> Sequence[numpy.ndarray]:
+        narrow = F.sum(F.sigmoid(F.tanh(chainer.Variable(self._wide))), axis=2)
+        return _trained(self._model, F.sum(self._model(narrow + self._x)))
+
+
 class Bottleneck(chainer.Chain):
     """A block of ResNet50 with few channels: ten calls."""
 
@@ -309,5 +323,5 @@ class ThinStack(Work):
 
 
 WORKS: Mapping[str, Callable[[Size], Work]] = {
-    'chain': Chain, 'perceptron': Perceptron, 'residual': Residual, 'variables': VariablesHeld,
-    'arrays': ArraysHeld, 'thin-stack': ThinStack}
+    'chain': Chain, 'perceptron': Perceptron, 'beside': Beside, 'residual': Residual,
+    'variables': VariablesHeld, 'arrays': ArraysHeld, 'thin-stack': ThinStack}

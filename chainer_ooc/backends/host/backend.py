@@ -112,8 +112,9 @@ class HostBackend(OwnedBackend):
 
     def default_budget_bytes(self, held_bytes: int, latest_bytes: int | None) -> int:
         """In steps, see `headroom`; what the heap keeps is given back before another budget is taken."""
-        if latest_bytes is None or not headroom.holds(latest_bytes, *self._whole_and_set_aside(held_bytes)):
-            self.trim()
+        if latest_bytes is not None and headroom.holds(latest_bytes, *self._whole_and_set_aside(held_bytes)):
+            return latest_bytes
+        self.trim()
         return headroom.budget(latest_bytes, *self._whole_and_set_aside(held_bytes))
 
     def most_budget_bytes(self, held_bytes: int) -> int:

@@ -79,7 +79,6 @@ class Parameters:
         """
         steady_bytes = own_bytes = others_bytes = counted_bytes = 0
         with_gradients = []
-        self._roots = {key: ref for key, ref in self._roots.items() if ref() is not None}
         for number, parameter in self._alive():
             steady_bytes += _nbytes(array_of(parameter), is_counted)
             for each in () if parameter.update_rule is None else _of_rule(parameter.update_rule):
@@ -143,9 +142,11 @@ class Parameters:
 
     def _alive(self) -> list[tuple[int, Any]]:
         """Those that are alive, with their numbers."""
-        alive = {key: (number, each) for key, (ref, number) in self._parameters.items() if (each := ref()) is not None}
-        self._parameters = {key: self._parameters[key] for key in alive}
-        return list(alive.values())
+        alive = [(number, each) for ref, number in self._parameters.values() if (each := ref()) is not None]
+        if len(alive) < len(self._parameters) or len(self._roots) > len(alive):
+            self._parameters = {key: entry for key, entry in self._parameters.items() if entry[0]() is not None}
+            self._roots = {key: ref for key, ref in self._roots.items() if ref() is not None}
+        return alive
 
 
 def _gradient_of(parameter: Any) -> Any:
