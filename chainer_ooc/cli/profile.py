@@ -88,6 +88,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     closing = [f'trace written to {arguments.save}'] if arguments.save is not None else []
     if arguments.policy != policy != 'keep':
         closing.insert(0, f'recorded under {policy}, since it does not fit into memory under keep')
+    if least.doubt:
+        closing.append(f'the smallest budget is what is needed as far as is known; {least.doubt}')
     tables = [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found, least)]
     return Answer(facts, tables, closing)
 

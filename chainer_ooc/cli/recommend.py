@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         'reasons': {each.entry: each.reason for each in lines},
     }
     closing = [text for each in lines for text in (f'# {each.reason}', f'chainer.config.{each.entry} = {each.value!r}')]
-    closing += [*_rates((batch, plan), (largest, there), machine), _NOT_COUNTED, *_left(own),
+    closing += [*_rates((batch, plan), (largest, there), machine), _NOT_COUNTED, *_left(own), *_doubt(own.trace),
                 *(f'# {each}' for each in gap.hints([bound]))]
     return Answer(facts, [], closing)
 
@@ -215,6 +215,10 @@ def _left(problem: Problem) -> list[str]:
         return []
     return [f'# a loop that has its last loss when the next forward begins needs up to {format_bytes(nbytes)} more,',
             '# for maps smaller than ooc_min_bytes: delete the loss before, or leave that much with --budget']
+
+
+def _doubt(trace: Trace) -> list[str]:
+    return [f'# the training may need more than is known: {trace.doubt}'] if trace.doubt else []
 
 
 def _batch_of(trace: Trace) -> int:
