@@ -172,12 +172,12 @@ def test_a_workspace_that_brings_nothing_beyond_noise_is_not_recommended(capsys,
 
 
 @pytest.mark.parametrize(('without', 'within', 'budget', 'taken'), [
-    (times(4), TRACE, '13MB', '32MB'), (with_scratch(1), times(1.1), '14MB', '32MB'),
-    (with_scratch(1), times(2), '14MB', None), (with_scratch(1, calls=[0]), TRACE, '13MB', None),
+    (times(4), TRACE, '13MB', '32MB'), (with_scratch(1), times(2), '14MB', '32MB'),
+    (with_scratch(1), times(4), '14MB', None), (with_scratch(1, calls=[0]), TRACE, '13MB', None),
     (with_scratch(5, calls=[0]), TRACE, '13MB', '32MB'),
     (dataclasses.replace(TRACE, standing_forward_bytes=9 * MB), times(2), '13MB', '32MB')])
 def test_a_model_is_recorded_with_a_workspace_and_without(capsys, monkeypatch, without, within, budget, taken):
-    """It is taken where it is clearly faster, saves memory for a twentieth of the time, and where nothing else fits."""
+    """It is taken where it is clearly faster, where it saves memory and is not clearly slower, or nothing else fits."""
     recorded = []
 
     def record(name, batchsize, insize):
