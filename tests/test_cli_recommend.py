@@ -163,21 +163,21 @@ def with_scratch(megabytes, calls=(0, 1, 2)):
 
 
 def test_a_workspace_that_brings_nothing_beyond_noise_is_not_recommended(capsys, monkeypatch):
-    """Two recordings of one model differ by two thirds at worst, and their bytes are the same."""
-    monkeypatch.setattr(recommend, 'record', lambda *model: times(1 if chainer.config.ooc_workspace else 1.8))
+    """Times of two recordings of one model differ by any factor on a busy machine, and their bytes are the same."""
+    monkeypatch.setattr(recommend, 'record', lambda *model: times(1 if chainer.config.ooc_workspace else 4))
     found = run_json(capsys, 'recommend', 'a:model', '--budget', '13MB')
-    assert found['in_core_seconds'] == pytest.approx(1.27 * 9, rel=0.01)
+    assert found['in_core_seconds'] == 18
     assert found['ooc_workspace'] is None
     assert found['reasons']['ooc_workspace'].endswith(': no clear gain')
 
 
 @pytest.mark.parametrize(('without', 'within', 'budget', 'taken'), [
-    (times(4), TRACE, '13MB', '32MB'), (with_scratch(1), times(2), '14MB', '32MB'),
+    (with_scratch(1), TRACE, '14MB', '32MB'), (with_scratch(1), times(2), '14MB', '32MB'),
     (with_scratch(1), times(4), '14MB', None), (with_scratch(1, calls=[0]), TRACE, '13MB', None),
     (with_scratch(5, calls=[0]), TRACE, '13MB', '32MB'),
     (dataclasses.replace(TRACE, standing_forward_bytes=9 * MB), times(2), '13MB', '32MB')])
 def test_a_model_is_recorded_with_a_workspace_and_without(capsys, monkeypatch, without, within, budget, taken):
-    """It is taken where it is clearly faster, where it saves memory and is not clearly slower, or nothing else fits."""
+    """It is taken where it saves memory, in-core or at least, and is not clearly slower; or where nothing else fits."""
     recorded = []
 
     def record(name, batchsize, insize):
