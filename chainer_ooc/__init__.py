@@ -117,7 +117,9 @@ def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
         **named: the same, by name.
 
     Returns:
-        The trace. Where an iteration has several graphs, as a GAN's, that with the most bytes of feature maps.
+        The trace. Where an iteration has several graphs, as a GAN's, that with the most bytes of feature maps. What the
+        training needs more than that one, since maps and gradients of others stand beside it, is in `others_bytes`, and
+        in `doubt` why that may not be all, as with double backprop.
 
     Raises:
         ProfileError: `program` is none of these, the model gave no loss, or no backward pass reached a function; or the

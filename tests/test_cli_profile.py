@@ -1,6 +1,7 @@
 """``profile MODULE:ATTRIBUTE`` of a user's own training, and of a model with the user's own batch."""
 import os
 import sys
+import time
 import types
 
 import chainer_ooc  # before chainer
@@ -14,6 +15,8 @@ import pytest
 
 from chainer_ooc.trace import Trace
 from support.command_line import run, run_json
+from support.trainings import several_graphs
+from support.trainings.ooc_training import ooc
 
 
 class Net(chainer.Chain):
@@ -242,3 +245,48 @@ def test_an_error_of_the_users_own_is_its_own_traceback_and_a_line(capsys, mine,
 def test_a_training_is_recommended_for(capsys, mine):
     found = run_json(capsys, 'recommend', 'mine:updater', '--budget', '1GB')
     assert (found['batch'], found['ooc']) == (4, 'keep')
+
+
+def test_what_a_model_alone_does_for_the_first_time_is_in_no_figure(capsys, mine):
+    """It was the recording: with a workspace, 20 ms of 25."""
+    delays = [0.5]
+
+    class Slow(chainer.FunctionNode):
+        def forward(self, inputs):
+            time.sleep(delays.pop() if delays else 0)
+            return inputs[0] * 1,
+
+        def backward(self, indexes, gradients):
+            return gradients
+
+    class SlowAtFirst(Net):
+        def forward(self, x):
+            return super().forward(Slow().apply((x,))[0])
+
+    mine.slow = SlowAtFirst
+    assert run_json(capsys, 'profile', 'mine:slow', '--insize', '16')['forward_seconds'] < 0.5
+    assert delays == []
+
+
+@pytest.mark.parametrize('command', ['profile', 'recommend'])
+def test_why_the_other_graphs_of_a_training_may_need_more_is_said(capsys, mine, command):
+    mine.penalised = lambda: several_graphs.updater_of(several_graphs.Penalised)
+    mine.in_turn = lambda: several_graphs.updater_of(several_graphs.InTurn)
+    assert 'double backprop' in run(capsys, command, 'mine:penalised')[1]
+    assert 'double backprop' not in run(capsys, command, 'mine:in_turn')[1]
+
+
+def test_what_is_recommended_is_enough_for_the_other_graphs_too(capsys, mine, tmp_path):
+    mine.penalised = lambda: several_graphs.updater_of(several_graphs.Penalised)
+    file = tmp_path / 'trace.json'
+    with chainer.using_config('ooc_min_bytes', 0):
+        floor_bytes = run_json(capsys, 'profile', 'mine:penalised', '--save', str(file))['floor_bytes']
+    recommend = 'recommend', str(file), '--min-bytes', '0', '--budget'
+    status, _, err = run(capsys, *recommend, str(floor_bytes - 1))
+    assert status == 1
+    assert 'needed as far as is known' in err and 'double backprop' in err
+    found = run_json(capsys, *recommend, str(int(1.02 * floor_bytes)))
+    updater = mine.penalised()
+    with ooc(found['ooc'], budget=found['ooc_budget']):
+        for _ in range(3):
+            updater.update()

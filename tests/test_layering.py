@@ -35,7 +35,7 @@ ROOMS = {
     'backends': 'quantities errors extension ranks config',
     'kernels': 'quantities errors extension config backends',
     'execute': 'quantities errors version ranks trace cost problem schedule simulate classify plans config backends',
-    'profiling': 'errors trace backends execute',
+    'profiling': 'quantities errors trace problem classify plans backends execute',
     'report': 'quantities errors version trace cost problem schedule simulate classify plans',
     'extensions': 'quantities execute report',
     '__init__': 'version fork trace classify plans execute profiling extensions',

@@ -24,6 +24,7 @@ from chainer_ooc.cli.program import Program, load
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cli.totals import Least, Totals, least_of, totals
 from chainer_ooc.errors import WORKSPACE, OocError
+from chainer_ooc.profiling.profile import RECORDINGS
 from chainer_ooc.quantities import counted, format_bytes, format_enough, parse_bytes
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import FeatureMap, Trace
@@ -88,6 +89,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     closing = [f'trace written to {arguments.save}'] if arguments.save is not None else []
     if arguments.policy != policy != 'keep':
         closing.insert(0, f'recorded under {policy}, since it does not fit into memory under keep')
+    if least.doubt:
+        closing.append(f'the smallest budget is what is needed as far as is known; {least.doubt}')
     tables = [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found, least)]
     return Answer(facts, tables, closing)
 
@@ -125,7 +128,7 @@ def _under(policy: str, program: Model | Program, batchsize: int, insize: int, d
         if isinstance(program, Program):
             return program.record(policy)
         program.to_device(device)
-        with chainer.using_config('ooc', policy):
+        with chainer.using_config('ooc', policy), chainer.using_config('ooc_profile_iterations', RECORDINGS):
             return trace_of(program.name, lambda: program.iterate(batchsize, insize))
 
 

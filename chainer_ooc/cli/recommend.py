@@ -24,6 +24,7 @@ from chainer_ooc.cli.model import NAMES, NoRoomError
 from chainer_ooc.cli.prediction import batch_of, predict, read_trace, trace_for
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cli.stage import stage
+from chainer_ooc.cli.totals import least_of
 from chainer_ooc.cost.machine import Machine
 from chainer_ooc.cost.on_cuda import WORKSPACE_BYTES
 from chainer_ooc.errors import WORKSPACE, OocError
@@ -39,8 +40,12 @@ HELP = 'name a policy, a budget, a workspace and the largest batch for a model o
 #: keeps within no budget, is faster than the last.
 CANDIDATES = ('swap-all', 'pooch', 'auto')
 NEARLY = 1.01
-#: A workspace may cost so much time, for the memory that it saves.
-SLOWER = 1.05
+#: A workspace is a gain where it takes so many times less memory: recordings of one model agree to the byte.
+LESS = 1.02
+#: It may not be so many times as slow. Less tells nothing: of two recordings of one model the slower took up to 1.7
+#: times as long on two cores with twice their load, and more where an iteration takes milliseconds. So what is faster
+#: is no gain by itself.
+NOISE = 1.7
 #: The batch that a model is recorded at, without a workspace and with one.
 RECORDED_BATCH = 8
 _LARGEST_BATCH = 1 << 30
@@ -102,7 +107,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         'reasons': {each.entry: each.reason for each in lines},
     }
     closing = [text for each in lines for text in (f'# {each.reason}', f'chainer.config.{each.entry} = {each.value!r}')]
-    closing += [*_rates((batch, plan), (largest, there), machine), _NOT_COUNTED, *_left(own),
+    closing += [*_rates((batch, plan), (largest, there), machine), _NOT_COUNTED, *_left(own), *_doubt(own.trace),
                 *(f'# {each}' for each in gap.hints([bound]))]
     return Answer(facts, [], closing)
 
@@ -162,19 +167,40 @@ def _budget(given: int | None, machine: Machine | None, device: str) -> tuple[in
 
 def _workspace(recordings: list[Trace], problem: Callable[[Trace], Problem], machine: Machine | None,
                ) -> tuple[Trace, Line]:
-    """Which recording counts, and its workspace: the one that is tried, unless it costs time and is not needed."""
+    """Which recording counts, and its workspace: the one that is tried where it is needed, or a clear gain."""
     plain = recordings[0]
     if machine is not None:
         return plain, Line('ooc_workspace', f'{WORKSPACE_BYTES >> 20}MiB', 'what each convolution is counted with')
     if len(recordings) == 1:
         return plain, Line('ooc_workspace', plain.workspace_bytes, 'as it was recorded')
-    tiled = recordings[1]
-    without, within = (in_core(problem(each)) for each in recordings)
-    reason = (f'with {WORKSPACE} an iteration takes {seconds(within.seconds)} and {format_bytes(within.peak_bytes)} '
-              f'in-core, without {seconds(without.seconds)} and {format_bytes(without.peak_bytes)}')
-    if within.seconds > SLOWER * without.seconds and predict('swap-all', problem(plain)).plan is not None:
-        return plain, Line('ooc_workspace', None, reason)
-    return tiled, Line('ooc_workspace', WORKSPACE, reason)
+    without, within = (_Needs.of(problem(each)) for each in recordings)
+    reason = f'with {WORKSPACE} an iteration takes {within}; without {without}'
+    if predict('swap-all', problem(plain)).plan is None or within.is_clear_gain(without):
+        return recordings[1], Line('ooc_workspace', WORKSPACE, reason)
+    return plain, Line('ooc_workspace', None, f'{reason}: no clear gain')
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What an iteration takes in-core, and the least memory of any policy."""
+
+    seconds: float
+    peak_bytes: int
+    floor_bytes: int
+
+    @staticmethod
+    def of(problem: Problem) -> _Needs:
+        plan = in_core(problem)
+        return _Needs(plan.seconds, plan.peak_bytes, least_of(problem.trace, problem.min_bytes).floor_bytes)
+
+    def __str__(self) -> str:
+        return (f'{seconds(self.seconds)} and {format_bytes(self.peak_bytes)} in-core, '
+                f'{format_bytes(self.floor_bytes)} at least')
+
+    def is_clear_gain(self, other: _Needs) -> bool:
+        """Whether it takes less memory than the other one, and is not slower beyond noise."""
+        saves = self.peak_bytes * LESS <= other.peak_bytes or self.floor_bytes * LESS <= other.floor_bytes
+        return saves and self.seconds < other.seconds * NOISE
 
 
 def _largest(batch: int, problem: Callable[[int], Problem]) -> int:
@@ -215,6 +241,10 @@ def _left(problem: Problem) -> list[str]:
         return []
     return [f'# a loop that has its last loss when the next forward begins needs up to {format_bytes(nbytes)} more,',
             '# for maps smaller than ooc_min_bytes: delete the loss before, or leave that much with --budget']
+
+
+def _doubt(trace: Trace) -> list[str]:
+    return [f'# the training may need more than is known: {trace.doubt}'] if trace.doubt else []
 
 
 def _batch_of(trace: Trace) -> int:

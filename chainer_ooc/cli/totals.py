@@ -48,17 +48,19 @@ class Least:
     Attributes:
         floor_bytes: with what the recording had of parameters, gradients and optimizer state.
         workspace_floor_bytes: about that with a workspace, see `InfeasibleBudgetError`; None where it is no less.
+        doubt: why the training may need more, see there; '' if it is not known to.
     """
 
     floor_bytes: int
     workspace_floor_bytes: int | None
+    doubt: str
 
 
 def least_of(trace: Trace, min_bytes: int) -> Least:
     """What `swap-all` needs, which needs the least."""
     refused = predict('swap-all', problem_of(trace, 1, min_bytes))
     assert refused.floor_bytes is not None
-    return Least(refused.floor_bytes, refused.workspace_floor_bytes)
+    return Least(refused.floor_bytes, refused.workspace_floor_bytes, trace.doubt)
 
 
 def totals(trace: Trace, batchsize: int | None, min_bytes: int) -> Totals:

@@ -11,6 +11,7 @@ Chainer refuses with its own message, and those that a static graph records.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import weakref
@@ -21,6 +22,7 @@ from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions
 from chainer_ooc.backends.arrays import is_array
 from chainer_ooc.backends.base import Backend
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import is_managed, may_change_maps, may_write_inputs
@@ -214,6 +216,21 @@ class Session:
             if self._iteration is not None and self._iteration.finished:
                 self._end()
             return self._graphs.traces()
+
+    def refusal(self, policy: str) -> InfeasibleBudgetError:
+        """What a budget of one byte is refused with under a policy: its floor is enough for each known graph.
+
+        What iterations leave is counted as when they began: much of it, such as the loss that a Classifier has, goes
+        before the next one does.
+        """
+        with LOCK:
+            if self._iteration is not None and self._iteration.finished:
+                self._end()
+            latest = self._graphs.latest()
+            return self._graphs.largest_refusal(
+                InfeasibleBudgetError(policy, 1, 1, ''), dataclasses.replace(self.settings, policy=policy),
+                lambda models: self._parameters.standing(models.of(None), 0, models.adds_up),
+                '' if latest is None else self._graphs.doubt_of(latest, self._memory.has_cut_off))
 
     def explain(self, error: MemoryError) -> str | None:
         """What to say of an error outside of functions, if anything."""

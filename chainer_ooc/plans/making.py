@@ -90,7 +90,8 @@ def _refusal(policy: Policy, problem: Problem, schedule: Schedule) -> Infeasible
     """Names a budget that works, and what sets it, for a decision that does not fit."""
     floor_bytes, position = _floor(policy, problem, schedule)
     return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor_bytes, problem.trace.name_of(position),
-                                 workspace_floor_bytes=_floor_with_workspace(policy, problem, floor_bytes))
+                                 workspace_floor_bytes=_floor_with_workspace(policy, problem, floor_bytes),
+                                 doubt=problem.trace.doubt)
 
 
 def _floor(policy: Policy, problem: Problem, schedule: Schedule | None = None) -> tuple[int, int]:

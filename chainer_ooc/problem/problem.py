@@ -74,5 +74,6 @@ class Problem:
 
 def problem_of(trace: Trace, budget_bytes: int, min_bytes: int) -> Problem:
     """The problem that a trace poses on the machine that it was recorded on."""
-    standing = Standing(trace.standing_forward_bytes, trace.standing_backward_bytes)
+    others_bytes = trace.others_bytes
+    standing = Standing(trace.standing_forward_bytes + others_bytes, trace.standing_backward_bytes + others_bytes)
     return Problem(trace, measured(trace), standing, budget_bytes, min_bytes)

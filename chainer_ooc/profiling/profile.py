@@ -13,13 +13,17 @@ import contextlib
 import functools
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from chainer_ooc.classify import policies as known
 from chainer_ooc.errors import InfeasibleBudgetError, ProfileError
 from chainer_ooc.execute import manager
+from chainer_ooc.plans.making import plan_within
+from chainer_ooc.problem import problem_of
 from chainer_ooc.profiling.reach import links_of
 from chainer_ooc.profiling.untouched import untouched
+from chainer_ooc.quantities import parse_bytes
 from chainer_ooc.trace import Trace
 
 #: Iterations that are recorded; the last recording counts.
@@ -71,15 +75,33 @@ def record(training: Training, policy: str) -> Trace:
         for name, value in entries.items():
             stack.enter_context(chainer.using_config(name, value))
         stack.enter_context(manager.apart())
+        traces, refusals = [], []
         for _ in range(RECORDINGS):
             with rewound():
                 training.iterate()
-        session = manager.current()
-        traces = [] if session is None else [each for each in session.traces() if each.steps]
+            session = manager.current()
+            if session is not None:
+                refusals.append(session.refusal(POLICIES[-1]))
+                traces = [each for each in session.traces() if each.steps]
     if not traces:
         raise ProfileError('nothing was recorded: no backward pass has reached a function; profile an iteration that '
                            'calls backward() on a loss, with chainer.config.enable_backprop as it is by default')
-    return max(traces, key=lambda each: sum(row.nbytes for row in each.maps))
+    return _among_others(max(traces, key=lambda each: each.maps_bytes), refusals)
+
+
+def _among_others(trace: Trace, refusals: list[InfeasibleBudgetError]) -> Trace:
+    """The trace with what the floor of the whole training has beyond its own, and why that may not be all.
+
+    A training plans after its first iteration, and may be refused less after a later one: the largest floor counts.
+    """
+    import chainer
+
+    try:
+        plan_within(known.POLICIES[POLICIES[-1]], problem_of(trace, 1, parse_bytes(chainer.config.ooc_min_bytes)))
+    except InfeasibleBudgetError as own:
+        more_bytes = max(each.floor_bytes for each in refusals) - own.floor_bytes
+        return replace(trace, others_bytes=max(0, more_bytes), doubt=refusals[-1].doubt)
+    return trace  # it needs nothing, as no call has a map
 
 
 def training_of(program: Any, batch: tuple[Any, ...], named: dict[str, Any], optimizer: Any = None) -> Training:

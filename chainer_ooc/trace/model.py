@@ -54,6 +54,10 @@ class Trace:
             optimizer's state, in forward the gradients before too, in backward those of other parameters alone.
         exchange_bytes, exchange_seconds: gradients that ranks exchange after it, and how long that takes, with the wait
             for the slowest: the median of the latest; 0 if none was measured.
+        others_bytes: what other graphs of the same training have beside it, or need more than it does; as far as only
+            `profile` knows. 0 in a training, which knows its graphs.
+        doubt: why the training may need more than that all the same, see `InfeasibleBudgetError`; '' if it is not known
+            to.
     """
 
     device: str
@@ -71,6 +75,8 @@ class Trace:
     standing_backward_bytes: int = 0
     exchange_bytes: int = 0
     exchange_seconds: float = 0.0
+    others_bytes: int = 0
+    doubt: str = ''
 
     def __repr__(self) -> str:
         """One line: what is in it, and which graph it is of."""
@@ -178,6 +184,7 @@ def _check(trace: Trace) -> None:
     check_bytes('standing_forward_bytes', trace.standing_forward_bytes)
     check_bytes('standing_backward_bytes', trace.standing_backward_bytes)
     check_bytes('exchange_bytes', trace.exchange_bytes)
+    check_bytes('others_bytes', trace.others_bytes)
     check_seconds('exchange_seconds', trace.exchange_seconds)
     for key, value in trace.versions.items():
         if not isinstance(value, str):

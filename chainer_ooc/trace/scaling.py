@@ -18,7 +18,7 @@ def scale(trace: Trace, factor: float) -> Trace:
         return math.ceil(nbytes * factor)
 
     return replace(
-        trace,
+        trace, others_bytes=grown(trace.others_bytes),
         maps=tuple(replace(each, nbytes=grown(each.nbytes)) for each in trace.maps),
         calls=tuple(replace(each, peak_bytes=grown(each.peak_bytes), seconds=each.seconds * factor,
                             other_bytes=grown(each.other_bytes)) for each in trace.calls),

@@ -37,7 +37,8 @@ def traces(draw):
         seconds=draw(TIMES), write_bytes_per_second=draw(SPEEDS), read_bytes_per_second=draw(SPEEDS),
         copy_slowdown=draw(st.floats(0, 1e6)),
         versions=draw(st.dictionaries(TEXTS, TEXTS, max_size=3)), machine=draw(TEXTS),
-        workspace_bytes=draw(st.none() | BYTES), standing_forward_bytes=draw(BYTES))
+        workspace_bytes=draw(st.none() | BYTES), standing_forward_bytes=draw(BYTES), others_bytes=draw(BYTES),
+        doubt=draw(TEXTS))
 
 
 SMALL = Trace(
