@@ -416,7 +416,7 @@ def test_a_second_run_on_other_random_numbers_is_found(monkeypatch):
         return made
 
     assert not differs('hidden')
-    monkeypatch.setattr('chainer_ooc.execute.iteration.iteration.prepare', forgetful)
+    monkeypatch.setattr('chainer_ooc.execute.iteration.recipes.prepare', forgetful)
     with pytest.raises(LostMapError, match='other random numbers'):
         differs('hidden')
 
