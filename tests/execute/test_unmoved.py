@@ -228,6 +228,7 @@ def test_what_is_only_counted_waits_for_room(monkeypatch, transfer_class):
     with checked_accounts() as found:
         assert run('swap-all', int(1.02 * caught.value.floor_bytes)) == run(None)
     assert not found
+    assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes
     labels = [each.label for each in manager.current()._iteration.recorder.calls]
     assert labels.index('BroadcastTo') + 1 in manager.current()._iteration._unmoved._counted
 
