@@ -10,6 +10,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.memory.transit import Transit
 from chainer_ooc.execute.storage.storage import Storage
 from support.interrupting import interrupted_at
+from support.trainings import several_graphs
 from support.trainings.ooc_training import ooc
 
 #: What users are told to add.
@@ -404,3 +405,19 @@ def test_running_statistics_that_an_earlier_iteration_was_given_are_no_maps(poli
     phases = []
     assert len(floors_of(make, policy)) == 1
     assert phases[-4:] == ['profile', 'run', 'run', 'run']
+
+
+@pytest.mark.parametrize('optimizer', [chainer.optimizers.Adam, chainer.optimizers.MomentumSGD])
+def test_what_an_optimizer_begins_to_keep_between_two_backward_passes_counts_once(optimizer):
+    """It lives from the first update of the recorded iteration on, and in all later iterations beside the maps."""
+    floors = []
+    for updates in (0, 2):
+        updater = several_graphs.updater_of(several_graphs.Shared, optimizer)
+        for _ in range(updates):
+            updater.update()
+        with ooc('swap-all', budget=1), pytest.raises(InfeasibleBudgetError) as caught:
+            updater.update()
+            updater.update()
+        floors.append(caught.value.floor_bytes)
+        chainer_ooc.reset()
+    assert floors[0] <= 1.005 * floors[1]

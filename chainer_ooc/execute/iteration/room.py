@@ -86,7 +86,9 @@ class Room:
         What stands when its first step begins counts from now on: old gradients are gone. Where it adds to gradients,
         sums that it allocates replace them one after the other. Gradients of other parameters stay as they are.
         """
-        self._new_bytes = self._parameters.new_bytes(self._meter.has_counted) if self._meter.running else 0
+        new_bytes = self._parameters.new_bytes(self._meter.has_counted) if self._meter.running else 0
+        self._new_bytes = new_bytes + (
+            self._parameters.new_state_bytes(self._meter.has_counted) if self._meter.running else 0)
         self._in_backward = self._in_backward or frozenset()
         self.look()
         self._in_backward |= self.beside.with_gradients
@@ -102,7 +104,7 @@ class Room:
                           if not self._meter.has_counted(arrays.root_of(each))]
         if first is not None:
             self.stand(self.scratch_of(first, 0))
-        return self._new_bytes > 0
+        return new_bytes > 0
 
     def has_sums(self, function: Any) -> bool:
         """Whether a step adds to gradients that stood, where the recording had no such sums."""
@@ -128,7 +130,7 @@ class Room:
     def stood_bytes(self) -> int:
         """Own gradients that stood when the backward pass in hand began, and still do; 0 where it is not recorded.
 
-        Less parameters that got their arrays in the iteration: they are in its scratch, and will be in no other's.
+        Less what parameters and optimizers got in the iteration: it is in its scratch, and will be in no other's.
         """
         return self.beside.gradient_bytes - self._replaced_bytes - self._new_bytes if self._meter.running else 0
 

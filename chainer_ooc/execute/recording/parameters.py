@@ -99,6 +99,12 @@ class Parameters:
         found = (array_of(each) for _, each in self._alive())
         return sum(each.nbytes for each in found if each is not None and is_counted(arrays.root_of(each)))
 
+    def new_state_bytes(self, is_counted: Callable[[Any], bool]) -> int:
+        """The same of what optimizers keep for them."""
+        found = [array for _, each in self._alive() if each.update_rule is not None
+                 for array in _of_rule(each.update_rule)]
+        return sum(each.nbytes for each in found if arrays.is_array(each) and is_counted(arrays.root_of(each)))
+
     def standing(self, used: Used | None, left_bytes: int, adds_up: bool = True) -> Standing:
         """What lives through an iteration beside its feature maps, as far as it is known when it begins.
 
