@@ -24,7 +24,7 @@ class Orders:
         free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
         recipes: calls that may run again.
         discardable: the maps of `discard_after`.
-        unmoved: positions that touch nothing which the plan moves, frees or makes again, see `_unmoved`.
+        unmoved: positions that touch only what stays whatever happens, see `_unmoved`.
     """
 
     plan: Plan
@@ -57,27 +57,25 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) ->
             may_lose = verdict is Verdict.KEEP and not each.reused
             free_after.setdefault(uses[-1], []).append((each.id, may_lose))
     discardable = frozenset(each for maps in discard_after.values() for each in maps)
-    moved = discardable.union(
-        (each for maps in leave_after.values() for each in maps), (each.map for each in plan.swap_ins),
-        (each for maps in free_after.values() for each, _ in maps),
-        (each for call in recipes for each in (*trace.calls[call].inputs, *trace.made_by(call)))) - {-1}
     unmoved = frozenset() if plan.synchronous else _unmoved(
-        trace, moved, {*leave_after, *discard_after, *free_after, *recipes})
+        trace, min_bytes, recipes, {*leave_after, *discard_after, *free_after, *recipes})
     return Orders(plan, standing, leave_after, discard_after, free_after, recipes, discardable, unmoved)
 
 
-def _unmoved(trace: Trace, moved: Set[int], ordered: Set[int]) -> frozenset[int]:
-    """The calls that touch no map which is moved, hide nothing and are given nothing from outside; and their steps.
+def _unmoved(trace: Trace, min_bytes: int, recipes: Set[int], ordered: Set[int]) -> frozenset[int]:
+    """The calls all of whose maps stay whatever happens, and that hide none and get none from outside; their steps.
+
+    The first step is none of them: whether backward makes a graph is looked at there.
 
     Args:
         trace: the graph.
-        moved: maps that leave, come, are freed, or are made again or read then.
+        min_bytes: smaller maps never leave.
+        recipes: calls that may run again; a write to what they read has to be noticed.
         ordered: positions with orders of their own.
-
-    The first step is none: whether backward makes a graph is looked at there.
     """
-    outside = {each.id for each in trace.maps if each.producer is None}
-    calls = {each.index for each in trace.calls if not each.hidden and moved.isdisjoint(each.outputs)
-             and moved.isdisjoint(each.inputs) and outside.isdisjoint(each.inputs)}
+    moved = {each.id for each in trace.maps if each.nbytes >= min_bytes or each.producer is None}.union(
+        each for call in recipes for each in (*trace.calls[call].inputs, *trace.made_by(call))) - {-1}
+    calls = {each.index for each in trace.calls if not each.hidden
+             and moved.isdisjoint(each.inputs) and moved.isdisjoint(each.outputs)}
     steps = {each.position for each in trace.steps[1:] if each.call in calls and moved.isdisjoint(each.maps)}
     return frozenset((calls | steps) - ordered)

@@ -8,7 +8,7 @@
     waiting                 maps that could leave, and stay until far memory is ready for them
     recipes                 of the calls that may run again
     comparison              whether what runs is what was recorded
-    unmoved                 calls and steps that touch nothing which moves: they are compared and counted
+    unmoved                 calls and steps that touch only what never moves: they are compared and counted
     quiet                   an iteration in which nothing has to leave: it is compared, and nothing else
     iteration               one call and one step from top to bottom
 """

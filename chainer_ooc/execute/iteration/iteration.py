@@ -111,7 +111,7 @@ class Iteration(Quietly):
         self._memory.backend.limit(self.budget_bytes, self._on_out_of_memory)
 
     def compare_unmoved(self) -> None:
-        """Has calls and steps that touch nothing which the plan moves be compared and counted alone from now on."""
+        """Has calls and steps that touch only what never moves be compared and counted alone from now on."""
         graph = self.following.graph
         if graph is not None and self.following.orders.unmoved:
             self._unmoved = Unmoved(graph, self._parameters, self._calls, self.following, self.register, self._memory,

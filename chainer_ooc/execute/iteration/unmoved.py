@@ -1,6 +1,6 @@
-"""Calls and steps that touch nothing which their plan moves: compared, counted, and else as in plain Chainer.
+"""Calls and steps that touch only what never moves: compared, counted, and else as in plain Chainer.
 
-A block that is smaller than ``ooc_min_bytes``, or that no function retains, never leaves by a plan. It needs no
+A block that is smaller than ``ooc_min_bytes`` never leaves, by no plan and however short memory is. It needs no
 storage: nobody has to know which slots hold it. It is counted, and a call all of whose maps are such ones is only
 compared with its recording::
 
@@ -37,7 +37,7 @@ from chainer_ooc.trace import Call, Step
 
 
 class Unmoved:
-    """The calls and steps of an iteration that its plan leaves where they are.
+    """The calls and steps of an iteration that touch only what never moves.
 
     `look_around` books what ended since the last computation; its argument is the position.
     """
@@ -64,10 +64,6 @@ class Unmoved:
         call = self._trace.calls[position]
         if not self._comparison.is_call(function, inputs, call) or may_write_inputs(function):
             return False
-        for map_id in call.inputs:
-            storage = self._register.storage(map_id)
-            if storage is not None and storage.is_relied_on():  # it is watched, and may get another array
-                return False
         if self._begins(call.other_bytes, call.peak_bytes):
             self._call = call
         return self._call is not None
