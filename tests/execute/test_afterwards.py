@@ -180,7 +180,7 @@ def test_what_was_refused_is_made_again_once_everything_is_as_it_was():
         changed_parameter(model, x)
         with pytest.raises(LostMapError, match='has changed since'):
             loss.backward()
-        assert all(each.recipe is None for each in manager.current()._memory._all)
+        assert all(each.recipe is None for each in manager.current()._memory.known())
         model.c1.W.array[...] = before
         assert backward(model, loss) == expected
 

@@ -135,7 +135,7 @@ def spare():
             loss = F.sum(loss)
             weight.cleargrad()
             loss.backward()
-        found = [each for each in list(manager.current()._memory._all) if each.state is State.SPARE]
+        found = [each for each in manager.current()._memory.known() if each.state is State.SPARE]
         assert len(found) == 6
         yield found
     del loss, weight

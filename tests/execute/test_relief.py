@@ -69,7 +69,7 @@ def loss_of(device, missing_bytes=0, act=None):
 
 
 def states():
-    return [each.state for each in list(manager.current()._memory._all) if each.nbytes == MAP_BYTES]
+    return [each.state for each in manager.current()._memory.known() if each.nbytes == MAP_BYTES]
 
 
 def gradient_bits(device, **hunger):

@@ -45,7 +45,7 @@ def memory():
 
 
 def spare_maps():
-    return [each for each in list(memory()._all) if each.state is State.SPARE]
+    return [each for each in memory().known() if each.state is State.SPARE]
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Short ways to faults that the state machine of `test_states.py` found."""
 import contextlib
 import copy
+import weakref
 
 import chainer
 import numpy as np
@@ -103,7 +104,7 @@ def test_a_batch_that_only_a_recipe_held_is_no_trouble_when_its_session_ends(mem
     memory = memories[0]
     batch = chainer.Variable(values())
     output, storage = applied(memory, Tanh, batch)
-    memory._all = [storage, *memory._all]  # in this order the recipe dies before its batch is looked at
+    memory._refs = [weakref.ref(storage), *memory._refs]  # in this order the recipe dies before its batch is looked at
     del batch
     memory.close()
     assert np.array_equal(output.array, np.tanh(values()))
@@ -519,7 +520,7 @@ def test_what_is_written_after_a_failed_swap_out_was_interrupted_reaches_no_map_
     shown.retain_data()
     output, lost = applied(memories[1], Tanh, shown)
     assert lost.discard()
-    storage, = (each for each in memories[1]._all if each is not lost)
+    storage, = (each for each in memories[1].known() if each is not lost)
     memories[1].backend.fail_next('swap_out')
     assert memories[1].swap_out(storage)
     with contextlib.suppress(SpillError):
@@ -593,7 +594,7 @@ def test_a_mapped_map_whose_read_was_interrupted_leaves_and_comes_back_for_recip
     shown.retain_data()
     output, lost = applied(memories[1], Tanh, shown)
     assert lost.discard()
-    storage, = (each for each in memories[1]._all if each is not lost)
+    storage, = (each for each in memories[1].known() if each is not lost)
     away(storage)
     memories[1].enter(Context(Tally(memories[1].backend), far=MAPPED))
     interrupted(lambda: shown.array, moments)

@@ -16,6 +16,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.iteration import comparison, unmoved
 from chainer_ooc.execute.iteration.iteration import Iteration
+from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.memory.transit import Transit
 from chainer_ooc.execute.storage.account import Account, find
 from chainer_ooc.problem import Decision, Starts, everything
@@ -132,6 +133,10 @@ def test_what_is_moved_has_storages_and_what_is_not_has_none(model):
     loss = model(BATCH)
     assert [find(each.array) is not None for each in model.made[4:9]] == [False] * 5
     assert differences() is None
+    iteration = manager.current()._iteration
+    found = [each for each in iteration._memory.known() if each.token is iteration]
+    assert [iteration.register.storage(each.map) for each in found] == found
+    assert min(each.nbytes for each in found) < MIN_BYTES  # what a call that goes through all was given
     assert all(each.node._data is None or find(each.node._data) is not None for each in model.made[12:15])
     loss.backward()
 
@@ -493,6 +498,20 @@ def test_what_goes_through_all_in_one_way_alone_is_waited_for_by_nobody_in_the_e
                 loss.backward()
                 assert pending() == {0}
                 del loss
+
+
+def test_what_steps_go_through_all_for_is_waited_for_by_nobody_in_the_end(monkeypatch):
+    """A narrow map that is retained by a call that was only counted, and by one that was not."""
+    def widened(model):
+        return {6: lambda h: F.sum(F.reshape(F.matmul(h, model.narrow.W), (16, UNITS, UNITS)), axis=2)}
+
+    assert outcomes([widened] * 4, 'swap-all') == outcomes([widened] * 4)
+    assert counted() > 5
+    assert pending() == {0}
+    monkeypatch.setattr(Writes, 'is_looking', lambda self: True)
+    outcomes([widened] * 2, 'swap-all')
+    assert counted() == 0
+    assert pending() == {0}
 
 
 def pending():

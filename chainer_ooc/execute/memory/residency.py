@@ -25,6 +25,9 @@ from chainer_ooc.execute.storage.storage import Storage, Token
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.simulate.timeline import Cause
 
+#: So many references to storages are never looked through for those of dead ones.
+FEW = 64
+
 
 class Residency(Transit):
     """The storages of one session.
@@ -36,7 +39,8 @@ class Residency(Transit):
     def __init__(self, backend: Backend):
         super().__init__(backend)
         self.closed = False
-        self._all: weakref.WeakSet[Storage] = weakref.WeakSet()
+        self._refs: list[weakref.ref[Storage]] = []  # no WeakSet: interrupts that come in its callback are lost
+        self._most = FEW
 
     def register(self, array: Any, root: Any, token: Token, map_id: int, from_outside: bool) -> Storage | None:
         """Returns the storage under an array, new as `map_id` of iteration `token` if need be; None if it cannot move.
@@ -55,13 +59,23 @@ class Residency(Transit):
         storage.assign(token, map_id, from_outside)
         if from_outside:
             storage.count_as(int(array.nbytes))
-        self._all.add(storage)
+        self._add(storage)
         self._count(root, storage, not from_outside or self.context.is_metered(root))
         return storage
 
+    def known(self) -> list[Storage]:
+        """All storages that are alive, those that were made first before others."""
+        return [storage for ref in self._refs if (storage := ref()) is not None]
+
+    def _add(self, storage: Storage) -> None:
+        self._refs.append(weakref.ref(storage))
+        if len(self._refs) > self._most:  # each time that they have doubled, those of the dead go
+            self._refs = [ref for ref in self._refs if ref() is not None]
+            self._most = 2 * max(FEW, len(self._refs))
+
     def mend(self) -> None:
         """Puts storages and accounts right after an exception, which may have come between any two of their steps."""
-        for storage in list(self._all):
+        for storage in self.known():
             storage.mend()
         self.recount()
 
@@ -157,8 +171,8 @@ class Residency(Transit):
         self.enter(Context(self.tally, far=self.context.far))
         self.backend.limit(None, lambda nbytes: False)
         self.finish_swap_outs()
-        exposure.make_last([*self._all, *(made for each in list(self._all) for made in exposure.made_from(each))])
-        for storage in list(self._all):
+        exposure.make_last([*self.known(), *(made for each in self.known() for made in exposure.made_from(each))])
+        for storage in self.known():
             here = storage.notice()  # what only a recipe held dies before, and nothing while it is looked at
             if storage.state is not State.LOST:
                 block = self.fetch(storage, exposed=True)
@@ -172,15 +186,15 @@ class Residency(Transit):
     def is_idle(self) -> bool:
         """Whether all that can still be read is in near memory."""
         return all(storage.state in (State.RESIDENT, State.SPARE) or not storage.is_wanted()
-                   for storage in list(self._all))
+                   for storage in self.known())
 
     def has_cut_off(self) -> bool:
         """Whether the program has maps that it has cut off from their graph, to go on from them."""
-        return any(not storage.from_outside and storage.is_cut_off() for storage in list(self._all))
+        return any(not storage.from_outside and storage.is_cut_off() for storage in self.known())
 
     def is_relied_on(self) -> bool:
         """Whether a far copy or a recipe would be wrong after a write that was not noticed."""
-        return any(storage.is_relied_on() for storage in list(self._all))
+        return any(storage.is_relied_on() for storage in self.known())
 
     def leave_to_parent(self) -> None:
         """In a forked child: moves nothing any more; what was away is the parent's."""

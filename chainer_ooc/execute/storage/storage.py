@@ -78,7 +78,7 @@ class Storage(Held):
         pending_uses: functions that retained it and have not run backward yet.
         touched: the position that used it last.
         block, transfer: the bytes and the copy while that is under way, else None; what owns them while it is SPARE.
-        copy: the far copy, or None; when RESIDENT it equals the block unless `exposed`.
+        copy: the far copy, which goes with it, or None; when RESIDENT it equals the block unless `exposed`.
         recipe: how the bytes are made again, or None; none of what is `exposed`.
         seal: checksum of what is LOST since its room was needed, or None.
         readers: recipes that read it.
@@ -106,11 +106,6 @@ class Storage(Held):
         self.seal: int | None = None
         self.readers: weakref.WeakSet[Recipe] | tuple[()] = ()
         self.mapped = self.exposed = self.recalled = False
-
-    def __del__(self) -> None:
-        copy = getattr(self, 'copy', None)  # an interrupt may have come while it was made
-        if copy is not None:
-            self.memory.backend.release(copy)
 
     # --- whose it is -----------------------------------------------------------------------------------------------
 

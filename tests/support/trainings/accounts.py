@@ -17,7 +17,7 @@ EVENTS = ((Iteration, 'before_call'), (Iteration, 'after_call'), (Iteration, 'be
 def counted(memory):
     """Bytes of the blocks that live, one by one; each belongs to one storage."""
     total, owners = 0, collections.Counter()
-    for storage in list(memory._all):
+    for storage in memory.known():
         root = storage.root()
         if root is not None:
             owners[id(root)] += 1
