@@ -124,7 +124,8 @@ class Departures:
         self._now += 1
         try:
             self._memory.reap()
-            self._waiting.go_on()
+            if self._waiting.maps:
+                self._waiting.go_on()
             return self._try_again() if self._now in self._retries else []
         except SpillError as error:
             self._is_refused(error)

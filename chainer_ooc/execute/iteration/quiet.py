@@ -23,16 +23,13 @@ from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.orders import Orders
-from chainer_ooc.execute.iteration.comparison import Calls, Comparison, given_to, gives, made_by
+from chainer_ooc.execute.iteration.comparison import LOOK_EVERY, Calls, Comparison, given_to, gives, made_by
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import Span
 from chainer_ooc.execute.recording.registration import makes_graphs, retained
 from chainer_ooc.execute.storage.storage import Storage
-
-#: So many calls apart it is checked that the device still has room: the program itself may have taken it.
-LOOK_EVERY = 16
 
 #: A graph that so often turned out to be another runs quietly no more.
 MOST_DIFFERENCES = 3

@@ -30,12 +30,16 @@ LOOKED_AT = 64
 
 
 class Waiting:
-    """The maps of one iteration that wait, in the order in which they could leave."""
+    """The maps of one iteration that wait.
+
+    Attributes:
+        maps: they, in the order in which they could leave.
+    """
 
     def __init__(self, memory: Residency, following: Following):
         self._memory = memory
         self._following = following
-        self._maps: deque[weakref.ref[Storage]] = deque()
+        self.maps: deque[weakref.ref[Storage]] = deque()
 
     def prepare(self) -> None:
         """Asks for the far memory that the plan needs, in the order in which its maps leave."""
@@ -49,23 +53,23 @@ class Waiting:
         backend = storage.memory.backend
         if not backend.prepares_far_memory or storage.memory is not self._memory:
             return False
-        if not self._maps and self._over_bytes() > 0:
+        if not self.maps and self._over_bytes() > 0:
             backend.prepare([storage.nbytes])
             if backend.is_prepared(storage.nbytes):
                 return False
         if not self._memory.can_leave(storage):
             return False
-        self._maps.append(weakref.ref(storage))
+        self.maps.append(weakref.ref(storage))
         return True
 
     def go_on(self) -> None:
         """Has maps leave for which far memory is ready, and asks for that of the others."""
-        over_bytes = self._over_bytes() if self._maps else 0.0
+        over_bytes = self._over_bytes()
         staying, lacking = [], []
-        for _ in range(min(LOOKED_AT, len(self._maps))):
+        for _ in range(min(LOOKED_AT, len(self.maps))):
             if over_bytes <= 0:
                 break
-            ref = self._maps.popleft()
+            ref = self.maps.popleft()
             storage = ref()
             if storage is None or storage.state is not State.RESIDENT or storage.recalled or not storage.is_retained():
                 continue
@@ -75,14 +79,14 @@ class Waiting:
                 lacking.append(storage.nbytes)
             if not (is_prepared and self._memory.swap_out(storage)):
                 staying.append(ref)
-        self._maps.extendleft(reversed(staying))
+        self.maps.extendleft(reversed(staying))
         if lacking:
             self._memory.backend.prepare(lacking)
 
     def begin_backward(self) -> None:
         """Without a plan what is still here is needed sooner or later: it stays unless memory is short."""
         if self._following.graph is None:
-            self._maps.clear()
+            self.maps.clear()
 
     def _over_bytes(self) -> float:
         """What has to leave near memory beside what is leaving."""

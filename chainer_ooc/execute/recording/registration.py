@@ -85,8 +85,8 @@ class Register:
         """
         self.counts_alone = True
         for each in inputs:
-            if hasattr(each, 'update_rule'):
-                self.own.add(self._parameters.add(each))
+            if hasattr(each, 'update_rule') and (number := self._parameters.number_of(each)) is not None:
+                self.own.add(number)
         for each, map_id in zip(outputs, call.outputs, strict=True):
             array = each._data[0]
             root = arrays.root_of(array)
