@@ -15,7 +15,7 @@ CALLS = 50
 #: Python functions that one call and its step may run beside Chainer's own, under a plan that moves nothing.
 MOST_FUNCTIONS = 60
 #: The same beside calls whose maps move.
-MOST_FUNCTIONS_BESIDE = 125
+MOST_FUNCTIONS_BESIDE = 110
 #: The same under a plan that swaps three maps of four.
 MOST_FUNCTIONS_MOVING = 440
 
