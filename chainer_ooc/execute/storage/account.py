@@ -172,8 +172,10 @@ class Account:
             book_deaths()
         key = id(root)
         known = self._blocks.get(key)
-        if known is not None and known.root() is root:
-            return False
+        if known is not None:
+            if known.root() is root:
+                return False
+            known.move('gone')
         block = self._blocks[key] = _Block(
             self, _Ref(root, self._deaths.append), NOBODY, 'maps', None, int(root.nbytes), -1, token, map_id)
         block.root.key = key
