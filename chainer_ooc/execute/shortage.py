@@ -96,10 +96,11 @@ class _Advice:
 def what_holds(memory: Residency, parameters: Parameters, settings: Settings) -> tuple[str, int]:
     """Returns what holds memory, in words, and the bytes of maps that are too small to leave."""
     resident = [each.nbytes for each in memory.storages() if each.state is State.RESIDENT]
-    small_bytes = sum(nbytes for nbytes in resident if nbytes < settings.min_bytes)
+    large_bytes = sum(nbytes for nbytes in resident if nbytes >= settings.min_bytes)
+    small_bytes = sum(resident) - large_bytes + memory.bytes_alone()
     beside_bytes = max(memory.beside_bytes, parameters.beside().total_bytes)
     held = [f'{format_bytes(beside_bytes)} parameters, gradients, optimizer state and scratch',
-            f'{format_bytes(sum(resident) - small_bytes)} feature maps']
+            f'{format_bytes(large_bytes)} feature maps']
     if small_bytes:
         held.append(f'{format_bytes(small_bytes)} maps smaller than chainer.config.ooc_min_bytes, which stay')
     return f"in memory: {', '.join(held)}", small_bytes

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
+from chainer_ooc.backends.arrays import root_of
 from chainer_ooc.classify import policies
 from chainer_ooc.classify.policies import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -18,8 +19,10 @@ from chainer_ooc.execute.iteration import comparison, unmoved
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.memory.transit import Transit
+from chainer_ooc.execute.recording.registration import Register
+from chainer_ooc.execute.shortage import what_holds
 from chainer_ooc.execute.storage.account import Account, find
-from chainer_ooc.problem import Decision, Starts, everything
+from chainer_ooc.problem import Decision, Starts, Verdict, everything
 from support.interrupting import interrupted_at
 from support.trainings.accounts import checked_accounts, differences
 from support.trainings.ooc_training import ooc
@@ -304,6 +307,119 @@ def test_the_named_budget_holds_for_a_program_that_holds_its_last_loss(policy):
     model.norm.avg_mean[...], model.norm.avg_var[...] = 0, 1
     with chainer.using_config('ooc', None):
         assert set(found) == {model(BATCH).array.tobytes()}
+
+
+class Layers(chainer.Chain):
+    """Wide maps that are kept, and then spare, between narrow layers whose weights are large."""
+
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.before = chainer.ChainList(*[L.Linear(128, 128, nobias=True) for _ in range(14)])
+            self.after = chainer.ChainList(*[L.Linear(128, 128, nobias=True) for _ in range(3)])
+
+    def __call__(self, x):
+        h = F.sum(F.reshape(F.tanh(F.tanh(x)), (16, 128, 16)), axis=2)
+        for layer in self.before:
+            h = layer(h)
+        wide = F.broadcast_to(F.reshape(h, (16, 128, 1)), (16, 128, 16))
+        for _ in range(10):
+            wide = F.tanh(wide)
+        h = F.sum(wide, axis=2)
+        for layer in self.after:
+            h = layer(h)
+        return F.sum(h)
+
+
+def test_spare_maps_have_what_is_left_beside_what_is_only_counted(monkeypatch):
+    """Room that was granted before they were spare is not there beside them."""
+    def decide(problem):
+        verdicts = [Verdict.KEEP] * len(problem.trace.maps)
+        verdicts[1] = Verdict.SWAP
+        return Decision(tuple(verdicts))
+
+    def around(method):
+        @functools.wraps(method)
+        def run(self, *arguments):
+            result = method(self, *arguments)
+            graph, position = self.following.graph, self.recorder.now
+            if graph is not None and position < graph.trace.positions:
+                rows = (*graph.trace.calls, *graph.trace.steps)
+                held.append((self._memory.held_bytes() + rows[position].peak_bytes, self.budget_bytes))
+            return result
+        return run
+
+    monkeypatch.setitem(policies.POLICIES, 'one', Policy('one', 'for tests', decide))
+    for name in ('before_call', 'before_step'):
+        monkeypatch.setattr(Iteration, name, around(getattr(Iteration, name)))
+    model, x, held = Layers(), np.linspace(-1, 1, 16 * 2048, dtype=np.float32).reshape(16, 2048), []
+    with ooc('one', min_bytes=MIN_BYTES, budget=1):
+        iterate_once(model, x)
+        with pytest.raises(InfeasibleBudgetError) as caught:
+            iterate_once(model, x)
+    with ooc('one', min_bytes=MIN_BYTES, budget=int(1.02 * caught.value.floor_bytes)):
+        for _ in range(6):
+            iterate_once(model, x)
+        assert manager.current()._iteration.following.orders.plan.verdicts.count(Verdict.SWAP) == 1
+        assert counted() > 10
+    assert held
+    assert not [each for each in held if each[0] > each[1]]
+
+
+def iterate_once(model, x):
+    model.cleargrads()
+    model(chainer.Variable(x)).backward()
+
+
+@pytest.mark.parametrize('replaced', ['array', 'layout'])
+def test_a_parameter_with_another_array_is_that_parameter(replaced):
+    """A view of it is no map, whatever array it has now; a copy of it is one, and another graph."""
+    def run(policy):
+        weight, found, left, calls = chainer.Parameter(np.eye(128, dtype=np.float32)), [], [], []
+        x = np.linspace(-1, 1, 16 * 1024, dtype=np.float32).reshape(128, 128)
+        with ooc(policy, min_bytes=MIN_BYTES):
+            for number in range(8):
+                h = F.tanh(F.tanh(chainer.Variable(x)))
+                flat = F.reshape(weight, (-1,))
+                if policy and not np.shares_memory(flat.array, weight.array):
+                    assert manager.current()._memory.counts(root_of(flat.array))
+                    copied.append(number)
+                loss = F.sum(F.sigmoid(F.matmul(h, F.reshape(flat, (128, 128)))))
+                weight.cleargrad()
+                loss.backward()
+                if policy:
+                    assert differences() is None
+                    left.append(manager.current()._iteration.following.left)
+                    calls.append(counted())
+                found += [loss.array.tobytes(), weight.grad.tobytes()]
+                if replaced == 'array':
+                    weight.array = weight.array - np.float32(1e-3) * weight.grad
+                elif number == 4:
+                    weight.array = np.asfortranarray(weight.array)
+        return found, left, calls
+
+    copied = []
+    found, left, calls = run('swap-all')
+    assert copied == ([5, 6, 7] if replaced == 'layout' else [])
+    assert found == run(None)[0]
+    assert left[:6] == [False] * 5 + [replaced == 'layout']
+    assert replaced == 'layout' or (left, calls) == ([False] * 8, [0] + [2] * 7)
+
+
+def test_what_is_only_counted_is_named_where_memory_is_refused():
+    model = Mixed()
+    model.change = {8: many}
+    with ooc('swap-all', min_bytes=MIN_BYTES):
+        for _ in range(3):
+            iterate(model)
+        loss = model(BATCH)
+        assert counted() > 40
+        session = manager.current()
+        held, small_bytes = what_holds(session._memory, session._parameters, session.settings)
+        assert small_bytes > 40 * model.made[8].array.nbytes
+        assert 'maps smaller than chainer.config.ooc_min_bytes, which stay' in held
+        loss.backward()
 
 
 def turned(h):
@@ -625,7 +741,7 @@ def test_double_backprop(policy):
 
 @pytest.mark.parametrize('policy', ['swap-all', 'recompute-all'])
 def test_interrupts_between_any_two_lines(policy):
-    files = unmoved.__file__, comparison.__file__
+    places = {unmoved.__file__, comparison.__file__, Register.count.__code__}
     want, model = outcomes([None])[0], Mixed()
     with ooc(policy, min_bytes=MIN_BYTES):
         for _ in range(4):
@@ -636,7 +752,7 @@ def test_interrupts_between_any_two_lines(policy):
             model.norm.avg_mean[...], model.norm.avg_var[...] = 0, 1
             return iterate(model)
 
-        while interrupted_at(number, once, 'line', lambda code: code.co_filename in files):
+        while interrupted_at(number, once, 'line', lambda code: code in places or code.co_filename in places):
             assert once() == want
             assert differences() is None
             number += 11
@@ -644,6 +760,20 @@ def test_interrupts_between_any_two_lines(policy):
         for _ in range(4):
             assert once() == want
         assert counted() > 5
+
+
+def test_what_was_counted_as_an_interrupt_came_goes_out_of_the_account(model):
+    number = 1
+    while number < 25 and interrupted_at(
+            number, lambda: iterate(model), 'line', lambda code: code is Account.count_alone.__code__):
+        model.made = []
+        for _ in range(2):
+            iterate(model)
+        gc.collect()
+        assert differences() is None
+        assert all(each.root() is not None for each in Account._blocks.values())
+        number += 1
+    assert number > 20
 
 
 def test_nothing_is_left_behind(model):

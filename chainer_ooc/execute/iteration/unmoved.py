@@ -1,8 +1,8 @@
 """Calls and steps that touch only what never moves: compared, counted, and else as in plain Chainer.
 
 A block that is smaller than ``ooc_min_bytes`` never leaves, by no plan and however short memory is. It needs no
-storage: nobody has to know which slots hold it. It is counted, and a call all of whose maps are such ones is only
-compared with its recording::
+storage: nobody has to know which slots hold it. It is counted, and a call that touches only such ones, beside
+parameters, is only compared with its recording::
 
     position          0     1     2     3     4     5     6     7          F ...
     touches           big   big   small small small big   small small
@@ -58,7 +58,7 @@ class Unmoved:
         self._step: Step | None = None
         self._counted: set[int] = set()  # the calls that were such ones
         self._is_over = False
-        self._granted_bytes = 0  # near memory may hold so much without being asked again
+        self._granted_bytes = 0  # near memory may hold so much, spare maps included, without being asked again
 
     def begins_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether a call that is about to run is such a one; makes room for it then."""
@@ -133,10 +133,10 @@ class Unmoved:
         position, memory = self._recorder.next_position, self._memory
         self._look_around(position)
         self._room.stand(other_bytes)
-        if position % LOOK_EVERY == 0 or memory.near_bytes() + need_bytes > self._granted_bytes:
+        if position % LOOK_EVERY == 0 or memory.held_bytes() + need_bytes > self._granted_bytes:
             ahead_bytes = AHEAD_BYTES if memory.has_room(need_bytes + AHEAD_BYTES) else 0
             if not memory.make_room(need_bytes + ahead_bytes):
                 return False
-            self._granted_bytes = memory.near_bytes() + need_bytes + ahead_bytes
+            self._granted_bytes = memory.held_bytes() + need_bytes + ahead_bytes
         self._recorder.near_bytes.append(memory.note_peak(need_bytes))
         return True

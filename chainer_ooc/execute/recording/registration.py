@@ -85,13 +85,15 @@ class Register:
         """
         self.counts_alone = True
         for each in inputs:
-            if hasattr(each, 'update_rule') and (number := self._parameters.number_of(each)) is not None:
-                self.own.add(number)
+            if hasattr(each, 'update_rule'):
+                self.own.add(self._parameters.add(each))  # its array may be another one now
         for each, map_id in zip(outputs, call.outputs, strict=True):
             array = each._data[0]
             root = arrays.root_of(array)
             if root is None or self._parameters.own(root):
                 found = -1
+            elif map_id < 0:
+                return False
             elif map_id < len(self.recorder.maps):
                 found = self._memory.map_alone(root, self.token)
             elif self._memory.count_alone(root, self.token, map_id):

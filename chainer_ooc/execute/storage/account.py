@@ -131,6 +131,10 @@ class Account:
             book_deaths()
         return self._bytes['maps'] + self.beside_bytes
 
+    def held_bytes(self) -> int:
+        """The same, and those of spare maps, which have what the others leave."""
+        return self.near_bytes() + self._bytes['spare']
+
     def bytes_of(self, kind: Kind | Literal['metered']) -> int:
         """Bytes of one kind, or of the maps that were allocated since the meter was started."""
         book_deaths()
@@ -176,10 +180,10 @@ class Account:
             if known.root() is root:
                 return False
             known.move('gone')
-        block = self._blocks[key] = _Block(
-            self, _Ref(root, self._deaths.append), NOBODY, 'maps', None, int(root.nbytes), -1, token, map_id)
-        block.root.key = key
-        self._bytes['maps'] += block.nbytes
+        ref, nbytes = _Ref(root, self._deaths.append), int(root.nbytes)
+        ref.key = key  # before it is known, or after an interrupt its death would never be booked
+        self._blocks[key] = _Block(self, ref, NOBODY, 'maps', None, nbytes, -1, token, map_id)
+        self._bytes['maps'] += nbytes
         return True
 
     def map_alone(self, root: Any, token: object) -> int:

@@ -43,13 +43,13 @@ def differences():
 
 
 def over_budget():
-    """What the account of an iteration that follows a measured graph holds, and its budget, where that is less."""
+    """What the account of an iteration that follows a measured graph holds, with spare maps, and its budget if less."""
     session = manager.current()
     iteration = session and session._iteration
     if not iteration or iteration.finished or not iteration.following.is_certain:
         return None
-    near_bytes = session._memory.near_bytes()
-    return (near_bytes, iteration.budget_bytes) if near_bytes > iteration.budget_bytes else None
+    held_bytes = session._memory.held_bytes()
+    return (held_bytes, iteration.budget_bytes) if held_bytes > iteration.budget_bytes else None
 
 
 @contextlib.contextmanager
