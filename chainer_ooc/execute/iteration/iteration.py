@@ -31,7 +31,7 @@ from chainer_ooc.execute.iteration.liveness import Liveness
 from chainer_ooc.execute.iteration.prefetch import start_swap_ins
 from chainer_ooc.execute.iteration.quiet import Quietly
 from chainer_ooc.execute.iteration.recipes import Recipes
-from chainer_ooc.execute.iteration.room import Room, earlier_bytes
+from chainer_ooc.execute.iteration.room import UNKNOWN_CALL_ROOM, Room, earlier_bytes
 from chainer_ooc.execute.iteration.unmoved import Unmoved
 from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.memory.mapped import MAPPED
@@ -49,9 +49,6 @@ from chainer_ooc.execute.tally import Stretch, Tally
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
-
-#: What an unknown call may allocate, as a multiple of its inputs.
-UNKNOWN_CALL_ROOM = 4
 
 
 class Iteration(Quietly):

@@ -32,6 +32,9 @@ from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.problem import Standing
 from chainer_ooc.trace import Step
 
+#: What an unknown call may allocate, as a multiple of its inputs.
+UNKNOWN_CALL_ROOM = 4
+
 #: Unaccounted bytes are rounded up to a multiple of the budget divided by this.
 UNACCOUNTED_STEPS = 64
 
