@@ -16,6 +16,7 @@ from chainer_ooc.execute.storage.account import Account, find
 from support.interrupting import interrupted_at
 from support.trainings.ooc_networks import NETWORKS
 from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
+from support.trainings.pressing import Pressing
 
 UNITS, CALLS = 64, 9
 BATCH = np.linspace(-1, 1, 16 * UNITS, dtype=np.float32).reshape(16, UNITS)
@@ -239,22 +240,6 @@ def test_a_step_that_forward_did_not_see_is_taken_note_of():
     with ooc('keep'):
         assert run(8) == want
         assert not is_quiet()
-
-
-class Pressing(chainer.FunctionNode):
-    """Does something in the middle of its forward or backward, as a device does that has no room."""
-
-    act = staticmethod(lambda way: None)
-
-    def forward(self, inputs):
-        self.retain_inputs((0,))
-        self.act('forward')
-        return inputs[0] * 2,
-
-    def backward(self, indexes, gradients):
-        self.act('backward')
-        x, = self.get_retained_inputs()
-        return gradients[0] * 2 + x * 0,
 
 
 @pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all', 'sublinear'])

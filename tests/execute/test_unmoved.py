@@ -26,6 +26,7 @@ from chainer_ooc.problem import Decision, Starts, Verdict, everything
 from support.interrupting import interrupted_at
 from support.trainings.accounts import checked_accounts, differences
 from support.trainings.ooc_training import ooc
+from support.trainings.pressing import Pressing
 
 UNITS = 32
 #: Maps of so many bytes are moved: those of the wide calls, and none of the narrow ones.
@@ -659,22 +660,6 @@ def test_what_has_stepped_waits_for_nothing_when_another_session_is_made(monkeyp
     assert pressed[0] > 10
     assert pending() == {0}
     chainer_ooc.reset()
-
-
-class Pressing(chainer.FunctionNode):
-    """Does something in the middle of its forward or backward, as a device does that has no room."""
-
-    act = staticmethod(lambda way: None)
-
-    def forward(self, inputs):
-        self.retain_inputs((0,))
-        self.act('forward')
-        return inputs[0] * 2,
-
-    def backward(self, indexes, gradients):
-        self.act('backward')
-        x, = self.get_retained_inputs()
-        return gradients[0] * 2 + x * 0,
 
 
 @pytest.mark.parametrize('where', ['forward', 'backward'])
