@@ -70,7 +70,7 @@ class Session:
         self._timed: Callable[[], None] | None = None  # of the last iteration, which a device may still be at
         self._prepared = 0  # what the device had when the iteration in hand began
         self._other_threads = OtherThreads(has_others)
-        self._quiet_iterations = QuietIterations(self._memory, self._parameters, self._graphs, self._other_threads)
+        self._quiet_iterations = QuietIterations(self._memory, self._parameters, self._other_threads)
         self._planned_for: tuple[config.Settings, int] | None = None
         self._closing = self._disturbed = False  # what other threads compute has disturbed the iteration in hand
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from chainer_ooc.errors import PlanFormatError
@@ -67,6 +68,11 @@ class Plan(WithGap):
     mapped: bool
     peak_bytes: int
     seconds: float
+
+    @cached_property
+    def moves_nothing(self) -> bool:
+        """Whether every map stays where it is, and nothing runs again."""
+        return all(each is Verdict.KEEP for each in self.verdicts) and not (self.swap_ins or self.chains.calls)
 
     def count(self, verdict: Verdict) -> int:
         """Number of feature maps with this verdict."""

@@ -111,6 +111,11 @@ class Trace:
                 *(step.other_bytes + step.peak_bytes for step in self.steps))
 
     @cached_property
+    def most_computing_bytes(self) -> int:
+        """The most of these."""
+        return max(self.computing_bytes)
+
+    @cached_property
     def maps_bytes(self) -> int:
         """Bytes of all feature maps together."""
         return sum(each.nbytes for each in self.maps)

@@ -22,7 +22,7 @@ def known_bandwidth(monkeypatch):
 @pytest.fixture
 def nothing_quiet(monkeypatch):
     """Takes note of every iteration, also where nothing has to leave: for tests of what is done with the notes."""
-    monkeypatch.setattr(quiet, 'moves_nothing', lambda orders: False)
+    monkeypatch.setattr(quiet, 'stays', lambda graph: False)
 
 
 @pytest.fixture

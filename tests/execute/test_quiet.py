@@ -213,15 +213,32 @@ def test_inputs_that_change_places_are_another_graph():
         assert not is_quiet()
 
 
-def test_a_graph_that_often_is_another_is_always_taken_note_of(model):
-    """Else each iteration would begin quietly, differ, and have the next one recorded."""
-    want, other = expected(), expected(lambda model: {8: CHANGES['function']})
-    quiet_ones = 0
-    for number in range(30):
-        model.change = {8: CHANGES['function']} if number % 3 == 2 else {}
+@pytest.mark.parametrize('number', [1, 5, 8])
+@pytest.mark.parametrize('change', sorted({*CHANGES} - {'no graph', 'parameter'}))  # these never run quietly
+def test_a_graph_that_turns_out_to_be_another_known_one_stays_quiet(model, number, change):
+    first = (lambda model: model.l1) if number == 1 else lambda model: lambda h: h
+
+    def changed(model):
+        also = {6: lambda h: h * h} if change == 'other shape' else {}
+        return {number: lambda h: CHANGES[change](first(model)(h)), **also}
+    want, other, quiet_ones = expected(), expected(changed), []
+    for each in range(30):
+        model.change = changed(model) if each % 3 == 2 else {}
         assert iterate(model) == (other if model.change else want)
-        quiet_ones += is_quiet()
-    assert quiet_ones < 6
+        quiet_ones.append(is_quiet())
+    assert all(quiet_ones[9:])
+
+
+def test_a_graph_with_new_parameters_each_time_is_always_taken_note_of(model):
+    """Else each iteration would begin quietly, differ, and have the next one recorded."""
+    want, other, ran = expected(), expected(lambda model: {8: CHANGES['parameter']}), []
+    for number in range(60):
+        model.change = {8: CHANGES['parameter']} if number % 3 == 2 else {}
+        assert iterate(model) == (other if model.change else want)
+        iteration = manager.current()._iteration
+        ran.append((iteration.quiet is not None, iteration.recorded, iteration.following.graph is None))
+    assert sum(is_unknown for _, _, is_unknown in ran) <= 4
+    assert ran[-30:] == [(False, False, False)] * 30
 
 
 def test_a_step_that_forward_did_not_see_is_taken_note_of():

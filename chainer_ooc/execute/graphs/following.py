@@ -1,7 +1,12 @@
 """Which known graph an iteration seems to be, and the orders of its plan (P8).
 
 The latest graph with the same first call is followed until a call or a step differs. Then another known graph with the
-same beginning is followed; without one the iteration goes on without orders: slower, never wrong.
+same beginning is followed; without one the iteration goes on without orders: slower, never wrong. Of sequences whose
+lengths change, one graph is often the beginning of another::
+
+    followed   a b c d e f          a graph of 6 calls, which ran last
+    others     a b c                the shorter one is followed if backward begins after 3 calls,
+               a b c d g h          the other one from the fifth call on
 """
 
 from __future__ import annotations
@@ -48,7 +53,8 @@ class Following:
         self._doubt_of: Callable[[Sequence[Models]], str] = lambda known: ''
         self._sources = graphs.sources(reserve)
         self._has_cut_off = has_cut_off
-        self._alike: list[Graph] = []  # the other known graphs that begin like what has run, the latest first
+        self._alike: list[Graph] = []  # the other known graphs with the same first call, the latest first
+        self._apart: dict[int, list[Graph]] = {}  # of these, by the first call that is not that of the one in hand
         self._next_swap_in = 0
         self._mode = _mode()
 
@@ -126,37 +132,60 @@ class Following:
         Room is made by what they took, so a graph that has another call there is left before this one runs. Which of
         several it is, is known by its outputs.
         """
-        if self.graph is not None:
-            label, arguments = name_of(function), forms([getattr(each, '_node', each) for each in inputs])
-            if self._alike or not self.graph.may_go_on(position, label, arguments):
-                self._keep_alike(lambda graph: graph.may_go_on(position, label, arguments))
-        return [] if self.graph is None else [each.trace.calls[position] for each in (self.graph, *self._alike)]
+        if self.graph is None:
+            return []
+        label, arguments = name_of(function), forms([getattr(each, '_node', each) for each in inputs])
+        graph = self.check(position, lambda graph: graph.may_go_on(position, label, arguments))
+        if graph is None:
+            return []
+        parting = [each for each in self.parting(position) if each.may_go_on(position, label, arguments)]
+        return [each.trace.calls[position] for each in (graph, *parting)]
 
     def check_call(self, call: Call) -> None:
         """Compares the latest call with those of the graphs that it may belong to."""
-        if self.graph is not None and (self._alike or not self.graph.expects(call)):
-            self._keep_alike(lambda graph: graph.expects(call))
+        self.check(call.index, lambda graph: graph.expects(call))
 
-    def _keep_alike(self, is_alike: Callable[[Graph], bool]) -> None:
-        """Follows another graph if the one in hand is not like what runs."""
-        self._alike = [each for each in self._alike if is_alike(each)]
-        if self.graph is not None and not is_alike(self.graph):
+    def check(self, calls: int, is_alike: Callable[[Graph], bool]) -> Graph | None:
+        """Follows another graph if the one in hand, which is like the first so many calls, is not like what runs.
+
+        Returns:
+            The one that is followed now.
+
+        Raises:
+            InfeasibleBudgetError, PlanMismatchError, SpillError: see `begin`.
+        """
+        before = self.graph
+        if before is not None and not is_alike(before):
+            self._alike = [each for each in self._alike if each.common_calls(before) >= calls and is_alike(each)]
             self.leave()
             self._follow(self._alike.pop(0) if self._alike else None)
+        return self.graph
+
+    def parting(self, position: int) -> Sequence[Graph]:
+        """The other known graphs that are like the one in hand up to a position, and have another call there."""
+        return self._apart.get(position, ())
+
+    def other_graphs(self) -> Sequence[Graph]:
+        """The other known graphs that this iteration may turn out to be."""
+        return self._alike
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]], exposed: Iterable[int]) -> None:
         """Leaves a graph that has further calls when backward begins, or an estimate that retained something else.
 
         A graph that is not left learns which of its maps are `exposed`.
+
+        Raises:
+            InfeasibleBudgetError, PlanMismatchError, SpillError: see `begin`.
         """
-        if self.graph is None:
+        calls = len(retained)
+        graph = self.check(calls, lambda graph: len(graph.trace.calls) == calls)
+        if graph is None:
             return
-        steps = self.graph.trace.steps if self.graph.is_estimate else ()
-        if self.call_at(len(retained)) is not None or any(
-                each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
+        steps = graph.trace.steps if graph.is_estimate else ()
+        if any(each.call >= 0 and set(each.maps) != set(retained[each.call]) for each in steps):
             self.leave()
         else:
-            self.graph.note_exposed(exposed)
+            graph.note_exposed(exposed)
 
     def check_step(self, number: int, call: int, function: Any) -> Step | None:
         """Gives the step that the graph has next; None, and it is left, if that is of another call or function."""
@@ -215,7 +244,11 @@ class Following:
             alike = [each.used for each in (graph, *self._alike)]
             doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
-        self.graph = graph
+        self.graph, self._next_swap_in, self._apart = graph, 0, {}
+        for each in self._alike:
+            position = each.common_calls(graph)
+            if position < len(each.trace.calls):
+                self._apart.setdefault(position, []).append(each)
 
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable
@@ -131,6 +132,7 @@ class Graph:
     _held: set[int] = field(default_factory=set)
     _exposed: set[int] = field(default_factory=set)
     _estimates: dict[int, Graph] = field(default_factory=dict)
+    _common: dict[int, int] = field(default_factory=dict)
 
     def orders_for(self, settings: Settings, budget_bytes: int, unaccounted_bytes: int,
                    standing_of: Callable[[Models], Standing], sources: Sources) -> Orders:
@@ -376,8 +378,18 @@ class Graph:
         call = self.trace.calls[position]
         return call.label == label and (self.is_estimate or call.arguments == arguments)
 
-    def starts_like(self, other: Graph) -> bool:
-        """Whether it begins with all calls of another graph."""
-        mine, others = self.trace.calls, other.trace.calls
-        return len(mine) >= len(others) and all(
-            each.signature == call.signature for each, call in zip(mine, others, strict=False))
+    def may_have_been(self, call: Call) -> bool:
+        """Whether its call at that position is given what this one of another graph is."""
+        own = self.trace.calls[call.index:call.index + 1]
+        return [(each.label, each.inputs, each.arguments) for each in own] == [
+            (call.label, call.inputs, call.arguments)]
+
+    def common_calls(self, other: Graph) -> int:
+        """With how many equal calls this recorded graph and another begin."""
+        if self.number < other.number:  # kept by the newer, which has met no more than `GRAPHS`
+            return other.common_calls(self)
+        if other.number not in self._common:
+            pairs = zip(self.trace.calls, other.trace.calls, strict=False)
+            self._common[other.number] = sum(1 for _ in itertools.takewhile(
+                lambda pair: pair[0].signature == pair[1].signature, pairs))
+        return self._common[other.number]

@@ -85,11 +85,6 @@ class Graphs:
         """The graphs whose first call is of this function, with inputs of these forms, the latest first."""
         return [each for each in reversed(self._graphs.values()) if each.begins_with(label, arguments)]
 
-    def is_only(self, graph: Graph) -> bool:
-        """Whether no other known graph begins with the same call."""
-        first = graph.trace.calls[0]
-        return all(each is graph for each in self.beginning_with(first.label, first.arguments))
-
     def resembling(self, label: str, arguments: Forms, first_bytes: int) -> Graph | None:
         """An estimate from the nearest size of a graph: only its first input's extents differ in the first call."""
         alike = [each for each in self._graphs.values() if each.first_bytes() and each.trace.calls[0].label == label
@@ -102,8 +97,10 @@ class Graphs:
 
     def go_on(self, graph: Graph, label: str, arguments: Forms) -> bool:
         """Whether another begins like all of this graph and goes on with this function and inputs of these forms."""
-        return any(each.may_go_on(len(graph.trace.calls), label, arguments) and each.starts_like(graph)
-                   for each in self._graphs.values())
+        calls = len(graph.trace.calls)
+        return not graph.is_estimate and any(
+            each.may_go_on(calls, label, arguments) and each.common_calls(graph) == calls
+            for each in self._graphs.values())
 
     def add(self, trace: Trace, metered: bool = True) -> Graph:
         """Remembers a recording; one of a known graph replaces the older, and its plans are made anew."""
@@ -112,6 +109,8 @@ class Graphs:
             graph = self._graphs[trace.fingerprint] = Graph(
                 trace, Times(measured(trace)), is_metered=metered, number=next(self._numbers))
             self._has_missed = False
+            for each in self.beginning_with(trace.calls[0].label, trace.calls[0].arguments):
+                each.differences = 0  # what it was taken for is known now
         else:
             graph.record_again(trace, metered)
             self.use(graph)

@@ -6,6 +6,7 @@ which call, which batch, a known parameter), and inputs and outputs have the sam
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.slots import array_in_slot
-from chainer_ooc.trace import Call
+from chainer_ooc.trace import Call, Trace
 
 #: So many calls apart it is checked that the device still has room: the program itself may have taken it.
 LOOK_EVERY = 16
@@ -84,28 +85,29 @@ class Comparison:
         self._seen: set[int] = set()  # of these
         self.sessions_made = OtherThreads.made
 
-    def is_call(self, function: Any, inputs: Sequence[Any], call: Call) -> bool:
-        """Whether what is about to run is a call of the recording."""
+    def is_call(self, function: Any, inputs: Sequence[Any], trace: Trace, position: int) -> bool:
+        """Whether what is about to run is the call at a position of a recording that begins like that of the graph."""
+        call = trace.calls[position]
         return (call.label == name_of(function) and len(call.inputs) == len(inputs)
-                and all(map(self._is_known, inputs, call.inputs))
+                and all(map(self._is_known, inputs, call.inputs, itertools.repeat(trace)))
                 and forms([getattr(each, '_node', each) for each in inputs]) == call.arguments)
 
-    def _is_known(self, given: Any, map_id: int) -> bool:
+    def _is_known(self, given: Any, map_id: int, trace: Trace) -> bool:
         """Whether an input is the map that it was in the recording; -1 stands for what is none, such as parameters."""
         node = getattr(given, '_node', None)
         creator = None if node is None else node._creator_node
         if creator is None:
-            return self._is_outside(given, map_id)
+            return self._is_outside(given, map_id, trace)
         number = self.calls.number(creator)
         if number < 0:
             return False
-        outputs = self.graph.trace.calls[number].outputs
+        outputs = trace.calls[number].outputs
         for ref, each in zip(creator.outputs, outputs, strict=False):  # noqa: SIM110  a generator is two functions more
             if ref() is node and each == map_id:
                 return True
         return False
 
-    def _is_outside(self, given: Any, map_id: int) -> bool:
+    def _is_outside(self, given: Any, map_id: int, trace: Trace) -> bool:
         """The same for what no function has made."""
         if hasattr(given, 'update_rule'):
             return map_id == -1 and self._parameters.number_of(given) is not None
@@ -121,7 +123,7 @@ class Comparison:
         is_new = map_id not in self._seen
         self._seen.add(map_id)
         self._batches[id(root)] = weakref.ref(root), map_id
-        return is_new and self.graph.trace.maps[map_id].producer is None
+        return is_new and trace.maps[map_id].producer is None
 
 
 def gives(outputs: Sequence[Any], call: Call) -> bool:

@@ -49,6 +49,16 @@ class Departures:
         """Has far memory made ready for what the plan will have leave."""
         self._waiting.prepare()
 
+    def catch_up(self, position: int) -> None:
+        """Has leave what a plan that is followed from here on counts as gone by now."""
+        orders, maps = self._following.orders, self._register.recorder.maps
+        try:
+            for each in sorted(each for each in orders.leave_after if each < position):
+                for map_id in orders.leave_after[each]:
+                    (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
+        except SpillError as error:
+            self._is_refused(error)
+
     def after_call(self, call: Call) -> None:
         """Has the maps of the plan leave; without one, what was retained and is not needed by the next call."""
         orders, maps = self._following.orders, self._register.recorder.maps

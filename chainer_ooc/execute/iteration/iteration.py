@@ -358,6 +358,7 @@ class Iteration(Quietly):
         """Books what ended since the last computation: swap-outs, blocks that died, references."""
         if self.following.orders is not self._orders:
             self._enter(self._memory.tally)
+            self._departures.catch_up(position)
         for storage in self._departures.go_on():
             if storage.token is self and not self._in_backward:
                 self.recorder.maps[storage.map].last_held = position - 1

@@ -2,8 +2,9 @@
 
 A known graph whose plan moves nothing, and all of whose maps together fit, needs no storages, accounts or slots. What
 the next call is given and gives is compared with the recording, and a weak reference to the function is kept. At the
-first difference, or when the device has no room after all, all calls and steps that are still alive are registered in
-order, and the iteration goes on like one of an unknown graph.
+first difference it may be another known graph that begins like that and moves nothing either. Else, or when the device
+has no room after all, all calls and steps that are still alive are registered in order, and the iteration goes on like
+one of an unknown graph.
 
     call  -> expects_call  -> run -> note_call
     step  -> expects_step  -> run -> note_step
@@ -16,19 +17,18 @@ a call hides, for which such a plan has no orders.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import Graphs
-from chainer_ooc.execute.graphs.orders import Orders
 from chainer_ooc.execute.iteration.comparison import LOOK_EVERY, Calls, Comparison, given_to, gives, made_by
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
-from chainer_ooc.execute.recording.recorder import Span
-from chainer_ooc.execute.recording.registration import makes_graphs, retained
+from chainer_ooc.execute.recording.recorder import Span, forms
+from chainer_ooc.execute.recording.registration import makes_graphs, name_of, retained
 from chainer_ooc.execute.storage.storage import Storage
 
 #: A graph that so often turned out to be another runs quietly no more.
@@ -39,34 +39,60 @@ class Quiet(Comparison):
     """What has run of an iteration, as far as it is that of a known graph.
 
     Attributes:
-        nbytes: of all of its maps.
-        peak_bytes: the most that is allocated at once beside them.
+        nbytes, peak_bytes: of all of its maps; the most that is allocated at once beside them.
         in_backward: a backward pass has begun.
         next_step: how many steps have run.
     """
 
-    def __init__(self, graph: Graph, parameters: Parameters, has_room: Callable[[int], bool]):
+    def __init__(self, graph: Graph, parameters: Parameters, following: Following,
+                 has_room: Callable[[int], bool], fits: Callable[[Iterable[Graph]], bool]):
         super().__init__(graph, parameters, Calls())
-        trace = graph.trace
-        self.nbytes, self.peak_bytes = trace.maps_bytes, max(trace.computing_bytes)
-        self._has_room = has_room
+        self._following, self._has_room, self._fits = following, has_room, fits
         self.next_step = 0
         self.in_backward = False
+        self._take(graph)
+
+    def _take(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nbytes, self.peak_bytes = graph.trace.maps_bytes, graph.trace.most_computing_bytes
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
     def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
-        """Whether this call comes next in the recording."""
-        position, calls = len(self.calls.functions), self.graph.trace.calls
-        return not (position == len(calls) or self.in_backward or self.next_step
-                    or OtherThreads.made != self.sessions_made) and self.is_call(function, inputs, calls[position])
+        """Whether this call comes next in the recording, or in one that begins like it."""
+        if self.in_backward or self.next_step or OtherThreads.made != self.sessions_made:
+            return False
+        if self.is_next(function, inputs, self.graph):
+            return True
+        position, given = len(self.calls.functions), forms([getattr(each, '_node', each) for each in inputs])
+        alike = self.graph, *self._following.other_graphs()
+        if self._turn(position, functools.partial(self.is_next, function, inputs)):
+            return True
+        if any(each.may_go_on(position, name_of(function), given) for each in alike):
+            for each in alike:  # a recording does not tell that from its own, such as by new parameters
+                each.differences = MOST_DIFFERENCES
+        return False
+
+    def is_next(self, function: Any, inputs: Sequence[Any], graph: Graph) -> bool:
+        """Whether this call comes next in a graph that is like what has run."""
+        position = len(self.calls.functions)
+        return position < len(graph.trace.calls) and self.is_call(function, inputs, graph.trace, position)
 
     def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
-        """Adds a call; False if its outputs are not those of the recording, or the device has little room left."""
-        position = len(self.calls.functions)
+        """Adds a call; False if its outputs are not those of a recording, or the device has little room left."""
+        position, call = len(self.calls.functions), self.graph.trace.calls[len(self.calls.functions)]
         self.calls.add(function)
-        return gives(outputs, self.graph.trace.calls[position]) and (
-            position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes))
+        return (gives(outputs, call) or self._turn(position, lambda graph: (
+            graph.may_have_been(call) and gives(outputs, graph.trace.calls[position])))) and (
+                position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes))
+
+    def _turn(self, calls: int, is_alike: Callable[[Graph], bool]) -> bool:
+        """Goes on as another graph that is like the first so many calls; False if none moves nothing and fits."""
+        graph = self._following.check(calls, is_alike)
+        if graph is None or not stays(graph):
+            return False
+        self._take(graph)
+        return self._fits((graph,))
 
     # --- backward --------------------------------------------------------------------------------------------------
 
@@ -74,7 +100,8 @@ class Quiet(Comparison):
         """Begins a backward pass; False if forward was not that of the graph."""
         self.in_backward = True
         self._parameters.begin_backward()
-        return len(self.calls.functions) == len(self.graph.trace.calls)
+        calls = len(self.calls.functions)
+        return len(self.graph.trace.calls) == calls or self._turn(calls, lambda graph: len(graph.trace.calls) == calls)
 
     def end_backward(self) -> None:
         self.in_backward = False
@@ -162,10 +189,9 @@ class Quietly(abc.ABC):
 class QuietIterations:
     """Decides whether an iteration may run quietly, and keeps those that have, as long as their maps may be alive."""
 
-    def __init__(self, memory: Residency, parameters: Parameters, graphs: Graphs, other_threads: OtherThreads):
+    def __init__(self, memory: Residency, parameters: Parameters, other_threads: OtherThreads):
         self._memory = memory
         self._parameters = parameters
-        self._graphs = graphs
         self._other_threads = other_threads
         self._before: list[tuple[Quietly, Quiet]] = []
 
@@ -178,22 +204,24 @@ class QuietIterations:
         """
         graph = following.graph
         is_sure = (graph is not None and not iteration.recorded and graph.may_be_quiet()
-                   and self._graphs.is_only(graph) and not self._other_threads.has_sessions())
-        if (graph is not None and is_sure and graph.differences < MOST_DIFFERENCES and moves_nothing(following.orders)
-                and not self._memory.is_relied_on()):
-            quiet = Quiet(graph, self._parameters, self._memory.has_room)
-            if self._fits(quiet, unaccounted_bytes) and quiet.expects_call(function, inputs):
+                   and not self._other_threads.has_sessions())
+        if (graph is not None and is_sure and graph.differences < MOST_DIFFERENCES
+                and all(map(stays, (graph, *following.other_graphs()))) and not self._memory.is_relied_on()):
+            fits = functools.partial(self._fits, unaccounted_bytes=unaccounted_bytes)
+            quiet = Quiet(graph, self._parameters, following, self._memory.has_room, fits)
+            if fits((graph, *following.other_graphs())) and quiet.is_next(function, inputs, graph):
                 iteration.quiet = quiet
         if iteration.quiet is None:
             self.end()
             if is_sure:
                 iteration.compare_unmoved()
 
-    def _fits(self, quiet: Quiet, unaccounted_bytes: int) -> bool:
-        """Whether all of its maps fit. The program may hold those of the one before although its graph is gone."""
+    def _fits(self, graphs: Iterable[Graph], unaccounted_bytes: int) -> bool:
+        """Whether all maps of each of these fit, beside what the program may hold of the one before."""
         self._before = [each for each in self._before[:-1] if each[1].calls.is_alive()] + self._before[-1:]
-        maps_bytes = quiet.nbytes + sum(each.nbytes for _, each in self._before) + self._memory.bytes_of('spare')
-        return self._memory.has_room(maps_bytes + quiet.peak_bytes + unaccounted_bytes)
+        before_bytes = sum(each.nbytes for _, each in self._before) + self._memory.bytes_of('spare')
+        most_bytes = max(each.trace.maps_bytes + each.trace.most_computing_bytes for each in graphs)
+        return self._memory.has_room(most_bytes + before_bytes + unaccounted_bytes)
 
     def is_over(self, iteration: Quietly) -> None:
         """Keeps an iteration that has ended quietly."""
@@ -207,6 +235,6 @@ class QuietIterations:
             del self._before[0]
 
 
-def moves_nothing(orders: Orders) -> bool:
-    """Whether a plan leaves every map where it is."""
-    return not (orders.leave_after or orders.discard_after or orders.plan.swap_ins or orders.recipes)
+def stays(graph: Graph) -> bool:
+    """Whether all that a graph has, and does, is known, and its latest plan moves nothing."""
+    return graph.may_be_quiet() and graph.plan is not None and graph.plan.moves_nothing

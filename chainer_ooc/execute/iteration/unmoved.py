@@ -9,15 +9,15 @@ parameters, is only compared with its recording::
     goes through      all   all   here  here  here  all   here  here
 
 All that is at work around a call is looked at first; where anything is, the call goes through all of it
-(`iteration`), as does one that differs. What comes to such a call from one that was only counted gets its storage then,
-as the map that it was counted as.
+(`iteration`), as does one that differs, and one at which another known graph parts from this one. What comes to such a
+call from one that was only counted gets its storage then, as the map that it was counted as.
 
 An iteration that moves nothing at all, and where all fits, does not even count (`quiet`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 from chainer_ooc.execute.functions.prototype import may_write_inputs
@@ -49,8 +49,7 @@ class Unmoved:
                  memory: Residency, room: Room, writes: Writes, liveness: Liveness,
                  look_around: Callable[[int], None]):
         self._comparison = Comparison(graph, parameters, calls)
-        self._trace, self._calls = graph.trace, calls
-        self._orders = following.orders
+        self._calls, self._trace, self._orders = calls, graph.trace, following.orders
         self._following, self._register, self._recorder = following, register, register.recorder
         self._memory, self._room, self._writes = memory, room, writes
         self._liveness, self._look_around = liveness, look_around
@@ -66,7 +65,8 @@ class Unmoved:
         if not self._goes_on() or position not in self._orders.unmoved or position >= len(self._trace.calls):
             return False
         call = self._trace.calls[position]
-        if not self._comparison.is_call(function, inputs, call) or may_write_inputs(function):
+        if (self._following.parting(position) or may_write_inputs(function)
+                or not self._comparison.is_call(function, inputs, self._trace, position)):
             return False
         if self._begins(call.other_bytes, call.peak_bytes):
             self._call = call
@@ -106,21 +106,29 @@ class Unmoved:
         return True
 
     def _goes_on(self) -> bool:
-        """Whether the plan is still followed, and no other session was made that may be given what has no storage.
+        """Whether a plan is still followed, and no other session was made that may be given what has no storage.
 
-        Else all that was only counted, and is alive, gets storages. What has stepped waits for them no more.
+        Else all that was only counted, and is alive, gets storages; under another plan, what that may move.
         """
         if self._is_over:
             return False
-        if self._following.orders is self._orders and OtherThreads.made == self._comparison.sessions_made:
-            return True
-        self._is_over, stepped = True, {each.call for each in self._recorder.steps}
-        for number, function in self._calls.alive():
-            if number in self._counted:
+        graph = self._following.graph
+        if OtherThreads.made != self._comparison.sessions_made or graph is None or not graph.may_be_quiet():
+            self._is_over = True
+            self._register_calls(self._counted)
+        elif self._following.orders is not self._orders:
+            self._trace, self._orders, self._granted_bytes = graph.trace, self._following.orders, 0
+            self._register_calls(self._counted - self._orders.unmoved)
+        return not self._is_over
+
+    def _register_calls(self, numbers: Set[int]) -> None:
+        """Gives storages to what these calls have made, as far as it is alive; what has stepped waits for no step."""
+        stepped = {each.call for each in self._recorder.steps}
+        for number, function in self._calls.alive() if numbers else ():
+            if number in numbers:
                 kept = self._register_call(number, function)
                 for storage in kept if number in stepped else ():
                     storage.is_done()
-        return False
 
     def _register_call(self, number: int, function: Any) -> list[Storage]:
         self._counted.discard(number)
