@@ -12,6 +12,8 @@ from chainer_ooc.classify import policies
 from chainer_ooc.classify.policies import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
+from chainer_ooc.execute.iteration import unmoved
+from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.problem import Decision, Verdict, everything
 from support.trainings.accounts import checked_accounts
 from support.trainings.ooc_training import POLICIES, ooc
@@ -175,23 +177,78 @@ def test_a_length_that_comes_for_the_first_time_is_another_graph(policy, min_byt
         assert [model.learn(length, number) for number, length in enumerate(order)] == plain(order, is_wide=True)
 
 
-@pytest.mark.parametrize('policy', ['keep', 'swap-all'])
-def test_graphs_that_were_alike_once_and_part_are_not_taken_for_each_other(policy):
-    """The third begins like the first, parts from it, and ends like the second."""
-    def forward(kind):
-        h = F.tanh(chainer.Variable(np.linspace(-1, 1, 600, dtype=np.float32).reshape(6, 100)))
-        g = h if kind == 1 else F.sigmoid(h)
-        for _ in range(4):
-            h = F.sin(h)
-        return F.sum(h * (g if kind != 2 else h))
+@pytest.mark.parametrize(('policy', 'min_bytes'), [('keep', 10**6), ('swap-all', 0), ('swap-all', 10**6)])
+def test_a_graph_that_parted_before_is_not_taken_for_what_is_like_it_again(policy, min_bytes):
+    """What runs begins like the first graph, and goes on as the second does at the same place."""
+    def learn(*functions):
+        h = chainer.Variable(np.linspace(-1, 1, 600, dtype=np.float32).reshape(6, 100))
+        for function in functions:
+            h = function(h)
+        F.sum(h).backward()
+        return h.array.tobytes()
 
-    def learn(kind):
-        loss = forward(kind)
-        loss.backward(retain_grad=False)
-        return loss.array.tobytes()
+    first, second, third = (F.tanh, F.sin, F.exp), (F.tanh, F.cos, F.sigmoid), (F.tanh, F.sin, F.sigmoid)
     with chainer.using_config('ooc', None):
-        want = [learn(kind) for kind in range(3)]
-    with ooc(policy, min_bytes=1_000):
-        for number in range(40):
-            kind = (number * number) % 3 if number % 4 else 2
-            assert learn(kind) == want[kind]
+        want = learn(*third)
+    with ooc(policy, min_bytes=min_bytes):
+        for functions in (first, second) * 4:
+            learn(*functions)
+            assert len(manager.current().traces()) <= 2
+        learn(*first)
+        assert learn(*third) == want
+        assert iteration().following.graph is None and iteration().quiet is None
+
+
+def test_room_is_made_for_the_largest_of_the_graphs_that_a_call_may_belong_to(monkeypatch):
+    """What tells them apart is how much a call gives, which is known afterwards."""
+    def learn(times):
+        wide = F.sigmoid(F.tanh(chainer.Variable(np.ones((100, 300), np.float32))))
+        F.sum(F.tile(F.tanh(F.tanh(F.sum(wide, axis=1))), times)).backward()
+
+    asked, make_room = [], Residency.make_room
+    monkeypatch.setattr(unmoved, 'AHEAD_BYTES', 0)
+    monkeypatch.setattr(Residency, 'make_room', lambda memory, nbytes, thorough=False: (
+        asked.append(nbytes) or make_room(memory, nbytes, thorough)))
+    with ooc('swap-all', min_bytes=50_000):
+        for times in (2, 110) * 3:
+            learn(times)
+        for times in (110, 2, 2, 110):
+            asked.clear()
+            learn(times)
+            assert len(iteration()._unmoved._counted) >= 2
+            assert any(110 * 100 * 4 <= each < 50_000 for each in asked)
+
+
+def test_a_write_to_what_was_counted_before_another_plan_runs_calls_again_on_it_is_noticed():
+    """Of the first graph's plan no call that runs again reads it, and the program writes through a view of it."""
+    def learn(is_long, is_written=False, look=lambda: None):
+        x = chainer.Variable(np.linspace(-1, 1, 30_000, dtype=np.float32).reshape(100, 300))
+        narrow = F.tanh(F.sum(F.sigmoid(F.tanh(x)), axis=1))
+        view = F.reshape(narrow, (10, 10))
+        if is_long:
+            wide = F.sigmoid(F.broadcast_to(F.reshape(narrow, (100, 1)), (100, 300)))
+            loss = F.sum(F.tanh(wide)) + F.sum(view)
+            del wide
+        else:
+            loss = F.sum(F.sin(narrow)) + F.sum(view)
+        if is_written:
+            view.array[:] = 0.25
+        del narrow, view
+        look()
+        loss.backward()
+        return loss.array.tobytes(), x.grad.tobytes()
+
+    def look():
+        """Of what may be written to, and was only counted, nothing is left."""
+        assert iteration()._unmoved._counted <= iteration().following.orders.unmoved
+
+    with chainer.using_config('ooc', None):
+        want, written = (learn(False), learn(True)), learn(True, is_written=True)
+    with ooc('recompute-all', min_bytes=50_000):
+        for is_long in (False, True) * 4:
+            assert learn(is_long) == want[is_long]
+        assert chainer_ooc.stats().recompute > 1
+        learn(False)
+        learn(True, look=look)
+        learn(False)
+        assert learn(True, is_written=True) == written
