@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -178,6 +179,49 @@ class Residual(Work):
         return _trained(self._model, F.sum(self._model(chainer.Variable(self._x))))
 
 
+class Recurrent(chainer.Chain):
+    """An LSTM that reads word by word, and whose loss is summed."""
+
+    vocabulary = 50
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.word = L.EmbedID(self.vocabulary, units)
+            self.state = L.LSTM(units, units)
+            self.next = L.Linear(units, self.vocabulary)
+
+    def forward(self, words: numpy.ndarray) -> chainer.Variable:
+        self.state.reset_state()
+        return sum(F.softmax_cross_entropy(self.next(self.state(self.word(word))), after)
+                   for word, after in itertools.pairwise(words))
+
+
+class Sentences(Work):
+    """Batches of sentences, eight lengths in turn: the graph of a short one is the beginning of that of a longer one.
+
+    An iteration of this work is one of each.
+    """
+
+    lengths, calls_per_word = 8, 8
+
+    def __init__(self, size: Size) -> None:
+        words = max(2, size.calls // (self.calls_per_word * self.lengths))
+        random = numpy.random.RandomState(SEED)
+        numpy.random.seed(SEED)
+        self._model = Recurrent(max(1, size.array_bytes // 512))
+        longest = [words + number - self.lengths // 2 for number in range(self.lengths)]
+        self._sentences = [random.randint(0, Recurrent.vocabulary, (max(1, each) + 1, 4)).astype(numpy.int32)
+                           for each in random.permutation(longest)]
+        self.calls = sum(self.calls_per_word * (len(each) - 1) - 2 for each in self._sentences)
+
+    def run(self) -> Sequence[numpy.ndarray]:
+        found = []
+        for each in self._sentences:
+            found += [array.copy() for array in _trained(self._model, self._model(each)) if array is not None]
+        return found
+
+
 def _trained(model: chainer.Link, loss: chainer.Variable) -> list[numpy.ndarray]:
     model.cleargrads()
     loss.backward()
@@ -323,5 +367,5 @@ class ThinStack(Work):
 
 
 WORKS: Mapping[str, Callable[[Size], Work]] = {
-    'chain': Chain, 'perceptron': Perceptron, 'beside': Beside, 'residual': Residual,
+    'chain': Chain, 'perceptron': Perceptron, 'beside': Beside, 'residual': Residual, 'sentences': Sentences,
     'variables': VariablesHeld, 'arrays': ArraysHeld, 'thin-stack': ThinStack}

@@ -252,3 +252,21 @@ def test_a_write_to_what_was_counted_before_another_plan_runs_calls_again_on_it_
         learn(True, look=look)
         learn(False)
         assert learn(True, is_written=True) == written
+
+
+def test_a_graph_whose_plan_moves_something_by_now_does_not_stay_quiet():
+    """It is known when the iteration turns out to be that one."""
+    def learn(is_wide):
+        h = F.sin(F.tanh(chainer.Variable(np.linspace(-1, 1, 100, dtype=np.float32).reshape(100, 1))))
+        F.sum(F.tanh(F.sigmoid(F.broadcast_to(h, (100, 300)))) if is_wide else F.exp(h)).backward()
+        return iteration().quiet is not None
+
+    with ooc('keep', min_bytes=50_000):
+        for is_wide in (True, False) * 4:
+            quiet = learn(is_wide)
+        assert quiet
+        with chainer.using_config('ooc', 'swap-all'):
+            assert learn(False)  # of which no map is so large
+            assert not learn(True)
+            assert [learn(is_wide) for is_wide in (False, True) * 4] == [False] * 8
+            assert chainer_ooc.stats().swap > 0
