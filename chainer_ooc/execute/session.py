@@ -312,7 +312,10 @@ class Session:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 if not prepares and iteration.graph.has_followed():
                     self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
-            if iteration.finished and self._known():
+            if iteration.finished and iteration.is_larger():
+                self._graphs.miss()
+                self._patience.missed()
+            elif iteration.finished and self._known():
                 self._patience.wait()
         elif iteration.finished:
             self._graphs.miss()

@@ -8,7 +8,7 @@ from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.classify import policies
-from chainer_ooc.execute.iteration import quiet
+from chainer_ooc.execute.graphs.following import Following
 from support.chaos import ChaosBackend
 from support.chaos.streams import ChaosTransfer
 
@@ -22,7 +22,7 @@ def known_bandwidth(monkeypatch):
 @pytest.fixture
 def nothing_quiet(monkeypatch):
     """Takes note of every iteration, also where nothing has to leave: for tests of what is done with the notes."""
-    monkeypatch.setattr(quiet, 'stays', lambda graph: False)
+    monkeypatch.setattr(Following, 'stays', lambda following, graph: False)
 
 
 @pytest.fixture

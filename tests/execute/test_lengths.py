@@ -10,8 +10,9 @@ import pytest
 import chainer_ooc
 from chainer_ooc.classify import policies
 from chainer_ooc.classify.policies import Policy
-from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute import manager
+from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.iteration import unmoved
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.problem import Decision, Verdict, everything
@@ -150,23 +151,90 @@ def test_the_floor_that_is_named_is_enough_for_all_lengths(policy, min_bytes):
     assert found == plain(order, is_wide=True)
 
 
-def test_what_a_plan_counts_as_gone_leaves_when_it_is_followed_from_there_on(monkeypatch):
-    """Forward was that of the longer graph, whose plan keeps everything."""
+@pytest.mark.parametrize('verdict', [Verdict.SWAP, Verdict.RECOMPUTE])
+def test_what_a_plan_counts_as_gone_leaves_when_it_is_followed_from_there_on(monkeypatch, verdict):
+    """Forward was that of the longer graph, whose plan keeps everything; there are no recipes then.
+
+    Swap-ins began, and were over, before the maps had left: each of them was waited for later.
+    """
     def decide(problem):
+        moved = everything(problem.trace, problem.min_bytes)
         is_short = len(problem.trace.calls) < 50
-        return Decision(everything(problem.trace, problem.min_bytes) if is_short
-                        else (Verdict.KEEP,) * len(problem.trace.maps))
+        return Decision(tuple(verdict if is_short and each is Verdict.SWAP else Verdict.KEEP for each in moved))
     monkeypatch.setitem(policies.POLICIES, 'short ones', Policy('short ones', 'for tests', decide))
-    model, order = Recurrent(is_wide=True), (9, 4, 9, 4, 4, 9, 4)
+    model = Recurrent(is_wide=True)
     with ooc('short ones', min_bytes=BETWEEN_BYTES):
-        for length in (9, 4, 9, 4, 9, 4):
+        for length in (9, 4) * 5:
             model.learn(length)
-        for number, length in enumerate(order):
+        for number, length in enumerate((9, 4, 9, 4, 4, 9, 4)):
             model.learn(length, number)
             stats = chainer_ooc.stats()
             assert length_followed() == length
-            assert (stats.swap > 0) is (length == 4)
-            assert length == 9 or stats.swapped_out_bytes > 0
+            assert (stats.swap + stats.recompute > 0) is (length == 4)
+            if length == 4:
+                assert stats.swapped_out_bytes + stats.recomputed_calls > 0
+                assert stats.faults == 0 or verdict is Verdict.RECOMPUTE
+
+
+def test_the_graph_that_an_iteration_turned_out_to_be_learns_what_is_read_later():
+    """The longer one did, which it began as, so that the shorter one's map was lost each time."""
+    x = np.linspace(-1, 1, 30_000, dtype=np.float32).reshape(100, 300)
+
+    def learn(length, reads):
+        h, loss, node = chainer.Variable(x), 0, None
+        for number in range(length):
+            h = F.tanh(F.dropout(h, 0.5))
+            loss += F.sum(h)
+            node = h.node if number == 1 else node
+        del h
+        loss.backward()
+        memory = manager.current()._memory
+        memory.spare_at_most(0)  # something else needs the room
+        return node.data is not None if reads else None
+
+    with ooc('keep', min_bytes=0), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Following, 'stays', lambda following, graph: False)
+        for length in (6, 4) * 5:
+            learn(length, reads=False)
+        with pytest.raises(LostMapError):
+            learn(4, reads=True)
+        for _ in range(2):
+            learn(6, reads=False)
+            assert learn(4, reads=True)
+
+
+def test_a_plan_that_is_made_when_backward_begins_counts_the_gradients_that_stood_in_forward():
+    """The program has cleared them by then."""
+    def forward_bytes(budget_bytes, *lengths):
+        with chainer.using_config('ooc_budget', budget_bytes):
+            for length in lengths:
+                model.learn(length)
+            assert length_followed() == 4
+            return iteration().following.orders.standing.forward_bytes
+
+    with ooc('keep', min_bytes=BETWEEN_BYTES):
+        model = Recurrent(is_wide=True)
+        for length in (9, 4) * 5:
+            model.learn(length)
+        as_itself = forward_bytes(10**9, 4)
+        assert forward_bytes(2 * 10**9, 9, 4) == as_itself
+        assert as_itself >= 2 * sum(each.array.nbytes for each in model.params())
+
+
+def test_lengths_that_come_once_have_few_iterations_recorded_for_them():
+    """The wait for the like of each was twice as long as for the one before, for ever."""
+    def learn(length):
+        h, loss = chainer.Variable(np.ones(10, 'f')), 0
+        for _ in range(length):
+            h = F.tanh(h)
+            loss += F.sum(h)
+        loss.backward()
+        return iteration().recorded
+
+    draw = np.random.RandomState(0)
+    with ooc('keep'):
+        recorded = [learn(12 + number // 20 if number % 20 == 10 else draw.randint(3, 7)) for number in range(600)]
+    assert sum(recorded[300:]) < 100
 
 
 @pytest.mark.parametrize(('policy', 'min_bytes'), [('keep', 10**6), ('swap-all', BETWEEN_BYTES), ('swap-all', 0)])
@@ -254,8 +322,8 @@ def test_a_write_to_what_was_counted_before_another_plan_runs_calls_again_on_it_
         assert learn(True, is_written=True) == written
 
 
-def test_a_graph_whose_plan_moves_something_by_now_does_not_stay_quiet():
-    """It is known when the iteration turns out to be that one."""
+def test_a_graph_whose_plan_moves_something_by_now_is_followed_and_not_quiet():
+    """It counted as unknown: what came next was recorded, and floors were in doubt."""
     def learn(is_wide):
         h = F.sin(F.tanh(chainer.Variable(np.linspace(-1, 1, 100, dtype=np.float32).reshape(100, 1))))
         F.sum(F.tanh(F.sigmoid(F.broadcast_to(h, (100, 300)))) if is_wide else F.exp(h)).backward()
@@ -266,7 +334,11 @@ def test_a_graph_whose_plan_moves_something_by_now_does_not_stay_quiet():
             quiet = learn(is_wide)
         assert quiet
         with chainer.using_config('ooc', 'swap-all'):
-            assert learn(False)  # of which no map is so large
-            assert not learn(True)
-            assert [learn(is_wide) for is_wide in (False, True) * 4] == [False] * 8
-            assert chainer_ooc.stats().swap > 0
+            learn(False)  # of which no map is so large
+            for is_wide in (True, False) * 4:
+                assert not learn(is_wide)
+                assert iteration().following.graph is not None and not iteration().recorded
+                assert (chainer_ooc.stats().swap > 0) is is_wide
+            with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as refused:
+                learn(False)
+            assert refused.value.doubt == ''

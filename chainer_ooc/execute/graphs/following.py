@@ -11,7 +11,9 @@ lengths change, one graph is often the beginning of another::
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.config import Settings
@@ -28,6 +30,9 @@ from chainer_ooc.problem import Standing
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
 
+#: A step of an estimate's call may allocate so many times what its arrays are larger than was known.
+GRADIENTS_AND_SCRATCH = 2
+
 
 class Following:
     """The graph that is followed, and where the iteration stands in its plan.
@@ -38,14 +43,18 @@ class Following:
     Attributes:
         graph: the one that is followed, or None.
         orders: of its plan; none without a graph.
+        latest: the one that was followed last.
         left: one was followed, and then the program differed.
+        estimates: where sizes of a graph vary, a size that was never seen is followed as an estimate.
     """
 
     def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None],
                  has_cut_off: Callable[[], bool]):
         self.graph: Graph | None = None
         self.orders = NO_ORDERS
+        self.latest: Graph | None = None
         self.left = False
+        self.estimates = True
         self._graphs = graphs
         self._settings = settings
         self._budget_bytes = self._unaccounted_bytes = 0
@@ -56,6 +65,7 @@ class Following:
         self._alike: list[Graph] = []  # the other known graphs with the same first call, the latest first
         self._apart: dict[int, list[Graph]] = {}  # of these, by the first call that is not that of the one in hand
         self._next_swap_in = 0
+        self._more_bytes: dict[int, int] = {}  # of an estimate's call, by which its arrays are larger than was known
         self._mode = _mode()
 
     def batch_bytes(self, label: str, arguments: Forms, first_bytes: int) -> int:
@@ -106,7 +116,10 @@ class Following:
     def step_at(self, number: int) -> Step | None:
         """The step that the graph has next, by its number."""
         steps = self.graph.trace.steps if self.graph is not None else ()
-        return steps[number] if number < len(steps) else None
+        step = steps[number] if number < len(steps) else None
+        if step is not None and (more_bytes := self._more_bytes.get(step.call, 0)):
+            return replace(step, peak_bytes=step.peak_bytes + GRADIENTS_AND_SCRATCH * more_bytes)
+        return step
 
     def begins_anew(self, position: int, recorded: bool, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether a call begins another forward pass, and this one has no backward pass.
@@ -139,14 +152,20 @@ class Following:
         if graph is None:
             return []
         parting = [each for each in self.parting(position) if each.may_go_on(position, label, arguments)]
-        return [each.trace.calls[position] for each in (graph, *parting)]
+        calls = [each.trace.calls[position] for each in (graph, *parting)]
+        return [_grown(calls[0], arguments)] if graph.is_loose else calls
 
     def check_call(self, call: Call) -> None:
         """Compares the latest call with those of the graphs that it may belong to."""
-        self.check(call.index, lambda graph: graph.expects(call))
+        graph = self.check(call.index, lambda graph: graph.expects(call))
+        if graph is not None and graph.is_loose:
+            known = graph.trace.calls[call.index]
+            self._more_bytes[call.index] = max(0, _bytes(call) - _bytes(known))
 
     def check(self, calls: int, is_alike: Callable[[Graph], bool]) -> Graph | None:
         """Follows another graph if the one in hand, which is like the first so many calls, is not like what runs.
+
+        That is one that is like it, or else the largest that differs in its sizes alone, if such sizes vary.
 
         Returns:
             The one that is followed now.
@@ -156,18 +175,35 @@ class Following:
         """
         before = self.graph
         if before is not None and not is_alike(before):
-            self._alike = [each for each in self._alike if each.common_calls(before) >= calls and is_alike(each)]
-            self.leave()
-            self._follow(self._alike.pop(0) if self._alike else None)
+            begun = self.begun(calls)
+            sizes = [each.loosely() for each in (before, *begun) if each.varies] if self.estimates else []
+            largest = sorted(filter(is_alike, sizes), key=lambda each: each.trace.maps_bytes)[-1:]
+            self.turn(list(filter(is_alike, begun)) or largest)
         return self.graph
+
+    def begun(self, calls: int) -> list[Graph]:
+        """The other known graphs that begin with so many calls as the one in hand does, the latest first."""
+        graph = self.graph
+        return [] if graph is None or graph.is_estimate else [
+            each for each in self._alike if each.common_calls(graph) >= calls]
+
+    def stays(self, graph: Graph) -> bool:
+        """Whether all that a graph has and does is known, and its plan for these settings moves nothing."""
+        return graph.may_be_quiet() and graph.stays(self._settings)
+
+    def turn(self, graphs: Sequence[Graph]) -> None:
+        """Follows the first of these from here on, or none; the others are like it up to here.
+
+        Raises:
+            InfeasibleBudgetError, PlanMismatchError, SpillError: see `begin`.
+        """
+        self.leave()
+        self._alike = list(graphs[1:])
+        self._follow(graphs[0] if graphs else None)
 
     def parting(self, position: int) -> Sequence[Graph]:
         """The other known graphs that are like the one in hand up to a position, and have another call there."""
         return self._apart.get(position, ())
-
-    def other_graphs(self) -> Sequence[Graph]:
-        """The other known graphs that this iteration may turn out to be."""
-        return self._alike
 
     def check_forward_is_over(self, retained: Sequence[Sequence[int]], exposed: Iterable[int]) -> None:
         """Leaves a graph that has further calls when backward begins, or an estimate that retained something else.
@@ -244,7 +280,8 @@ class Following:
             alike = [each.used for each in (graph, *self._alike)]
             doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
-        self.graph, self._next_swap_in, self._apart = graph, 0, {}
+        self.graph = self.latest = graph
+        self._next_swap_in, self._apart = 0, {}
         for each in self._alike:
             position = each.common_calls(graph)
             if position < len(each.trace.calls):
@@ -253,6 +290,18 @@ class Following:
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""
         self.graph, self.orders, self.left = None, NO_ORDERS, True
+
+
+def _bytes(call: Call) -> int:
+    return sum(each.nbytes for each in (*call.arguments, *call.results))
+
+
+def _grown(call: Call, arguments: Forms) -> Call:
+    """A call of an estimate with what it may give if its outputs grow as the input does that has grown most."""
+    factor = max((each.nbytes / max(1, known.nbytes)
+                  for each, known in zip(arguments, call.arguments, strict=False)), default=1.0)
+    more_bytes = math.ceil(sum(each.nbytes for each in call.results) * max(0.0, factor - 1))
+    return replace(call, peak_bytes=call.peak_bytes + more_bytes)
 
 
 def note_reuse(storages: Iterable[Storage]) -> None:

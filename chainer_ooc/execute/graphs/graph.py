@@ -13,6 +13,7 @@ import contextlib
 import functools
 import itertools
 import math
+import operator
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -103,7 +104,9 @@ class Graph:
         makes_graphs: its backward pass does, as in double backprop.
         differences: how often it seemed to run quietly, and was another one.
         is_metered: what calls allocate was measured, and not estimated from another size.
-        is_estimate: the whole trace is that of another size, scaled.
+        is_estimate: the whole trace is that of another size.
+        is_loose: an estimate for any sizes behind the beginning, see `loosely`.
+        varies: several sizes of it are known, which differ behind the beginning, so that more have to be expected.
         is_loaded: its plan is in the file that it came from.
         plan: the latest; it stays while the next one is not made yet.
     """
@@ -114,6 +117,8 @@ class Graph:
     preparing: int = 0
     is_metered: bool = True
     is_estimate: bool = False
+    is_loose: bool = False
+    varies: bool = False
     is_loaded: bool = False
     plan: Plan | None = None
     left_bytes: int = 0
@@ -133,6 +138,8 @@ class Graph:
     _exposed: set[int] = field(default_factory=set)
     _estimates: dict[int, Graph] = field(default_factory=dict)
     _common: dict[int, int] = field(default_factory=dict)
+    _loose: Graph | None = None
+    _min_bytes: int = 0
 
     def orders_for(self, settings: Settings, budget_bytes: int, unaccounted_bytes: int,
                    standing_of: Callable[[Models], Standing], sources: Sources) -> Orders:
@@ -161,7 +168,8 @@ class Graph:
                 self._search = None if search is None else (planned, search)
             self._take(planned, plan, standing, sources, settings.min_bytes)
         assert planned.orders is not None
-        self.plan = plan = planned.orders.plan
+        self.plan, self._min_bytes = planned.orders.plan, settings.min_bytes
+        plan = self.plan
         if shared is not None and plan is not planned.taken and plan is not planned.offered:
             planned.offered = plan
             shared.offer(self.trace, settings, plan, standing_of(self.used))
@@ -332,6 +340,7 @@ class Graph:
         self.is_loaded = False
         self._forget_orders()
         self._estimates.clear()
+        self._loose = None
 
     def load(self) -> None:
         """Takes the plan for its trace from the file that both came from."""
@@ -366,6 +375,20 @@ class Graph:
                 used=self.used)
         return self._estimates[doublings]
 
+    def loosely(self) -> Graph:
+        """The same graph with other sizes behind a beginning that is known."""
+        if self._loose is None:
+            self._loose = Graph(self.trace, Times(self.times.costs), self.recordings, self.preparing, is_metered=False,
+                                is_estimate=True, is_loose=True, used=self.used, makes_graphs=self.makes_graphs)
+        return self._loose
+
+    def resembles(self, other: Graph) -> bool:
+        """Whether another graph differs from it in extents alone."""
+        mine, others = self.trace, other.trace
+        return (len(mine.calls) == len(others.calls) and len(mine.steps) == len(others.steps)
+                and all(map(operator.eq, map(_extents_aside, mine.calls), map(_extents_aside, others.calls)))
+                and all(each.call == like.call for each, like in zip(mine.steps, others.steps, strict=True)))
+
     def begins_with(self, label: str, arguments: Forms) -> bool:
         """Whether its first call is of this function, with inputs of these forms."""
         first = self.trace.calls[0]
@@ -384,6 +407,11 @@ class Graph:
         return [(each.label, each.inputs, each.arguments) for each in own] == [
             (call.label, call.inputs, call.arguments)]
 
+    def stays(self, settings: Settings) -> bool:
+        """Whether its plan moves nothing, and is for this policy and threshold."""
+        return self.plan is not None and self.plan.moves_nothing and (
+            (self.plan.policy, self._min_bytes) == (settings.policy, settings.min_bytes))
+
     def common_calls(self, other: Graph) -> int:
         """With how many equal calls this recorded graph and another begin."""
         if self.number < other.number:  # kept by the newer, which has met no more than `GRAPHS`
@@ -393,3 +421,8 @@ class Graph:
             self._common[other.number] = sum(1 for _ in itertools.takewhile(
                 lambda pair: pair[0].signature == pair[1].signature, pairs))
         return self._common[other.number]
+
+
+def _extents_aside(call: Call) -> tuple[object, ...]:
+    return (call.label, call.inputs, call.outputs, call.hidden,
+            [(each.dtype, len(each.shape)) for each in (*call.arguments, *call.results)])

@@ -26,6 +26,9 @@ from chainer_ooc.trace import Trace
 
 GRAPHS = 64
 
+#: A graph of which so many sizes are known that differ behind the beginning may come in any size.
+SIZES = 8
+
 #: A refusal names a budget that is enough for so many of the latest graphs.
 ASKED_GRAPHS = 8
 
@@ -109,14 +112,26 @@ class Graphs:
             graph = self._graphs[trace.fingerprint] = Graph(
                 trace, Times(measured(trace)), is_metered=metered, number=next(self._numbers))
             self._has_missed = False
-            for each in self.beginning_with(trace.calls[0].label, trace.calls[0].arguments):
-                each.differences = 0  # what it was taken for is known now
+            self._compare(graph)
         else:
             graph.record_again(trace, metered)
             self.use(graph)
         if len(self._graphs) > GRAPHS:
             self._graphs.popitem(last=False)
         return graph
+
+    def _compare(self, graph: Graph) -> None:
+        """Finds out what a new graph tells of those that begin like it."""
+        first = graph.trace.calls[0]
+        alike = self.beginning_with(first.label, first.arguments)
+        sizes = [each for each in alike if each.resembles(graph)]
+        if len(sizes) >= SIZES:
+            for each in sizes:
+                each.varies = True
+            graph.differences = max(each.differences for each in sizes)
+        for each in alike:
+            if not each.varies:
+                each.differences = 0  # what it was taken for is known now
 
     def follow_file(self, path: str | None, backend: Backend) -> bool:
         """Uses a file of plans from now on: its graphs under the terms in force are known. Returns whether any are new.

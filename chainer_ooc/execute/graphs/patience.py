@@ -5,12 +5,17 @@
                                                                                     '--it does not come again--> calm
 
 A graph that ran and was not recorded can only be recorded when it comes again. Recording takes time: `FIRST_PATIENCE`
-iterations are recorded for it, and twice as many each time that was too few.
+iterations are recorded for it, and twice as many each time that was too few. Where graphs keep coming once only, such
+as the lengths of rare sentences, no more than a share of all iterations is recorded for that.
 """
 
 from __future__ import annotations
 
-FIRST_PATIENCE = 4
+FIRST_PATIENCE = 8
+
+#: Of all iterations, those that may be recorded in vain, beyond the first of them.
+SHARE_IN_VAIN = 1 / 8
+FIRST_IN_VAIN = 64
 
 
 class Patience:
@@ -20,18 +25,26 @@ class Patience:
         self.records = True
         self._most = FIRST_PATIENCE
         self._waited = 0
+        self._ran_out = False
+        self._iterations = self._in_vain = 0
 
     def met(self, is_known: bool) -> None:
         """A graph was recorded: it is known now, or has to be recorded once more."""
-        self.records, self._waited = not is_known, 0
+        self.records, self._waited, self._ran_out = not is_known, 0, False
 
     def missed(self) -> None:
         """An iteration had another graph than the known ones, and was not recorded as a whole."""
-        if not self.records:
+        if self._ran_out:
             self._most *= 2
-        self.records, self._waited = True, 0
+        self.records, self._waited, self._ran_out = self._may_wait(), 0, False
 
     def wait(self) -> None:
         """An iteration had a known graph."""
+        self._iterations += 1
         self._waited += 1
-        self.records = self.records and self._waited < self._most
+        self._in_vain += self.records
+        self._ran_out |= self.records and self._waited >= self._most
+        self.records = self.records and not self._ran_out and self._may_wait()
+
+    def _may_wait(self) -> bool:
+        return self._in_vain < FIRST_IN_VAIN + SHARE_IN_VAIN * self._iterations

@@ -83,14 +83,21 @@ class Comparison:
         self._parameters = parameters
         self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
         self._seen: set[int] = set()  # of these
+        self._new: dict[int, tuple[weakref.ref[Any], int]] = {}  # of these, what the call has that is looked at
         self.sessions_made = OtherThreads.made
 
     def is_call(self, function: Any, inputs: Sequence[Any], trace: Trace, position: int) -> bool:
         """Whether what is about to run is the call at a position of a recording that begins like that of the graph."""
         call = trace.calls[position]
-        return (call.label == name_of(function) and len(call.inputs) == len(inputs)
-                and all(map(self._is_known, inputs, call.inputs, itertools.repeat(trace)))
-                and forms([getattr(each, '_node', each) for each in inputs]) == call.arguments)
+        if self._new:
+            self._new = {}
+        is_call = (call.label == name_of(function) and len(call.inputs) == len(inputs)
+                   and all(map(self._is_known, inputs, call.inputs, itertools.repeat(trace)))
+                   and forms([getattr(each, '_node', each) for each in inputs]) == call.arguments)
+        if is_call and self._new:  # not before, or what another call would have been given were known from then on
+            self._batches.update(self._new)
+            self._seen.update(map_id for _, map_id in self._new.values())
+        return is_call
 
     def _is_known(self, given: Any, map_id: int, trace: Trace) -> bool:
         """Whether an input is the map that it was in the recording; -1 stands for what is none, such as parameters."""
@@ -117,12 +124,11 @@ class Comparison:
         root = arrays.root_of(array)
         if root is None:  # memory that is not NumPy's, such as a file's, where there was NumPy's own
             return False
-        ref, known = self._batches.get(id(root), (None, -1))
-        if ref is not None and ref() is root:
-            return known == map_id
-        is_new = map_id not in self._seen
-        self._seen.add(map_id)
-        self._batches[id(root)] = weakref.ref(root), map_id
+        known = self._new.get(id(root)) or self._batches.get(id(root))
+        if known is not None and known[0]() is root:
+            return known[1] == map_id
+        is_new = map_id not in self._seen and all(map_id != each for _, each in self._new.values())
+        self._new[id(root)] = weakref.ref(root), map_id
         return is_new and trace.maps[map_id].producer is None
 
 

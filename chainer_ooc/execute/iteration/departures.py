@@ -53,8 +53,8 @@ class Departures:
         """Has leave what a plan that is followed from here on counts as gone by now."""
         orders, maps = self._following.orders, self._register.recorder.maps
         try:
-            for each in sorted(each for each in orders.leave_after if each < position):
-                for map_id in orders.leave_after[each]:
+            for each in range(position if orders.leave_after or orders.discard_after else 0):
+                for map_id in (*orders.discard_after.get(each, ()), *orders.leave_after.get(each, ())):
                     (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
         except SpillError as error:
             self._is_refused(error)

@@ -58,7 +58,6 @@ class Iteration(Quietly):
 
     Attributes:
         following: the known graph that it seems to be, and its plan.
-        graph: the recorded graph that it turned out to be, or None.
         finished: a backward pass has ended.
         has_ended: the session has left it, and takes no more of it for its own.
         recorded: what its calls allocate is measured.
@@ -73,7 +72,7 @@ class Iteration(Quietly):
         self.recorder = Recorder()
         self.finished = self.has_ended = self._in_backward = self.is_foreign = self.makes_graphs = False
         self.recorded = recording
-        self.graph: Graph | None = None
+        self._ended_as: Graph | None = None
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
@@ -95,17 +94,27 @@ class Iteration(Quietly):
             InfeasibleBudgetError: no plan keeps within the budget.
         """
         self.budget_bytes = self.room.begin_within(function, inputs, self.budget_bytes, self._most_bytes)
-        self.graph = self.following.graph
-        if self.graph is not None:  # a loaded plan runs before any parameter was seen
-            self.room.assume(self.graph.trace.standing_backward_bytes)
-        wanted = self.recorded or self.graph is None
+        graph = self.following.graph
+        if graph is not None:  # a loaded plan runs before any parameter was seen
+            self.room.assume(graph.trace.standing_backward_bytes)
+        wanted = self.recorded or graph is None
         self.recorded = wanted and self._meter.start()
+        self.following.estimates = not self.recorded  # else another size is recorded
         if self.recorded:
             self.recorder.look_closely()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self))
         self._memory.backend.limit(self.budget_bytes, self._on_out_of_memory)
+
+    @property
+    def graph(self) -> Graph | None:
+        """The known graph that it seems to be, or did at last; once it has ended, the one that it was."""
+        return self._ended_as if self.has_ended else self.following.latest
+
+    @graph.setter
+    def graph(self, graph: Graph | None) -> None:
+        self._ended_as = graph
 
     def compare_unmoved(self) -> None:
         """Has calls and steps that touch only what never moves be compared and counted alone from now on."""
@@ -190,12 +199,13 @@ class Iteration(Quietly):
                 self.differ()
             return
         if not self._in_backward:
+            self.following.check_forward_is_over(self.register.retained, self.recorder.exposed)
+            self._take_orders(self.recorder.next_position)
             held = self._departures.begin_backward()
             if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
                 self.register.note_holders(held)
             else:
                 self.room.disown(self.register.storage)
-            self.following.check_forward_is_over(self.register.retained, self.recorder.exposed)
         self._parameters.begin_backward()
         self._in_backward = True
         if self.room.begin_backward(self.following.step_at(len(self.recorder.steps))):
@@ -314,7 +324,10 @@ class Iteration(Quietly):
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for it any more."""
+        self._ended_as = self.following.latest
         self.has_ended = True  # first, or after an interrupt what it has left would be its own for ever
+        if self.quiet is not None:
+            self.quiet.end_backward()
         self.writes.end_backward()
         self._meter.stop()
         self._memory.meter(None)
@@ -325,11 +338,17 @@ class Iteration(Quietly):
         self.abandon()
         estimate = self.following.graph
         if not self.finished or (not self.recorded if estimate is None else not estimate.is_estimate
-                                 or len(self.recorder.steps) != len(estimate.trace.steps)):
+                                 or estimate.is_loose or len(self.recorder.steps) != len(estimate.trace.steps)):
             return None
         trace = freeze_trace(self.recorder, self._memory, self._parameters, self.room.beside.others_bytes,
                              self.settings)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
+
+    def is_larger(self) -> bool:
+        """Whether it is an estimated size that has turned out to be larger than all that are known."""
+        graph = self.following.graph
+        return graph is not None and graph.is_loose and (
+            sum(each.nbytes for each in self.recorder.maps) > graph.trace.maps_bytes)
 
     def timing(self) -> Callable[[], Timing] | None:
         """Gives what makes its timing, and waits for the device then; None if it followed no plan to its end."""
@@ -356,9 +375,7 @@ class Iteration(Quietly):
 
     def _look_around(self, position: int) -> None:
         """Books what ended since the last computation: swap-outs, blocks that died, references."""
-        if self.following.orders is not self._orders:
-            self._enter(self._memory.tally)
-            self._departures.catch_up(position)
+        self._take_orders(position)
         for storage in self._departures.go_on():
             if storage.token is self and not self._in_backward:
                 self.recorder.maps[storage.map].last_held = position - 1
@@ -367,6 +384,12 @@ class Iteration(Quietly):
         if self.recorded:
             self._memory.near_bytes()
         self.recorder.now = position
+
+    def _take_orders(self, position: int) -> None:
+        """Goes on under the plan of another graph if one is followed since the last computation, or without one."""
+        if self.following.orders is not self._orders:
+            self._enter(self._memory.tally)
+            self._departures.catch_up(position)
 
     def _gone(self, token: object, map_id: int) -> None:
         if token is self and map_id < len(self.recorder.maps):

@@ -44,10 +44,9 @@ class Quiet(Comparison):
         next_step: how many steps have run.
     """
 
-    def __init__(self, graph: Graph, parameters: Parameters, following: Following,
-                 has_room: Callable[[int], bool], fits: Callable[[Iterable[Graph]], bool]):
+    def __init__(self, graph: Graph, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
         super().__init__(graph, parameters, Calls())
-        self._following, self._has_room, self._fits = following, has_room, fits
+        self._following, self._has_room = following, has_room
         self.next_step = 0
         self.in_backward = False
         self._take(graph)
@@ -62,14 +61,18 @@ class Quiet(Comparison):
         """Whether this call comes next in the recording, or in one that begins like it."""
         if self.in_backward or self.next_step or OtherThreads.made != self.sessions_made:
             return False
-        if self.is_next(function, inputs, self.graph):
-            return True
-        position, given = len(self.calls.functions), forms([getattr(each, '_node', each) for each in inputs])
-        alike = self.graph, *self._following.other_graphs()
-        if self._turn(position, functools.partial(self.is_next, function, inputs)):
-            return True
-        if any(each.may_go_on(position, name_of(function), given) for each in alike):
-            for each in alike:  # a recording does not tell that from its own, such as by new parameters
+        position, alike = len(self.calls.functions), functools.partial(self.is_next, function, inputs)
+        return alike(self.graph) or self._turn(position, alike) or self._differs(position, function, inputs)
+
+    def _differs(self, position: int, function: Any, inputs: Sequence[Any]) -> bool:
+        """False; has graphs run quietly no more that no recording tells from what runs: no other one is to come.
+
+        What tells them apart is a new parameter, for example, or a size of those that vary.
+        """
+        label, given = name_of(function), forms([getattr(each, '_node', each) for each in inputs])
+        alike = self.graph, *self._following.begun(position)
+        if any((each.loosely() if each.varies else each).may_go_on(position, label, given) for each in alike):
+            for each in alike:
                 each.differences = MOST_DIFFERENCES
         return False
 
@@ -87,12 +90,15 @@ class Quiet(Comparison):
                 position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes))
 
     def _turn(self, calls: int, is_alike: Callable[[Graph], bool]) -> bool:
-        """Goes on as another graph that is like the first so many calls; False if none moves nothing and fits."""
-        graph = self._following.check(calls, is_alike)
-        if graph is None or not stays(graph):
+        """Goes on as another graph that is like the first so many calls, and stays quiet; False without one."""
+        alike = list(filter(is_alike, self._following.begun(calls)))
+        if not alike:
             return False
-        self._take(graph)
-        return self._fits((graph,))
+        self._following.turn(alike)
+        if self._following.graph is not alike[0] or not self._following.stays(alike[0]):
+            return False
+        self._take(alike[0])
+        return True
 
     # --- backward --------------------------------------------------------------------------------------------------
 
@@ -206,10 +212,11 @@ class QuietIterations:
         is_sure = (graph is not None and not iteration.recorded and graph.may_be_quiet()
                    and not self._other_threads.has_sessions())
         if (graph is not None and is_sure and graph.differences < MOST_DIFFERENCES
-                and all(map(stays, (graph, *following.other_graphs()))) and not self._memory.is_relied_on()):
-            fits = functools.partial(self._fits, unaccounted_bytes=unaccounted_bytes)
-            quiet = Quiet(graph, self._parameters, following, self._memory.has_room, fits)
-            if fits((graph, *following.other_graphs())) and quiet.is_next(function, inputs, graph):
+                and not self._memory.is_relied_on()):
+            quiet = Quiet(graph, self._parameters, following, self._memory.has_room)
+            alike = graph, *following.begun(1)
+            if (all(map(following.stays, alike)) and self._fits(alike, unaccounted_bytes)
+                    and quiet.is_next(function, inputs, graph)):
                 iteration.quiet = quiet
         if iteration.quiet is None:
             self.end()
@@ -233,8 +240,3 @@ class QuietIterations:
         while self._before:
             self._before[0][0].register_all()
             del self._before[0]
-
-
-def stays(graph: Graph) -> bool:
-    """Whether all that a graph has, and does, is known, and its latest plan moves nothing."""
-    return graph.may_be_quiet() and graph.plan is not None and graph.plan.moves_nothing

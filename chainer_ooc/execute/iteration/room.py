@@ -191,7 +191,8 @@ class Room:
         del given
         self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, *first)
         self._following.begin(
-            *first, functools.partial(_standing, self._parameters, model, self.left_bytes, self.unaccounted_bytes),
+            *first, functools.partial(_standing, self._parameters, model, self.left_bytes, self.unaccounted_bytes,
+                                      self.beside.gradient_bytes),
             lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '',
             budget_bytes, self.unaccounted_bytes)
 
@@ -283,9 +284,14 @@ class Room:
 
 
 def _standing(parameters: Parameters, model: int | None, left_bytes: int, unaccounted_bytes: int,
-              models: Models) -> Standing:
-    """What lives through an iteration beside its feature maps, if its graph did so with parameters before."""
-    return parameters.standing(models.of(model), left_bytes, models.adds_up).beside(unaccounted_bytes)
+              gradient_bytes: int, models: Models) -> Standing:
+    """What lives through an iteration beside its feature maps, if its graph did so with parameters before.
+
+    In forward there are the gradients that stood when it began, though the program has cleared them by now.
+    """
+    standing = parameters.standing(models.of(model), left_bytes, models.adds_up).beside(unaccounted_bytes)
+    cleared_bytes = max(0, gradient_bytes - parameters.beside().gradient_bytes)
+    return replace(standing, forward_bytes=standing.forward_bytes + cleared_bytes)
 
 
 def earlier_bytes(others: Sequence[Storage]) -> int:

@@ -1,0 +1,216 @@
+"""P8 where sizes vary behind a beginning that stays: objects in images, of which each has another number."""
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+
+import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.graphs import graphs
+from support.trainings.accounts import checked_accounts
+from support.trainings.ooc_training import POLICIES, ooc
+
+#: Of the maps only those of whole images move; masks of objects are smaller, and so never among the maps.
+BETWEEN_BYTES = 20_000
+
+pytestmark = pytest.mark.usefixtures('verdict_mixes')
+
+
+class Detector(chainer.Chain):
+    """Convolutions over an image, then layers over the objects in it."""
+
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.convs = chainer.ChainList(*[L.Convolution2D(None, 6, 3, pad=1) for _ in range(3)])
+            self.norm = L.BatchNormalization(6)
+            self.box, self.kind = L.Linear(6, 80), L.Linear(80, 5)
+
+    def __call__(self, image, places, kinds):
+        h = chainer.Variable(image)
+        for conv in self.convs:
+            h = F.relu(conv(h))
+        h = self.norm(h)
+        pooled = F.reshape(F.transpose(h, (0, 2, 3, 1)), (-1, 6))[places]
+        found = F.dropout(F.tanh(self.box(pooled)), 0.2)
+        return F.softmax_cross_entropy(self.kind(found), kinds) + F.mean(h * h)
+
+    def learn(self, objects, number=0):
+        """One iteration; gives the bits of all that it changes."""
+        draw = np.random.RandomState(number)
+        np.random.seed(number)
+        image = draw.uniform(-1, 1, (1, 3, 40, 40)).astype(np.float32)
+        loss = self(image, draw.randint(0, 1600, objects), draw.randint(0, 5, objects).astype(np.int32))
+        self.cleargrads()
+        loss.backward()
+        for each in self.params():
+            each.array -= 0.01 * each.grad
+        return [loss.array.tobytes(), self.norm.avg_mean.tobytes(),
+                *[each.grad.tobytes() for _, each in sorted(self.namedparams())]]
+
+
+@pytest.fixture(autouse=True)
+def few_sizes(monkeypatch):
+    """So many sizes have to be known before more are expected; else it takes long until they are."""
+    monkeypatch.setattr(graphs, 'SIZES', 3)
+
+
+def trained(largest=60):
+    """A model of which several sizes are known, the largest among them, and which was quiet and then was not.
+
+    The last iterations have a known one until no other is waited for.
+    """
+    model = Detector()
+    for number, objects in enumerate((5, largest, 8, 6, largest, 9, 7, *[largest] * 9, 11, 12, *[largest] * 9)):
+        model.learn(objects, number)
+    return model
+
+
+def drawn(count=12, most=60):
+    """Numbers of objects; hardly one is like another."""
+    return [int(each) for each in np.random.RandomState(1).randint(10, most, count)]
+
+
+def plain(order):
+    with chainer.using_config('ooc', None):
+        model = trained()
+        return [model.learn(objects, number) for number, objects in enumerate(order)]
+
+
+def iteration():
+    """The one in hand, or the last one."""
+    return manager.current()._iteration
+
+
+@pytest.mark.parametrize('policy', [*POLICIES, 'pooch', 'superneurons', 'recompute-all', 'mix-3', 'map-all'])
+@pytest.mark.parametrize('min_bytes', [0, BETWEEN_BYTES])
+def test_sizes_that_were_never_seen_run_under_a_plan(policy, min_bytes):
+    """Each was unknown, and recorded if the one before was."""
+    order, phases, found = drawn(), [], []
+    with ooc(policy, min_bytes=min_bytes):
+        model = trained()
+        with checked_accounts() as wrong:
+            for number, objects in enumerate(order):
+                found.append(model.learn(objects, number))
+                phases.append(chainer_ooc.stats().phase)
+                assert iteration().recorded is False
+        assert wrong == []
+        if policy in ('swap-all', 'recompute-all', 'map-all'):
+            assert chainer_ooc.stats().swap + chainer_ooc.stats().recompute >= 4
+    assert phases == ['run'] * len(order)
+    assert found == plain(order)
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'superneurons', 'lms', 'mix-3'])
+@pytest.mark.parametrize('min_bytes', [0, BETWEEN_BYTES])
+def test_smaller_sizes_keep_within_a_budget_that_is_enough_for_the_largest(policy, min_bytes):
+    order, found = drawn(), []
+    with ooc(policy, min_bytes=min_bytes):
+        model = trained()
+        with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as refused:
+            model.learn(60)
+        with chainer.using_config('ooc_budget', int(1.02 * refused.value.floor_bytes) + 4_096), (
+                checked_accounts()) as wrong:
+            for number, objects in enumerate(order):
+                found.append(model.learn(objects, number))
+                stats = chainer_ooc.stats()
+                assert stats.phase == 'run'
+                assert stats.peak_bytes <= stats.budget_bytes
+        assert wrong == []
+    assert found == plain(order)
+
+
+def test_a_size_that_is_larger_than_all_is_recorded_when_one_comes_again():
+    with ooc('swap-all'):
+        model = trained()
+        known = len(manager.current().traces())
+        assert known >= graphs.SIZES
+        model.learn(90)
+        assert chainer_ooc.stats().phase == 'run'  # as an estimate of a smaller one
+        model.learn(95)
+        assert chainer_ooc.stats().phase == 'profile'
+        model.learn(80)
+        assert chainer_ooc.stats().phase == 'run'
+        assert len(manager.current().traces()) == known + 1
+
+
+def test_where_sizes_vary_no_iteration_begins_quietly_that_cannot_end_so():
+    """It would be unknown then."""
+    unknown = []
+    with ooc('keep', min_bytes=10**6):
+        model = trained()
+        for number, objects in enumerate(drawn(40)):
+            model.learn(objects, number)
+            unknown.append(iteration().following.graph is None)
+    assert sum(unknown) <= 2
+    assert not any(unknown[5:])
+
+
+def test_a_few_sizes_are_all_known_and_run_quietly(monkeypatch):
+    monkeypatch.setattr(graphs, 'SIZES', 8)
+    with ooc('keep', min_bytes=10**6):
+        model = Detector()
+        for number in range(30):
+            model.learn((5, 9, 14, 20)[number % 4])
+            quiet = iteration().quiet is not None
+            assert quiet or number < 16
+
+
+class Choosy(chainer.FunctionNode):
+    """Retains its input or its output, as the number of rows is."""
+
+    def forward(self, inputs):
+        self.by_input = len(inputs[0]) % 2 > 0
+        if self.by_input:
+            self.retain_inputs((0,))
+        else:
+            self.retain_inputs(())
+            self.retain_outputs((0,))
+        return np.exp(inputs[0]),
+
+    def backward(self, indexes, gradients):
+        y = F.exp(self.get_retained_inputs()[0]) if self.by_input else self.get_retained_outputs()[0]
+        return gradients[0] * y,
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'recompute-all', 'mix-3'])
+def test_a_size_in_which_something_else_is_retained_is_another_graph(policy):
+    def learn(rows):
+        x = chainer.Variable(np.linspace(-1, 1, 3_000, dtype=np.float32).reshape(100, 30))
+        h = F.sigmoid(F.tanh(x))
+        F.sum(F.sin(Choosy().apply((F.tanh(h[:rows]),))[0])).backward()
+        return x.grad.tobytes()
+
+    order = (10, 20, 30, 40, 51, 61, 71, 12, 13, 14, 15, 26, 37, 48)
+    with chainer.using_config('ooc', None):
+        want = [learn(rows) for rows in order]
+    with ooc(policy):
+        assert [learn(rows) for rows in order] == want
+
+
+def test_dtypes_and_wiring_are_no_sizes():
+    def learn(rows, how):
+        x = chainer.Variable(np.linspace(-1, 1, 3_000, dtype=np.float32).reshape(100, 30))
+        h = F.tanh(x)
+        part = F.sigmoid(h[:rows])
+        other = {'sum': lambda: part + part, 'twice': lambda: part + F.sin(part), 'half': lambda: F.cast(
+            F.cast(part, np.float16) + np.float16(1), np.float32)}[how]()
+        F.sum(other).backward()
+        return x.grad.tobytes()
+
+    order = [(10 + 7 * number, ('sum', 'twice', 'half')[number % 3]) for number in range(12)]
+    with chainer.using_config('ooc', None):
+        want = [learn(*each) for each in order]
+    with ooc('swap-all'):
+        for rows in (10, 20, 30):
+            for _ in range(3):
+                learn(rows, 'sum')
+        assert [learn(*each) for each in order] == want
+        for rows in range(11, 19):
+            learn(rows, 'sum')
+        assert iteration().following.graph.is_loose
+        assert [each.label for each in iteration().following.graph.trace.calls] == [
+            'Tanh', 'GetItem', 'Sigmoid', 'Add', 'Sum']
