@@ -268,7 +268,7 @@ class Session:
         self._prepared = self._memory.backend.preparations()
         iteration = self._iteration = Iteration(
             self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
-            self._patience.records, self._most_bytes)
+            self._patience.records, self._most_bytes, self._quiet_iterations.end)
         self._latest = weakref.ref(iteration)
         if (self.settings, iteration.budget_bytes) != self._planned_for:
             self._quiet_iterations.end()  # another plan counts with all that is there
@@ -276,6 +276,8 @@ class Session:
         iteration.open(function, inputs)
         self._disturbed = not self._graphs.planner.rest(iteration.recorded)  # what it allocates would be measured
         self._quiet_iterations.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
+        if iteration.quiet is None:
+            iteration.room.settle()
 
     def _end(self) -> None:
         iteration = self._iteration

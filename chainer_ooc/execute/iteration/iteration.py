@@ -67,7 +67,8 @@ class Iteration(Quietly):
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
-                 graphs: Graphs, meter: Meter, recording: bool, most_bytes: Callable[[], int] = lambda: 0):
+                 graphs: Graphs, meter: Meter, recording: bool, most_bytes: Callable[[], int] = lambda: 0,
+                 end_quiet: Callable[[], None] = lambda: None):
         self.settings, self.budget_bytes, self._most_bytes = settings, budget_bytes, most_bytes
         self.recorder = Recorder()
         self.finished = self.has_ended = self._in_backward = self.is_foreign = self.makes_graphs = False
@@ -81,7 +82,7 @@ class Iteration(Quietly):
         self._calls = Calls()
         self._liveness = Liveness(self.register.storages)
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
-        self.room = Room(memory, parameters, self.register.own, meter, settings, self.following)
+        self.room = Room(memory, parameters, self.register.own, meter, settings, self.following, end_quiet)
         self._departures = Departures(memory, self.following, self.register, settings)
         self._recipes = Recipes(memory, self.following, self._departures)
         self._start_swap_ins = functools.partial(
@@ -363,6 +364,8 @@ class Iteration(Quietly):
 
     def leave(self) -> Span:
         """Follows the graph no more; gives an empty span, for what was not timed."""
+        if not self.has_ended:
+            self.room.settle()
         self.following.leave()
         return (now := self._memory.backend.timestamp()), now
 

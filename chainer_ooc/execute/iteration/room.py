@@ -50,7 +50,8 @@ UNDER_WAY = 'an iteration was under way with more in memory than when it was rec
 class Room:
     """Near memory of one iteration.
 
-    `own` are the numbers of the parameters that the iteration has used; they grow while it runs forward.
+    `own` are the numbers of the parameters that the iteration has used; they grow while it runs forward. `end_quiet`
+    registers what earlier iterations have left that ran quietly.
 
     Attributes:
         beside: what stood beside the maps at the last `look`.
@@ -60,7 +61,7 @@ class Room:
     """
 
     def __init__(self, memory: Residency, parameters: Parameters, own: Set[int], meter: Meter, settings: Settings,
-                 following: Following):
+                 following: Following, end_quiet: Callable[[], None]):
         self.beside = Beside()
         self.unaccounted_bytes = 0
         self.left_bytes = 0
@@ -77,6 +78,8 @@ class Room:
         self._meter = meter
         self._settings = settings
         self._following = following
+        self._end_quiet = end_quiet
+        self._is_settled = False
 
     def look(self) -> None:
         """Finds out what stands beside the maps."""
@@ -184,17 +187,36 @@ class Room:
         self.look()
         self._memory.stands(self.beside.total_bytes)
         self._at_first = self.beside.with_gradients
-        self.left_bytes = left_bytes(self._memory, self._settings.min_bytes)
         model = self._model()
         given = [array_of(each) for each in inputs]
         first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
         del given
         self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, *first)
         self._following.begin(
-            *first, functools.partial(_standing, self._parameters, model, self.left_bytes, self.unaccounted_bytes,
-                                      self.beside.gradient_bytes),
+            *first, functools.partial(self._standing, model, self.unaccounted_bytes, self.beside.gradient_bytes),
             lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '',
             budget_bytes, self.unaccounted_bytes)
+
+    def look_at_left(self) -> None:
+        """Finds out what earlier iterations have left; once this one has maps of its own, nothing more (`settle`)."""
+        if not self._is_settled:
+            self._end_quiet()
+            self.left_bytes = left_bytes(self._memory, self._settings.min_bytes)
+
+    def settle(self) -> None:
+        """The iteration is about to have maps of its own."""
+        self.look_at_left()
+        self._is_settled = True
+
+    def _standing(self, model: int | None, unaccounted_bytes: int, gradient_bytes: int, models: Models) -> Standing:
+        """What lives through the iteration beside its feature maps, if its graph did so with parameters before.
+
+        In forward there are the gradients that stood when it began, though the program has cleared them by now.
+        """
+        self.look_at_left()
+        standing = self._parameters.standing(models.of(model), self.left_bytes, models.adds_up)
+        cleared_bytes = max(0, gradient_bytes - self._parameters.beside().gradient_bytes)
+        return replace(standing, forward_bytes=standing.forward_bytes + cleared_bytes).beside(unaccounted_bytes)
 
     def _unaccounted_bytes(self, budget_bytes: int, label: str, arguments: Forms, first_bytes: int) -> int:
         """What only the device counts, but for the batch; in steps, since each figure needs plans of its own."""
@@ -281,17 +303,6 @@ class Room:
     def scratch_of(self, step: Step, others_bytes: int) -> int:
         """What lives when a step of the graph begins, beside maps, among them so much of earlier graphs'."""
         return max(0, step.other_bytes - others_bytes - self.beside.gradient_bytes)
-
-
-def _standing(parameters: Parameters, model: int | None, left_bytes: int, unaccounted_bytes: int,
-              gradient_bytes: int, models: Models) -> Standing:
-    """What lives through an iteration beside its feature maps, if its graph did so with parameters before.
-
-    In forward there are the gradients that stood when it began, though the program has cleared them by now.
-    """
-    standing = parameters.standing(models.of(model), left_bytes, models.adds_up).beside(unaccounted_bytes)
-    cleared_bytes = max(0, gradient_bytes - parameters.beside().gradient_bytes)
-    return replace(standing, forward_bytes=standing.forward_bytes + cleared_bytes)
 
 
 def earlier_bytes(others: Sequence[Storage]) -> int:
