@@ -315,12 +315,12 @@ class Session:
                 if not prepares and iteration.graph.has_followed():
                     self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
             if iteration.finished and iteration.is_larger():
-                self._graphs.miss()
+                self._graphs.miss('')
                 self._patience.missed()
             elif iteration.finished and self._known():
                 self._patience.wait()
         elif iteration.finished:
-            self._graphs.miss()
+            self._graphs.miss(iteration.fingerprint())
             if iteration.following.left:
                 self._patience.missed()
         if timed is not None:

@@ -21,7 +21,7 @@ from chainer_ooc.trace import Trace
 from chainer_ooc.trace.invariants import check_bytes
 from chainer_ooc.trace.tables import Damage, Form, make
 
-VERSION = 1
+VERSION = 2
 _AGAIN = 'delete it to have it written anew, or name another'
 FORM = Form('file of plans', VERSION, PlanFormatError, _AGAIN, _AGAIN)
 _writing = threading.Lock()

@@ -154,3 +154,8 @@ class Step:
     peak_bytes: int
     other_bytes: int
     label: str = ''
+
+    @property
+    def signature(self) -> tuple[int, str]:
+        """What tells this step from another."""
+        return self.call, self.label

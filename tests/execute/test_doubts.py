@@ -11,6 +11,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import manager
 from support.trainings.ooc_training import Training, ooc
 
 
@@ -149,6 +150,57 @@ def test_a_floor_is_in_doubt_while_a_graph_that_began_like_a_known_one_is_not_re
         doubts.append(refused.value.doubt)
     assert doubts[0] == doubts[2] == ''
     assert 'not recorded yet' in doubts[1]
+
+
+def test_a_floor_stays_in_doubt_until_that_graph_is_recorded():
+    """Another one was recorded meanwhile: the doubt was gone with that, and the floor was not enough."""
+    def iterate(depth):
+        h = chainer.Variable(np.ones((64, 64), np.float32))
+        for _ in range(depth):
+            h = F.tanh(F.sin(h))
+        F.sum(h).backward()
+
+    doubts, depths = [], (2, 3, 4, 3, 3)  # recorded, unknown, recorded, unknown, recorded
+    for count in range(1, len(depths) + 1):
+        chainer_ooc.reset()
+        with ooc():
+            for depth in depths[:count]:
+                iterate(depth)
+        with ooc(budget=1), pytest.raises(InfeasibleBudgetError) as refused:
+            iterate(2)
+        doubts.append('not recorded yet' in refused.value.doubt)
+    assert doubts == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize('every', [1, 2, 4])
+def test_a_floor_counts_what_iterations_have_left_that_ran_quietly(every):
+    """It was looked for before they were registered, in the iteration after them, and where the floor was named."""
+    model = chainer.Sequential(L.Linear(64, 256), F.relu, L.Linear(256, 128))
+    held, refusals = [], []
+
+    def iterate(number, depth):
+        h = model(np.full((128, 64), 1 + number % 3, np.float32))
+        for _ in range(depth):
+            h = F.tanh(h)
+        loss = F.sum(h)
+        model.cleargrads()
+        loss.backward(retain_grad=True)
+        if number % every == 0:
+            held[:] = [h, loss]
+
+    with ooc('keep', min_bytes=10**6):
+        for number in range(24):
+            iterate(number, 1 + number % 4)
+        assert manager.current()._iteration.quiet is not None
+        nbytes = 1
+        for number in range(24, 48):
+            with chainer.using_config('ooc_budget', nbytes):
+                try:
+                    iterate(number, 1 + number % 4)
+                except InfeasibleBudgetError as error:
+                    refusals.append((number, error.floor_bytes, error.doubt))
+                    nbytes = int(1.02 * error.floor_bytes) + 1_000
+    assert len(refusals) == 1, refusals
 
 
 def test_a_floor_is_in_doubt_when_a_thread_has_come_and_gone_while_it_was_recorded():

@@ -342,3 +342,52 @@ def test_a_graph_whose_plan_moves_something_by_now_is_followed_and_not_quiet():
             with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as refused:
                 learn(False)
             assert refused.value.doubt == ''
+
+
+class TwoCells(chainer.Chain):
+    """Two recurrent links over chunks of a text. What they carry over is in their state."""
+
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.word, self.first, self.next = L.EmbedID(20, 8), L.LSTM(8, 8), L.Linear(8, 20)
+            self.second = L.StatefulGRU(8, 8)
+
+    def learn(self, length, number=0):
+        """One chunk; a chunk of one word begins anew."""
+        if length == 1:
+            self.first.reset_state()
+            self.second.reset_state()
+        words = np.random.RandomState(number).randint(0, 20, (length + 1, 6)).astype(np.int32)
+        loss = sum(F.softmax_cross_entropy(self.next(self.second(self.first(self.word(before)))), after)
+                   for before, after in itertools.pairwise(words))
+        self.cleargrads()
+        loss.backward()
+        loss.unchain_backward()
+        for each in self.params():
+            if each.grad is not None:
+                each.array -= 0.1 * each.grad
+        return [loss.array.tobytes(), *[each.array.tobytes() for _, each in sorted(self.namedparams())]]
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'recompute-all', 'mix-3'])
+@pytest.mark.parametrize('min_bytes', [0, 10**6])
+def test_the_same_calls_whose_steps_run_in_another_order_are_another_graph(policy, min_bytes):
+    """After a chunk that began anew Chainer goes backward in another order: each replaced the other's recording."""
+    def train(note=lambda: None):
+        model, found = TwoCells(), []
+        for number in range(27):
+            found.append(model.learn((3, 1, 3)[number % 3], number))
+            note()
+        return found
+
+    phases = []
+    with ooc(policy, min_bytes=min_bytes):
+        found = train(lambda: phases.append(chainer_ooc.stats().phase))
+        orders = {tuple(each.call for each in trace.steps) for trace in manager.current().traces()
+                  if len(trace.calls) > 60}
+    assert phases[15:] == ['run'] * 12
+    assert len(orders) == 2
+    with chainer.using_config('ooc', None):
+        assert found == train()

@@ -134,7 +134,7 @@ def damaged(saved, change):
 
 
 @pytest.mark.parametrize(('change', 'message'), [
-    (lambda read: read.update(version=9), 'file of plans of version 9, this release reads 1; delete it'),
+    (lambda read: read.update(version=9), 'file of plans of version 9, this release reads 2; delete it'),
     (lambda read: read['plans'][0]['plan'].update(version=9), 'plan of version 9, this release reads 2'),
     (lambda read: read['plans'][0]['trace'].update(version=2), f'trace of version 2, this release reads {VERSION}'),
     (lambda read: read['plans'][0]['trace'].update(version=7),

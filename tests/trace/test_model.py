@@ -64,13 +64,19 @@ def test_another_graph_has_another_fingerprint(calls):
     assert dataclasses.replace(CONVOLUTION, calls=calls).fingerprint != CONVOLUTION.fingerprint
 
 
+def test_the_same_calls_whose_steps_run_in_another_order_are_another_graph():
+    steps = CONVOLUTION.steps
+    swapped = [dataclasses.replace(each, call=other.call) for each, other in zip(steps, steps[::-1], strict=True)]
+    assert dataclasses.replace(CONVOLUTION, steps=tuple(swapped)).fingerprint != CONVOLUTION.fingerprint
+
+
 def test_a_fingerprint_is_the_same_in_every_process():
     # SHA-256 of the signatures joined by line feeds, not Python's hash(), which differs from run to run.
-    assert CONVOLUTION.fingerprint == '51a2e3fbfcc31d0a61bbc3b9a02478e7e5a8fe148a08b467c3b7ff035fc6c6a4'
+    assert CONVOLUTION.fingerprint == '8b291cae7abcaf7e4e9c3175c9dd488a3c90ddc61bdab9610d050075ff61e7d3'
 
 
 def test_a_trace_is_shown_as_one_line():
-    assert repr(CONVOLUTION) == '<Trace of graph 51a2e3fbfcc3 on host: 2 calls, 3 steps, 0 feature maps, 1 s>'
+    assert repr(CONVOLUTION) == '<Trace of graph 8b291cae7abc on host: 2 calls, 3 steps, 0 feature maps, 1 s>'
     assert ': 1 call, 0 steps, ' in repr(trace((call(0, 'ReLU'),)))
 
 

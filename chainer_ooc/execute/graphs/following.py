@@ -191,6 +191,13 @@ class Following:
         """Whether all that a graph has and does is known, and its plan for these settings moves nothing."""
         return graph.may_be_quiet() and graph.stays(self._settings)
 
+    def stepped(self, number: int, call: int, label: str) -> list[Graph]:
+        """The other known graphs with the same calls and the same first steps as the one in hand, and this one then."""
+        graph = self.graph
+        return [] if graph is None else [
+            each for each in self.begun(len(graph.trace.calls)) if len(each.trace.calls) == len(graph.trace.calls)
+            and each.has_step(number, call, label) and each.steps_like(graph, number)]
+
     def turn(self, graphs: Sequence[Graph]) -> None:
         """Follows the first of these from here on, or none; the others are like it up to here.
 
@@ -224,14 +231,17 @@ class Following:
             graph.note_exposed(exposed)
 
     def check_step(self, number: int, call: int, function: Any) -> Step | None:
-        """Gives the step that the graph has next; None, and it is left, if that is of another call or function."""
-        expected = self.step_at(number)
-        if expected is not None and expected.call == call and (
-                call >= 0 or expected.label in ('', name_of(function))):
-            return expected
-        if self.graph is not None:
-            self.leave()
-        return None
+        """Gives the step that the graph has next; None, and it is left, if that is of another call or function.
+
+        Another known graph of the same calls, whose steps so far were the same, takes over where there is one.
+
+        Raises:
+            InfeasibleBudgetError, PlanMismatchError, SpillError: see `begin`.
+        """
+        label = '' if call >= 0 else name_of(function)
+        if self.graph is not None and not self.graph.has_step(number, call, label):
+            self.turn(self.stepped(number, call, label))
+        return self.step_at(number)
 
     # --- orders ----------------------------------------------------------------------------------------------------
 

@@ -401,6 +401,16 @@ class Graph:
         call = self.trace.calls[position]
         return call.label == label and (self.is_estimate or call.arguments == arguments)
 
+    def has_step(self, number: int, call: int, label: str) -> bool:
+        """Whether its step of this number is that of a call, or of a function of a class where the call is -1."""
+        steps = self.trace.steps
+        return number < len(steps) and steps[number].call == call and (call >= 0 or steps[number].label in ('', label))
+
+    def steps_like(self, other: Graph, steps: int) -> bool:
+        """Whether so many of its steps, the first of them, are those of another graph."""
+        return all(mine.signature == each.signature
+                   for mine, each in zip(self.trace.steps[:steps], other.trace.steps[:steps], strict=True))
+
     def may_have_been(self, call: Call) -> bool:
         """Whether its call at that position is given what this one of another graph is."""
         own = self.trace.calls[call.index:call.index + 1]

@@ -58,7 +58,7 @@ class Graphs:
         self._terms: tuple[int | None, str] | None = None
         self._under_others: dict[tuple[int | None, str], OrderedDict[str, Graph]] = {}
         self._numbers = itertools.count(1)
-        self._has_missed = False
+        self._missed: dict[str, None] = {}
 
     def set_terms(self, settings: Settings, backend: Backend) -> None:
         """Has the graphs be those that were recorded with this workspace and oneDNN: others' times do not hold."""
@@ -111,7 +111,8 @@ class Graphs:
         if graph is None:
             graph = self._graphs[trace.fingerprint] = Graph(
                 trace, Times(measured(trace)), is_metered=metered, number=next(self._numbers))
-            self._has_missed = False
+            self._missed.pop(trace.fingerprint, None)
+            self._missed.pop('', None)
             self._compare(graph)
         else:
             graph.record_again(trace, metered)
@@ -187,15 +188,17 @@ class Graphs:
             return ''
         return FROM_FILE.format(self.saved.path)
 
-    def miss(self) -> None:
-        """An iteration is over that was of no known graph, and was not recorded."""
-        self._has_missed = True
+    def miss(self, fingerprint: str) -> None:
+        """An iteration is over that was of no known graph, and was not recorded; '' if it is not known of which."""
+        self._missed[fingerprint] = None
+        if len(self._missed) > GRAPHS:
+            self._missed.pop(next(iter(self._missed)))
 
     def doubt_of(self, graph: Graph, has_cut_off: Callable[[], bool]) -> str:
         """Why a floor that is named when `graph` begins again may be too small, or ''."""
         if any(each.is_disturbed for each in self._graphs.values()):
             return BESIDE_THREADS
-        if self._has_missed:
+        if self._missed:
             return MISSED
         if any(each.makes_graphs for each in self._graphs.values()):
             return SECOND_ORDER

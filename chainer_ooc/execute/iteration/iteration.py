@@ -47,7 +47,7 @@ from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Stretch, Tally
 from chainer_ooc.quantities import format_bytes
-from chainer_ooc.trace import Trace
+from chainer_ooc.trace import Trace, fingerprint_of
 from chainer_ooc.trace.scaling import fill_in
 
 
@@ -345,6 +345,10 @@ class Iteration(Quietly):
                              self.settings)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
 
+    def fingerprint(self) -> str:
+        """Of an unknown graph, as its trace would have it; '' where not all of it was registered."""
+        return '' if self.was_quiet else fingerprint_of(self.recorder.calls, self.recorder.steps)
+
     def is_larger(self) -> bool:
         """Whether it is an estimated size that has turned out to be larger than all that are known."""
         graph = self.following.graph
@@ -392,7 +396,8 @@ class Iteration(Quietly):
         """Goes on under the plan of another graph if one is followed since the last computation, or without one."""
         if self.following.orders is not self._orders:
             self._enter(self._memory.tally)
-            self._departures.catch_up(position)
+            if not self.recorder.steps:  # later what has left is on its way back
+                self._departures.catch_up(position)
 
     def _gone(self, token: object, map_id: int) -> None:
         if token is self and map_id < len(self.recorder.maps):

@@ -91,7 +91,9 @@ class Quiet(Comparison):
 
     def _turn(self, calls: int, is_alike: Callable[[Graph], bool]) -> bool:
         """Goes on as another graph that is like the first so many calls, and stays quiet; False without one."""
-        alike = list(filter(is_alike, self._following.begun(calls)))
+        return self._go_on_as(list(filter(is_alike, self._following.begun(calls))))
+
+    def _go_on_as(self, alike: list[Graph]) -> bool:
         if not alike:
             return False
         self._following.turn(alike)
@@ -114,10 +116,10 @@ class Quiet(Comparison):
 
     def expects_step(self, function: Any) -> bool:
         """Whether this step comes next in the recording, and makes no graph."""
-        steps = self.graph.trace.steps
-        return (self.next_step < len(steps) and OtherThreads.made == self.sessions_made
-                and (self.next_step > 0 or not makes_graphs())
-                and steps[self.next_step].call == self.calls.number(function) >= 0)
+        number = self.calls.number(function)
+        return (number >= 0 and OtherThreads.made == self.sessions_made and (self.next_step > 0 or not makes_graphs())
+                and (self.graph.has_step(self.next_step, number, '')
+                     or self._go_on_as(self._following.stepped(self.next_step, number, ''))))
 
     def functions(self) -> list[tuple[Any, bool]]:
         """The functions of its calls that are alive and in their graph, in order, and whether their steps have run."""
@@ -130,10 +132,12 @@ class Quietly(abc.ABC):
 
     Attributes:
         quiet: compares what runs, while nothing of it is registered, else None.
+        was_quiet: it began so, and went on otherwise.
         recorded: what its calls allocate is measured.
     """
 
     quiet: Quiet | None = None
+    was_quiet = False
     recorded: bool
 
     @abc.abstractmethod
@@ -183,7 +187,7 @@ class Quietly(abc.ABC):
         quiet, self.quiet = self.quiet, None
         if quiet is None:
             return
-        span = self.leave()
+        self.was_quiet, span = True, self.leave()
         for function, has_stepped in quiet.functions():
             self.after_call(function, given_to(function), made_by(function), span)
             if has_stepped:
