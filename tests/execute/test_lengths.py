@@ -196,6 +196,7 @@ def test_the_graph_that_an_iteration_turned_out_to_be_learns_what_is_read_later(
         patch.setattr(Following, 'stays', lambda following, graph: False)
         for length in (6, 4) * 5:
             learn(length, reads=False)
+        learn(6, reads=False)
         with pytest.raises(LostMapError):
             learn(4, reads=True)
         for _ in range(2):
@@ -205,10 +206,9 @@ def test_the_graph_that_an_iteration_turned_out_to_be_learns_what_is_read_later(
 
 def test_a_plan_that_is_made_when_backward_begins_counts_the_gradients_that_stood_in_forward():
     """The program has cleared them by then."""
-    def forward_bytes(budget_bytes, *lengths):
+    def forward_bytes(budget_bytes, length):
         with chainer.using_config('ooc_budget', budget_bytes):
-            for length in lengths:
-                model.learn(length)
+            model.learn(length)
             assert length_followed() == 4
             return iteration().following.orders.standing.forward_bytes
 
@@ -217,7 +217,8 @@ def test_a_plan_that_is_made_when_backward_begins_counts_the_gradients_that_stoo
         for length in (9, 4) * 5:
             model.learn(length)
         as_itself = forward_bytes(10**9, 4)
-        assert forward_bytes(2 * 10**9, 9, 4) == as_itself
+        model.learn(9)
+        assert forward_bytes(2 * 10**9, 4) == as_itself
         assert as_itself >= 2 * sum(each.array.nbytes for each in model.params())
 
 
