@@ -1,5 +1,6 @@
 """P8 where lengths change: the graph of a short sequence is the beginning of that of a longer one."""
 import itertools
+from dataclasses import replace
 
 import chainer
 import chainer.functions as F
@@ -8,14 +9,17 @@ import numpy as np
 import pytest
 
 import chainer_ooc
+from chainer_ooc import config
 from chainer_ooc.classify import policies
 from chainer_ooc.classify.policies import Policy
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.iteration import unmoved
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.problem import Decision, Verdict, everything
+from support.combinations import spread
 from support.trainings.accounts import checked_accounts
 from support.trainings.ooc_training import POLICIES, ooc
 
@@ -88,10 +92,11 @@ def drawn(seed, count=12):
     return [LENGTHS[each] for each in np.random.RandomState(seed).randint(0, len(LENGTHS), count)]
 
 
-@pytest.mark.parametrize(('is_wide', 'min_bytes'), [(False, 0), (True, BETWEEN_BYTES)])
-@pytest.mark.parametrize('policy', [*POLICIES, 'pooch', 'recompute-all', 'mix-3'])
-def test_lengths_that_change_run_under_their_plans(policy, min_bytes, is_wide):
+@pytest.mark.parametrize(('policy', 'is_wide'), spread(
+    [*POLICIES, 'pooch', 'recompute-all', 'mix-3'], [False, True], every=2))
+def test_lengths_that_change_run_under_their_plans(policy, is_wide):
     """Those that a longer one begins like were unknown each time, and recorded anew."""
+    min_bytes = BETWEEN_BYTES if is_wide else 0
     order, phases, found = drawn(0), [], []
     with ooc(policy, min_bytes=min_bytes):
         model = trained(is_wide)
@@ -132,8 +137,8 @@ def test_what_never_moves_is_only_counted_whatever_the_length_is(policy):
     assert found == plain(order, is_wide=True)
 
 
-@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'superneurons', 'mix-3'])
-@pytest.mark.parametrize('min_bytes', [0, BETWEEN_BYTES])
+@pytest.mark.parametrize(('policy', 'min_bytes'), spread(
+    ['keep', 'swap-all', 'pooch', 'superneurons', 'mix-3'], [0, BETWEEN_BYTES], every=2))
 def test_the_floor_that_is_named_is_enough_for_all_lengths(policy, min_bytes):
     order, found = drawn(3), []
     with ooc(policy, min_bytes=min_bytes):
@@ -372,8 +377,8 @@ class TwoCells(chainer.Chain):
         return [loss.array.tobytes(), *[each.array.tobytes() for _, each in sorted(self.namedparams())]]
 
 
-@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'recompute-all', 'mix-3'])
-@pytest.mark.parametrize('min_bytes', [0, 10**6])
+@pytest.mark.parametrize(('policy', 'min_bytes'), spread(
+    ['keep', 'swap-all', 'pooch', 'recompute-all', 'mix-3'], [0, 10**6], every=2))
 def test_the_same_calls_whose_steps_run_in_another_order_are_another_graph(policy, min_bytes):
     """After a chunk that began anew Chainer goes backward in another order: each replaced the other's recording."""
     def train(note=lambda: None):
@@ -392,3 +397,23 @@ def test_the_same_calls_whose_steps_run_in_another_order_are_another_graph(polic
     assert len(orders) == 2
     with chainer.using_config('ooc', None):
         assert found == train()
+
+
+def test_another_order_of_steps_is_looked_for_among_those_that_began_alike():
+    """Not where a step is like the one that runs, and one before it was not."""
+    with ooc('swap-all'):
+        TwoCells().learn(3)
+        trace, = manager.current().traces()
+    first, second, third, *others = trace.steps
+
+    def added(*calls):
+        steps = [replace(each, call=call) for each, call in zip((first, second, third), calls, strict=True)]
+        return graphs.add(replace(trace, steps=(*steps, *others)))
+
+    graphs, (one, two, three) = Graphs(), (first.call, second.call, third.call)
+    other, alike, in_hand = added(two, one, one), added(one, three, one), added(one, two, three)
+    following = Following(graphs, config.current(), lambda nbytes: None, lambda: False)
+    following.graph, following._alike = in_hand, [other, alike]
+    assert following.stepped(0, two, '') == [other]
+    assert following.stepped(1, three, '') == [alike]
+    assert following.stepped(2, one, '') == []

@@ -9,6 +9,7 @@ import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs
+from support.combinations import spread
 from support.trainings.accounts import checked_accounts
 from support.trainings.ooc_training import POLICIES, ooc
 
@@ -85,8 +86,8 @@ def iteration():
     return manager.current()._iteration
 
 
-@pytest.mark.parametrize('policy', [*POLICIES, 'pooch', 'superneurons', 'recompute-all', 'mix-3', 'map-all'])
-@pytest.mark.parametrize('min_bytes', [0, BETWEEN_BYTES])
+@pytest.mark.parametrize(('policy', 'min_bytes'), spread(
+    [*POLICIES, 'pooch', 'superneurons', 'recompute-all', 'mix-3', 'map-all'], [0, BETWEEN_BYTES], every=2))
 def test_sizes_that_were_never_seen_run_under_a_plan(policy, min_bytes):
     """Each was unknown, and recorded if the one before was."""
     order, phases, found = drawn(), [], []
@@ -104,8 +105,8 @@ def test_sizes_that_were_never_seen_run_under_a_plan(policy, min_bytes):
     assert found == plain(order)
 
 
-@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'superneurons', 'lms', 'mix-3'])
-@pytest.mark.parametrize('min_bytes', [0, BETWEEN_BYTES])
+@pytest.mark.parametrize(('policy', 'min_bytes'), spread(
+    ['keep', 'swap-all', 'pooch', 'superneurons', 'lms', 'mix-3'], [0, BETWEEN_BYTES], every=2))
 def test_smaller_sizes_keep_within_a_budget_that_is_enough_for_the_largest(policy, min_bytes):
     order, found = drawn(), []
     with ooc(policy, min_bytes=min_bytes):
