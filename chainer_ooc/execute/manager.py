@@ -15,8 +15,9 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions, choose, device_of, expect_arrays, give_back
+from chainer_ooc.execute.alone import apply_within
 from chainer_ooc.execute.functions.prototype import may_write
-from chainer_ooc.execute.session import Session, apply_within
+from chainer_ooc.execute.session import Session
 from chainer_ooc.execute.shortage import advise_on_errors, explain_outside
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import RUNNING, computing, is_computing, only_reads

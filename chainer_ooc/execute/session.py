@@ -15,15 +15,15 @@ import dataclasses
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions
-from chainer_ooc.backends.arrays import is_array
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
+from chainer_ooc.execute.alone import open_all, run_alone
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import is_managed, may_change_maps, may_write_inputs
 from chainer_ooc.execute.graphs.graphs import Graphs
@@ -35,11 +35,8 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.shortage import explain, explain_outside, what_holds
-from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import RUNNING, forget_computations, is_computing, run_as
 from chainer_ooc.execute.storage.reentry import LOCK
-from chainer_ooc.execute.storage.slots import array_in_slot
-from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.trace import Trace
@@ -121,11 +118,11 @@ class Session:
             self._memory.leave_all_room()
             self._parameters.evaluate(inputs)
         try:
-            outputs = _run(function, inputs, may_write_inputs(function) or may_change_maps(function))
+            outputs = run_alone(function, inputs, may_write_inputs(function) or may_change_maps(function))
         except BaseException:
             forget_computations()
             raise
-        _open(outputs)  # they may lie on what was given
+        open_all(outputs)  # they may lie on what was given
         return outputs
 
     def step(self, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -181,7 +178,7 @@ class Session:
             if iteration is not None and not is_computing():
                 iteration.writes.show(found, may_write)
             elif may_write:
-                _open(found)
+                open_all(found)
 
     def leave_outside(self, nbytes: int) -> None:
         """Leaves so much room for code that allocates past the account."""
@@ -383,34 +380,3 @@ class Session:
             self._memory.finish_swap_outs()
             self._memory.mend()
             hand_over(self._memory, self._latest(), self.settings.min_bytes)
-
-
-def apply_within(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Runs a forward call as it is, such as one that another function's backward applies."""
-    outputs = _run(function, inputs, may_write_inputs(function))
-    if function.inputs is not None:
-        for storage in _storages(inputs):
-            storage.watch()  # nodes may have got arrays
-    return outputs
-
-
-def _run(function: Any, inputs: Sequence[Any], may_write: bool) -> tuple[Any, ...]:
-    if may_write:
-        _open(inputs)
-    outputs: tuple[Any, ...] = run_as(may_write, function._apply, inputs)
-    return outputs
-
-
-def _open(given: Sequence[Any]) -> None:
-    """Notes that the program may write to what these Variables or arrays lie on."""
-    for storage in _storages(given):
-        storage.memory.open(storage)
-
-
-def _storages(given: Sequence[Any]) -> Iterator[Storage]:
-    """The storages under those of these Variables or arrays that are in near memory."""
-    for each in given:
-        array = array_in_slot(each)
-        storage = find(array) if is_array(array) else None
-        if storage is not None:
-            yield storage

@@ -9,6 +9,8 @@ import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs
+from chainer_ooc.execute.iteration import unmoved
+from chainer_ooc.execute.memory.residency import Residency
 from support.combinations import spread
 from support.trainings.accounts import checked_accounts
 from support.trainings.ooc_training import POLICIES, ooc
@@ -215,3 +217,19 @@ def test_dtypes_and_wiring_are_no_sizes():
         assert iteration().following.graph.is_loose
         assert [each.label for each in iteration().following.graph.trace.calls] == [
             'Tanh', 'GetItem', 'Sigmoid', 'Add', 'Sum']
+
+
+def test_room_is_made_for_what_a_larger_size_may_need(monkeypatch):
+    """Nothing is known of it but by how much its arrays are larger than the largest that is known."""
+    asked, make_room = {False: [0], True: [0]}, Residency.make_room
+    monkeypatch.setattr(Residency, 'make_room', lambda memory, nbytes, thorough=False: (
+        asked[iteration()._in_backward].append(nbytes) or make_room(memory, nbytes, thorough)))
+    with ooc('swap-all', min_bytes=10**6), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unmoved, 'AHEAD_BYTES', 0)
+        model = trained()
+        before = {each: max(found) for each, found in asked.items()}
+        model.learn(1500)
+        assert iteration().following.graph.is_loose
+    layer_bytes = 1500 * 80 * 4  # what the first layer makes of the objects, and its gradient
+    assert before[False] < layer_bytes <= max(asked[False])
+    assert before[True] < layer_bytes <= max(asked[True])

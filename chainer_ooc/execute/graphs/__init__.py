@@ -5,6 +5,7 @@
     saved_plans             plans in a file
     shared_plans            plans that ranks have in common
     planner                 a plan at once, and a better one while training goes on
+    likeness                how a graph is compared with what runs, and with others
     graph                   one recorded graph with its plans
     graphs                  all of them
     following               the graph that the iteration in hand seems to be (P8)

@@ -18,8 +18,9 @@ from typing import Any
 
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
-from chainer_ooc.execute.graphs.graph import Forms, Graph
+from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
+from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.orders import NO_ORDERS
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import forms

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
-import operator
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -25,6 +23,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
 from chainer_ooc.execute import log
+from chainer_ooc.execute.graphs.likeness import Likeness
 from chainer_ooc.execute.graphs.orders import Orders, give_orders
 from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
@@ -36,11 +35,8 @@ from chainer_ooc.plans.making import in_core, make_as_decided
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem, Standing, Verdict
 from chainer_ooc.ranks.agreement import Offer
-from chainer_ooc.trace import ArrayForm, Call, Trace
+from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
-
-#: What a call is given.
-Forms = tuple[ArrayForm, ...]
 
 #: So many recordings of a graph do not count if the device prepared kernels in them; a program that always has new ones
 #: gets a plan all the same.
@@ -87,7 +83,7 @@ class _Planned:
 
 
 @dataclass
-class Graph:
+class Graph(Likeness):
     """A recorded graph.
 
     Attributes:
@@ -348,18 +344,6 @@ class Graph:
         self._reused.update(each.id for each in self.trace.maps if each.reused)
         self._held.update(each.id for each in self.trace.maps if each.held)
 
-    def expects(self, call: Call) -> bool:
-        """Whether the graph has this call at its position; an estimate knows no shapes."""
-        if call.index >= len(self.trace.calls):
-            return False
-        own = self.trace.calls[call.index]
-        if own is call:
-            return True
-        if self.is_estimate:
-            return ((own.label, own.inputs, own.outputs, own.hidden)
-                    == (call.label, call.inputs, call.outputs, call.hidden))
-        return own.signature == call.signature
-
     def first_bytes(self) -> int:
         """Size of the first call's first input, or 0 if that is no feature map."""
         first = self.trace.calls[0].inputs[:1]
@@ -382,57 +366,7 @@ class Graph:
                                 is_estimate=True, is_loose=True, used=self.used, makes_graphs=self.makes_graphs)
         return self._loose
 
-    def resembles(self, other: Graph) -> bool:
-        """Whether another graph differs from it in extents alone."""
-        mine, others = self.trace, other.trace
-        return (len(mine.calls) == len(others.calls) and len(mine.steps) == len(others.steps)
-                and all(map(operator.eq, map(_extents_aside, mine.calls), map(_extents_aside, others.calls)))
-                and all(each.call == like.call for each, like in zip(mine.steps, others.steps, strict=True)))
-
-    def begins_with(self, label: str, arguments: Forms) -> bool:
-        """Whether its first call is of this function, with inputs of these forms."""
-        first = self.trace.calls[0]
-        return (first.label, first.arguments) == (label, arguments)
-
-    def may_go_on(self, position: int, label: str, arguments: Forms) -> bool:
-        """Whether its call at a position is of this function, with inputs of these forms, which an estimate lacks."""
-        if position >= len(self.trace.calls):
-            return False
-        call = self.trace.calls[position]
-        return call.label == label and (self.is_estimate or call.arguments == arguments)
-
-    def has_step(self, number: int, call: int, label: str) -> bool:
-        """Whether its step of this number is that of a call, or of a function of a class where the call is -1."""
-        steps = self.trace.steps
-        return number < len(steps) and steps[number].call == call and (call >= 0 or steps[number].label in ('', label))
-
-    def steps_like(self, other: Graph, steps: int) -> bool:
-        """Whether so many of its steps, the first of them, are those of another graph."""
-        return all(mine.signature == each.signature
-                   for mine, each in zip(self.trace.steps[:steps], other.trace.steps[:steps], strict=True))
-
-    def may_have_been(self, call: Call) -> bool:
-        """Whether its call at that position is given what this one of another graph is."""
-        own = self.trace.calls[call.index:call.index + 1]
-        return [(each.label, each.inputs, each.arguments) for each in own] == [
-            (call.label, call.inputs, call.arguments)]
-
     def stays(self, settings: Settings) -> bool:
         """Whether its plan moves nothing, and is for this policy and threshold."""
         return self.plan is not None and self.plan.moves_nothing and (
             (self.plan.policy, self._min_bytes) == (settings.policy, settings.min_bytes))
-
-    def common_calls(self, other: Graph) -> int:
-        """With how many equal calls this recorded graph and another begin."""
-        if self.number < other.number:  # kept by the newer, which has met no more than `GRAPHS`
-            return other.common_calls(self)
-        if other.number not in self._common:
-            pairs = zip(self.trace.calls, other.trace.calls, strict=False)
-            self._common[other.number] = sum(1 for _ in itertools.takewhile(
-                lambda pair: pair[0].signature == pair[1].signature, pairs))
-        return self._common[other.number]
-
-
-def _extents_aside(call: Call) -> tuple[object, ...]:
-    return (call.label, call.inputs, call.outputs, call.hidden,
-            [(each.dtype, len(each.shape)) for each in (*call.arguments, *call.results)])

@@ -15,7 +15,8 @@ from chainer_ooc.config import Settings
 from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs import shared_plans
-from chainer_ooc.execute.graphs.graph import Forms, Graph, Sources
+from chainer_ooc.execute.graphs.graph import Graph, Sources
+from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.shared_plans import SharedPlans

@@ -20,7 +20,8 @@ from chainer_ooc.backends.base import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.graphs.graph import Forms, Graph
+from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.iteration.left import left_bytes
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models, Used
