@@ -128,6 +128,11 @@ class Trace:
         return sum(each.nbytes for each in self.maps)
 
     @cached_property
+    def most_bytes(self) -> int:
+        """Bytes of all feature maps, and the most that a position's computation has beside them."""
+        return self.maps_bytes + self.most_computing_bytes
+
+    @cached_property
     def is_self_contained(self) -> bool:
         """Whether every step is the backward of one of its calls, and none that of a graph before."""
         return all(each.call >= 0 for each in self.steps)

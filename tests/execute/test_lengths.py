@@ -413,7 +413,7 @@ def test_another_order_of_steps_is_looked_for_among_those_that_began_alike():
     graphs, (one, two, three) = Graphs(), (first.call, second.call, third.call)
     other, alike, in_hand = added(two, one, one), added(one, three, one), added(one, two, three)
     following = Following(graphs, config.current(), lambda nbytes: None, lambda: False)
-    following.graph, following._alike = in_hand, [other, alike]
+    following.graph, following.same_calls = in_hand, [other, alike]
     assert following.stepped(0, two, '') == [other]
     assert following.stepped(1, three, '') == [alike]
     assert following.stepped(2, one, '') == []

@@ -46,7 +46,8 @@ class Following:
         orders: of its plan; none without a graph.
         latest: the one that was followed last.
         left: one was followed, and then the program differed.
-        estimates: where sizes of a graph vary, a size that was never seen is followed as an estimate.
+        is_recorded: what the iteration allocates is measured, so that what no known graph describes will be known.
+        same_calls: the other known graphs that have all calls of the one that is followed, and other steps.
     """
 
     def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None],
@@ -55,7 +56,7 @@ class Following:
         self.orders = NO_ORDERS
         self.latest: Graph | None = None
         self.left = False
-        self.estimates = True
+        self.is_recorded = False
         self._graphs = graphs
         self._settings = settings
         self._budget_bytes = self._unaccounted_bytes = 0
@@ -65,6 +66,7 @@ class Following:
         self._has_cut_off = has_cut_off
         self._alike: list[Graph] = []  # the other known graphs with the same first call, the latest first
         self._apart: dict[int, list[Graph]] = {}  # of these, by the first call that is not that of the one in hand
+        self.same_calls: list[Graph] = []
         self._next_swap_in = 0
         self._more_bytes: dict[int, int] = {}  # of an estimate's call, by which its arrays are larger than was known
         self._mode = _mode()
@@ -177,7 +179,7 @@ class Following:
         before = self.graph
         if before is not None and not is_alike(before):
             begun = self.begun(calls)
-            sizes = [each.loosely() for each in (before, *begun) if each.varies] if self.estimates else []
+            sizes = [each.loosely() for each in (before, *begun) if each.varies] if not self.is_recorded else []
             largest = sorted(filter(is_alike, sizes), key=lambda each: each.trace.maps_bytes)[-1:]
             self.turn(list(filter(is_alike, begun)) or largest)
         return self.graph
@@ -196,8 +198,7 @@ class Following:
         """The other known graphs with the same calls and the same first steps as the one in hand, and this one then."""
         graph = self.graph
         return [] if graph is None else [
-            each for each in self.begun(len(graph.trace.calls)) if len(each.trace.calls) == len(graph.trace.calls)
-            and each.has_step(number, call, label) and each.steps_like(graph, number)]
+            each for each in self.same_calls if each.has_step(number, call, label) and each.steps_like(graph, number)]
 
     def turn(self, graphs: Sequence[Graph]) -> None:
         """Follows the first of these from here on, or none; the others are like it up to here.
@@ -234,14 +235,15 @@ class Following:
     def check_step(self, number: int, call: int, function: Any) -> Step | None:
         """Gives the step that the graph has next; None, and it is left, if that is of another call or function.
 
-        Another known graph of the same calls, whose steps so far were the same, takes over where there is one.
+        Another known graph of the same calls and first steps takes over where there is one; not while the iteration is
+        recorded, as the steps that have run may have taken more than was known.
 
         Raises:
             InfeasibleBudgetError, PlanMismatchError, SpillError: see `begin`.
         """
         label = '' if call >= 0 else name_of(function)
         if self.graph is not None and not self.graph.has_step(number, call, label):
-            self.turn(self.stepped(number, call, label))
+            self.turn([] if self.is_recorded else self.stepped(number, call, label))
         return self.step_at(number)
 
     # --- orders ----------------------------------------------------------------------------------------------------
@@ -292,11 +294,13 @@ class Following:
             doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
         self.graph = self.latest = graph
-        self._next_swap_in, self._apart = 0, {}
+        self._next_swap_in, self._apart, self.same_calls = 0, {}, []
         for each in self._alike:
             position = each.common_calls(graph)
             if position < len(each.trace.calls):
                 self._apart.setdefault(position, []).append(each)
+            elif position == len(graph.trace.calls):
+                self.same_calls.append(each)
 
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""

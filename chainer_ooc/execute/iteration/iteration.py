@@ -100,7 +100,7 @@ class Iteration(Quietly):
             self.room.assume(graph.trace.standing_backward_bytes)
         wanted = self.recorded or graph is None
         self.recorded = wanted and self._meter.start()
-        self.following.estimates = not self.recorded  # else another size is recorded
+        self.following.is_recorded = self.recorded
         if self.recorded:
             self.recorder.look_closely()
         if wanted and not self.recorded:

@@ -231,7 +231,7 @@ class QuietIterations:
         """Whether all maps of each of these fit, beside what the program may hold of the one before."""
         self._before = [each for each in self._before[:-1] if each[1].calls.is_alive()] + self._before[-1:]
         before_bytes = sum(each.nbytes for _, each in self._before) + self._memory.bytes_of('spare')
-        most_bytes = max(each.trace.maps_bytes + each.trace.most_computing_bytes for each in graphs)
+        most_bytes = max(each.trace.most_bytes for each in graphs)
         return self._memory.has_room(most_bytes + before_bytes + unaccounted_bytes)
 
     def is_over(self, iteration: Quietly) -> None:
