@@ -18,6 +18,7 @@ from chainer_ooc.execute import manager
 from chainer_ooc.execute.functions.prototype import prepare, prepare_afterwards
 from chainer_ooc.execute.storage.slots import AttributeSlot, Away, NodeSlot, OutputSlot, VariableSlot
 from chainer_ooc.execute.storage.storage import Storage
+from support.combinations import spread
 from support.networks import Perceptron
 from support.trainings.ooc_training import ooc, send_all_away
 
@@ -200,8 +201,8 @@ def test_batches_that_were_made_beforehand_do_not_add_up(policy):
     assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes
 
 
-@pytest.mark.parametrize('holds', ['nothing', 'the last loss', 'all losses', 'all batches'])
-@pytest.mark.parametrize('policy', list(chainer_ooc.policies()))
+@pytest.mark.parametrize(('policy', 'holds'), spread(
+    list(chainer_ooc.policies()), ['nothing', 'the last loss', 'all losses', 'all batches'], every=2))
 def test_a_named_floor_works_at_once(policy, holds):
     """Floors were computed from references that were assumed: a perceptron named 4.91, 5.40 and 6.44 MB in turn."""
     def program():

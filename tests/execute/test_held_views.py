@@ -12,6 +12,7 @@ import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.storage.states import State
+from support.combinations import spread
 from support.trainings.accounts import checked_accounts
 from support.trainings.ooc_training import assert_same_bits, bits_of, ooc
 
@@ -107,17 +108,16 @@ def forgotten():
     chainer_ooc.reset()
 
 
-@pytest.mark.parametrize(('network', 'view', 'kept'), [
+@pytest.mark.parametrize(('policy', 'program'), spread(list(chainer_ooc.policies()), [
     (Layers, 'rows', 'in odd iterations'), (Layers, 'a memoryview', 'of ever more maps'),
     (Layers, 'a reshaped array', 'of some from the third iteration on'),
-    (Branches, 'rows', 'until the next iteration')])
-@pytest.mark.parametrize('policy', list(chainer_ooc.policies()))
-def test_no_account_passes_the_budget_for_what_the_program_holds(policy, network, view, kept):
+    (Branches, 'rows', 'until the next iteration')], every=2))
+def test_no_account_passes_the_budget_for_what_the_program_holds(policy, program):
     with chainer.using_config('ooc', None):
-        expected, _ = train(network, view, kept)
+        expected, _ = train(*program)
     for share in (1.02, 1.3):
         with checked_accounts() as wrong:
-            bits, stats = train_within(share, policy, network, view, kept)
+            bits, stats = train_within(share, policy, *program)
         assert wrong == []
         assert [each for each in stats if each.phase == 'run' and each.peak_bytes > each.budget_bytes] == []
         assert_same_bits(bits, expected)

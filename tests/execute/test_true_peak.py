@@ -11,6 +11,7 @@ import chainer_ooc
 from chainer_ooc.backends.host import meter
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.errors import InfeasibleBudgetError
+from support.combinations import spread
 from support.trainings.ooc_training import ooc
 from support.trainings.verdict_mixes import MIXES
 
@@ -83,9 +84,8 @@ def tracing():
 
 
 @pytest.mark.usefixtures('verdict_mixes', 'tracing')
-@pytest.mark.parametrize('policy', [*POLICIES, *MIXES])
-@pytest.mark.parametrize('share', [1.02, 1.3])
-@pytest.mark.parametrize('make', [Network, Residual])
+@pytest.mark.parametrize(('policy', 'share', 'make'), spread(
+    [*POLICIES, *MIXES], [1.02, 1.3], [Network, Residual], every=2))
 def test_arrays_take_no_more_than_the_budget(policy, share, make):
     with pytest.raises(InfeasibleBudgetError) as refused:
         true_peak(policy, 1, make)
