@@ -19,6 +19,7 @@ from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.graphs.graph import Graph
 from support import resident
+from support.trainings.ooc_networks import Choosy
 from support.trainings.ooc_training import POLICIES, Training, assert_same_bits, live_storages, ooc, spill_bytes
 
 
@@ -80,23 +81,6 @@ def test_sizes_that_were_never_seen_run_under_estimates(policy, network, monkeyp
     assert len(starts) == 1
 
 
-class Choosy(chainer.FunctionNode):
-    """Retains its input or its output, as the size of the batch is."""
-
-    def forward(self, inputs):
-        self.by_input = len(inputs[0]) < 4
-        if self.by_input:
-            self.retain_inputs((0,))
-        else:
-            self.retain_inputs(())
-            self.retain_outputs((0,))
-        return np.exp(inputs[0]),
-
-    def backward(self, indexes, gradients):
-        y = F.exp(self.get_retained_inputs()[0]) if self.by_input else self.get_retained_outputs()[0]
-        return gradients[0] * y,
-
-
 @pytest.mark.parametrize('sizes', [(5, 5, 3, 3, 4, 2, 6, 1), (3, 3, 5, 5, 1, 6, 2, 4)])
 def test_an_estimate_that_does_not_know_what_is_retained_is_left(policy, sizes):
     def program():
@@ -105,7 +89,7 @@ def test_an_estimate_that_does_not_know_what_is_retained_is_left(policy, sizes):
         for number, size in enumerate(sizes):
             fc.cleargrads()
             x = np.random.RandomState(number).randn(size, 20).astype(np.float32)
-            loss = F.sum(F.sin(Choosy().apply((F.tanh(fc(x)),))[0]))
+            loss = F.sum(F.sin(Choosy(lambda rows: rows < 4).apply((F.tanh(fc(x)),))[0]))
             loss.backward()
             found += [loss.array.copy(), fc.W.grad.copy()]
         return found

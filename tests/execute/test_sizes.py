@@ -13,6 +13,7 @@ from chainer_ooc.execute.iteration import unmoved
 from chainer_ooc.execute.memory.residency import Residency
 from support.combinations import spread
 from support.trainings.accounts import checked_accounts
+from support.trainings.ooc_networks import Choosy
 from support.trainings.ooc_training import POLICIES, ooc
 
 #: Of the maps only those of whole images move; masks of objects are smaller, and so never among the maps.
@@ -162,29 +163,12 @@ def test_a_few_sizes_are_all_known_and_run_quietly(monkeypatch):
             assert quiet or number < 16
 
 
-class Choosy(chainer.FunctionNode):
-    """Retains its input or its output, as the number of rows is."""
-
-    def forward(self, inputs):
-        self.by_input = len(inputs[0]) % 2 > 0
-        if self.by_input:
-            self.retain_inputs((0,))
-        else:
-            self.retain_inputs(())
-            self.retain_outputs((0,))
-        return np.exp(inputs[0]),
-
-    def backward(self, indexes, gradients):
-        y = F.exp(self.get_retained_inputs()[0]) if self.by_input else self.get_retained_outputs()[0]
-        return gradients[0] * y,
-
-
 @pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'recompute-all', 'mix-3'])
 def test_a_size_in_which_something_else_is_retained_is_another_graph(policy):
     def learn(rows):
         x = chainer.Variable(np.linspace(-1, 1, 3_000, dtype=np.float32).reshape(100, 30))
         h = F.sigmoid(F.tanh(x))
-        F.sum(F.sin(Choosy().apply((F.tanh(h[:rows]),))[0])).backward()
+        F.sum(F.sin(Choosy(lambda rows: rows % 2 > 0).apply((F.tanh(h[:rows]),))[0])).backward()
         return x.grad.tobytes()
 
     order = (10, 20, 30, 40, 51, 61, 71, 12, 13, 14, 15, 26, 37, 48)

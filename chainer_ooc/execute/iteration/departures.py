@@ -51,25 +51,28 @@ class Departures:
 
     def catch_up(self, position: int) -> None:
         """Has leave what a plan that is followed from here on counts as gone by now."""
-        orders, maps = self._following.orders, self._register.recorder.maps
+        orders = self._following.orders
         try:
             for each in range(position if orders.leave_after or orders.discard_after else 0):
-                for map_id in (*orders.discard_after.get(each, ()), *orders.leave_after.get(each, ())):
-                    (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
+                self._leave_after(each)
         except SpillError as error:
             self._is_refused(error)
 
     def after_call(self, call: Call) -> None:
         """Has the maps of the plan leave; without one, what was retained and is not needed by the next call."""
-        orders, maps = self._following.orders, self._register.recorder.maps
-        for map_id in (*orders.discard_after.get(call.index, ()), *orders.leave_after.get(call.index, ())):
-            # What is hidden does not go before the next call: F.dropout looks at the mask once more.
-            (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
+        self._leave_after(call.index)
         if self._following.graph is None and self._is_eager:
             try:
                 self._leave_eagerly(call)
             except SpillError as error:
                 self._is_refused(error)
+
+    def _leave_after(self, position: int) -> None:
+        """Has leave, or discards, what the plan has leave after a call."""
+        orders, maps = self._following.orders, self._register.recorder.maps
+        for map_id in (*orders.discard_after.get(position, ()), *orders.leave_after.get(position, ())):
+            # What is hidden does not go before the next call: F.dropout looks at the mask once more.
+            (self.leave_later if maps[map_id].hidden else self.leave)(self._register.storage(map_id))
 
     def after_step(self, position: int) -> None:
         """Has maps leave after a step of backward."""

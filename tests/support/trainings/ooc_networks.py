@@ -117,6 +117,26 @@ class Several(chainer.Chain):
         return F.softmax_cross_entropy(self.fc1(F.squeeze(mean, 0) + F.squeeze(deviation, 0)), t)
 
 
+class Choosy(chainer.FunctionNode):
+    """Retains its input if `by_input` says so of its number of rows, else its output."""
+
+    def __init__(self, by_input):
+        self.choose = by_input
+
+    def forward(self, inputs):
+        self.by_input = self.choose(len(inputs[0]))
+        if self.by_input:
+            self.retain_inputs((0,))
+        else:
+            self.retain_inputs(())
+            self.retain_outputs((0,))
+        return np.exp(inputs[0]),
+
+    def backward(self, indexes, gradients):
+        y = F.exp(self.get_retained_inputs()[0]) if self.by_input else self.get_retained_outputs()[0]
+        return gradients[0] * y,
+
+
 class OldStyle(chainer.Function):
     """A function of Chainer's first form, which retains its inputs and hides an array."""
 
