@@ -311,13 +311,13 @@ class Session:
                 iteration.graph.note_shortage(self._memory.tally.missing_bytes)
                 if not prepares and iteration.graph.has_followed():
                     self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
-            if iteration.finished and iteration.is_larger():
+            if iteration.finished and iteration.following.is_outgrown(iteration.recorder.maps_bytes()):
                 self._graphs.miss('')
                 self._patience.missed()
             elif iteration.finished and self._known():
                 self._patience.wait()
         elif iteration.finished:
-            self._graphs.miss(iteration.fingerprint())
+            self._graphs.miss('' if iteration.was_quiet else iteration.recorder.fingerprint())
             if iteration.following.left:
                 self._patience.missed()
         if timed is not None:

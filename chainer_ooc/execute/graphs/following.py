@@ -232,6 +232,10 @@ class Following:
         else:
             graph.note_exposed(exposed)
 
+    def is_outgrown(self, maps_bytes: int) -> bool:
+        """Whether an estimated size, of so many bytes of maps, has turned out to be larger than all that are known."""
+        return self.graph is not None and self.graph.is_loose and maps_bytes > self.graph.trace.maps_bytes
+
     def check_step(self, number: int, call: int, function: Any) -> Step | None:
         """Gives the step that the graph has next; None, and it is left, if that is of another call or function.
 

@@ -47,7 +47,7 @@ from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Stretch, Tally
 from chainer_ooc.quantities import format_bytes
-from chainer_ooc.trace import Trace, fingerprint_of
+from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import fill_in
 
 
@@ -344,16 +344,6 @@ class Iteration(Quietly):
         trace = freeze_trace(self.recorder, self._memory, self._parameters, self.room.beside.others_bytes,
                              self.settings)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
-
-    def fingerprint(self) -> str:
-        """Of an unknown graph, as its trace would have it; '' where not all of it was registered."""
-        return '' if self.was_quiet else fingerprint_of(self.recorder.calls, self.recorder.steps)
-
-    def is_larger(self) -> bool:
-        """Whether it is an estimated size that has turned out to be larger than all that are known."""
-        graph = self.following.graph
-        return graph is not None and graph.is_loose and (
-            sum(each.nbytes for each in self.recorder.maps) > graph.trace.maps_bytes)
 
     def timing(self) -> Callable[[], Timing] | None:
         """Gives what makes its timing, and waits for the device then; None if it followed no plan to its end."""

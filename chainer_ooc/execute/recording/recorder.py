@@ -22,7 +22,7 @@ from chainer_ooc.execute import log
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.places import Places
-from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace
+from chainer_ooc.trace import ArrayForm, Call, FeatureMap, Step, Trace, fingerprint_of
 from chainer_ooc.version import __version__
 
 #: Two moments of a device, see `Backend.timestamp`.
@@ -165,6 +165,14 @@ class Recorder:
         self.next_position += 1
         self.spans.append(span)
         return row
+
+    def fingerprint(self) -> str:
+        """As the trace would have it."""
+        return fingerprint_of(self.calls, self.steps)
+
+    def maps_bytes(self) -> int:
+        """Bytes of all feature maps together."""
+        return sum(each.nbytes for each in self.maps)
 
     def moments(self) -> tuple[tuple[Span, int], ...]:
         """For each position, when its computation ran, and what near memory held with it."""
