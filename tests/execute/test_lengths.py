@@ -20,7 +20,7 @@ from chainer_ooc.execute.iteration import unmoved
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.problem import Decision, Verdict, everything
 from support.combinations import spread
-from support.trainings.accounts import checked_accounts
+from support.trainings.accounts import checked_accounts, learn_at_the_floor
 from support.trainings.ooc_training import POLICIES, ooc
 
 UNITS, WIDE, BATCH = 24, 400, 6
@@ -140,19 +140,9 @@ def test_what_never_moves_is_only_counted_whatever_the_length_is(policy):
 @pytest.mark.parametrize(('policy', 'min_bytes'), spread(
     ['keep', 'swap-all', 'pooch', 'superneurons', 'mix-3'], [0, BETWEEN_BYTES], every=2))
 def test_the_floor_that_is_named_is_enough_for_all_lengths(policy, min_bytes):
-    order, found = drawn(3), []
+    order = drawn(3)
     with ooc(policy, min_bytes=min_bytes):
-        model = trained(is_wide=True)
-        with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as refused:
-            model.learn(max(LENGTHS))
-        with chainer.using_config('ooc_budget', int(1.02 * refused.value.floor_bytes) + 4_096), (
-                checked_accounts()) as wrong:
-            for number, length in enumerate(order):
-                found.append(model.learn(length, number))
-                stats = chainer_ooc.stats()
-                assert stats.phase == 'run'
-                assert stats.peak_bytes <= stats.budget_bytes
-        assert wrong == []
+        found = learn_at_the_floor(trained(is_wide=True).learn, order, max(LENGTHS))
     assert found == plain(order, is_wide=True)
 
 

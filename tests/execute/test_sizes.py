@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.iteration import unmoved
 from chainer_ooc.execute.memory.residency import Residency
 from support.combinations import spread
-from support.trainings.accounts import checked_accounts
+from support.trainings.accounts import checked_accounts, learn_at_the_floor
 from support.trainings.ooc_networks import Choosy
 from support.trainings.ooc_training import POLICIES, ooc
 
@@ -111,19 +110,9 @@ def test_sizes_that_were_never_seen_run_under_a_plan(policy, min_bytes):
 @pytest.mark.parametrize(('policy', 'min_bytes'), spread(
     ['keep', 'swap-all', 'pooch', 'superneurons', 'lms', 'mix-3'], [0, BETWEEN_BYTES], every=2))
 def test_smaller_sizes_keep_within_a_budget_that_is_enough_for_the_largest(policy, min_bytes):
-    order, found = drawn(), []
+    order = drawn()
     with ooc(policy, min_bytes=min_bytes):
-        model = trained()
-        with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as refused:
-            model.learn(60)
-        with chainer.using_config('ooc_budget', int(1.02 * refused.value.floor_bytes) + 4_096), (
-                checked_accounts()) as wrong:
-            for number, objects in enumerate(order):
-                found.append(model.learn(objects, number))
-                stats = chainer_ooc.stats()
-                assert stats.phase == 'run'
-                assert stats.peak_bytes <= stats.budget_bytes
-        assert wrong == []
+        found = learn_at_the_floor(trained().learn, order, 60)
     assert found == plain(order)
 
 

@@ -4,6 +4,11 @@ import contextlib
 import functools
 from unittest import mock
 
+import chainer
+import pytest
+
+import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.memory.residency import Residency
@@ -81,3 +86,20 @@ def checked_accounts():
         for owner, name in EVENTS:
             stack.enter_context(mock.patch.object(owner, name, watched(getattr(owner, name), name)))
         yield found
+
+
+def learn_at_the_floor(learn, sizes, largest):
+    """Runs iterations of these sizes, of known graphs, within 1.02 times the floor that one of the largest is refused
+    with; gives what they give. None leaves its plan or passes the budget, and no account differs.
+    """
+    found = []
+    with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as refused:
+        learn(largest)
+    with chainer.using_config('ooc_budget', int(1.02 * refused.value.floor_bytes) + 4_096), checked_accounts() as wrong:
+        for number, size in enumerate(sizes):
+            found.append(learn(size, number))
+            stats = chainer_ooc.stats()
+            assert stats.phase == 'run'
+            assert stats.peak_bytes <= stats.budget_bytes
+    assert wrong == []
+    return found
