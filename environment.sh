@@ -70,7 +70,7 @@ make() {
 describe() {
     "$python" -VV
     echo "$venv [$extras]"
-    cat "$root/setup.cfg" "$root/setup.py" "$root/chainer_ooc/backends/host/_arena.c" \
+    cat "$root/setup.cfg" "$root/setup.py" "$root"/chainer_ooc/backends/host/*.[ch] \
         "$root/chainer_ooc/kernels/onednn/_batch_norm.c" "$root"/chainer_ooc/simulate/native/*.[ch] \
         "$root/environment.sh" ${constraints:+"$constraints"}
 }

@@ -23,7 +23,10 @@ from turns import Worker
 HERE = pathlib.Path(__file__).parent
 PEER_WAYS = {'PyTorch': 'plain', 'PyTorch channels_last': 'channels_last', 'PyTorch checkpoint': 'checkpoint',
              'PyTorch saved to a file': 'file'}
-OUR_WAYS = {'keep': 'keep', 'pooch': 'pooch', 'auto': 'auto', 'swap-all': 'swap-all', 'plain Chainer': None}
+OUR_WAYS = {'keep': 'keep', 'pooch': 'pooch', 'auto': 'auto', 'swap-all': 'swap-all',
+            'pooch, parameters on file': 'pooch', 'plain Chainer': None}
+#: Rows that have to keep within a share of PyTorch's peak.
+WITHIN = ('pooch', 'pooch, parameters on file')
 #: Rows that exist to save memory: their allocator gives it back to the system.
 SAVING = ('PyTorch checkpoint', 'PyTorch saved to a file')
 STARTS, TOLERANCE = 3, 0.02  # to find a budget
@@ -59,6 +62,8 @@ def start(name: str, network: str, arguments: argparse.Namespace, *, budget: int
         command = [arguments.peer, str(HERE / 'pytorch_worker.py'), json.dumps({**row, 'way': PEER_WAYS[name]})]
     else:
         entries = entries_of(OUR_WAYS.get(name, name), budget, arguments)
+        if 'on file' in name:
+            entries['ooc_parameters'] = 'file'
         command = [sys.executable, str(HERE / 'chainer_worker.py'), json.dumps({**row, 'entries': entries})]
     return Worker(f'{name}, {network}, batch {batchsize}', command, environment, arguments.patience)
 

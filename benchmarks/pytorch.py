@@ -12,7 +12,8 @@ A row's memory is the high-water mark of its whole process (VmHWM), libraries in
 `--share` of what PyTorch's plain training takes by this mark. Its budget is that, less what the process under `keep`
 holds beside the arrays that it accounts for; if the peak is then more than 2 % off, the budget is corrected by the
 difference, twice at most. A budget that no plan keeps within is raised to 1.02 times the smallest that one does, and
-marked with a star. `auto` and `swap-all` have the same budget.
+marked with a star. `auto` and `swap-all` have the same budget. `pooch, parameters on file` has one of its own, in the
+same way, with chainer.config.ooc_parameters set.
 
 PyTorch's tensors come from glibc's malloc, which keeps what is freed. Rows whose purpose is to save memory, and all of
 `--largest-batch`, have it give back blocks from `--malloc-threshold` on; ResNet50 with batches of 4 and saved tensors
@@ -33,7 +34,7 @@ from surroundings import ARCHITECTURES, make_parser, positive, publish
 from chainer_ooc.report.table import Column, Table, megabytes, plain, ratio, seconds
 from largest_batch import publish_largest
 from options import amount
-from peers import OUR_WAYS, PEER_WAYS, check_same, ready, start, start_within
+from peers import OUR_WAYS, PEER_WAYS, WITHIN, check_same, ready, start, start_within
 from turns import Worker, take_turns
 
 NETWORKS = ('resnet50', 'googlenet', 'vgg16')
@@ -116,12 +117,12 @@ def measure(network: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
     budget = None
     with contextlib.ExitStack() as stack:
         for name in (way for way in WAYS if way in asked):
-            if name == 'pooch':
+            if name in WITHIN:
                 keep = workers['keep'].about
                 target_bytes = int(arguments.share * workers['PyTorch'].about['peak_bytes'])
                 worker = start_within(target_bytes, keep['peak_bytes'] - keep['accounted_bytes'], name, network,
                                       arguments)
-                budget = worker.about['budget_bytes']
+                budget = worker.about['budget_bytes'] if name == 'pooch' else budget
             else:
                 worker = ready(start(name, network, arguments, budget=budget if name in ('auto', 'swap-all') else None))
             workers[name] = stack.enter_context(worker)

@@ -22,6 +22,9 @@ from chainer_ooc.quantities import counted, parse_bytes
 
 ALLOCATORS = ('pool', 'virtual', 'async', 'unified')
 
+#: Where parameters, their gradients and the optimizer's state may lie, beside near memory.
+PLACES = ('file',)
+
 #: Takes the entry's name and a value; returns what `Settings` has of it, or raises ConfigError.
 _Reader = Callable[[str, Any], Any]
 
@@ -40,6 +43,8 @@ class Settings:
         allocator: what allocates near memory, one of `ALLOCATORS` (cuda only).
         profile_iterations: iterations recorded before a graph is planned, at least 1.
         plan_file: absolute path of a file of plans, to read and to write, or None.
+        parameters: where parameters, their gradients and the optimizer's state lie: one of `PLACES`, or None for near
+            memory (host only).
         log_level: level of the logger 'chainer_ooc', or None for silence.
         use_ideep: Chainer's own entry: 'never', 'auto' or 'always'.
     """
@@ -55,6 +60,7 @@ class Settings:
     plan_file: str | None
     log_level: int | None
     use_ideep: str = 'never'
+    parameters: str | None = None
 
 
 def check(name: str, value: Any) -> None:
@@ -101,7 +107,7 @@ def _settings(use_ideep: Any, *values: Any) -> Settings:
         host_limit_bytes=read['ooc_host_limit'], workspace_bytes=read['ooc_workspace'], min_bytes=read['ooc_min_bytes'],
         allocator=read['ooc_allocator'], profile_iterations=read['ooc_profile_iterations'],
         plan_file=read['ooc_plan'], log_level=read['ooc_log'],
-        use_ideep=str(use_ideep))
+        use_ideep=str(use_ideep), parameters=read['ooc_parameters'])
 
 
 def _refuse(name: str, value: Any, good: str) -> ConfigError:
@@ -155,6 +161,12 @@ def _allocator(name: str, value: Any) -> str:
     return value
 
 
+def _place(name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in PLACES:
+        raise _refuse(name, value, f'use None or {", ".join(map(repr, PLACES))}')
+    return value
+
+
 def _plan(name: str, value: Any) -> str:
     try:
         path = os.path.abspath(os.fsdecode(value))
@@ -190,6 +202,7 @@ _READERS: dict[str, _Reader] = {
     'ooc_plan': _optional(_plan),
     'ooc_allocator': _allocator,
     'ooc_log': _optional(_log_level),
+    'ooc_parameters': _optional(_place),
 }
 _latest: tuple[tuple[Any, ...], Settings] | None = None
 _values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter('use_ideep', *_READERS)

@@ -1,6 +1,6 @@
 """The memory devices: where arrays are and how they move. `base` is the contract that `host` and `cuda` fill in.
 
-    base.py    the contract
+    base.py    the contract; file_backed.py is a part of it that few devices have
     owned.py   what all devices do alike: who may use a backend, its transfers and its far copies, who makes room
     layout.py  how an array lies on its block of memory
     arrays.py  arrays and the memory under them, of every library
@@ -38,16 +38,18 @@ class BackendOptions:
         spill_dir: folder of the spill file, or None.
         host_limit_bytes: far memory before disk, or None (cuda only).
         allocator: one of `config.ALLOCATORS` (cuda only).
+        parameters: where parameters lie, one of `config.PLACES`, or None for near memory (host only).
     """
 
     spill_dir: str | None
     host_limit_bytes: int | None = None
     allocator: str = 'async'
+    parameters: str | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> BackendOptions:
         """Those of the configuration."""
-        return cls(settings.spill_dir, settings.host_limit_bytes, settings.allocator)
+        return cls(settings.spill_dir, settings.host_limit_bytes, settings.allocator, settings.parameters)
 
 
 def device_of(array: Any) -> str:

@@ -45,6 +45,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chainer_ooc.backends.file_backed import FileBacked
 from chainer_ooc.errors import SpillError
 
 #: What the arrays may have by default of what is free: interpreter, libraries and holes between arrays have the rest.
@@ -139,6 +140,10 @@ class Meter(abc.ABC):
     def has_counted(self, root: Any) -> bool:
         """Whether a block's bytes, by what owns them or None, are in `current_bytes`; False where that is not known."""
 
+    def exclude(self, root: Any) -> bool:
+        """Has a block count no more, as it lies in far memory (`FileBacked`); whether it did."""
+        return False
+
     @abc.abstractmethod
     def mark(self) -> None:
         """Begins a stretch whose peak `above_mark_bytes` gives."""
@@ -165,6 +170,9 @@ class Backend(abc.ABC):
 
     #: Whether `limit` counts all arrays of the device, the program's own too. Else the budget is execution's account.
     counts_all = False
+
+    #: What lays blocks on far memory where they are, or None if the device, or this machine, cannot.
+    file_backed: FileBacked | None = None
 
     def manages(self, root: Any) -> bool:
         """Whether a block of memory, as `arrays.root_of` gives it, is this device's to move."""

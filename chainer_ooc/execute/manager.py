@@ -17,6 +17,7 @@ from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions, choose, device_of, expect_arrays, give_back
 from chainer_ooc.execute.alone import apply_within
 from chainer_ooc.execute.functions.prototype import may_write
+from chainer_ooc.execute.on_file.parameters import ParametersOnFile
 from chainer_ooc.execute.session import Session
 from chainer_ooc.execute.shortage import advise_on_errors, explain_outside
 from chainer_ooc.execute.storage.account import find
@@ -44,11 +45,14 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     if is_locked() and (not is_computing() or interrupted() is not None):  # the core applies them in computations
         raise refusal('applies a function')
     if RUNNING.is_foreign is not None:
-        return apply_within(function, inputs)
-    device, outputs = _device_of(inputs), None
-    while outputs is None:
-        outputs = _session(device).apply(function, inputs)
-    return outputs
+        outputs = apply_within(function, inputs)
+        if config.entry('ooc_parameters') is not None and (on_file := _on_file()) is not None:
+            on_file.drop(inputs)
+        return outputs
+    device, found = _device_of(inputs), None
+    while found is None:
+        found = _session(device).apply(function, inputs)
+    return found
 
 
 def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -101,6 +105,20 @@ def _brought(function: Any, count: int) -> list[Any]:
     """The first so many of a function's retained outputs; what is away is fetched."""
     found = [OutputSlot(function, index).get() for index in range(count)]
     return [each.fetch() if isinstance(each, Away) else each for each in found]
+
+
+def update(rule: Any, parameter: Any) -> None:
+    """Updates a parameter while chainer.config.ooc_parameters is set."""
+    on_file = _on_file()
+    if on_file is None:
+        rule._update_core_with_hooks(parameter)
+    else:
+        on_file.update(rule, parameter)
+
+
+def _on_file() -> ParametersOnFile | None:
+    session = current()
+    return None if session is None else session.on_file
 
 
 def exchange(run: Callable[[Any, bool], None], target: Any, zero_fill: bool) -> None:

@@ -32,6 +32,7 @@ from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.left import hand_over
 from chainer_ooc.execute.iteration.quiet import QuietIterations
 from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.on_file import parameters as on_file
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.shortage import explain, explain_outside, what_holds
@@ -48,6 +49,7 @@ class Session:
     Attributes:
         settings: those of the iteration in hand.
         finished: the last one that has finished, or None.
+        on_file: the parameters that lie in far memory, or None if none do.
     """
 
     def __init__(self, settings: config.Settings, backend: Backend, has_others: Callable[[], bool]):
@@ -55,9 +57,10 @@ class Session:
         log.set_level(settings.log_level)
         self.finished: Finished | None = None
         self._memory = Residency(backend)
-        self._parameters = Parameters()
-        self._graphs = Graphs()
         self._meter = backend.meter()
+        self.on_file = on_file.of(backend, self._meter, settings)
+        self._parameters = Parameters() if self.on_file is None else Parameters(self.on_file.is_on_file)
+        self._graphs = Graphs()
         self._around = backend.computing()
         self._iteration: Iteration | None = None
         self._patience = Patience()
@@ -110,6 +113,8 @@ class Session:
                     iteration.after_quiet_call(function, inputs, outputs)
                 else:
                     iteration.after_call(function, inputs, outputs, span)
+                if self.on_file is not None and (left := self.on_file.after_call(inputs)):
+                    iteration.room.parameters_left(any(left))
         return outputs
 
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -119,6 +124,8 @@ class Session:
             self._parameters.evaluate(inputs)
         try:
             outputs = run_alone(function, inputs, may_write_inputs(function) or may_change_maps(function))
+            if self.on_file is not None:
+                self.on_file.after_call(inputs)
         except BaseException:
             forget_computations()
             raise
@@ -145,6 +152,8 @@ class Session:
                     iteration.after_quiet_step(function)
                 elif iteration is self._iteration:
                     iteration.after_step(function, needed, (started, self._memory.backend.timestamp()))
+                if self.on_file is not None:
+                    self.on_file.after_step(function, arguments[3])
             RUNNING.is_foreign = None
         except BaseException as error:
             self._fail(error, function, 'backward')

@@ -22,6 +22,7 @@ class Recorded(NamedTuple):
     graph: str
     workspace_bytes: int | None
     onednn: str
+    parameters: str
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Terms:
         workspace_bytes: scratch of one call, or None.
         budget_bytes: of near memory.
         onednn: version, or '' where it was not used.
+        parameters: where they lie, or '' for near memory.
     """
 
     graph: str
@@ -52,11 +54,12 @@ class Terms:
     workspace_bytes: int | None
     budget_bytes: int
     onednn: str = ''  # which older files do not have
+    parameters: str = ''
 
     @property
     def recorded(self) -> Recorded:
         """What the plan was recorded for."""
-        return Recorded(self.graph, self.workspace_bytes, self.onednn)
+        return Recorded(self.graph, self.workspace_bytes, self.onednn, self.parameters)
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ def save_plan(trace: Trace, plan: Plan, min_bytes: int, metered: bool = True) ->
 
 def recorded(trace: Trace) -> Recorded:
     """What a plan for a trace is recorded for."""
-    return Recorded(trace.fingerprint, trace.workspace_bytes, trace.versions.get('onednn', ''))
+    return Recorded(trace.fingerprint, trace.workspace_bytes, trace.versions.get('onednn', ''),
+                    trace.versions.get('parameters', ''))
 
 
 def check_plan(saved: SavedPlan, present: Terms) -> None:
@@ -104,7 +108,7 @@ def _shown(name: str, value: object) -> str:
     return f'graph {value[:12]}' if name == 'graph' and isinstance(value, str) else repr(value) if value else 'none'
 
 
-_VERSIONS = ('chainer', 'numpy', 'python', 'chainer_ooc', 'onednn')
+_VERSIONS = ('chainer', 'numpy', 'python', 'chainer_ooc', 'onednn', 'parameters')
 _ANEW = 'delete the file to have it planned anew, or name another'
 _DIFFERENCES = {
     'graph': ('graph', _ANEW),

@@ -25,6 +25,7 @@ GOOD = {
     'ooc_profile_iterations': [1, 2, 1000],
     'ooc_plan': [None, 'plan.json', '/tmp/plan.json', pathlib.Path('/tmp/plan.json'), b'/tmp/plan.json', __file__],
     'ooc_allocator': ['pool', 'virtual', 'async', 'unified'],
+    'ooc_parameters': [None, 'file'],
     'ooc_log': [None, 'INFO', 'debug', logging.WARNING, 0],
 }
 NO_AMOUNT = 'is no amount of bytes; '
@@ -49,13 +50,14 @@ BAD = {
                  *((value, 'that is a folder; name a file in it') for value in ('', '/tmp')),
                  *((value, 'use None or the path of a file') for value in (5, True, ['plan.json']))],
     'ooc_allocator': [('bananas', 'use one of: pool, virtual, async, unified'), (None, 'use one of: pool')],
+    'ooc_parameters': [(value, "use None or 'file'") for value in ('disk', True, 1, '')],
     'ooc_log': [(value, LEVEL) for value in ('bananas', True, -1, 10.0, [])],
 }
 GOOD_CASES = [(name, value) for name, values in GOOD.items() for value in values]
 BAD_CASES = [(name, value, message) for name, rows in BAD.items() for value, message in rows]
 DEFAULTS = {'ooc': None, 'ooc_budget': None, 'ooc_spill_dir': None, 'ooc_host_limit': None, 'ooc_workspace': None,
             'ooc_min_bytes': 1000000, 'ooc_profile_iterations': 1, 'ooc_plan': None, 'ooc_allocator': 'async',
-            'ooc_log': None}
+            'ooc_log': None, 'ooc_parameters': None}
 
 
 def using(**entries):

@@ -14,7 +14,8 @@ from chainer_ooc.plans.saved import check_plan, save_plan
 from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.trace.model import VERSION
 
-VERSIONS = {'chainer': '7.8.1', 'numpy': '2.0.0', 'python': '3.12.1', 'chainer_ooc': '0.1.0', 'onednn': '3.2.0'}
+VERSIONS = {'chainer': '7.8.1', 'numpy': '2.0.0', 'python': '3.12.1', 'chainer_ooc': '0.1.0', 'onednn': '3.2.0',
+            'parameters': 'file'}
 
 
 @pytest.fixture
@@ -75,7 +76,8 @@ def test_a_file_has_one_plan_for_each_graph(saved, tmp_path):
     assert read_plans(path) == [saved(3), saved(2, budget_bytes=50)]
 
 
-@pytest.mark.parametrize('other', [{'workspace_bytes': 65}, {'versions': {**VERSIONS, 'onednn': ''}}])
+@pytest.mark.parametrize('other', [
+    {'workspace_bytes': 65}, {'versions': {**VERSIONS, 'onednn': ''}}, {'versions': {**VERSIONS, 'parameters': ''}}])
 def test_a_file_has_plans_of_one_graph_for_each_workspace_and_onednn(saved, tmp_path, other):
     path = str(tmp_path / 'plans.json')
     under_other = [save_plan(dataclasses.replace(each.trace, **other), each.plan, min_bytes=1)

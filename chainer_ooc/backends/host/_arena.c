@@ -26,6 +26,7 @@
    Callers hold Python's lock: NumPy, and arena.py by ctypes.PyDLL. So there is no other. */
 
 #define _GNU_SOURCE
+#include "_arena.h"
 #include <errno.h>
 #include <malloc.h>
 #include <stdint.h>
@@ -177,6 +178,16 @@ static size_t best(size_t nbytes) {
 static int is_in(const Ranges *ranges, uintptr_t address) {
     size_t index = first_from(ranges, address + 1);
     return index && address - ranges->items[index - 1].start < ranges->items[index - 1].nbytes;
+}
+
+/* See _arena.h. */
+int arena_note_edges(uintptr_t one, uintptr_t other) {
+    if (!is_in(&used, one))
+        return 1; /* it is nobody's who moves it */
+    if (!reserve(&edges, 2))
+        return 0;
+    note_edge(one), note_edge(other);
+    return 1;
 }
 
 /* How many areas a range of the pool adds if it leaves: 1 if there are two of one then, 0, or -1. It may have left. */

@@ -63,6 +63,13 @@ def available() -> str | None:
     return found if isinstance(found, str) else None
 
 
+def library() -> ctypes.PyDLL:
+    """The compiled part; there is one (`available`)."""
+    found = _library()
+    assert not isinstance(found, str), found
+    return found
+
+
 def is_asked() -> bool:
     """Whether anybody makes room for arrays of any thread."""
     return bool(_asked)
@@ -85,10 +92,8 @@ class Arena:
     serves_all = True
 
     def __init__(self) -> None:
-        found = _library()
-        assert not isinstance(found, str), found
-        self._library = found
-        self.nbytes: Callable[[], int] = found.arena_unused_bytes
+        self._library = library()
+        self.nbytes: Callable[[], int] = self._library.arena_unused_bytes
 
     def begin(self) -> None:
         """Has the arrays of this thread come from the pool, unless the program has set a handler of its own."""
@@ -178,11 +183,9 @@ def _multiarray() -> Any:
 
 @functools.cache
 def _ours() -> Any:
-    library = _library()
-    assert not isinstance(library, str), library
     make = ctypes.pythonapi.PyCapsule_New
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    return make(ctypes.addressof(ctypes.c_char.in_dll(library, 'arena_handler')), _CAPSULE_NAME, None)
+    return make(ctypes.addressof(ctypes.c_char.in_dll(library(), 'arena_handler')), _CAPSULE_NAME, None)
 
 
 def _make_room(nbytes: int) -> bool:
@@ -212,21 +215,21 @@ def _library() -> ctypes.PyDLL | str:
     if os.sysconf('SC_PAGE_SIZE') > _LARGEST_PAGE_BYTES:
         return 'pages of the system are larger than 16 KiB'
     try:
-        library = extension.load(ctypes.PyDLL, 'backends', 'host', '_arena')  # Python's lock keeps the pool whole
+        found = extension.load(ctypes.PyDLL, 'backends', 'host', '_arena')  # Python's lock keeps the pool whole
     except OSError as error:
         return str(error)
     for name in ('arena_unused_bytes', 'arena_used_bytes', 'arena_fresh_bytes'):
-        getattr(library, name).restype = ctypes.c_size_t
-    library.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
-    library.arena_ask(_MAKE_ROOM)
+        getattr(found, name).restype = ctypes.c_size_t
+    found.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
+    found.arena_ask(_MAKE_ROOM)
     if hasattr(os, 'register_at_fork'):
-        os.register_at_fork(after_in_child=functools.partial(_begin_anew, library))
-    return library
+        os.register_at_fork(after_in_child=functools.partial(_begin_anew, found))
+    return found
 
 
-def _begin_anew(library: ctypes.PyDLL) -> None:
+def _begin_anew(found: ctypes.PyDLL) -> None:
     """In a forked child: training is the parent's."""
     _asked.clear()
     _alone.clear()
     PENDING.clear()
-    library.arena_keep(0)
+    found.arena_keep(0)

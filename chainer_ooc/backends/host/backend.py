@@ -21,6 +21,7 @@ from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
 from chainer_ooc.backends.host import arena, block, headroom, heap, limits, measure, onednn
 from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.backends.host.block_pool import BlockPool
+from chainer_ooc.backends.host.file_backed import HostFileBacked
 from chainer_ooc.backends.host.guard import Guard, have_blas_map_its_buffers
 from chainer_ooc.backends.host.headroom import Headroom
 from chainer_ooc.backends.host.meter import HostMeter
@@ -69,6 +70,8 @@ class HostBackend(OwnedBackend):
         self._no_arena = arena.available()
         self._blocks: Arena | BlockPool = BlockPool() if self._no_arena else Arena()
         self.kept_serves_all = self._blocks.serves_all
+        self.file_backed: HostFileBacked | None = (
+            None if self._no_arena else HostFileBacked(self._write_whole, self.release))
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory()
@@ -216,14 +219,24 @@ class HostBackend(OwnedBackend):
         }
 
     def close(self) -> None:
+        if self.file_backed is not None and self._is_here():
+            self.file_backed.close()
         self._closed = True
         self._guard.lift()
         if self._is_here():
             self._store.stop()
         else:
             self._file.part_from(list(self._mappings))
+            if self.file_backed is not None:
+                self.file_backed.part()
         self._store.close()
         self._blocks.close()
+
+    def _write_whole(self, source: ByteArray) -> tuple[FarCopy, int, int]:
+        copy, transfer = self.swap_out(source)
+        transfer.wait()
+        assert isinstance(copy, HostCopy) and copy.place.start is not None
+        return copy, self._file.fileno(), copy.place.start
 
     def _space_of(self, copy: FarCopy, act: str) -> Space:
         self._check_usable(act)

@@ -72,6 +72,7 @@ class HostMeter(Meter):
     def __init__(self) -> None:
         self.running = False
         self._before_bytes = 0
+        self._excluded: dict[int, weakref.ref[Any]] = {}  # by identity
 
     def start(self) -> bool:
         global _ours
@@ -85,6 +86,7 @@ class HostMeter(Meter):
                 tracemalloc.start(1)
         _counting.add(self)
         self._before_bytes = tracemalloc.get_traced_memory()[0]
+        self._excluded.clear()
         self.running = True
         return True
 
@@ -97,10 +99,22 @@ class HostMeter(Meter):
             tracemalloc.stop()
 
     def current_bytes(self) -> int:
-        return tracemalloc.get_traced_memory()[0] - self._before_bytes if self.running else 0
+        if not self.running:
+            return 0
+        excluded = [int(root.nbytes) for ref in self._excluded.values() if (root := ref()) is not None]
+        return tracemalloc.get_traced_memory()[0] - self._before_bytes - sum(excluded)
+
+    def exclude(self, root: Any) -> bool:
+        has_counted = self.has_counted(root)
+        if has_counted:
+            self._excluded[id(root)] = weakref.ref(root)
+        return has_counted
 
     def has_counted(self, root: Any) -> bool:
         if root is None or not (self.running and _ours):
+            return False
+        ref = self._excluded.get(id(root))
+        if ref is not None and ref() is root:
             return False
         return _traceback_of(np.lib.tracemalloc_domain, root.ctypes.data) is not None
 

@@ -138,6 +138,10 @@ class SpillFile:
         except OSError as error:
             raise self._failure(error, 'mapping the spill file', nbytes) from error
 
+    def fileno(self) -> int:
+        """The descriptor of the file, while it is open."""
+        return self._descriptor
+
     def part_from(self, mappings: Iterable[Mapping]) -> None:
         """In a forked child: what it writes to mappings stays its own."""
         for mapping in mappings if self._descriptor >= 0 else ():

@@ -56,14 +56,14 @@ class Graphs:
         self.saved: SavedPlans | None = None
         self.shared: SharedPlans | None = None
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
-        self._terms: tuple[int | None, str] | None = None
+        self._terms: tuple[int | None, str, str] | None = None
         self._under_others: dict[tuple[int | None, str], OrderedDict[str, Graph]] = {}
         self._numbers = itertools.count(1)
         self._missed: dict[str, None] = {}
 
     def set_terms(self, settings: Settings, backend: Backend) -> None:
         """Has the graphs be those that were recorded with this workspace and oneDNN: others' times do not hold."""
-        terms = settings.workspace_bytes, backend.onednn_version(settings.use_ideep)
+        terms = (settings.workspace_bytes, backend.onednn_version(settings.use_ideep), settings.parameters or '')
         if terms != self._terms:
             if self._terms is not None:
                 self._under_others[self._terms], self._graphs = self._graphs, OrderedDict()

@@ -41,13 +41,13 @@ class SavedPlans:
         if self.loaded:
             log.logger.info('%d plans loaded from %s', len(self.loaded), path)
 
-    def take(self, workspace_bytes: int | None, onednn: str) -> list[SavedPlan]:
-        """What the file had under this workspace and oneDNN, the oldest first; the second time nothing."""
-        terms = workspace_bytes, onednn
+    def take(self, workspace_bytes: int | None, onednn: str, parameters: str) -> list[SavedPlan]:
+        """What the file had under these, see `Terms`, the oldest first; the second time nothing."""
+        terms = workspace_bytes, onednn, parameters
         if terms in self._taken:
             return []
         self._taken.add(terms)
-        return [each for each in self.loaded.values() if (each.terms.workspace_bytes, each.terms.onednn) == terms]
+        return [each for each in self.loaded.values() if each.terms.recorded[1:] == terms]
 
     def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan | None:
         """The plan that was loaded with a trace, or None if that was from another file.

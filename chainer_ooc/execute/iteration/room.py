@@ -74,6 +74,7 @@ class Room:
         self._replaced: list[weakref.ref[Any]] = []
         self._to_add: dict[int, int] = {}
         self._replaced_bytes = self._new_bytes = self._scratch_bytes = 0
+        self._made_what_left = False
         self._memory = memory
         self._parameters = parameters
         self._meter = meter
@@ -111,7 +112,12 @@ class Room:
                           if not self._meter.has_counted(arrays.root_of(each))]
         if first is not None:
             self.stand(self.scratch_of(first, 0))
-        return new_bytes > 0
+        return new_bytes > 0 or self._made_what_left
+
+    def parameters_left(self, were_metered: bool) -> None:
+        """Parameters lie in far memory from now on; with `were_metered` the iteration in hand had made some of them."""
+        self._made_what_left |= were_metered
+        self.look_again()
 
     def has_sums(self, function: Any) -> bool:
         """Whether a step adds to gradients that stood, where the recording had no such sums."""

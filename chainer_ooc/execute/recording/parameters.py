@@ -40,9 +40,13 @@ class Beside:
 
 
 class Parameters:
-    """The parameters that functions were given, by numbers."""
+    """The parameters that functions were given, by numbers.
 
-    def __init__(self) -> None:
+    Blocks for which `is_on_file` holds, by their roots, need no near memory.
+    """
+
+    def __init__(self, is_on_file: Callable[[Any], bool] = lambda root: False) -> None:
+        self._is_on_file = is_on_file
         self._parameters: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._numbers = itertools.count()
         self._roots: dict[int, weakref.ref[Any]] = {}
@@ -80,18 +84,18 @@ class Parameters:
         steady_bytes = own_bytes = others_bytes = counted_bytes = 0
         with_gradients = []
         for number, parameter in self._alive():
-            steady_bytes += _nbytes(array_of(parameter), is_counted)
+            steady_bytes += self._nbytes(array_of(parameter), is_counted)
             for each in () if parameter.update_rule is None else _of_rule(parameter.update_rule):
-                steady_bytes += _nbytes(each, is_counted)
+                steady_bytes += self._nbytes(each, is_counted)
             is_own, gradient = own is None or number in own, _gradient_of(parameter)
-            nbytes = _nbytes(gradient, is_counted if is_own else None)
+            nbytes = self._nbytes(gradient, is_counted if is_own else None)
             if nbytes:
                 with_gradients.append(number)
             if is_own:
                 own_bytes += nbytes
             else:
                 others_bytes += nbytes
-                counted_bytes += nbytes - _nbytes(gradient, is_counted)
+                counted_bytes += nbytes - self._nbytes(gradient, is_counted)
         return Beside(steady_bytes, own_bytes, others_bytes, counted_bytes, frozenset(with_gradients))
 
     def new_bytes(self, is_counted: Callable[[Any], bool]) -> int:
@@ -117,7 +121,7 @@ class Parameters:
         """
         beside, certain_bytes, forward_bytes, backward_bytes, most_bytes = self.beside(), 0, 0, 0, 0
         for number, parameter in self._alive():
-            gradient_bytes = _nbytes(_gradient_of(parameter), None)
+            gradient_bytes = self._nbytes(_gradient_of(parameter), None)
             if used is None or number in used.own:
                 if self._expected.is_unused(parameter):
                     backward_bytes += gradient_bytes
@@ -127,17 +131,20 @@ class Parameters:
             elif gradient_bytes and number not in used.cleared:
                 backward_bytes += gradient_bytes
             elif number in used.beside:
-                forward_bytes += _nbytes(array_of(parameter), None)
-        forward_bytes += self._expected.nbytes(each for _, each in self._alive())
+                forward_bytes += self._nbytes(array_of(parameter), None)
+        forward_bytes += self._expected.nbytes(each for _, each in self._alive() if not self._lies_on_file(each))
         backward_bytes += 0 if adds_up else most_bytes
         steady_bytes = beside.steady_bytes + left_bytes
         return Standing(steady_bytes + beside.gradient_bytes, steady_bytes + certain_bytes, left_bytes,
                         forward_bytes, forward_bytes + backward_bytes)
 
+    def _lies_on_file(self, parameter: Any) -> bool:
+        return self._is_on_file(arrays.root_of(array_of(parameter)))
+
     def gradients(self, own: Container[int]) -> dict[int, Any]:
-        """The gradients that parameters with these numbers have."""
+        """The gradients that parameters with these numbers have in near memory."""
         return {number: gradient for number, each in self._alive()
-                if number in own and (gradient := _gradient_of(each)) is not None}
+                if number in own and (gradient := _gradient_of(each)) is not None and self._nbytes(gradient, None)}
 
     def evaluate(self, inputs: Sequence[Any]) -> None:
         """Notes what a function was given without backprop: parameters among it may be trained later."""
@@ -145,6 +152,12 @@ class Parameters:
 
     def begin_backward(self) -> None:
         self._expected.begin_backward(each for _, each in self._alive())
+
+    def _nbytes(self, array: Any, is_counted: Callable[[Any], bool] | None) -> int:
+        root = arrays.root_of(array) if arrays.is_array(array) else None
+        if root is not None and (self._is_on_file(root) or (is_counted is not None and is_counted(root))):
+            return 0
+        return getattr(array, 'nbytes', 0) or 0
 
     def _alive(self) -> list[tuple[int, Any]]:
         """Those that are alive, with their numbers."""
@@ -166,8 +179,3 @@ def _of_rule(rule: Any) -> list[Any]:
     state = getattr(rule, 'state', None) or {}
     copy = getattr(rule, '_fp32_param', None)
     return list(state.values()) if copy is None else [*state.values(), copy.array]
-
-
-def _nbytes(array: Any, is_counted: Callable[[Any], bool] | None) -> int:
-    root = None if is_counted is None else arrays.root_of(array)
-    return 0 if root is not None and is_counted is not None and is_counted(root) else getattr(array, 'nbytes', 0) or 0

@@ -66,12 +66,12 @@ def _form(dtype: Any, shape: tuple[int, ...]) -> ArrayForm:
 
 
 def versions(settings: Settings, backend: Backend) -> dict[str, str]:
-    """The versions of all that decides what an iteration does, and how long that takes."""
+    """The versions of all that decides what an iteration does, and how long that takes; and where parameters lie."""
     import chainer
 
     return {'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version(),
             'chainer_ooc': __version__,
-            'onednn': backend.onednn_version(settings.use_ideep)}
+            'onednn': backend.onednn_version(settings.use_ideep), 'parameters': settings.parameters or ''}
 
 
 class Recorder:

@@ -95,7 +95,7 @@ def test_versions_are_those_of_what_computes(device, use_ideep, version, monkeyp
     onednn.version_under.cache_clear()
     assert found == {
         'chainer': chainer.__version__, 'numpy': np.__version__, 'python': platform.python_version(),
-        'chainer_ooc': chainer_ooc.__version__, 'onednn': version}
+        'chainer_ooc': chainer_ooc.__version__, 'onednn': version, 'parameters': ''}
 
 
 def test_a_trace_does_not_follow_the_recorder():

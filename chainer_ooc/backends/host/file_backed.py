@@ -1,0 +1,157 @@
+"""Live arrays whose pages are those of the spill file: they stay where they are, and need no memory while nobody reads.
+
+    private     the array's own pages                              counts, as all memory of the process does
+      back      their bytes are written to the spill file as those of any swap-out, and the file's pages take the place
+                of the array's own, at the same addresses: nobody who refers to it notices
+    on a file   the page cache has the bytes; the process has the pages that it has touched since `drop`
+      dies      the place in the file is free again
+
+What is written to such an array, by whomever, is written to the file. So nothing has to be brought back before it is
+read, and no reference has to be found, unlike for feature maps; but the system has to be asked for each page that is
+touched, and one that is written to costs it 11 microseconds (ext4). `copy` goes past that.
+
+Shared pages of a file count neither for RLIMIT_DATA nor as private memory. A forked child would see what the parent
+writes later: all become private before a fork.
+
+Left out: systems that cannot move pages (`arena.available`). On file systems that write to a new place each time, a
+full disk ends the process by SIGBUS, as in ``spill.mapping``. What another thread writes to an array at the moment when
+that is backed may be lost.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from chainer_ooc.backends.base import ByteArray, FarCopy
+from chainer_ooc.backends.file_backed import FileBacked
+from chainer_ooc.backends.host import arena, arrays
+from chainer_ooc.errors import SpillError
+from chainer_ooc.quantities import format_bytes
+
+_PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
+
+
+class _Block:
+    """A block that lies on a file, for as long as the library knows it: its root as a weak reference, and its place."""
+
+    __slots__ = ('copy', 'key', 'owner', 'ref')
+
+    def __init__(self, root: Any, died: Callable[[Any], None], copy: FarCopy) -> None:
+        self.key, self.copy = id(root), copy
+        self.ref = weakref.ref(root, died)
+        self.owner = id(self.ref)  # how the library calls it
+
+
+class HostFileBacked(FileBacked):
+    """The blocks that lie on one backend's spill file.
+
+    Args:
+        write: writes bytes to far memory; gives their copy, the file's descriptor, and where in it they are.
+        release: gives such a place back.
+    """
+
+    #: By the identity of the root, of all backends: whichever thread asks, a block is backed or not.
+    _blocks: ClassVar[dict[int, _Block]] = {}
+
+    def __init__(self, write: Callable[[ByteArray], tuple[FarCopy, int, int]],
+                 release: Callable[[FarCopy], None]) -> None:
+        self._write, self._release = write, release
+        self._own: list[_Block] = []
+        self._library = _library()
+
+    def back(self, root: Any) -> bool:
+        self._sweep()
+        if self.is_backed(root):
+            return True
+        flat = arrays.flat_bytes(root) if root.flags.owndata else None
+        if flat is None:
+            return False
+        address = flat.ctypes.data
+        before_bytes = -address % _PAGE_BYTES
+        nbytes = (flat.nbytes - before_bytes) // _PAGE_BYTES * _PAGE_BYTES
+        if nbytes <= 0:
+            return False
+        copy, descriptor, start = self._write(flat[before_bytes:before_bytes + nbytes])
+        block = _Block(root, self._library.file_backed_died, copy)
+        self._own.append(block)  # first, or after an interrupt its place would be another's while it lies there
+        self._blocks[block.key] = block
+        return not start % _PAGE_BYTES and not self._library.file_backed_back(
+            block.owner, address + before_bytes, nbytes, descriptor, start)
+
+    def is_backed(self, root: Any) -> bool:
+        return self._owner(root) != 0
+
+    def drop(self, root: Any) -> None:
+        if owner := self._owner(root):
+            self._library.file_backed_drop(owner)
+
+    def read(self, array: Any, into: Any) -> None:
+        self._copy(array, into, False)
+
+    def write(self, array: Any, source: Any) -> None:
+        self._copy(array, source, True)
+
+    def _copy(self, array: Any, buffer: Any, writes: bool) -> None:
+        assert array.flags.c_contiguous and buffer.flags.c_contiguous
+        assert (array.shape, array.dtype) == (buffer.shape, buffer.dtype)
+        error = self._library.file_backed_copy(
+            self._owner(arrays.root_of(array)), array.ctypes.data, buffer.ctypes.data, array.nbytes, writes)
+        if error:
+            act = 'writing' if writes else 'reading'
+            raise SpillError(error, f'{act} {format_bytes(array.nbytes)} of a parameter, its gradient or its state, in '
+                             f'the spill file failed: {os.strerror(error)}; check the disk, and go on from your last '
+                             'snapshot')
+
+    def close(self) -> None:
+        """Makes all blocks private.
+
+        Raises:
+            MemoryError: the system has no memory for one, which is on the file still.
+        """
+        for block in self._own:
+            root = block.ref()
+            if root is not None and self._library.file_backed_unback(block.owner):
+                raise MemoryError(
+                    f'no memory for a parameter of {format_bytes(root.nbytes)} that lies on the spill file; free some, '
+                    'or go on with the settings that chainer.config.ooc_parameters and ooc_spill_dir had')
+        self._sweep()
+
+    def part(self) -> None:
+        """In a forked child: what it writes stays its own."""
+        self._library.file_backed_part()
+        self._own.clear()
+
+    def _owner(self, root: Any) -> int:
+        """How the library calls a block; 0 if it lies on no file."""
+        block = self._blocks.get(id(root))
+        if block is None or block.ref() is not root or not self._library.file_backed_is(block.owner):
+            return 0
+        return block.owner
+
+    def _sweep(self) -> None:
+        """Gives the places back of those that lie on the file no more."""
+        over = [each for each in self._own if not self._library.file_backed_is(each.owner)]
+        for each in over:
+            if self._blocks.get(each.key) is each:
+                del self._blocks[each.key]
+            self._own.remove(each)
+            self._release(each.copy)
+
+
+@functools.cache
+def _library() -> ctypes.PyDLL:
+    library = arena.library()
+    address = ctypes.c_size_t
+    library.file_backed_back.argtypes = (address, address, ctypes.c_size_t, ctypes.c_int, ctypes.c_long)
+    library.file_backed_copy.argtypes = (address, address, address, ctypes.c_size_t, ctypes.c_int)
+    for name in ('is', 'drop', 'unback'):
+        getattr(library, f'file_backed_{name}').argtypes = (address,)
+    library.file_backed_died.argtypes, library.file_backed_died.restype = (ctypes.py_object,), None
+    if hasattr(os, 'register_at_fork'):
+        os.register_at_fork(before=library.file_backed_unback_all)
+    return library
