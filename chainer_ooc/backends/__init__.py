@@ -1,6 +1,6 @@
 """The memory devices: where arrays are and how they move. `base` is the contract that `host` and `cuda` fill in.
 
-    base.py    the contract; file_backed.py is a part of it that few devices have
+    base.py    the contract; of it, metering.py is what recording needs, and file_backed.py what few devices have
     owned.py   what all devices do alike: who may use a backend, its transfers and its far copies, who makes room
     layout.py  how an array lies on its block of memory
     arrays.py  arrays and the memory under them, of every library

@@ -46,6 +46,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chainer_ooc.backends.file_backed import FileBacked
+from chainer_ooc.backends.metering import Meter
 from chainer_ooc.errors import SpillError
 
 #: What the arrays may have by default of what is free: interpreter, libraries and holes between arrays have the rest.
@@ -117,40 +118,6 @@ class Transfer(abc.ABC):
         If this fails: after a swap-out the bytes are in the source array alone, and the far copy is of no use; after a
         swap-in they are in far memory, the target's content is undefined, and another ``swap_in`` may be tried.
         """
-
-
-class Meter(abc.ABC):
-    """Counts, while it is `running`, how much near memory computations take at their highest, and what stays."""
-
-    running = False
-
-    @abc.abstractmethod
-    def start(self) -> bool:
-        """Begins to count, if it does not count already; False if it cannot."""
-
-    @abc.abstractmethod
-    def stop(self) -> None:
-        """Ends counting, and leaves everything as it was found."""
-
-    @abc.abstractmethod
-    def current_bytes(self) -> int:
-        """Bytes allocated since `start` that still live, or 0 when it does not count."""
-
-    @abc.abstractmethod
-    def has_counted(self, root: Any) -> bool:
-        """Whether a block's bytes, by what owns them or None, are in `current_bytes`; False where that is not known."""
-
-    def exclude(self, root: Any) -> bool:
-        """Has a block count no more, as it lies in far memory (`FileBacked`); whether it did."""
-        return False
-
-    @abc.abstractmethod
-    def mark(self) -> None:
-        """Begins a stretch whose peak `above_mark_bytes` gives."""
-
-    @abc.abstractmethod
-    def above_mark_bytes(self) -> int:
-        """The peak since `mark`, above what lived then; 0 when it does not count."""
 
 
 class Backend(abc.ABC):

@@ -116,6 +116,15 @@ def update(rule: Any, parameter: Any) -> None:
         on_file.update(rule, parameter)
 
 
+def call_hook(hook: Any, rule: Any, parameter: Any) -> None:
+    """Calls an optimizer's hook for a parameter while chainer.config.ooc_parameters is set."""
+    on_file = _on_file()
+    if on_file is None:
+        hook(rule, parameter)
+    else:
+        on_file.call_hook(hook, rule, parameter)
+
+
 def _on_file() -> ParametersOnFile | None:
     session = current()
     return None if session is None else session.on_file

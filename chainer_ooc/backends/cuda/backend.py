@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Meter, Transfer
+from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
 from chainer_ooc.backends.cuda import measure
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
 from chainer_ooc.backends.cuda.transfer import ELSEWHERE
+from chainer_ooc.backends.metering import Meter
 from chainer_ooc.backends.owned import OwnedBackend, check_array, check_target, close_in_children
 from chainer_ooc.backends.spill import filesystem
 from chainer_ooc.errors import SpillError

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from chainer_ooc.backends.base import Meter
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
+from chainer_ooc.backends.metering import Meter
 
 
 class DeviceMeter(Meter):

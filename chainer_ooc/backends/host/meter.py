@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from chainer_ooc.backends.base import Meter
+from chainer_ooc.backends.metering import Meter
 
 #: How often a process may start tracemalloc.
 MOST_STARTS = sys.maxsize if sys.version_info >= (3, 13) else 20_000
@@ -101,8 +101,10 @@ class HostMeter(Meter):
     def current_bytes(self) -> int:
         if not self.running:
             return 0
-        excluded = [int(root.nbytes) for ref in self._excluded.values() if (root := ref()) is not None]
-        return tracemalloc.get_traced_memory()[0] - self._before_bytes - sum(excluded)
+        return tracemalloc.get_traced_memory()[0] - self._before_bytes - self._excluded_bytes()
+
+    def _excluded_bytes(self) -> int:
+        return sum(int(root.nbytes) for ref in self._excluded.values() if (root := ref()) is not None)
 
     def exclude(self, root: Any) -> bool:
         has_counted = self.has_counted(root)

@@ -57,7 +57,7 @@ class Graphs:
         self.shared: SharedPlans | None = None
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._terms: tuple[int | None, str, str] | None = None
-        self._under_others: dict[tuple[int | None, str], OrderedDict[str, Graph]] = {}
+        self._under_others: dict[tuple[int | None, str, str], OrderedDict[str, Graph]] = {}
         self._numbers = itertools.count(1)
         self._missed: dict[str, None] = {}
 

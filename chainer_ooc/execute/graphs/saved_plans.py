@@ -36,7 +36,7 @@ class SavedPlans:
         self._backend = backend
         self.loaded = {each.terms.recorded: each for each in read_plans(path)}
         self._in_file = {key: each.plan for key, each in self.loaded.items()}
-        self._taken: set[tuple[int | None, str]] = set()
+        self._taken: set[tuple[int | None, str, str]] = set()
         self._writable, self._refused = True, False
         if self.loaded:
             log.logger.info('%d plans loaded from %s', len(self.loaded), path)

@@ -16,7 +16,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from chainer_ooc.backends.base import Meter
+from chainer_ooc.backends.metering import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import Meter
+from chainer_ooc.backends.metering import Meter
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs.following import Following

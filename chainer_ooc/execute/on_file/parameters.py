@@ -17,10 +17,11 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import Backend, Meter
+from chainer_ooc.backends.base import Backend
 from chainer_ooc.backends.file_backed import FileBacked
+from chainer_ooc.backends.metering import Meter
 from chainer_ooc.errors import ConfigError
-from chainer_ooc.execute.on_file.update import update_in_parts
+from chainer_ooc.execute.on_file import update
 from chainer_ooc.execute.storage.account import storage_at
 from chainer_ooc.execute.storage.slots import array_in_slot
 
@@ -68,10 +69,22 @@ class ParametersOnFile:
         """
         self._take_all(rule, parameter)
         if self.is_on_file(arrays.root_of(parameter.array)):
-            update_in_parts(self._blocks, rule, parameter)
+            update.update(self._blocks, rule, parameter)
             self._take_all(rule, parameter)  # a rule may have made its state anew
         else:
             rule._update_core_with_hooks(parameter)
+
+    def call_hook(self, hook: Any, rule: Any, parameter: Any) -> None:
+        """Calls an optimizer's hook for a parameter.
+
+        Raises:
+            SpillError: as `update`.
+        """
+        if self.is_on_file(arrays.root_of(parameter.array)):
+            update.call_hook(self._blocks, hook, rule, parameter)
+            self._take_all(rule, parameter)
+        else:
+            hook(rule, parameter)
 
     def _take_all(self, rule: Any, parameter: Any) -> None:
         for each in (parameter.array, parameter.grad, *(rule.state or {}).values()):

@@ -1,6 +1,6 @@
 """Updates of parameters that lie in far memory: by a part at a time, with the bits of an update as a whole.
 
-    far memory --read--> rows of the parameter, the gradient and the state --the rule, with its hooks--> --write--> back
+    far memory --read--> rows of the parameter, the gradient and the state --the rule, its hooks--> --write--> back
 
 Rules and hooks of Chainer's own that treat each element by itself see a parameter of some rows. All others have the
 whole one.
@@ -8,6 +8,7 @@ whole one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,58 +21,76 @@ PART_BYTES = 4 << 20
 
 #: Rules of Chainer's that treat each element by itself, change their arrays where they are, and nothing else. MSVAG has
 #: a power of its own, and SMORMS3 makes its arrays anew.
-_BY_ELEMENT = ('AdaDeltaRule', 'AdaGradRule', 'AdamRule', 'CorrectedMomentumSGDRule', 'MomentumSGDRule',
-               'NesterovAGRule', 'RMSpropRule', 'RMSpropGravesRule', 'SGDRule')
+_RULES = ('AdaDeltaRule', 'AdaGradRule', 'AdamRule', 'CorrectedMomentumSGDRule', 'MomentumSGDRule', 'NesterovAGRule',
+          'RMSpropRule', 'RMSpropGravesRule', 'SGDRule')
+
+#: Hooks of Chainer's that treat each element by itself, and change the gradient where it is.
+_HOOKS = ('GradientHardClipping', 'Lasso', 'WeightDecay')
 
 
-def update_in_parts(blocks: FileBacked, rule: Any, parameter: Any) -> None:
-    """Updates a parameter with the hooks of its rule; as a whole if that cannot be done in parts.
+def update(blocks: FileBacked, rule: Any, parameter: Any) -> None:
+    """Updates a parameter, with the hooks of its rule.
 
     Raises:
         SpillError: far memory cannot be read or written. Parts before that one are updated, those behind it are not.
     """
-    import chainer
-
-    state = rule.state or {}
+    state, hooks = rule.state or {}, _hooks_of(rule)
     whole = {'array': parameter.array, 'grad': parameter.grad, **state}
-    if not _can_be_in_parts(rule, list(whole.values())):
+    is_by_element = _is_of(rule, 'chainer.optimizers.', _RULES) and all(
+        _is_of(each, 'chainer.optimizer_hooks.', _HOOKS) for each in hooks)
+    if not is_by_element or not _are_alike([*whole.values()]):
         rule._update_core_with_hooks(parameter)
         return
-    hooks = _hooks_of(rule)
-    row_bytes = max(each.nbytes // len(each) for each in whole.values())
-    rows = max(1, PART_BYTES // row_bytes)
+
+    def run(part: Any, own: Mapping[str, Any]) -> None:
+        rule._state = {name: own[name] for name in state}
+        rule._update_core_with_hooks(part)
+
+    before = rule.state
     try:
-        for first in range(0, len(parameter.array), rows):
-            own = {name: np.empty_like(each[first:first + rows]) for name, each in whole.items()}
-            for name, each in own.items():
-                blocks.read(whole[name][first:first + rows], each)
-            part = chainer.Parameter(own['array'], name=parameter.name)
-            part.grad, part._loss_scale = own['grad'], parameter._loss_scale
-            rule._state = {name: own[name] for name in state}
-            rule._update_core_with_hooks(part)
-            for name in ('array', *(['grad'] if hooks else []), *state):
-                blocks.write(whole[name][first:first + rows], own[name])
+        _run_in_parts(blocks, parameter, whole, run, ['array', *(['grad'] if hooks else []), *state])
     finally:
-        rule._state = state
+        rule._state = before
 
 
-def _can_be_in_parts(rule: Any, whole: list[Any]) -> bool:
-    from chainer import optimizer_hooks as hooks
+def call_hook(blocks: FileBacked, hook: Any, rule: Any, parameter: Any) -> None:
+    """Calls an optimizer's hook for a parameter.
 
-    first = whole[0]
-    return (_is_by_element(rule)
-            and all(type(each) in (hooks.WeightDecay, hooks.Lasso, hooks.GradientHardClipping)
-                    for each in _hooks_of(rule))
-            and all(arrays.is_array(each) and each.shape == first.shape and each.flags.c_contiguous for each in whole)
-            and first.ndim > 0)
+    Raises:
+        SpillError: as `update`.
+    """
+    whole = {'array': parameter.array, 'grad': parameter.grad}
+    if _is_of(hook, 'chainer.optimizer_hooks.', _HOOKS) and _are_alike([*whole.values()]):
+        _run_in_parts(blocks, parameter, whole, lambda part, own: hook(rule, part), ['grad'])
+    else:
+        hook(rule, parameter)
 
 
-def _is_by_element(rule: Any) -> bool:
+def _run_in_parts(blocks: FileBacked, parameter: Any, whole: Mapping[str, Any],
+                  run: Callable[[Any, Mapping[str, Any]], None], written: list[str]) -> None:
+    """Runs with a parameter of some rows at a time, and with the arrays that it was made of."""
     import chainer
 
-    kind = type(rule)
-    return kind.__module__.startswith('chainer.optimizers.') and kind.__name__ in _BY_ELEMENT and (
-        issubclass(kind, chainer.UpdateRule) and 'update_core' not in vars(rule))
+    rows = max(1, PART_BYTES // max(each.nbytes // len(each) for each in whole.values()))
+    for first in range(0, len(parameter.array), rows):
+        own = {name: np.empty_like(each[first:first + rows]) for name, each in whole.items()}
+        for name, each in own.items():
+            blocks.read(whole[name][first:first + rows], each)
+        part = chainer.Parameter(own['array'], name=parameter.name)
+        part.grad, part._loss_scale = own['grad'], parameter._loss_scale
+        run(part, own)
+        for name in written:
+            blocks.write(whole[name][first:first + rows], own[name])
+
+
+def _is_of(value: Any, package: str, names: tuple[str, ...]) -> bool:
+    return type(value).__module__.startswith(package) and type(value).__name__ in names
+
+
+def _are_alike(found: list[Any]) -> bool:
+    """Whether all are arrays of one shape that has rows, without gaps."""
+    return all(arrays.is_array(each) and each.ndim and each.size and each.shape == found[0].shape
+               and each.flags.c_contiguous for each in found)
 
 
 def _hooks_of(rule: Any) -> list[Any]:

@@ -1,0 +1,374 @@
+"""`ooc_parameters = 'file'`: the bits of plain Chainer, whoever updates and whatever the program does with arrays."""
+import contextlib
+import os
+import signal
+import threading
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+from chainer import optimizer_hooks as hooks
+from chainer import optimizers
+
+import chainer_ooc
+from chainer_ooc.backends.host import arena
+from chainer_ooc.backends.host.backend import HostBackend
+from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, SpillError
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.on_file import update
+from support.trainings.ooc_training import bits_of, ooc
+
+pytestmark = [pytest.mark.host, pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))]
+
+#: Arrays of the weights in the middle: they lie on the file, biases do not.
+SIDE = 300
+WEIGHT_BYTES = 4 * SIDE * SIDE
+EVERY_POLICY = ('keep', 'swap-all', 'pooch', 'sublinear', 'tensor-cache', 'superneurons', 'unified', 'auto')
+
+
+class Network(chainer.Chain):
+    def __init__(self, dtype=np.float32):
+        super().__init__()
+        with self.init_scope(), chainer.using_config('dtype', dtype):
+            self.first = L.Linear(20, SIDE)
+            self.middle = L.Linear(SIDE, SIDE)
+            self.last = L.Linear(None, SIDE)  # has its parameters from the first batch on
+            self.deconvolution = L.Deconvolution2D(3, 3, 4)
+
+    def forward(self, x):
+        h = F.relu(self.middle(F.dropout(F.tanh(self.first(x)))))
+        h = self.middle(h)  # its gradient is a sum
+        h = self.deconvolution(F.reshape(self.last(h), (-1, 3, 10, 10)))
+        return F.average(h * h)
+
+
+def batch(number, dtype=np.float32):
+    return np.random.RandomState(number).randn(7, 20).astype(dtype)
+
+
+def learn(model, optimizer, numbers, note=None, prepare=lambda model: model.cleargrads(), dtype=np.float32):
+    """Trains on batches by their numbers; gives all bits."""
+    bits = {}
+    for number in numbers:
+        loss = model(batch(number, dtype))
+        prepare(model)
+        loss.backward()
+        bits[number, 'loss'] = bits_of(loss.array)
+        del loss
+        bits.update({(number, 'grad', name): bits_of(each.grad) for name, each in sorted(model.namedparams())})
+        optimizer.update()
+        bits.update({(number, name): bits_of(each.array) for name, each in sorted(model.namedparams())})
+        bits.update({(number, 'grad after', name): bits_of(each.grad) for name, each in sorted(model.namedparams())
+                     if each.grad is not None})
+        if note is not None:
+            note()
+    for name, each in sorted(model.namedparams()):
+        bits.update({(name, key): bits_of(np.asarray(value)) for key, value in (each.update_rule.state or {}).items()})
+    bits['random'] = np.random.get_state()[1].tobytes()
+    return bits
+
+
+def train(make_optimizer=optimizers.MomentumSGD, added=(), *, is_plain=False, policy='swap-all', count=4, budget=None,
+          note=None, dtype=np.float32, **how):
+    np.random.seed(0)
+    model = Network(dtype)
+    optimizer = make_optimizer().setup(model)
+    if dtype == np.float16:
+        optimizer.use_fp32_update()
+    for each in added:
+        optimizer.add_hook(each)
+    entries = contextlib.nullcontext() if is_plain else ooc(policy, budget=budget, parameters='file')
+    with entries:
+        return learn(model, optimizer, range(count), note, dtype=dtype, **how)
+
+
+def lie_on_file(arrays):
+    blocks = manager.current()._memory.backend.file_backed
+    return [blocks.is_backed(each) for each in arrays]
+
+
+def assert_equal(bits, expected):
+    assert [label for label in expected if bits.get(label) != expected[label]] == []
+    assert bits.keys() == expected.keys()
+
+
+class Noisy:
+    """A hook of the program's, which writes to gradients."""
+
+    name = 'noisy'
+    call_for_each_param = True
+    timing = 'pre'
+
+    def __call__(self, rule, parameter):
+        parameter.grad += np.random.normal(size=parameter.grad.shape).astype(parameter.grad.dtype)
+
+
+class ByRow(optimizers.momentum_sgd.MomentumSGDRule):
+    """A rule of the program's, which wants whole arrays."""
+
+    def update_core_cpu(self, parameter):
+        parameter.array -= parameter.grad / (1 + np.sqrt((parameter.grad ** 2).sum(axis=0)))
+
+
+class OwnRule(optimizers.MomentumSGD):
+    def create_update_rule(self):
+        return ByRow(self.hyperparam)
+
+
+OPTIMIZERS = {
+    **{name: getattr(optimizers, name) for name in (
+        'AdaDelta', 'AdaGrad', 'Adam', 'CorrectedMomentumSGD', 'MSVAG', 'MomentumSGD', 'NesterovAG', 'RMSprop',
+        'RMSpropGraves', 'SGD', 'SMORMS3')},
+    'AMSGrad': lambda: optimizers.Adam(amsgrad=True, weight_decay_rate=0.1),
+    'AdaBound': optimizers.AdaBound,
+    'own rule': OwnRule,
+}
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    """Parts of a few rows, the last of which is smaller."""
+    monkeypatch.setattr(update, 'PART_BYTES', WEIGHT_BYTES // 7)
+    yield
+    chainer_ooc.reset()
+
+
+@pytest.mark.filterwarnings('ignore:invalid value:RuntimeWarning')
+@pytest.mark.parametrize('name', OPTIMIZERS)
+def test_every_optimizer_gives_the_bits_of_plain_chainer(name):
+    assert_equal(train(OPTIMIZERS[name]), train(OPTIMIZERS[name], is_plain=True))
+
+
+@pytest.mark.parametrize('added', [
+    [hooks.WeightDecay(0.01)], [hooks.Lasso(0.01), hooks.GradientHardClipping(-0.1, 0.1)],
+    [hooks.GradientClipping(0.5)], [hooks.GradientLARS()], [hooks.GradientNoise(0.3)], [Noisy()]],
+    ids=lambda added: type(added[0]).__name__)
+def test_every_hook_gives_the_bits_of_plain_chainer(added):
+    assert_equal(train(added=added), train(added=added, is_plain=True))
+
+
+@pytest.mark.parametrize('policy', EVERY_POLICY)
+def test_every_policy_gives_the_bits_of_plain_chainer(policy):
+    assert_equal(train(policy=policy), train(is_plain=True))
+
+
+@pytest.mark.parametrize('prepare', [
+    lambda model: model.zerograds(), lambda model: None,
+    lambda model: [each.grad.fill(0.5) for each in model.params() if each.grad is not None]],
+    ids=['zerograds', 'accumulation', 'the program writes'])
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_gradients_that_stand_are_added_to(prepare):
+    def settle(model):
+        for each in model.params():
+            if each.grad is None and each.array is not None:
+                each.grad = np.zeros_like(each.array)
+        prepare(model)
+
+    assert_equal(train(prepare=settle), train(prepare=settle, is_plain=True))
+
+
+def test_float16_with_a_copy_in_float32():
+    assert_equal(train(optimizers.Adam, dtype=np.float16), train(optimizers.Adam, dtype=np.float16, is_plain=True))
+
+
+def test_parameters_gradients_and_state_lie_on_the_file_and_small_ones_do_not():
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.Adam().setup(model)
+    with ooc('swap-all', parameters='file'):
+        learn(model, optimizer, range(2))
+        weight, bias = model.middle.W, model.middle.b
+        assert lie_on_file([weight.array, weight.grad, *weight.update_rule.state.values()]) == [True] * 4
+        assert lie_on_file([bias.array, bias.grad, *bias.update_rule.state.values()]) == [False] * 4
+        model.cleargrads()
+        weight.array = weight.array.copy()  # another one
+        learn(model, optimizer, [2])
+        assert lie_on_file([weight.array]) == [True]
+    with ooc('swap-all', parameters='file', min_bytes=2 * WEIGHT_BYTES):
+        learn(model, optimizer, range(2))
+        chainer_ooc.reset()
+        learn(model, optimizer, range(2))
+        assert lie_on_file([weight.array, weight.grad]) == [False] * 2
+
+
+@pytest.mark.parametrize(('kind', 'name'), [
+    (optimizers.sgd.SGDRule, 'update_core_cpu'), (hooks.WeightDecay, '__call__'), (hooks.GradientLARS, '__call__'),
+    (optimizers.smorms3.SMORMS3Rule, 'update_core_cpu')])
+def test_what_treats_each_element_by_itself_sees_parts_and_all_else_the_whole(monkeypatch, kind, name):
+    shapes, original = [], getattr(kind, name)
+
+    def noting(self, *given):
+        shapes.append(given[-1].array.shape)
+        original(self, *given)
+
+    monkeypatch.setattr(kind, name, noting)
+    train(optimizers.SMORMS3 if kind is optimizers.smorms3.SMORMS3Rule else optimizers.SGD,
+          [] if name == 'update_core_cpu' else [kind(0.01)], count=1)
+    rows = [shape[0] for shape in shapes if shape[-1:] == (SIDE,) and len(shape) == 2]
+    assert sum(rows) == 2 * SIDE
+    assert max(rows) == (SIDE // 7 if kind in (optimizers.sgd.SGDRule, hooks.WeightDecay) else SIDE)
+
+
+def test_hooks_of_a_rule_see_parts_with_it():
+    def hooked(is_plain):
+        np.random.seed(0)
+        model = Network()
+        optimizer = optimizers.MomentumSGD().setup(model)
+        model.middle.W.update_rule.add_hook(hooks.WeightDecay(0.1))
+        model.middle.W.update_rule.add_hook(hooks.Lasso(0.1), timing='post')
+        with contextlib.nullcontext() if is_plain else ooc('swap-all', parameters='file'):
+            return learn(model, optimizer, range(3))
+
+    assert_equal(hooked(False), hooked(True))
+
+
+def assert_within():
+    assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes
+
+
+def floor_of(parameters):
+    """The smallest budget that is named, and that 1.02 times it works for the whole training."""
+    nbytes = 1
+    while True:
+        np.random.seed(0)
+        model = Network()
+        optimizer = optimizers.MomentumSGD().setup(model)
+        try:
+            with ooc('swap-all', budget=nbytes, parameters=parameters):
+                learn(model, optimizer, range(2))
+                learn(model, optimizer, range(2, 6), assert_within)
+                return nbytes
+        except InfeasibleBudgetError as error:
+            nbytes = max(nbytes + 1, int(1.02 * error.floor_bytes))
+        finally:
+            chainer_ooc.reset()
+
+
+def test_the_smallest_budget_is_less_by_what_lies_on_the_file():
+    """Two weights, their momentum, and their gradients but one."""
+    assert floor_of('file') < floor_of(None) - 4 * WEIGHT_BYTES
+
+
+def test_the_program_reads_and_writes_arrays_as_it_likes():
+    def run(is_plain):
+        np.random.seed(0)
+        model = Network()
+        optimizer = optimizers.MomentumSGD().setup(model)
+        entries = contextlib.nullcontext() if is_plain else ooc('swap-all', parameters='file')
+        with entries:
+            first = learn(model, optimizer, range(2))
+            held = model.middle.W.array.T[3:9]
+            held *= 2
+            model.middle.W.array[::5] += 1
+            model.middle.W.update_rule.state['v'][:] = 0.25
+            with chainer.using_config('train', False), chainer.no_backprop_mode():
+                evaluated = bits_of(model(batch(9)).array)
+            clone = model.copy('copy')
+            return first, evaluated, learn(model, optimizer, range(2, 4)), bits_of(held), bits_of(clone.middle.W.array)
+    assert run(False) == run(True)
+
+
+def test_a_fork_has_the_values_of_its_moment_and_training_goes_on():
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.MomentumSGD().setup(model)
+    with ooc('swap-all', parameters='file'):
+        learn(model, optimizer, range(2))
+        before = model.middle.W.array.tobytes()
+        to_child, to_parent = os.pipe(), os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.read(to_child[0], 1)
+                os.write(to_parent[1], b'same' if model.middle.W.array.tobytes() == before else b'else')
+                model.middle.W.array[:] = 0
+            finally:
+                os._exit(0)
+        learn(model, optimizer, range(2, 4))
+        os.write(to_child[1], b'x')
+        assert os.read(to_parent[0], 4) == b'same'
+        os.waitpid(child, 0)
+        learn(model, optimizer, [4])
+        assert lie_on_file([model.middle.W.array]) == [True]
+        found = model.middle.W.array.tobytes()
+    for each in (*to_child, *to_parent):
+        os.close(each)
+    assert found == train(is_plain=True, count=5)[4, '/middle/W'][2]
+
+
+def test_it_is_turned_on_and_off_on_the_way():
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.MomentumSGD().setup(model)
+    bits = {}
+    for number, parameters in enumerate([None, 'file', None, 'file']):
+        with ooc('swap-all', parameters=parameters):
+            bits.update(learn(model, optimizer, [number]))
+            assert lie_on_file([model.middle.W.array]) == [parameters == 'file']
+    assert_equal(bits, train(is_plain=True))
+
+
+@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning', 'ignore::ResourceWarning')
+def test_an_interrupt_leaves_a_training_that_goes_on():
+    """After one in the midst of an iteration a plain training from the same values gives the same bits."""
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.MomentumSGD().setup(model)
+    with ooc('swap-all', parameters='file'):
+        learn(model, optimizer, range(2))
+        for wait_seconds in np.linspace(0.0002, 0.01, 25):
+            timer = threading.Timer(wait_seconds, signal.raise_signal, (signal.SIGINT,))
+            with contextlib.suppress(KeyboardInterrupt):
+                timer.start()
+                learn(model, optimizer, [2, 3])
+                timer.join()
+                os.getpid()  # where the last ones come
+            timer.join()
+            values = {name: each.array.copy() for name, each in model.namedparams()}
+            states = {name: each.update_rule.state['v'].copy() for name, each in model.namedparams()}
+            np.random.seed(1)
+            bits = learn(model, optimizer, [4])
+            with chainer.using_config('ooc', None), chainer.using_config('ooc_parameters', None):
+                other = Network()
+                other(batch(0))
+                plain = optimizers.MomentumSGD().setup(other)
+                for name, each in other.namedparams():
+                    each.array = values[name]
+                    each.update_rule._state = {'v': states[name]}
+                np.random.seed(1)
+                assert_equal(bits, learn(other, plain, [4]))
+
+
+def test_a_full_disk_is_told_of_and_training_goes_on(monkeypatch):
+    def fail(self, source):
+        raise SpillError(28, 'no space left')
+
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.MomentumSGD().setup(model)
+    with ooc('keep', parameters='file'):
+        bits = learn(model, optimizer, range(2))
+        with monkeypatch.context() as context:
+            context.setattr(HostBackend, '_write_whole', fail)
+            manager.current().on_file._blocks._write = lambda source: fail(None, source)
+            state = np.random.get_state()
+            with pytest.raises(SpillError, match='no space left'):
+                learn(model, optimizer, [2])
+        manager.current().on_file._blocks._write = manager.current()._memory.backend._write_whole
+        np.random.set_state(state)
+        bits.update(learn(model, optimizer, [2, 3]))
+    assert_equal(bits, train(is_plain=True))
+
+
+def test_a_device_without_files_refuses_it(monkeypatch):
+    original = HostBackend.__init__
+
+    def without(self, *args):
+        original(self, *args)
+        self.file_backed = None
+
+    monkeypatch.setattr(HostBackend, '__init__', without)
+    with pytest.raises(ConfigError, match=r"ooc_parameters = 'file' cannot be used on this device \(host\)"):
+        train(count=1)
