@@ -51,8 +51,8 @@ def start(ranks, program, *arguments, folder, seconds=LONGEST_SECONDS, environme
     command = [mpiexec(), '-n', str(ranks), sys.executable, *started, *map(str, arguments)]
     path = os.pathsep.join([str(ROOT), str(ROOT / 'tests'), *filter(None, [os.environ.get('PYTHONPATH')])])
     surroundings = {
-        **os.environ, 'PYTHONPATH': path, 'PYTHONWARNINGS': 'ignore::FutureWarning:chainer', 'OMP_NUM_THREADS': '1', 'PYTHONFAULTHANDLER': '1',
-        'RANKS_LEAVE': str(folder), **(environment or {})}
+        **os.environ, 'PYTHONPATH': path, 'PYTHONWARNINGS': 'ignore::FutureWarning:chainer', 'OMP_NUM_THREADS': '1',
+        'PYTHONFAULTHANDLER': '1', 'RANKS_LEAVE': str(folder), **(environment or {})}
     began = time.monotonic()
     with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           env=surroundings) as process:
