@@ -56,6 +56,8 @@ class InfeasibleBudgetError(OocError, ValueError):
             updated, gradients that no update has used and that may therefore stay, those of other models.
         workspace_floor_bytes: about the smallest budget with ``ooc_workspace = '32MB'``, computed from the recording;
             None where that would not be less, or is not known.
+        movable_bytes: of the floor, parameters and the optimizer's state that ``ooc_parameters = 'file'`` would have in
+            the spill file; 0 where they are a small part, or cannot lie there.
         doubt: why more may turn out to be needed all the same; '' where `floor_bytes` is what recorded iterations need.
         finding: the message without its end, which says what to do.
     """
@@ -63,12 +65,13 @@ class InfeasibleBudgetError(OocError, ValueError):
     __reduce__ = _reduced
 
     def __init__(self, policy: str, budget_bytes: int, floor_bytes: int, where: str, *, expected_bytes: int = 0,
-                 workspace_floor_bytes: int | None = None, doubt: str = ''):
+                 workspace_floor_bytes: int | None = None, movable_bytes: int = 0, doubt: str = ''):
         self.budget_bytes = budget_bytes
         self.floor_bytes = floor_bytes
         self.where = where
         self.expected_bytes = expected_bytes
         self.workspace_floor_bytes = workspace_floor_bytes
+        self.movable_bytes = movable_bytes
         self.doubt = doubt
         expected = (f', {format_bytes(expected_bytes)} of it for gradients and optimizer state to come'
                     if expected_bytes else '')
@@ -86,7 +89,9 @@ class InfeasibleBudgetError(OocError, ValueError):
     def other_step(self) -> str:
         """What else to do than to raise the budget."""
         workspace = f"set chainer.config.ooc_workspace = '{WORKSPACE}', " if self.workspace_floor_bytes else ''
-        return f'{workspace}choose another policy or lower the batch size'
+        on_file = (f"set chainer.config.ooc_parameters = 'file' ({format_bytes(self.movable_bytes)} are parameters and "
+                   'optimizer state), ' if self.movable_bytes else '')
+        return f'{workspace}{on_file}choose another policy or lower the batch size'
 
 
 class DeviceMemoryError(OocError, MemoryError):

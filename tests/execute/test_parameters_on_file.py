@@ -251,6 +251,22 @@ def test_the_smallest_budget_is_less_by_what_lies_on_the_file():
     assert floor_of('file') < floor_of(None) - 4 * WEIGHT_BYTES
 
 
+def test_a_refusal_names_it_where_it_would_help():
+    for side, named in ((100, False), (3000, True)):
+        np.random.seed(0)
+        model = chainer.Sequential(L.Linear(20, side), L.Linear(side, side))
+        optimizer = optimizers.MomentumSGD().setup(model)
+        for parameters in (None, 'file'):
+            with ooc('keep', parameters=parameters):
+                for _ in range(2):
+                    optimizer.update(lambda model=model: F.average(model(batch(0))))
+                with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as raised:
+                    model(batch(0))
+                found = "set chainer.config.ooc_parameters = 'file' (" in str(raised.value)
+                assert found == (named and parameters is None)
+    assert raised.value.movable_bytes == 0
+
+
 def test_the_program_reads_and_writes_arrays_as_it_likes():
     def run(is_plain):
         np.random.seed(0)

@@ -33,6 +33,9 @@ SIZES = 8
 #: A refusal names a budget that is enough for so many of the latest graphs.
 ASKED_GRAPHS = 8
 
+#: A refusal names `ooc_parameters` if what that could move is such a part of a budget that is enough, and so much.
+MOVABLE_SHARE, LEAST_MOVABLE_BYTES = 0.25, 16 << 20
+
 #: Why a floor that was named may be too small, see `InfeasibleBudgetError.doubt`.
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
 MISSED = 'the program has run a graph that is not recorded yet, since it began like a known one'
@@ -56,6 +59,7 @@ class Graphs:
         self.saved: SavedPlans | None = None
         self.shared: SharedPlans | None = None
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
+        self._may_lie_on_file = False
         self._terms: tuple[int | None, str, str] | None = None
         self._under_others: dict[tuple[int | None, str, str], OrderedDict[str, Graph]] = {}
         self._numbers = itertools.count(1)
@@ -63,6 +67,7 @@ class Graphs:
 
     def set_terms(self, settings: Settings, backend: Backend) -> None:
         """Has the graphs be those that were recorded with this workspace and oneDNN: others' times do not hold."""
+        self._may_lie_on_file = settings.parameters is None and backend.file_backed is not None
         terms = (settings.workspace_bytes, backend.onednn_version(settings.use_ideep), settings.parameters or '')
         if terms != self._terms:
             if self._terms is not None:
@@ -164,7 +169,7 @@ class Graphs:
         does what was left by others when that ran last, and what parameters will bring. `doubt` is why all of this may
         not be enough, or ''.
         """
-        floor_bytes, where, expected_bytes = error.floor_bytes, error.where, 0
+        floor_bytes, where, expected_bytes, stands_bytes = error.floor_bytes, error.where, 0, 0
         workspace_floor_bytes = error.workspace_floor_bytes
         graphs = list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
         kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused)
@@ -172,6 +177,7 @@ class Graphs:
         for graph in graphs:
             kept_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
             standing = standing_of(graph.used)
+            stands_bytes = max(stands_bytes, standing.backward_bytes - standing.left_bytes)
             stands = standing.to_come(max(0, graph.left_bytes - standing.left_bytes, kept_bytes))
             other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None
             if other is not None and other.floor_bytes > floor_bytes:
@@ -181,6 +187,8 @@ class Graphs:
             settings.policy, error.budget_bytes, floor_bytes, where,
             expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
             workspace_floor_bytes=workspace_floor_bytes,
+            movable_bytes=stands_bytes if self._may_lie_on_file and stands_bytes >= max(
+                LEAST_MOVABLE_BYTES, MOVABLE_SHARE * floor_bytes) else 0,
             doubt='; '.join(filter(None, (doubt, self._source_of(graphs)))))
 
     def _source_of(self, graphs: Iterable[Graph]) -> str:
