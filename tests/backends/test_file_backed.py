@@ -244,6 +244,19 @@ def test_where_the_system_has_no_mapping_it_stays_in_memory(backend, blocks, mon
     assert blocks.back(array)
 
 
+def test_what_is_written_is_cleaned_where_a_limit_counts_dirty_pages(backend, blocks, monkeypatch):
+    cleaned = []
+    monkeypatch.setattr(backend._file, 'clean', lambda: cleaned.append(blocks._written_bytes))
+    array = filled(2 * MB, 5)
+    blocks.back(array)
+    blocks.write(array, filled(2 * MB, 1))
+    assert not cleaned
+    monkeypatch.setattr(backend._headroom, 'dirty_bytes', lambda: 5 * MB)
+    for _ in range(6):
+        blocks.write(array, filled(2 * MB, 1))
+    assert cleaned == [6 * MB, 6 * MB]
+
+
 @pytest.mark.parametrize('writes', [True, False])
 def test_a_failing_disk_is_told_of(blocks, monkeypatch, writes):
     array = filled(2 * MB, 5)

@@ -71,7 +71,7 @@ class HostBackend(OwnedBackend):
         self._blocks: Arena | BlockPool = BlockPool() if self._no_arena else Arena()
         self.kept_serves_all = self._blocks.serves_all
         self.file_backed: HostFileBacked | None = (
-            None if self._no_arena else HostFileBacked(self._write_whole, self.release))
+            None if self._no_arena else HostFileBacked(self._write_whole, self.release, self._clean))
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory()
@@ -237,6 +237,13 @@ class HostBackend(OwnedBackend):
         transfer.wait()
         assert isinstance(copy, HostCopy) and copy.place.start is not None
         return copy, self._file.fileno(), copy.place.start
+
+    def _clean(self, written_bytes: int) -> bool:
+        allowed_bytes = self._headroom.dirty_bytes()
+        is_due = allowed_bytes is not None and written_bytes > allowed_bytes
+        if is_due:
+            self._file.clean()
+        return is_due
 
     def _space_of(self, copy: FarCopy, act: str) -> Space:
         self._check_usable(act)

@@ -53,14 +53,17 @@ class HostFileBacked(FileBacked):
     Args:
         write: writes bytes to far memory; gives their copy, the file's descriptor, and where in it they are.
         release: gives such a place back.
+        clean: is given the bytes that `write` has written since it returned True last; has them written to the disk
+            where a limit counts dirty pages.
     """
 
     #: By the identity of the root, of all backends: whichever thread asks, a block is backed or not.
     _blocks: ClassVar[dict[int, _Block]] = {}
 
     def __init__(self, write: Callable[[ByteArray], tuple[FarCopy, int, int]],
-                 release: Callable[[FarCopy], None]) -> None:
-        self._write, self._release = write, release
+                 release: Callable[[FarCopy], None], clean: Callable[[int], bool]) -> None:
+        self._write, self._release, self._clean = write, release, clean
+        self._written_bytes = 0
         self._own: list[_Block] = []
         self._library = _library()
 
@@ -95,6 +98,9 @@ class HostFileBacked(FileBacked):
 
     def write(self, array: Any, source: Any) -> None:
         self._copy(array, source, True)
+        self._written_bytes += array.nbytes
+        if self._clean(self._written_bytes):
+            self._written_bytes = 0
 
     def _copy(self, array: Any, buffer: Any, writes: bool) -> None:
         assert array.flags.c_contiguous and buffer.flags.c_contiguous
