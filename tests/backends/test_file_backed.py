@@ -183,6 +183,7 @@ def test_a_forked_child_has_what_was_there_and_shares_nothing(blocks):
     child = os.fork()
     if not child:
         try:
+            os.close(to_child[1])  # or it would wait for ever if the parent fails
             os.read(to_child[0], 1)
             seen = bytes([int(array.min()), int(array.max())])
             array[:] = 3

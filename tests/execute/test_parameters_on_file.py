@@ -297,6 +297,7 @@ def test_a_fork_has_the_values_of_its_moment_and_training_goes_on():
         child = os.fork()
         if not child:
             try:
+                os.close(to_child[1])  # or it would wait for ever if the parent fails
                 os.read(to_child[0], 1)
                 os.write(to_parent[1], b'same' if model.middle.W.array.tobytes() == before else b'else')
                 model.middle.W.array[:] = 0

@@ -14,8 +14,8 @@ Shared pages of a file count neither for RLIMIT_DATA nor as private memory. A fo
 writes later: all become private before a fork.
 
 Left out: systems that cannot move pages (`arena.available`). On file systems that write to a new place each time, a
-full disk ends the process by SIGBUS, as in ``spill.mapping``. What another thread writes to an array at the moment when
-that is backed may be lost.
+full disk ends the process by SIGBUS, as in ``spill.mapping``. What another thread writes to an array at the moment
+when that is backed, or made private, may be lost.
 """
 
 from __future__ import annotations
