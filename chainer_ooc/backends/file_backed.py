@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from contextlib import AbstractContextManager
 from typing import Any
 
 
@@ -10,8 +11,14 @@ class FileBacked(abc.ABC):
     """Blocks of near memory that lie in far memory while they live, at the addresses that they have.
 
     Whoever reads or writes one finds nothing different but the time that it takes; what is touched of it is in near
-    memory until it is dropped. A block becomes an ordinary one again when its process is forked.
+    memory until it is dropped. A block becomes an ordinary one again when its process is forked. What another thread
+    writes while it becomes one or the other may be lost.
+
+    Attributes:
+        refusal: why the system lays no block there any more; '' while it does.
     """
+
+    refusal: str
 
     @abc.abstractmethod
     def back(self, root: Any) -> bool:
@@ -43,4 +50,20 @@ class FileBacked(abc.ABC):
 
         Raises:
             SpillError: far memory cannot be written. Bytes of both are in the array.
+        """
+
+    @abc.abstractmethod
+    def note_written(self, nbytes: int) -> None:
+        """Tells that so many bytes of such blocks were written to as they are."""
+
+    @abc.abstractmethod
+    def writing(self) -> AbstractContextManager[None]:
+        """Within this the calling thread may write to such blocks as they are; no fork comes meanwhile."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Makes all of them ordinary.
+
+        Raises:
+            MemoryError: there is no memory for one. What is still in far memory is all right there.
         """

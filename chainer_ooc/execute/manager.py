@@ -47,7 +47,7 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     if RUNNING.is_foreign is not None:
         outputs = apply_within(function, inputs)
         if config.entry('ooc_parameters') is not None and (on_file := _on_file()) is not None:
-            on_file.drop(inputs)
+            on_file.after_call(inputs)
         return outputs
     device, found = _device_of(inputs), None
     while found is None:

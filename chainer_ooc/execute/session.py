@@ -97,6 +97,8 @@ class Session:
                 self._begin(function, inputs)
             iteration = self._iteration
             assert iteration is not None
+            if self.on_file is not None and (left := self.on_file.before_call(inputs)):
+                iteration.room.parameters_left(any(left))
             is_quiet = iteration.is_quiet(function, inputs)
             if not is_quiet:
                 iteration.before_call(function, inputs)
@@ -113,8 +115,8 @@ class Session:
                     iteration.after_quiet_call(function, inputs, outputs)
                 else:
                     iteration.after_call(function, inputs, outputs, span)
-                if self.on_file is not None and (left := self.on_file.after_call(inputs)):
-                    iteration.room.parameters_left(any(left))
+                if self.on_file is not None:
+                    self.on_file.after_call(inputs)
         return outputs
 
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -122,6 +124,8 @@ class Session:
         with LOCK:
             self._memory.leave_all_room()
             self._parameters.evaluate(inputs)
+            if self.on_file is not None and not self._closing:
+                self.on_file.before_call(inputs)
         try:
             outputs = run_alone(function, inputs, may_write_inputs(function) or may_change_maps(function))
             if self.on_file is not None:
@@ -152,7 +156,7 @@ class Session:
                     iteration.after_quiet_step(function)
                 elif iteration is self._iteration:
                     iteration.after_step(function, needed, (started, self._memory.backend.timestamp()))
-                if self.on_file is not None:
+                if self.on_file is not None and not self._closing:
                     self.on_file.after_step(function, arguments[3])
             RUNNING.is_foreign = None
         except BaseException as error:
@@ -249,6 +253,8 @@ class Session:
     def close(self) -> None:
         """Ends the iteration in hand and closes the backend."""
         with LOCK:
+            if self.on_file is not None:
+                self.on_file.close()  # first: where there is no memory for what lies there, all goes on
             self._closing = True  # if this is interrupted, all that can be done is to close again
             self._graphs.planner.close()
             self._abandon()
@@ -266,6 +272,8 @@ class Session:
 
     def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
+        if self.on_file is not None:
+            self.on_file.take(self._parameters.alive())  # after a fork, or what the program has put there
         self._graphs.set_terms(self.settings, self._memory.backend)
         self._graphs.look_at_other_ranks()
         if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):

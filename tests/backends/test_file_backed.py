@@ -242,7 +242,42 @@ def test_where_the_system_has_no_mapping_it_stays_in_memory(backend, blocks, mon
         assert not blocks.back(array)
     assert not blocks.is_backed(array)
     assert (array == 5).all()
-    assert blocks.back(array)
+    assert not blocks.back(array)  # nor is it asked again, which writes all bytes
+    assert blocks.refusal == 'Cannot allocate memory (2.1 MB)'
+
+
+def test_an_array_is_on_one_file(blocks, tmp_path):
+    other = HostBackend(str(tmp_path))
+    array = filled(2 * MB, 5)
+    write = other.file_backed._write
+
+    def write_and_come_second(source):
+        blocks.back(array)
+        return write(source)
+
+    other.file_backed._write = write_and_come_second
+    assert not other.file_backed.back(array)
+    array[3] = 7
+    other.close()
+    assert blocks.is_backed(array)
+    blocks.drop(array)
+    assert array[:5].tolist() == [5, 5, 5, 7, 5]
+
+
+def test_pages_that_are_none_are_not_kept(blocks):
+    pool = Arena()
+    pool.begin()
+    try:
+        pool.keep_at_most(0)
+        array = filled(8 * MB, 1)
+        blocks.back(array)
+        del array
+        assert pool.nbytes() < MB
+        array = filled(8 * MB, 1)
+        del array
+        assert pool.nbytes() >= 8 * MB
+    finally:
+        pool.close()
 
 
 def test_what_is_written_is_cleaned_where_a_limit_counts_dirty_pages(backend, blocks, monkeypatch):

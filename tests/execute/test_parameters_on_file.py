@@ -129,8 +129,8 @@ OPTIMIZERS = {
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    """Parts of a few rows, the last of which is smaller."""
-    monkeypatch.setattr(update, 'PART_BYTES', WEIGHT_BYTES // 7)
+    """Parts that are no whole rows, the last of which is smaller."""
+    monkeypatch.setattr(update, 'PART_BYTES', WEIGHT_BYTES // 7 + 4)
     yield
     chainer_ooc.reset()
 
@@ -206,9 +206,12 @@ def test_what_treats_each_element_by_itself_sees_parts_and_all_else_the_whole(mo
     monkeypatch.setattr(kind, name, noting)
     train(optimizers.SMORMS3 if kind is optimizers.smorms3.SMORMS3Rule else optimizers.SGD,
           [] if name == 'update_core_cpu' else [kind(0.01)], count=1)
-    rows = [shape[0] for shape in shapes if shape[-1:] == (SIDE,) and len(shape) == 2]
-    assert sum(rows) == 2 * SIDE
-    assert max(rows) == (SIDE // 7 if kind in (optimizers.sgd.SGDRule, hooks.WeightDecay) else SIDE)
+    sizes = [int(np.prod(shape)) for shape in shapes if np.prod(shape) > SIDE * 20]
+    if kind in (optimizers.sgd.SGDRule, hooks.WeightDecay):
+        assert max(sizes) == update.PART_BYTES // 4
+        assert 1.8 * SIDE * SIDE < sum(sizes) <= 2 * SIDE * SIDE
+    else:
+        assert sizes == [SIDE * SIDE] * 2
 
 
 def test_hooks_of_a_rule_see_parts_with_it():
@@ -313,6 +316,114 @@ def test_a_fork_has_the_values_of_its_moment_and_training_goes_on():
     for each in (*to_child, *to_parent):
         os.close(each)
     assert found == train(is_plain=True, count=5)[4, '/middle/W'][2]
+
+
+def test_after_a_fork_it_goes_on_within_a_budget_that_was_enough():
+    nbytes = floor_of('file')
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.MomentumSGD().setup(model)
+    with ooc('swap-all', parameters='file', budget=nbytes):
+        learn(model, optimizer, range(3))
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        os.waitpid(child, 0)
+        learn(model, optimizer, range(3, 5), assert_within)
+
+
+def test_a_plan_from_a_file_is_within_its_budget_in_a_training_that_is_resumed(tmp_path):
+    nbytes = floor_of('file')
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.MomentumSGD().setup(model)
+    with ooc('swap-all', parameters='file', budget=nbytes, plan=str(tmp_path / 'plan')):
+        learn(model, optimizer, range(3))
+        chainer_ooc.reset()
+        learn(model, optimizer, range(3, 5), assert_within)
+        assert chainer_ooc.stats().phase == 'run'
+
+
+def test_threads_that_share_a_model_leave_its_parameters_whole():
+    """Each has a session and a spill file of its own; those of threads that have ended are closed meanwhile."""
+    np.random.seed(0)
+    model = Network()
+    model(batch(0))
+    before = {name: each.array.copy() for name, each in model.namedparams()}
+
+    def evaluate():
+        with ooc('keep', parameters='file'), chainer.using_config('train', False), chainer.no_backprop_mode():
+            for number in range(3):
+                model(batch(number))
+
+    for _ in range(6):
+        threads = [threading.Thread(target=evaluate) for _ in range(2)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    evaluate()
+    assert all(np.array_equal(each.array, before[name]) for name, each in model.namedparams())
+
+
+def test_where_there_is_no_memory_to_close_training_goes_on(monkeypatch):
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.MomentumSGD().setup(model)
+    with ooc('swap-all', parameters='file'):
+        bits = learn(model, optimizer, range(2))
+        library = manager.current().on_file._blocks._library
+        with monkeypatch.context() as context:
+            context.setattr(library, 'file_backed_unback', lambda owner: 12)
+            with pytest.raises(MemoryError, match='lies on the spill file'):
+                chainer_ooc.reset()
+            bits.update(learn(model, optimizer, range(2, 4)))
+    assert_equal(bits, train(is_plain=True))
+
+
+def test_a_reset_by_another_thread_in_the_midst_of_a_call_is_no_error():
+    class Resetting(chainer.FunctionHook):
+        def forward_preprocess(self, function, in_data):
+            thread = threading.Thread(target=chainer_ooc.reset)
+            thread.start()
+            thread.join()
+
+    np.random.seed(0)
+    model = Network()
+    with ooc('swap-all', parameters='file'):
+        for _ in range(2):
+            with Resetting():
+                model(batch(0))
+
+
+def test_what_is_read_only_is_not_written_to():
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.SGD().setup(model)
+    model.middle.W.array.flags.writeable = False
+    before = model.middle.W.array.copy()
+    with ooc('keep', parameters='file'), pytest.raises(ValueError, match='read-only'):
+        learn(model, optimizer, [0])
+    assert np.array_equal(model.middle.W.array, before)
+
+
+@pytest.mark.parametrize('shape', [(1, SIDE * SIDE), (SIDE * SIDE, 1), (SIDE, 3, 10, 10)])
+def test_parameters_of_any_shape_are_updated_in_parts(shape):
+    def run(is_plain):
+        np.random.seed(0)
+        link = chainer.Link()
+        with link.init_scope():
+            link.W = chainer.Parameter(np.random.randn(*shape).astype(np.float32))
+        optimizer = optimizers.Adam().setup(link)
+        with contextlib.nullcontext() if is_plain else ooc('swap-all', parameters='file'):
+            for _ in range(3):
+                loss = F.average(link.W * link.W)
+                link.cleargrads()
+                loss.backward()
+                optimizer.update()
+        return bits_of(link.W.array), {name: bits_of(each) for name, each in link.W.update_rule.state.items()}
+
+    assert run(False) == run(True)
 
 
 def test_it_is_turned_on_and_off_on_the_way():

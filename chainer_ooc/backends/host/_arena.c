@@ -69,6 +69,7 @@ static size_t most_from_heap, free_in_heap;
 #define LEFT_BYTES ((size_t)4 << 20)
 
 static Ranges used, unused, edges;
+static Ranges empty; /* starts of blocks that have no pages, or few */
 static size_t unused_bytes, used_bytes, fresh_bytes;
 static int keeps = 1;
 
@@ -367,10 +368,40 @@ static void discard(uintptr_t start, size_t nbytes) {
         give_back(index, unused.items[index].nbytes);
 }
 
+/* Has a block be free that has no pages: they would count as kept, and have to be asked for all the same. */
+static int leave(uintptr_t start, size_t nbytes) {
+    if (!reserve(&edges, 2) || !may_leave(start, nbytes) || munmap((void *)start, nbytes))
+        return 0;
+    used_bytes -= nbytes;
+    arena_areas += areas_without(start, nbytes);
+    forget_edges_inside(start, start + nbytes);
+    note_edge(start), note_edge(start + nbytes);
+    return 1;
+}
+
+/* See _arena.h. Without memory for the note it is kept as others are. */
+void arena_is_empty(uintptr_t address) {
+    size_t index = first_from(&used, address + 1);
+    if (!is_in(&used, address) || !reserve(&empty, 1))
+        return;
+    uintptr_t start = used.items[index - 1].start;
+    insert_at(&empty, first_from(&empty, start), start, 0);
+}
+
+/* Whether a block was said to be empty, which is not noted any more. */
+static int was_empty(uintptr_t start) {
+    size_t index = first_from(&empty, start);
+    if (index == empty.count || empty.items[index].start != start)
+        return 0;
+    remove_at(&empty, index);
+    return 1;
+}
+
 static void release(size_t index) {
     Range block = used.items[index];
     remove_at(&used, index);
-    discard(block.start, block.nbytes);
+    if (!was_empty(block.start) || !leave(block.start, block.nbytes))
+        discard(block.start, block.nbytes);
 }
 
 /* Has the pages of a block be free that lie behind its first `whole` bytes; they stay in it if there is no memory. */

@@ -4,3 +4,6 @@
 
 /* Notes that mappings of the kernel's begin at these addresses, if they are of the arena; 0 if there is no memory for it. */
 int arena_note_edges(uintptr_t one, uintptr_t other);
+
+/* Tells that a block, if one of the arena's has this address, has no pages: what is freed of it is nothing to keep. */
+void arena_is_empty(uintptr_t address);

@@ -11,41 +11,75 @@
 
    A block dies without a step of Python in between: `file_backed_died` is what its weak reference calls.
 
-   Callers hold Python's lock, by ctypes.PyDLL. So each of these is one step for all threads, and for interrupts. */
+   Callers hold Python's lock, by ctypes.PyDLL. So each of these is one step for interrupts, and for all threads that hold
+   that lock; NumPy computes without it. */
 
 #define _GNU_SOURCE
 #include "_arena.h"
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+#define MOST_BLOCKS 8192 /* each may be two mappings more, of 65,530 that Linux allows by default */
 
 typedef struct {
     const void *owner; /* the weak reference to the block, which lives as long as this is known */
-    int is_dead;
+    int is_dead;       /* and whose place in the file cannot be given away all the same */
     uintptr_t start;
     size_t nbytes;
     int descriptor;
     off_t offset;
 } Block;
 
-static Block *blocks;
-static size_t count, capacity;
+/* By their addresses; none of those that are alive overlap. */
+static Block blocks[MOST_BLOCKS];
+static size_t count;
 
-static Block *find(const void *owner) {
+/* How often a block was forgotten. */
+long file_backed_ended;
+
+static Block *of_owner(const void *owner) {
     for (size_t index = 0; index < count; index++)
         if (blocks[index].owner == owner)
             return blocks + index;
     return NULL;
 }
 
-static void forget(Block *block) { *block = blocks[--count]; }
+/* The index of the first block that starts at `start` or later. */
+static size_t first_from(uintptr_t start) {
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (blocks[middle].start < start)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
 
-/* Puts a new mapping in the place of another, in one step of the kernel's. An errno, and nothing has changed, if that
-   fails; mmap with MAP_FIXED would leave a hole then. */
+/* The block that is alive and has pages among these bytes. */
+static Block *among(uintptr_t start, size_t nbytes) {
+    for (size_t index = first_from(start + nbytes); index--;) {
+        Block *block = blocks + index;
+        if (!block->is_dead) /* one before it ends before it begins */
+            return block->start + block->nbytes > start ? block : NULL;
+    }
+    return NULL;
+}
+
+static void forget(Block *block) {
+    size_t index = (size_t)(block - blocks);
+    memmove(block, block + 1, (--count - index) * sizeof(Block));
+    file_backed_ended++;
+}
+
+/* Puts a new mapping in the place of another. An errno, and nothing has changed, if the system has none; mmap with
+   MAP_FIXED would leave a hole then. Where it fails to move what it has given, which takes a kernel without memory for its
+   own, there may be one. */
 static int replace(uintptr_t start, size_t nbytes, int flags, int descriptor, off_t offset, int copies) {
     void *fresh = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, flags, descriptor, offset);
     if (fresh == MAP_FAILED)
@@ -60,28 +94,36 @@ static int replace(uintptr_t start, size_t nbytes, int flags, int descriptor, of
     return 0;
 }
 
+static int replace_by_private(const Block *block) {
+    return replace(block->start, block->nbytes, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, 1);
+}
+
 /* Lays whole pages of a block over those of a file, which has the same bytes from `offset` on. An errno, and nothing has
-   changed, if the system refuses. */
+   changed, if there is a block already, or too many, or the system refuses. */
 int file_backed_back(const void *owner, uintptr_t start, size_t nbytes, int descriptor, off_t offset) {
-    if (count == capacity) {
-        size_t more = 2 * capacity + 64;
-        Block *grown = realloc(blocks, more * sizeof(Block));
-        if (!grown)
-            return ENOMEM;
-        blocks = grown, capacity = more;
-    }
+    if (among(start, nbytes))
+        return EEXIST;
+    if (count == MOST_BLOCKS)
+        return ENOSPC;
     if (!arena_note_edges(start, start + nbytes))
         return ENOMEM;
     int error = replace(start, nbytes, MAP_SHARED, descriptor, offset, 0);
-    if (!error)
-        blocks[count++] = (Block){owner, 0, start, nbytes, descriptor, offset};
-    return error;
+    if (error)
+        return error;
+    size_t index = first_from(start);
+    memmove(blocks + index + 1, blocks + index, (count++ - index) * sizeof(Block));
+    blocks[index] = (Block){owner, 0, start, nbytes, descriptor, offset};
+    return 0;
 }
 
-int file_backed_is(const void *owner) { return find(owner) != NULL; }
+/* Whether the place of a block in the file is its own still. */
+int file_backed_is(const void *owner) { return of_owner(owner) != NULL; }
 
-void file_backed_drop(const void *owner) {
-    Block *block = find(owner);
+/* Whether any page of these bytes is of a file. */
+int file_backed_at(uintptr_t start, size_t nbytes) { return among(start, nbytes) != NULL; }
+
+void file_backed_drop(uintptr_t start, size_t nbytes) {
+    Block *block = among(start, nbytes);
     if (block)
         madvise((void *)block->start, block->nbytes, MADV_DONTNEED);
 }
@@ -108,60 +150,68 @@ static void copy_in_memory(uintptr_t address, char *buffer, size_t nbytes, int w
         memcpy(buffer, (void *)address, nbytes);
 }
 
-/* Copies bytes from `address` on to a buffer, or from there; an errno. A block that is private by now is copied too, and
+/* Copies bytes of one array from `address` on to a buffer, or from there; an errno. One that is private is copied too, and
    so is what lies before its first whole page or behind its last. */
-int file_backed_copy(const void *owner, uintptr_t address, char *buffer, size_t nbytes, int writes) {
-    const Block *block = find(owner);
-    uintptr_t end = address + nbytes;
-    uintptr_t from = block && block->start > address ? block->start : address;
-    uintptr_t to = block && block->start + block->nbytes < end ? block->start + block->nbytes : end;
-    if (!block || from >= to) {
+int file_backed_copy(uintptr_t address, char *buffer, size_t nbytes, int writes) {
+    const Block *block = among(address, nbytes);
+    if (!block) {
         copy_in_memory(address, buffer, nbytes, writes);
         return 0;
     }
+    uintptr_t end = address + nbytes, block_end = block->start + block->nbytes;
+    uintptr_t from = block->start > address ? block->start : address, to = block_end < end ? block_end : end;
     copy_in_memory(address, buffer, from - address, writes);
     copy_in_memory(to, buffer + (to - address), end - to, writes);
     return move(block, from, buffer + (from - address), to - from, writes);
 }
 
-static int make_private(Block *block) {
-    int error = replace(block->start, block->nbytes, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0, 1);
+/* Makes a block private memory again; an errno, and it is as it was, if the system refuses. */
+int file_backed_unback(const void *owner) {
+    Block *block = of_owner(owner);
+    if (!block || block->is_dead)
+        return 0;
+    int error = replace_by_private(block);
     if (!error)
         forget(block);
     return error;
 }
 
-/* Makes a block private memory again; an errno, and it is as it was, if the system refuses. */
-int file_backed_unback(const void *owner) {
-    Block *block = find(owner);
-    return block && !block->is_dead ? make_private(block) : 0;
-}
-
 /* Before a fork: what the parent writes later would be seen by the child. What the system refuses stays. */
 void file_backed_unback_all(void) {
     for (size_t index = count; index--;)
-        if (!blocks[index].is_dead)
-            make_private(blocks + index);
+        if (!blocks[index].is_dead && !replace_by_private(blocks + index))
+            forget(blocks + index);
 }
 
-/* In a forked child, where the file is the parent's: what the child writes stays its own. */
+/* In a forked child, where the file is the parent's: what the child writes stays its own. A block that was to be private
+   before the fork, and is not, has the file's bytes; one that had died has what its next owner has there. */
 void file_backed_part(void) {
-    for (; count; forget(blocks))
-        mmap((void *)blocks->start, blocks->nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, blocks->descriptor,
-             blocks->offset);
+    while (count) {
+        Block *block = blocks + count - 1;
+        int failed = 0;
+        if (!block->is_dead)
+            failed = mmap((void *)block->start, block->nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED,
+                          block->descriptor, block->offset) == MAP_FAILED;
+        else if (!msync((void *)block->start, block->nbytes, MS_ASYNC)) /* its addresses are somebody's */
+            failed = replace_by_private(block);
+        if (failed) {
+            fputs("chainer_ooc: a forked child cannot have its own copy of a parameter, for lack of memory\n", stderr);
+            abort(); /* it would write to the parent's */
+        }
+        forget(block);
+    }
 }
 
 /* What a weak reference calls as its block dies. Where the system refuses private memory, its addresses stay on the file,
    which whoever has them next can use as well; its place in the file is never given to another then. */
 void file_backed_died(const void *owner) {
-    Block *block = find(owner);
+    Block *block = of_owner(owner);
     if (!block)
         return;
     block->is_dead = 1;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED; /* a limit has no say where as many pages leave */
     if (mmap((void *)block->start, block->nbytes, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
         return;
-    if (block->nbytes >= HUGE_PAGE_BYTES)
-        madvise((void *)block->start, block->nbytes, MADV_HUGEPAGE);
+    arena_is_empty(block->start);
     forget(block);
 }

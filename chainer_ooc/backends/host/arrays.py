@@ -39,11 +39,12 @@ def root_of(array: Any) -> Array | None:
 
 def layout_of(array: Array, root: Array) -> Layout:
     """Describes `array` as a view of `root`."""
-    offset_bytes = 0 if array is root else _address(array) - _address(root)
+    offset_bytes = 0 if array is root else address_of(array) - address_of(root)
     return Layout(array.dtype, array.shape, array.strides, offset_bytes, bool(array.flags.num & _WRITEABLE))
 
 
-def _address(array: Array) -> int:
+def address_of(array: Array) -> int:
+    """Where an array begins; in a fraction of the time that `array.ctypes` takes."""
     return int(array.__array_interface__['data'][0])
 
 

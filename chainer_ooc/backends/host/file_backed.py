@@ -23,9 +23,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 import weakref
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from chainer_ooc.backends.base import ByteArray, FarCopy
 from chainer_ooc.backends.file_backed import FileBacked
@@ -39,42 +41,42 @@ _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
 class _Block:
     """A block that lies on a file, for as long as the library knows it: its root as a weak reference, and its place."""
 
-    __slots__ = ('copy', 'key', 'owner', 'ref')
+    __slots__ = ('copy', 'owner', 'ref')
 
     def __init__(self, root: Any, died: Callable[[Any], None], copy: FarCopy) -> None:
-        self.key, self.copy = id(root), copy
-        self.ref = weakref.ref(root, died)
+        self.ref, self.copy = weakref.ref(root, died), copy
         self.owner = id(self.ref)  # how the library calls it
 
 
 class HostFileBacked(FileBacked):
-    """The blocks that lie on one backend's spill file.
+    """The blocks that lie on one backend's spill file. Its caller holds a lock of the process but for reads and writes.
 
     Args:
         write: writes bytes to far memory; gives their copy, the file's descriptor, and where in it they are.
         release: gives such a place back.
-        clean: is given the bytes that `write` has written since it returned True last; has them written to the disk
-            where a limit counts dirty pages.
+        clean: is given the bytes that were written since it returned True last; has them written to the disk where a
+            limit counts dirty pages.
     """
-
-    #: By the identity of the root, of all backends: whichever thread asks, a block is backed or not.
-    _blocks: ClassVar[dict[int, _Block]] = {}
 
     def __init__(self, write: Callable[[ByteArray], tuple[FarCopy, int, int]],
                  release: Callable[[FarCopy], None], clean: Callable[[int], bool]) -> None:
         self._write, self._release, self._clean = write, release, clean
-        self._written_bytes = 0
         self._own: list[_Block] = []
+        self._written_bytes = 0
+        self._ended = -1
+        self._is_closed = False
         self._library = _library()
+        self.refusal = ''
 
     def back(self, root: Any) -> bool:
         self._sweep()
         if self.is_backed(root):
             return True
-        flat = arrays.flat_bytes(root) if root.flags.owndata else None
+        may_be = root.flags.owndata and not self.refusal and not self._is_closed
+        flat = arrays.flat_bytes(root) if may_be else None
         if flat is None:
             return False
-        address = flat.ctypes.data
+        address = arrays.address_of(flat)
         before_bytes = -address % _PAGE_BYTES
         nbytes = (flat.nbytes - before_bytes) // _PAGE_BYTES * _PAGE_BYTES
         if nbytes <= 0:
@@ -82,31 +84,41 @@ class HostFileBacked(FileBacked):
         copy, descriptor, start = self._write(flat[before_bytes:before_bytes + nbytes])
         block = _Block(root, self._library.file_backed_died, copy)
         self._own.append(block)  # first, or after an interrupt its place would be another's while it lies there
-        self._blocks[block.key] = block
-        return not start % _PAGE_BYTES and not self._library.file_backed_back(
-            block.owner, address + before_bytes, nbytes, descriptor, start)
+        self._ended = -1
+        error = self._library.file_backed_back(block.owner, address + before_bytes, nbytes, descriptor, start)
+        if error:
+            self.refusal = f'{os.strerror(error)} ({format_bytes(nbytes)})'
+        return not error
 
     def is_backed(self, root: Any) -> bool:
-        return self._owner(root) != 0
+        return bool(self._library.file_backed_at(*_place_of(root)))
 
     def drop(self, root: Any) -> None:
-        if owner := self._owner(root):
-            self._library.file_backed_drop(owner)
+        self._sweep()
+        self._library.file_backed_drop(*_place_of(root))
 
     def read(self, array: Any, into: Any) -> None:
         self._copy(array, into, False)
 
     def write(self, array: Any, source: Any) -> None:
         self._copy(array, source, True)
-        self._written_bytes += array.nbytes
+        self.note_written(array.nbytes)
+
+    def note_written(self, nbytes: int) -> None:
+        self._written_bytes += nbytes
         if self._clean(self._written_bytes):
             self._written_bytes = 0
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        with _WRITING:
+            yield
 
     def _copy(self, array: Any, buffer: Any, writes: bool) -> None:
         assert array.flags.c_contiguous and buffer.flags.c_contiguous
         assert (array.shape, array.dtype) == (buffer.shape, buffer.dtype)
         error = self._library.file_backed_copy(
-            self._owner(arrays.root_of(array)), array.ctypes.data, buffer.ctypes.data, array.nbytes, writes)
+            arrays.address_of(array), arrays.address_of(buffer), array.nbytes, writes)
         if error:
             act = 'writing' if writes else 'reading'
             raise SpillError(error, f'{act} {format_bytes(array.nbytes)} of a parameter, its gradient or its state, in '
@@ -117,7 +129,7 @@ class HostFileBacked(FileBacked):
         """Makes all blocks private.
 
         Raises:
-            MemoryError: the system has no memory for one, which is on the file still.
+            MemoryError: the system has no memory for one, which is on the file still, as others are.
         """
         for block in self._own:
             root = block.ref()
@@ -125,6 +137,7 @@ class HostFileBacked(FileBacked):
                 raise MemoryError(
                     f'no memory for a parameter of {format_bytes(root.nbytes)} that lies on the spill file; free some, '
                     'or go on with the settings that chainer.config.ooc_parameters and ooc_spill_dir had')
+        self._is_closed = True
         self._sweep()
 
     def part(self) -> None:
@@ -132,21 +145,30 @@ class HostFileBacked(FileBacked):
         self._library.file_backed_part()
         self._own.clear()
 
-    def _owner(self, root: Any) -> int:
-        """How the library calls a block; 0 if it lies on no file."""
-        block = self._blocks.get(id(root))
-        if block is None or block.ref() is not root or not self._library.file_backed_is(block.owner):
-            return 0
-        return block.owner
-
     def _sweep(self) -> None:
         """Gives the places back of those that lie on the file no more."""
+        ended = _ended().value
+        if ended == self._ended:
+            return
         over = [each for each in self._own if not self._library.file_backed_is(each.owner)]
         for each in over:
-            if self._blocks.get(each.key) is each:
-                del self._blocks[each.key]
             self._own.remove(each)
             self._release(each.copy)
+        self._ended = ended
+
+
+def _place_of(root: Any) -> tuple[int, int]:
+    """Address and size of a block; of what is none, that of nothing."""
+    return (0, 0) if root is None else (arrays.address_of(root), root.nbytes)
+
+
+#: Held while something writes to blocks without Python's lock, and while a fork makes them private.
+_WRITING = threading.RLock()
+
+
+@functools.cache
+def _ended() -> ctypes.c_long:
+    return ctypes.c_long.in_dll(_library(), 'file_backed_ended')
 
 
 @functools.cache
@@ -154,10 +176,16 @@ def _library() -> ctypes.PyDLL:
     library = arena.library()
     address = ctypes.c_size_t
     library.file_backed_back.argtypes = (address, address, ctypes.c_size_t, ctypes.c_int, ctypes.c_long)
-    library.file_backed_copy.argtypes = (address, address, address, ctypes.c_size_t, ctypes.c_int)
-    for name in ('is', 'drop', 'unback'):
-        getattr(library, f'file_backed_{name}').argtypes = (address,)
+    library.file_backed_copy.argtypes = (address, address, ctypes.c_size_t, ctypes.c_int)
+    library.file_backed_is.argtypes = library.file_backed_unback.argtypes = (address,)
+    library.file_backed_at.argtypes = library.file_backed_drop.argtypes = (address, ctypes.c_size_t)
     library.file_backed_died.argtypes, library.file_backed_died.restype = (ctypes.py_object,), None
     if hasattr(os, 'register_at_fork'):
-        os.register_at_fork(before=library.file_backed_unback_all)
+        os.register_at_fork(before=functools.partial(_before_fork, library), after_in_parent=_WRITING.release,
+                            after_in_child=_WRITING.release)
     return library
+
+
+def _before_fork(library: ctypes.PyDLL) -> None:
+    _WRITING.acquire()
+    library.file_backed_unback_all()

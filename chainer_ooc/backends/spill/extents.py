@@ -14,9 +14,10 @@ Left out: giving space back to the file system before the file is closed; locks.
 from __future__ import annotations
 
 import bisect
+import os
 
 #: Extents start and end at multiples of this, so that two copies never share a page of the page cache.
-ALIGNMENT_BYTES = 4096
+ALIGNMENT_BYTES = max(4096, os.sysconf('SC_PAGE_SIZE'))
 
 
 def aligned(nbytes: int) -> int:

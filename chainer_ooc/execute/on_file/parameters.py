@@ -12,7 +12,7 @@ Source: the idea of ZeRO-Infinity (Rajbhandari et al., 2021), with the addresses
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from chainer_ooc import config
@@ -21,8 +21,11 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.backends.file_backed import FileBacked
 from chainer_ooc.backends.metering import Meter
 from chainer_ooc.errors import ConfigError
+from chainer_ooc.execute import log
 from chainer_ooc.execute.on_file import update
+from chainer_ooc.execute.recording.parameters import gradient_of, state_of
 from chainer_ooc.execute.storage.account import storage_at
+from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.slots import array_in_slot
 
 #: Smaller arrays stay whatever `ooc_min_bytes` is: each that lies in far memory is a mapping of the process.
@@ -30,22 +33,35 @@ LEAST_BYTES = 64 << 10
 
 
 class ParametersOnFile:
-    """Those of one session."""
+    """Those of one session. Its caller holds the lock of all sessions, but for `update` and `call_hook`."""
 
     def __init__(self, blocks: FileBacked, meter: Meter, min_bytes: int) -> None:
         self.is_on_file = blocks.is_backed
+        self.close = blocks.close
         self._blocks, self._meter = blocks, meter
         self._least_bytes = max(LEAST_BYTES, min_bytes)
+        self._is_told = False
 
-    def after_call(self, inputs: Iterable[Any]) -> list[bool]:
-        """A forward call has read these; for each parameter that left near memory, whether it had been metered."""
-        left = []
+    def take(self, parameters: Iterable[Any]) -> list[bool]:
+        """Lays parameters, and all that belongs to them, in far memory.
+
+        Returns:
+            For each block that was in near memory until now, whether it had been metered.
+
+        Raises:
+            SpillError: far memory takes no more.
+        """
+        return [was_metered for parameter in parameters for each in _arrays_of(parameter, parameter.update_rule)
+                for was_metered in self._take(each)]
+
+    def before_call(self, inputs: Iterable[Any]) -> list[bool]:
+        """A forward call is about to read these; see `take`."""
+        return self.take(each for each in inputs if hasattr(each, 'update_rule'))
+
+    def after_call(self, inputs: Iterable[Any]) -> None:
+        """A call has read these."""
         for each in inputs:
-            array = array_in_slot(each)
-            if hasattr(each, 'update_rule'):
-                left += self._take(array)
-            self._drop(array)
-        return left
+            self._drop(array_in_slot(each))
 
     def after_step(self, function: Any, gradients: Mapping[Any, Sequence[Any]]) -> None:
         """A function's backward has read its inputs, and added to these gradients, by their nodes."""
@@ -56,23 +72,14 @@ class ParametersOnFile:
                 for each in gradients.get(node, ()):
                     self._take(array_in_slot(each))
 
-    def drop(self, inputs: Iterable[Any]) -> None:
-        """A call within another computation has read these."""
-        for each in inputs:
-            self._drop(array_in_slot(each))
-
     def update(self, rule: Any, parameter: Any) -> None:
         """Updates a parameter, with the hooks of its rule.
 
         Raises:
             SpillError: far memory cannot be read or written.
         """
-        self._take_all(rule, parameter)
-        if self.is_on_file(arrays.root_of(parameter.array)):
-            update.update(self._blocks, rule, parameter)
-            self._take_all(rule, parameter)  # a rule may have made its state anew
-        else:
-            rule._update_core_with_hooks(parameter)
+        self._run(rule, parameter, lambda: update.update(self._blocks, rule, parameter),
+                  lambda: rule._update_core_with_hooks(parameter))
 
     def call_hook(self, hook: Any, rule: Any, parameter: Any) -> None:
         """Calls an optimizer's hook for a parameter.
@@ -80,16 +87,27 @@ class ParametersOnFile:
         Raises:
             SpillError: as `update`.
         """
-        if self.is_on_file(arrays.root_of(parameter.array)):
-            update.call_hook(self._blocks, hook, rule, parameter)
-            self._take_all(rule, parameter)
-        else:
-            hook(rule, parameter)
+        self._run(rule, parameter, lambda: update.call_hook(self._blocks, hook, rule, parameter),
+                  lambda: hook(rule, parameter))
+
+    def _run(self, rule: Any, parameter: Any, in_parts: Callable[[], bool], run: Callable[[], None]) -> None:
+        """Runs in parts what can be, else as a whole."""
+        self._take_all(rule, parameter)
+        if not self.is_on_file(arrays.root_of(parameter.array)):
+            run()
+            return
+        if not in_parts():
+            with self._blocks.writing():
+                run()
+            self._blocks.note_written(
+                sum(each.nbytes for each in _arrays_of(parameter, rule) if arrays.is_array(each)))
+        self._take_all(rule, parameter)  # a rule may have made its state anew
 
     def _take_all(self, rule: Any, parameter: Any) -> None:
-        for each in (parameter.array, parameter.grad, *(rule.state or {}).values()):
-            self._take(each)
-            self._drop(each)
+        with LOCK:
+            for each in _arrays_of(parameter, rule):
+                self._take(each)
+                self._drop(each)
 
     def _take(self, array: Any) -> list[bool]:
         """Lays an array's block in far memory, unless it is a feature map; [whether it was metered], or [] if not."""
@@ -97,12 +115,21 @@ class ParametersOnFile:
             return []
         root = arrays.root_of(array)
         if root is None or self.is_on_file(root) or storage_at(root) is not None or not self._blocks.back(root):
+            if self._blocks.refusal and not self._is_told:
+                self._is_told = True
+                log.logger.warning('parameters stay in memory from now on, as the system refuses mappings of the spill '
+                                   'file: %s', self._blocks.refusal)
             return []
         return [self._meter.exclude(root)]
 
     def _drop(self, array: Any) -> None:
         if arrays.is_array(array) and array.nbytes >= self._least_bytes:
             self._blocks.drop(arrays.root_of(array))
+
+
+def _arrays_of(parameter: Any, rule: Any) -> list[Any]:
+    """A parameter's array, its gradient, and what its rule keeps for it, as far as they are there."""
+    return [array_in_slot(parameter), gradient_of(parameter), *state_of(rule)]
 
 
 def of(backend: Backend, meter: Meter, settings: config.Settings) -> ParametersOnFile | None:

@@ -85,9 +85,9 @@ class Parameters:
         with_gradients = []
         for number, parameter in self._alive():
             steady_bytes += self._nbytes(array_of(parameter), is_counted)
-            for each in () if parameter.update_rule is None else _of_rule(parameter.update_rule):
+            for each in state_of(parameter.update_rule):
                 steady_bytes += self._nbytes(each, is_counted)
-            is_own, gradient = own is None or number in own, _gradient_of(parameter)
+            is_own, gradient = own is None or number in own, gradient_of(parameter)
             nbytes = self._nbytes(gradient, is_counted if is_own else None)
             if nbytes:
                 with_gradients.append(number)
@@ -105,8 +105,7 @@ class Parameters:
 
     def new_state_bytes(self, is_counted: Callable[[Any], bool]) -> int:
         """The same of what optimizers keep for them."""
-        found = [array for _, each in self._alive() if each.update_rule is not None
-                 for array in _of_rule(each.update_rule)]
+        found = [array for _, each in self._alive() for array in state_of(each.update_rule)]
         return sum(each.nbytes for each in found if arrays.is_array(each) and is_counted(arrays.root_of(each)))
 
     def standing(self, used: Used | None, left_bytes: int, adds_up: bool = True) -> Standing:
@@ -121,7 +120,7 @@ class Parameters:
         """
         beside, certain_bytes, forward_bytes, backward_bytes, most_bytes = self.beside(), 0, 0, 0, 0
         for number, parameter in self._alive():
-            gradient_bytes = self._nbytes(_gradient_of(parameter), None)
+            gradient_bytes = self._nbytes(gradient_of(parameter), None)
             if used is None or number in used.own:
                 if self._expected.is_unused(parameter):
                     backward_bytes += gradient_bytes
@@ -144,7 +143,11 @@ class Parameters:
     def gradients(self, own: Container[int]) -> dict[int, Any]:
         """The gradients that parameters with these numbers have in near memory."""
         return {number: gradient for number, each in self._alive()
-                if number in own and (gradient := _gradient_of(each)) is not None and self._nbytes(gradient, None)}
+                if number in own and (gradient := gradient_of(each)) is not None and self._nbytes(gradient, None)}
+
+    def alive(self) -> list[Any]:
+        """Those that functions were given, and that are there still."""
+        return [each for _, each in self._alive()]
 
     def evaluate(self, inputs: Sequence[Any]) -> None:
         """Notes what a function was given without backprop: parameters among it may be trained later."""
@@ -168,14 +171,14 @@ class Parameters:
         return alive
 
 
-def _gradient_of(parameter: Any) -> Any:
+def gradient_of(parameter: Any) -> Any:
     """The array of its gradient, or None; Chainer's own property takes five functions for it."""
     variable = parameter._grad_var
     return parameter._grad if variable is None else array_of(variable)
 
 
-def _of_rule(rule: Any) -> list[Any]:
-    """What an optimizer keeps for a parameter: its state, and the float32 copy of one of float16."""
+def state_of(rule: Any) -> list[Any]:
+    """What an optimizer keeps for a parameter: its state, and the float32 copy of one of float16; rule may be None."""
     state = getattr(rule, 'state', None) or {}
     copy = getattr(rule, '_fp32_param', None)
     return list(state.values()) if copy is None else [*state.values(), copy.array]
