@@ -225,6 +225,16 @@ def test_where_there_is_no_memory_it_stays_open_and_says_so(backend, blocks, mon
     backend.swap_out(filled(MB, 1))[1].wait()  # still open
 
 
+def test_what_a_container_has_no_room_for_stays_on_the_file(backend, blocks, monkeypatch):
+    array = filled(2 * MB, 5)
+    blocks.back(array)
+    with monkeypatch.context() as context:
+        context.setattr(blocks, '_gives', lambda nbytes: nbytes < MB)
+        with pytest.raises(MemoryError, match='lies on the spill file'):
+            backend.close()
+    assert blocks.is_backed(array)
+
+
 def test_an_array_that_cannot_be_written_to_the_file_is_as_it_was(backend, blocks, gate):
     gate.error_number = errno.ENOSPC
     gate.set()

@@ -254,6 +254,79 @@ def test_the_smallest_budget_is_less_by_what_lies_on_the_file():
     assert floor_of('file') < floor_of(None) - 4 * WEIGHT_BYTES
 
 
+def test_a_floor_does_not_count_what_is_evaluated_and_lies_on_the_file():
+    """An evaluation has it expected that a model will be trained, by which this one brings nothing."""
+    nbytes = floor_of('file')
+    np.random.seed(0)
+    model = Network()
+    optimizer = optimizers.MomentumSGD().setup(model)
+    with ooc('swap-all', parameters='file'):
+        for number in range(3):
+            learn(model, optimizer, [number])
+            with chainer.using_config('train', False), chainer.no_backprop_mode():
+                model(batch(number))
+        with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as raised:
+            model(batch(0))
+    assert raised.value.floor_bytes <= nbytes
+
+
+def test_a_model_that_is_made_in_its_first_iteration_has_the_floor_of_another():
+    def floor(size):
+        np.random.seed(0)
+        model = chainer.Sequential(L.Linear(20, SIDE), F.relu, L.Linear(size, SIDE), F.relu, L.Linear(SIDE, 3))
+        optimizer = optimizers.MomentumSGD().setup(model)
+        with ooc('swap-all', parameters='file'):
+            for number in range(3):
+                optimizer.update(lambda number=number: F.average(model(batch(number))))
+            with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as raised:
+                model(batch(0))
+        chainer_ooc.reset()
+        return raised.value.floor_bytes
+
+    assert floor(None) == pytest.approx(floor(SIDE), abs=8192)
+    assert floor(SIDE) < 1.5 * WEIGHT_BYTES
+
+
+def resident_bytes(array):
+    """What of an array's pages is in the process's memory."""
+    address = array.ctypes.data + array.nbytes // 2
+    with open('/proc/self/smaps') as file:
+        for line in file:
+            head = line.split()[0]
+            if '-' in head and not head.endswith(':'):
+                first, last = (int(each, 16) for each in head.split('-'))
+                is_there = first <= address < last
+            elif head == 'Rss:' and is_there:
+                return 1024 * int(line.split()[1])
+    raise AssertionError('no mapping')
+
+
+def test_no_byte_stays_near_after_a_computation_nor_between_those_of_a_step():
+    class Looking(chainer.FunctionHook):
+        def forward_preprocess(self, function, in_data):
+            if type(function).__name__ == 'LinearGradWeight':
+                seen.append(resident_bytes(weight.array))
+
+    seen = []
+    np.random.seed(0)
+    model = chainer.Sequential(L.Linear(20, SIDE), L.Linear(SIDE, SIDE))
+    weight = model[1].W
+    optimizer = optimizers.MomentumSGD().setup(model)
+    with ooc('swap-all', parameters='file'):
+        for number in range(3):
+            loss = F.average(model(batch(number)))
+            assert resident_bytes(weight.array) == 0
+            model.cleargrads()
+            with Looking():
+                loss.backward()
+            del loss
+            assert [resident_bytes(each) for each in (weight.array, weight.grad)] == [0, 0]
+            optimizer.update()
+            state = weight.update_rule.state['v']
+            assert [resident_bytes(each) for each in (weight.array, weight.grad, state)] == [0] * 3
+    assert seen == [0] * 6
+
+
 def test_a_refusal_names_it_where_it_would_help():
     for side, named in ((100, False), (3000, True)):
         np.random.seed(0)

@@ -54,13 +54,15 @@ class HostFileBacked(FileBacked):
     Args:
         write: writes bytes to far memory; gives their copy, the file's descriptor, and where in it they are.
         release: gives such a place back.
+        gives: whether the system gives so many bytes of memory; a container's kernel would end the process.
         clean: is given the bytes that were written since it returned True last; has them written to the disk where a
             limit counts dirty pages.
     """
 
     def __init__(self, write: Callable[[ByteArray], tuple[FarCopy, int, int]],
-                 release: Callable[[FarCopy], None], clean: Callable[[int], bool]) -> None:
-        self._write, self._release, self._clean = write, release, clean
+                 release: Callable[[FarCopy], None], gives: Callable[[int], bool],
+                 clean: Callable[[int], bool]) -> None:
+        self._write, self._release, self._gives, self._clean = write, release, gives, clean
         self._own: list[_Block] = []
         self._written_bytes = 0
         self._ended = -1
@@ -133,7 +135,8 @@ class HostFileBacked(FileBacked):
         """
         for block in self._own:
             root = block.ref()
-            if root is not None and self._library.file_backed_unback(block.owner):
+            if root is not None and self.is_backed(root) and (
+                    not self._gives(root.nbytes) or self._library.file_backed_unback(block.owner)):
                 raise MemoryError(
                     f'no memory for a parameter of {format_bytes(root.nbytes)} that lies on the spill file; free some, '
                     'or go on with the settings that chainer.config.ooc_parameters and ooc_spill_dir had')

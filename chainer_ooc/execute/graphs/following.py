@@ -290,7 +290,7 @@ class Following:
             self.orders = graph.orders_for(self._settings, self._budget_bytes, self._unaccounted_bytes,
                                            self._standing_of, self._sources)
         except (InfeasibleBudgetError, SpillError) as error:
-            if not graph.is_metered:
+            if not graph.is_metered and not self._needs_as_much(graph):
                 return  # the graph itself may need less: without a plan the iteration is recorded
             if isinstance(error, SpillError):
                 raise
@@ -305,6 +305,12 @@ class Following:
                 self._apart.setdefault(position, []).append(each)
             elif position == len(graph.trace.calls):
                 self.same_calls.append(each)
+
+    def _needs_as_much(self, graph: Graph) -> bool:
+        """Whether a size that was never measured needs more than the budget, as one that is no larger does."""
+        smaller = None if graph.is_loose else self._graphs.smaller_measured(graph)
+        return smaller is not None and smaller.refusal(
+            self._settings, self._budget_bytes, self._standing_of(smaller.used)) is not None
 
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""

@@ -95,14 +95,29 @@ class Graphs:
         return [each for each in reversed(self._graphs.values()) if each.begins_with(label, arguments)]
 
     def resembling(self, label: str, arguments: Forms, first_bytes: int) -> Graph | None:
-        """An estimate from the nearest size of a graph: only its first input's extents differ in the first call."""
-        alike = [each for each in self._graphs.values() if each.first_bytes() and each.trace.calls[0].label == label
-                 and _extents_aside(each.trace.calls[0].arguments) == _extents_aside(arguments)]
+        """An estimate from the nearest size of a graph: only its first input's extents differ in the first call.
+
+        From one that was measured, if any was: what it takes is rounded up, and from estimates that would add up.
+        """
+        alike = self._alike(label, arguments)
+        alike = [each for each in alike if each.is_metered] or alike
         if not alike or not first_bytes:
             return None
         larger = [each for each in alike if each.first_bytes() >= first_bytes]
         nearest = (min if larger else max)(larger or alike, key=Graph.first_bytes)
         return nearest.estimate(first_bytes)
+
+    def smaller_measured(self, graph: Graph) -> Graph | None:
+        """The largest size of the same graph, up to its own, that was measured; None if there is none such."""
+        first = graph.trace.calls[0]
+        found = [each for each in self._alike(first.label, first.arguments)
+                 if each.is_metered and each.first_bytes() <= graph.first_bytes()]
+        return max(found, key=Graph.first_bytes, default=None)
+
+    def _alike(self, label: str, arguments: Forms) -> list[Graph]:
+        """The graphs whose first call is the same but for the extents of its first input."""
+        return [each for each in self._graphs.values() if each.first_bytes() and each.trace.calls[0].label == label
+                and _extents_aside(each.trace.calls[0].arguments) == _extents_aside(arguments)]
 
     def go_on(self, graph: Graph, label: str, arguments: Forms) -> bool:
         """Whether another begins like all of this graph and goes on with this function and inputs of these forms."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,16 +94,16 @@ class Expected:
             if rule is not None and (each.grad is None or id(each) not in self._updates):
                 self._updates[id(each)] = rule.t
 
-    def nbytes(self, parameters: Iterable[Any]) -> int:
+    def nbytes(self, parameters: Iterable[Any], lies_on_file: Callable[[Any], bool]) -> int:
         """Bytes to come whichever graph runs: state of optimizers, buffers for exchanges, models only evaluated so far.
 
-        What `parameters` have already is counted elsewhere.
+        What `parameters` have already is counted elsewhere, and what will lie on the file with one of them nowhere.
         """
         known = {id(each): each for each in parameters}
         self._updates = {key: count for key, count in self._updates.items() if key in known}
         self._evaluated = {key: ref for key, ref in self._evaluated.items() if key not in known and ref() is not None}
-        others = [each for ref in self._evaluated.values() if (each := ref()) is not None]
-        return (sum(map(_of_known, known.values())) + sum(map(_of_other, others))
+        others = [each for ref in self._evaluated.values() if (each := ref()) is not None and not lies_on_file(each)]
+        return (sum(_of_known(each) for each in known.values() if not lies_on_file(each)) + sum(map(_of_other, others))
                 + to_come_bytes(list(known.values())))
 
     def is_unused(self, parameter: Any) -> bool:
