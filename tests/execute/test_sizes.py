@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs
 from chainer_ooc.execute.iteration import unmoved
@@ -206,3 +207,38 @@ def test_room_is_made_for_what_a_larger_size_may_need(monkeypatch):
     layer_bytes = 1500 * 80 * 4  # what the first layer makes of the objects, and its gradient
     assert before[False] < layer_bytes <= max(asked[False])
     assert before[True] < layer_bytes <= max(asked[True])
+
+
+class Batches:
+    """A perceptron that is given batches of drawn sizes, by number; each comes once."""
+
+    def __init__(self):
+        np.random.seed(0)
+        self.model = chainer.Sequential(L.Linear(32, 64), F.relu, L.Linear(64, 64), F.relu, L.Linear(64, 5))
+        self.optimizer = chainer.optimizers.SGD(0.01).setup(self.model)
+
+    def iterate(self, size):
+        batch = np.random.RandomState(size).randn(size, 32).astype(np.float32)
+        self.optimizer.update(lambda: F.average(self.model(batch) ** 2))
+        return chainer_ooc.stats()
+
+
+@pytest.mark.parametrize('sizes', [range(100, 160), [130 + (-1) ** each * each for each in range(60)]],
+                         ids=['growing', 'from the middle outwards'])
+def test_estimates_of_sizes_that_come_once_do_not_add_up(sizes):
+    training = Batches()
+    with ooc('swap-all', budget='100MB'):
+        stats = [training.iterate(size) for size in sizes]
+    assert sum(each.phase == 'profile' for each in stats) == 1
+    assert max(each.peak_bytes for each in stats) < 2.5 * stats[0].peak_bytes
+
+
+def test_a_size_that_never_comes_again_is_refused_if_a_smaller_one_does_not_fit():
+    training = Batches()
+    with ooc('swap-all', budget='1MB'):
+        training.iterate(2000)  # nothing is known yet
+        with pytest.raises(InfeasibleBudgetError) as raised:
+            training.iterate(2001)
+        assert training.iterate(1000).phase == 'profile'  # it may fit
+    with ooc('swap-all', budget=int(1.02 * raised.value.floor_bytes)):
+        assert training.iterate(2002).phase == 'run'
