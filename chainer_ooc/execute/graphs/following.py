@@ -59,7 +59,7 @@ class Following:
         self.is_recorded = False
         self._graphs = graphs
         self._settings = settings
-        self._budget_bytes = self._unaccounted_bytes = 0
+        self._budget_bytes = self._unaccounted_bytes = self._first_bytes = 0
         self._standing_of: Callable[[Models], Standing] = lambda models: Standing(0, 0)
         self._doubt_of: Callable[[Sequence[Models]], str] = lambda known: ''
         self._sources = graphs.sources(reserve)
@@ -91,6 +91,7 @@ class Following:
         """
         self._standing_of, self._doubt_of = standing_of, doubt_of
         self._budget_bytes, self._unaccounted_bytes = budget_bytes, unaccounted_bytes
+        self._first_bytes = first_bytes
         alike = self._graphs.beginning_with(label, arguments)
         self._alike = alike[1:]
         self._follow(alike[0] if alike else self._graphs.resembling(label, arguments, first_bytes))
@@ -308,7 +309,7 @@ class Following:
 
     def _needs_as_much(self, graph: Graph) -> bool:
         """Whether a size that was never measured needs more than the budget, as one that is no larger does."""
-        smaller = None if graph.is_loose else self._graphs.smaller_measured(graph)
+        smaller = None if graph.is_loose else self._graphs.smaller_measured(graph, self._first_bytes)
         return smaller is not None and smaller.refusal(
             self._settings, self._budget_bytes, self._standing_of(smaller.used)) is not None
 

@@ -107,11 +107,11 @@ class Graphs:
         nearest = (min if larger else max)(larger or alike, key=Graph.first_bytes)
         return nearest.estimate(first_bytes)
 
-    def smaller_measured(self, graph: Graph) -> Graph | None:
-        """The largest size of the same graph, up to its own, that was measured; None if there is none such."""
+    def smaller_measured(self, graph: Graph, first_bytes: int) -> Graph | None:
+        """The largest size of a graph that was measured, up to this size of its first input; None if there is none."""
         first = graph.trace.calls[0]
         found = [each for each in self._alike(first.label, first.arguments)
-                 if each.is_metered and each.first_bytes() <= graph.first_bytes()]
+                 if each.is_metered and each.first_bytes() <= first_bytes]
         return max(found, key=Graph.first_bytes, default=None)
 
     def _alike(self, label: str, arguments: Forms) -> list[Graph]:
