@@ -8,6 +8,7 @@ plans are made again from what iterations took, after two others, then after fou
 """
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import sys
@@ -67,7 +68,8 @@ class Training:
         self.entries = {name: value for name, value in row['entries'].items() if value is not None}
         self.refusals = 0
         self.losses: list[float] = []
-        self._chain = ARCHITECTURES[row['network']].build()
+        with self._made():
+            self._chain = ARCHITECTURES[row['network']].build()
         self._optimizer = chainer.optimizers.MomentumSGD(lr=LEARNING_RATE).setup(self._chain)
         self._images = random.standard_normal((row['batchsize'], 3, row['side'], row['side']), dtype=numpy.float32)
         self._labels = numpy.arange(row['batchsize'], dtype=numpy.int32) % 1000
@@ -86,9 +88,15 @@ class Training:
                 if weight is not None:
                     layers.append([list(weight.shape), list(args.out.shape)])
 
-        with chainer.using_config('train', False), chainer.no_backprop_mode(), Note():
+        with self._made(), chainer.using_config('train', False), chainer.no_backprop_mode(), Note():
             self._chain(self._images[:1], self._labels[:1])
         return {'parameters': self._chain.count_params(), 'layers': layers}
+
+    def _made(self) -> contextlib.AbstractContextManager[Any]:
+        """What parameters are made under: the entries, where they say where those lie."""
+        from surroundings import configured
+
+        return configured(self.entries) if 'ooc_parameters' in self.entries else contextlib.nullcontext()
 
     def settle(self) -> None:
         """Runs until the plan stays."""

@@ -107,6 +107,16 @@ def _brought(function: Any, count: int) -> list[Any]:
     return [each.fetch() if isinstance(each, Away) else each for each in found]
 
 
+def made(array: Any) -> None:
+    """A parameter's array, or its gradient's, has its first values, while chainer.config.ooc_parameters is set."""
+    if config.entry('ooc') is None or is_locked() or device_of(array) != 'host':
+        return
+    with LOCK:
+        on_file = _session('host').on_file
+        if on_file is not None:
+            on_file.made(array)
+
+
 def update(rule: Any, parameter: Any) -> None:
     """Updates a parameter while chainer.config.ooc_parameters is set."""
     on_file = _on_file()

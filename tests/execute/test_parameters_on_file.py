@@ -499,6 +499,20 @@ def test_parameters_of_any_shape_are_updated_in_parts(shape):
     assert run(False) == run(True)
 
 
+def test_a_model_goes_to_the_file_as_it_is_made():
+    with ooc('keep', parameters='file'):
+        np.random.seed(0)
+        model = Network()
+        assert lie_on_file([model.middle.W.array, model.middle.W.grad, model.first.W.array]) == [True, True, False]
+        optimizer = optimizers.MomentumSGD().setup(model)
+        model.cleargrads()
+        bits = learn(model, optimizer, range(4))
+    with chainer.using_config('ooc_parameters', 'file'):
+        Network()  # and nowhere while ooc is not set
+    np.random.seed(0)
+    assert_equal(bits, train(is_plain=True))
+
+
 def test_it_is_turned_on_and_off_on_the_way():
     np.random.seed(0)
     model = Network()

@@ -54,6 +54,10 @@ class ParametersOnFile:
         return [was_metered for parameter in parameters for each in _arrays_of(parameter, parameter.update_rule)
                 for was_metered in self._take(each)]
 
+    def made(self, array: Any) -> None:
+        """A parameter's array, or its gradient's, was made: before others are made, or a model would have to fit."""
+        self._take(array)
+
     def before_call(self, inputs: Iterable[Any]) -> list[bool]:
         """A forward call is about to read these; see `take`."""
         return self.take(each for each in inputs if hasattr(each, 'update_rule'))
