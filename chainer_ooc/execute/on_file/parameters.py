@@ -1,6 +1,6 @@
 """Which parameters, gradients and states of optimizers lie in far memory, and how long their bytes are near.
 
-    a parameter            from the first computation on that reads it; its bytes are near while one reads it
+    a parameter            as it is made, or before the first computation that reads it; near while one reads it
     its gradient           from the end of the step that made it; near in that step and wherever the program reads it
     the optimizer's state  from its first update on; near in parts (`update`)
 
