@@ -23,6 +23,7 @@ import numpy as np
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.config import Settings
+from chainer_ooc.errors import ConfigError
 
 #: Makes a backend; the argument is `chainer.config.ooc_spill_dir`.
 Maker = Callable[[str | None], Backend]
@@ -62,7 +63,19 @@ def choose(device: str, options: BackendOptions) -> Backend:
 
     Raises:
         SpillError: no spill file can be made.
+        ConfigError: parameters are to lie where the device cannot have them.
     """
+    backend = _make(device, options)
+    if options.parameters is not None and backend.file_backed is None:
+        backend.close()
+        raise ConfigError(
+            f'chainer.config.ooc_parameters = {options.parameters!r} cannot be used on this device ({backend.name}): '
+            'parameters can lie on a file on the host alone, on Linux, and where there was a C compiler as chainer_ooc '
+            'was installed; set it to None')
+    return backend
+
+
+def _make(device: str, options: BackendOptions) -> Backend:
     if _makers:
         return _makers[-1](options.spill_dir)
     if device == 'cuda':

@@ -32,7 +32,7 @@ from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.left import hand_over
 from chainer_ooc.execute.iteration.quiet import QuietIterations
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.execute.on_file import parameters as on_file
+from chainer_ooc.execute.on_file.parameters import ParametersOnFile
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.shortage import explain, explain_outside, what_holds
@@ -58,7 +58,8 @@ class Session:
         self.finished: Finished | None = None
         self._memory = Residency(backend)
         self._meter = backend.meter()
-        self.on_file = on_file.of(backend, self._meter, settings)
+        blocks = None if settings.parameters is None else backend.file_backed
+        self.on_file = None if blocks is None else ParametersOnFile(blocks, self._meter, settings.min_bytes)
         self._parameters = Parameters() if self.on_file is None else Parameters(self.on_file.is_on_file)
         self._graphs = Graphs()
         self._around = backend.computing()

@@ -15,12 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from chainer_ooc import config
 from chainer_ooc.backends import arrays
-from chainer_ooc.backends.base import Backend
 from chainer_ooc.backends.file_backed import FileBacked
 from chainer_ooc.backends.metering import Meter
-from chainer_ooc.errors import ConfigError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.on_file import update
 from chainer_ooc.execute.recording.parameters import gradient_of, state_of
@@ -134,19 +131,3 @@ class ParametersOnFile:
 def _arrays_of(parameter: Any, rule: Any) -> list[Any]:
     """A parameter's array, its gradient, and what its rule keeps for it, as far as they are there."""
     return [array_in_slot(parameter), gradient_of(parameter), *state_of(rule)]
-
-
-def of(backend: Backend, meter: Meter, settings: config.Settings) -> ParametersOnFile | None:
-    """Those that these settings want; None if they want none.
-
-    Raises:
-        ConfigError: the device has no such thing.
-    """
-    if settings.parameters is None:
-        return None
-    if backend.file_backed is None:
-        raise ConfigError(
-            f'chainer.config.ooc_parameters = {settings.parameters!r} cannot be used on this device ({backend.name}): '
-            'parameters can lie on a file on the host alone, on Linux, and where there was a C compiler as chainer_ooc '
-            'was installed; set it to None')
-    return ParametersOnFile(backend.file_backed, meter, settings.min_bytes)
