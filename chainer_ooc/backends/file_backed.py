@@ -57,7 +57,7 @@ class FileBacked(abc.ABC):
         """Tells that so many bytes of such blocks were written to as they are."""
 
     @abc.abstractmethod
-    def writing(self) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[Any]:
         """Within this the calling thread may write to such blocks as they are; no fork comes meanwhile."""
 
     @abc.abstractmethod

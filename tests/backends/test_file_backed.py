@@ -9,6 +9,7 @@ import pytest
 from chainer_ooc.backends.host import HostBackend, arena
 from chainer_ooc.backends.host.arena import Arena
 from chainer_ooc.errors import SpillError
+from support.forked import forked
 from support.interrupting import interrupted_at
 from support.resident import private_bytes, rss_bytes
 
@@ -179,27 +180,19 @@ def test_random_arrays_keep_their_bytes_beside_the_pool_and_the_file(backend, bl
 def test_a_forked_child_has_what_was_there_and_shares_nothing(blocks):
     array = filled(2 * MB, 1)
     blocks.back(array)
-    to_child, to_parent = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.close(to_child[1])  # or it would wait for ever if the parent fails
-            os.read(to_child[0], 1)
-            seen = bytes([int(array.min()), int(array.max())])
-            array[:] = 3
-            os.write(to_parent[1], seen)
-        finally:
-            os._exit(0)
-    array[:] = 2
-    assert not blocks.is_backed(array)
-    os.write(to_child[1], b'x')
-    assert os.read(to_parent[0], 2) == bytes([1, 1])
-    os.waitpid(child, 0)
+
+    def look():
+        seen = bytes([int(array.min()), int(array.max())])
+        array[:] = 3
+        return seen
+
+    with forked(look) as ask:
+        array[:] = 2
+        assert not blocks.is_backed(array)
+        assert ask() == bytes([1, 1])
     assert (array == 2).all()
     assert blocks.back(array)
     assert (array == 2).all()
-    for each in (*to_child, *to_parent):
-        os.close(each)
 
 
 def test_closing_makes_private_what_is_there(tmp_path):

@@ -18,6 +18,7 @@ from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.errors import ConfigError, InfeasibleBudgetError, SpillError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.on_file import update
+from support.forked import forked
 from support.trainings.ooc_training import bits_of, ooc
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(arena.available() is not None, reason=str(arena.available()))]
@@ -70,11 +71,16 @@ def learn(model, optimizer, numbers, note=None, prepare=lambda model: model.clea
     return bits
 
 
-def train(make_optimizer=optimizers.MomentumSGD, added=(), *, is_plain=False, policy='swap-all', count=4, budget=None,
-          note=None, dtype=np.float32, **how):
+def made(make_optimizer=optimizers.MomentumSGD, dtype=np.float32):
+    """A network with its first values, and its optimizer."""
     np.random.seed(0)
     model = Network(dtype)
-    optimizer = make_optimizer().setup(model)
+    return model, make_optimizer().setup(model)
+
+
+def train(make_optimizer=optimizers.MomentumSGD, added=(), *, is_plain=False, policy='swap-all', count=4, budget=None,
+          note=None, dtype=np.float32, **how):
+    model, optimizer = made(make_optimizer, dtype)
     if dtype == np.float16:
         optimizer.use_fp32_update()
     for each in added:
@@ -174,9 +180,7 @@ def test_float16_with_a_copy_in_float32():
 
 
 def test_parameters_gradients_and_state_lie_on_the_file_and_small_ones_do_not():
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.Adam().setup(model)
+    model, optimizer = made(optimizers.Adam)
     with ooc('swap-all', parameters='file'):
         learn(model, optimizer, range(2))
         weight, bias = model.middle.W, model.middle.b
@@ -216,9 +220,7 @@ def test_what_treats_each_element_by_itself_sees_parts_and_all_else_the_whole(mo
 
 def test_hooks_of_a_rule_see_parts_with_it():
     def hooked(is_plain):
-        np.random.seed(0)
-        model = Network()
-        optimizer = optimizers.MomentumSGD().setup(model)
+        model, optimizer = made()
         model.middle.W.update_rule.add_hook(hooks.WeightDecay(0.1))
         model.middle.W.update_rule.add_hook(hooks.Lasso(0.1), timing='post')
         with contextlib.nullcontext() if is_plain else ooc('swap-all', parameters='file'):
@@ -235,9 +237,7 @@ def floor_of(parameters):
     """The smallest budget that is named, and that 1.02 times it works for the whole training."""
     nbytes = 1
     while True:
-        np.random.seed(0)
-        model = Network()
-        optimizer = optimizers.MomentumSGD().setup(model)
+        model, optimizer = made()
         try:
             with ooc('swap-all', budget=nbytes, parameters=parameters):
                 learn(model, optimizer, range(2))
@@ -257,9 +257,7 @@ def test_the_smallest_budget_is_less_by_what_lies_on_the_file():
 def test_a_floor_does_not_count_what_is_evaluated_and_lies_on_the_file():
     """An evaluation has it expected that a model will be trained, by which this one brings nothing."""
     nbytes = floor_of('file')
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.MomentumSGD().setup(model)
+    model, optimizer = made()
     with ooc('swap-all', parameters='file'):
         for number in range(3):
             learn(model, optimizer, [number])
@@ -345,9 +343,7 @@ def test_a_refusal_names_it_where_it_would_help():
 
 def test_the_program_reads_and_writes_arrays_as_it_likes():
     def run(is_plain):
-        np.random.seed(0)
-        model = Network()
-        optimizer = optimizers.MomentumSGD().setup(model)
+        model, optimizer = made()
         entries = contextlib.nullcontext() if is_plain else ooc('swap-all', parameters='file')
         with entries:
             first = learn(model, optimizer, range(2))
@@ -363,39 +359,28 @@ def test_the_program_reads_and_writes_arrays_as_it_likes():
 
 
 def test_a_fork_has_the_values_of_its_moment_and_training_goes_on():
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.MomentumSGD().setup(model)
+    model, optimizer = made()
     with ooc('swap-all', parameters='file'):
         learn(model, optimizer, range(2))
         before = model.middle.W.array.tobytes()
-        to_child, to_parent = os.pipe(), os.pipe()
-        child = os.fork()
-        if not child:
-            try:
-                os.close(to_child[1])  # or it would wait for ever if the parent fails
-                os.read(to_child[0], 1)
-                os.write(to_parent[1], b'same' if model.middle.W.array.tobytes() == before else b'else')
-                model.middle.W.array[:] = 0
-            finally:
-                os._exit(0)
-        learn(model, optimizer, range(2, 4))
-        os.write(to_child[1], b'x')
-        assert os.read(to_parent[0], 4) == b'same'
-        os.waitpid(child, 0)
+
+        def look():
+            seen = b'same' if model.middle.W.array.tobytes() == before else b'else'
+            model.middle.W.array[:] = 0
+            return seen
+
+        with forked(look) as ask:
+            learn(model, optimizer, range(2, 4))
+            assert ask() == b'same'
         learn(model, optimizer, [4])
         assert lie_on_file([model.middle.W.array]) == [True]
         found = model.middle.W.array.tobytes()
-    for each in (*to_child, *to_parent):
-        os.close(each)
     assert found == train(is_plain=True, count=5)[4, '/middle/W'][2]
 
 
 def test_after_a_fork_it_goes_on_within_a_budget_that_was_enough():
     nbytes = floor_of('file')
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.MomentumSGD().setup(model)
+    model, optimizer = made()
     with ooc('swap-all', parameters='file', budget=nbytes):
         learn(model, optimizer, range(3))
         child = os.fork()
@@ -407,9 +392,7 @@ def test_after_a_fork_it_goes_on_within_a_budget_that_was_enough():
 
 def test_a_plan_from_a_file_is_within_its_budget_in_a_training_that_is_resumed(tmp_path):
     nbytes = floor_of('file')
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.MomentumSGD().setup(model)
+    model, optimizer = made()
     with ooc('swap-all', parameters='file', budget=nbytes, plan=str(tmp_path / 'plan')):
         learn(model, optimizer, range(3))
         chainer_ooc.reset()
@@ -440,9 +423,7 @@ def test_threads_that_share_a_model_leave_its_parameters_whole():
 
 
 def test_where_there_is_no_memory_to_close_training_goes_on(monkeypatch):
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.MomentumSGD().setup(model)
+    model, optimizer = made()
     with ooc('swap-all', parameters='file'):
         bits = learn(model, optimizer, range(2))
         library = manager.current().on_file._blocks._library
@@ -470,9 +451,7 @@ def test_a_reset_by_another_thread_in_the_midst_of_a_call_is_no_error():
 
 
 def test_what_is_read_only_is_not_written_to():
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.SGD().setup(model)
+    model, optimizer = made(optimizers.SGD)
     model.middle.W.array.flags.writeable = False
     before = model.middle.W.array.copy()
     with ooc('keep', parameters='file'), pytest.raises(ValueError, match='read-only'):
@@ -514,9 +493,7 @@ def test_a_model_goes_to_the_file_as_it_is_made():
 
 
 def test_it_is_turned_on_and_off_on_the_way():
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.MomentumSGD().setup(model)
+    model, optimizer = made()
     bits = {}
     for number, parameters in enumerate([None, 'file', None, 'file']):
         with ooc('swap-all', parameters=parameters):
@@ -528,9 +505,7 @@ def test_it_is_turned_on_and_off_on_the_way():
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning', 'ignore::ResourceWarning')
 def test_an_interrupt_leaves_a_training_that_goes_on():
     """After one in the midst of an iteration a plain training from the same values gives the same bits."""
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.MomentumSGD().setup(model)
+    model, optimizer = made()
     with ooc('swap-all', parameters='file'):
         learn(model, optimizer, range(2))
         for wait_seconds in np.linspace(0.0002, 0.01, 25):
@@ -560,9 +535,7 @@ def test_a_full_disk_is_told_of_and_training_goes_on(monkeypatch):
     def fail(self, source):
         raise SpillError(28, 'no space left')
 
-    np.random.seed(0)
-    model = Network()
-    optimizer = optimizers.MomentumSGD().setup(model)
+    model, optimizer = made()
     with ooc('keep', parameters='file'):
         bits = learn(model, optimizer, range(2))
         with monkeypatch.context() as context:

@@ -71,7 +71,7 @@ class HostBackend(OwnedBackend):
         self._blocks: Arena | BlockPool = BlockPool() if self._no_arena else Arena()
         self.kept_serves_all = self._blocks.serves_all
         self.file_backed: HostFileBacked | None = None if self._no_arena else HostFileBacked(
-            self._write_whole, self.release, self._gives_private, self._clean)
+            self._write_whole, self.release, self.leaves_outside, self._clean)
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
         self._bandwidth: Bandwidth | None = None
         self._heap = heap.return_freed_memory()
@@ -237,11 +237,6 @@ class HostBackend(OwnedBackend):
         transfer.wait()
         assert isinstance(copy, HostCopy) and copy.place.start is not None
         return copy, self._file.fileno(), copy.place.start
-
-    def _gives_private(self, nbytes: int) -> bool:
-        if not self._gives(nbytes):
-            self.trim()
-        return self._gives(nbytes)
 
     def _clean(self, written_bytes: int) -> bool:
         allowed_bytes = self._headroom.dirty_bytes()

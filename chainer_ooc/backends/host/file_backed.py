@@ -25,8 +25,8 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from chainer_ooc.backends.base import ByteArray, FarCopy
@@ -111,10 +111,8 @@ class HostFileBacked(FileBacked):
         if self._clean(self._written_bytes):
             self._written_bytes = 0
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        with _WRITING:
-            yield
+    def writing(self) -> AbstractContextManager[Any]:
+        return _WRITING
 
     def _copy(self, array: Any, buffer: Any, writes: bool) -> None:
         assert array.flags.c_contiguous and buffer.flags.c_contiguous

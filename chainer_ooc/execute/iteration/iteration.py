@@ -7,6 +7,8 @@ recorded: what a call retained leaves as soon as the next call does not need it,
     apply -> before_call  reap, make room | compute |  after_call  register, follow, have maps leave
     step  -> before_step  fetch, start swap-ins, make room | compute |  after_step  drop
 
+Longer than other files: it is the way of a call and of a step from top to bottom, which docs/architecture.md follows.
+
 Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that overlap in one thread.
 """
 
