@@ -92,10 +92,11 @@ def start_within(target_bytes: int, beside_bytes: int, name: str, network: str,
     for number in range(STARTS):
         worker = ready(start(name, network, arguments, budget=budget))
         over_bytes = worker.about['peak_bytes'] - target_bytes
-        if worker.about['refusals'] or abs(over_bytes) <= TOLERANCE * target_bytes or number + 1 == STARTS:
+        can_be_less = over_bytes > 0 and not worker.about['refusals']
+        if number + 1 == STARTS or not (can_be_less or over_bytes < 0) or abs(over_bytes) <= TOLERANCE * target_bytes:
             break
         worker.close()
-        budget = max(budget - over_bytes, 1)
+        budget = max(worker.about['budget_bytes'] - over_bytes, 1)
     return worker
 
 

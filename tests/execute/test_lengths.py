@@ -145,6 +145,74 @@ def test_the_floor_that_is_named_is_enough_for_all_lengths(policy, min_bytes):
         found = learn_at_the_floor(trained(is_wide=True).learn, order, max(LENGTHS))
     assert found == plain(order, is_wide=True)
 
+class Detector(chainer.Chain):
+    """As many boxes as there are objects behind layers that are the same for all images."""
+
+    def __init__(self):
+        np.random.seed(0)
+        super().__init__()
+        with self.init_scope():
+            self.first, self.second = (L.Convolution2D(each, 8, 3, pad=1) for each in (3, 8))
+            self.norm, self.norm_2 = L.BatchNormalization(8), L.BatchNormalization(8)
+            self.box, self.kind = L.Linear(128, 64), L.Linear(64, 5)
+        self.optimizer = chainer.optimizers.SGD().setup(self)
+
+    def learn(self, objects, number=0):
+        random = np.random.default_rng(number)
+        np.random.seed(number)
+        images = random.standard_normal((2, 3, 16, 16), dtype=np.float32)
+        maps = F.max_pooling_2d(F.relu(self.norm(self.first(images))), 2)
+        maps = F.relu(self.norm_2(self.second(maps)))
+        boxes = F.get_item(maps, (np.arange(objects) % 2,))[:, :, :4, :4]
+        boxes = F.dropout(F.relu(self.box(boxes)), 0.3)
+        loss = F.softmax_cross_entropy(self.kind(boxes), np.zeros(objects, np.int32))
+        self.cleargrads()
+        loss.backward()
+        self.optimizer.update()
+        return loss.array
+
+
+class Repeated(chainer.ChainList):
+    """Layers that are used in turn, as often as is said; their gradients are added up."""
+
+    def __init__(self):
+        np.random.seed(0)
+        super().__init__(*(L.Linear(64, 64) for _ in range(5)))
+        self.optimizer = chainer.optimizers.Adam().setup(self)
+
+    def learn(self, lengths, number=0):
+        random = np.random.default_rng(number)
+        np.random.seed(number)
+        losses = []
+        self.cleargrads()
+        for length in lengths:
+            maps = chainer.Variable(random.standard_normal((256, 64), dtype=np.float32))
+            for layer in itertools.islice(itertools.cycle(self), length):
+                maps = F.dropout(F.tanh(layer(maps)), 0.1)
+            loss = F.sum(maps * maps)
+            loss.backward()
+            losses.append(loss.array)
+        self.optimizer.update()
+        return losses
+
+
+@pytest.mark.parametrize('policy', ['pooch', 'sublinear', 'superneurons', 'tensor-cache', 'mix-3'])
+@pytest.mark.parametrize(('model', 'sizes'), [(Detector, (3, 200)), (Repeated, ((1, 6), (5, 4)))])
+def test_the_floor_is_enough_where_the_plan_of_another_graph_was_followed_in_the_beginning(policy, model, sizes):
+    """That need not discard the same maps. A recipe that was written later held an input that was to die (Detector);
+    what had been discarded was made again in backward, where the plan had no room for that (Repeated).
+    """
+    def learn(way):
+        trained = model()
+        for size in sizes * 4:
+            trained.learn(size)
+        return way(trained)
+
+    with ooc(policy, min_bytes=0):
+        found = learn(lambda trained: learn_at_the_floor(trained.learn, sizes * 3, sizes[0]))
+    with chainer.using_config('ooc', None):
+        assert found == learn(lambda trained: [trained.learn(each, number) for number, each in enumerate(sizes * 3)])
+
 
 @pytest.mark.parametrize('verdict', [Verdict.SWAP, Verdict.RECOMPUTE])
 def test_what_a_plan_counts_as_gone_leaves_when_it_is_followed_from_there_on(monkeypatch, verdict):

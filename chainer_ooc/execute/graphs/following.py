@@ -19,9 +19,9 @@ from typing import Any
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.graphs.graphs import Graphs
+from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs
 from chainer_ooc.execute.graphs.likeness import Forms
-from chainer_ooc.execute.graphs.orders import NO_ORDERS
+from chainer_ooc.execute.graphs.orders import NO_ORDERS, swapping
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
@@ -298,6 +298,8 @@ class Following:
             alike = [each.used for each in (graph, *self._alike)]
             doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
+        if alone := self._discarded_here_alone(graph):
+            self.orders = swapping(self.orders, alone)
         self.graph = self.latest = graph
         self._next_swap_in, self._apart, self.same_calls = 0, {}, []
         for each in self._alike:
@@ -306,6 +308,20 @@ class Following:
                 self._apart.setdefault(position, []).append(each)
             elif position == len(graph.trace.calls):
                 self.same_calls.append(each)
+
+    def _discarded_here_alone(self, graph: Graph) -> frozenset[int]:
+        """What the plan discards in the beginning that another graph has too, and cannot make again."""
+        maps, plan = graph.trace.maps, self.orders.plan
+        discarded = [each for each in self.orders.discardable if maps[each].retained]
+        found: set[int] = set()
+        for other in self._alike[:ASKED_GRAPHS] if discarded else ():
+            common = other.common_calls(graph)
+            before = {each for each in discarded if plan.leaves[each] < common} - found
+            if before and other.is_recorded(self._settings.profile_iterations):
+                theirs = other.discardable_under(self._settings, self._budget_bytes, self._unaccounted_bytes,
+                                                 self._standing_of, self._sources)
+                found |= before - theirs if theirs is not None else set()
+        return frozenset(found)
 
     def _needs_as_much(self, graph: Graph) -> bool:
         """Whether a size that was never measured needs more than the budget, as one that is no larger does."""

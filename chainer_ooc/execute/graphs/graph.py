@@ -149,8 +149,7 @@ class Graph(Likeness):
             SpillError: far memory is too small.
         """
         saved, shared = sources.saved, None if self.is_estimate or self.is_loaded else sources.shared
-        planned = self._under.setdefault(
-            (settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes), _Planned())
+        planned = self._under.setdefault(_key(settings, budget_bytes, unaccounted_bytes), _Planned())
         if planned.orders is not None:
             self.take_better(planned, sources, settings.min_bytes)
         if shared is not None:
@@ -172,6 +171,16 @@ class Graph(Likeness):
         if saved is not None and not self.is_estimate:
             saved.keep(self.trace, plan, settings.min_bytes, self.is_metered)
         return planned.orders
+
+    def discardable_under(self, settings: Settings, budget_bytes: int, unaccounted_bytes: int,
+                          standing_of: Callable[[Models], Standing], sources: Sources) -> frozenset[int] | None:
+        """What its plan discards; None if it has none there, for which it is tried once. See `orders_for`."""
+        key = _key(settings, budget_bytes, unaccounted_bytes)
+        if key not in self._under:
+            with contextlib.suppress(OocError):  # it is told when the graph is followed
+                self.orders_for(settings, budget_bytes, unaccounted_bytes, standing_of, sources)
+        orders = self._under[key].orders
+        return None if orders is None else orders.discardable
 
     def _take(self, planned: _Planned, plan: Plan, standing: Standing, sources: Sources, min_bytes: int) -> None:
         sources.reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
@@ -370,3 +379,7 @@ class Graph(Likeness):
         """Whether its plan moves nothing, and is for this policy and threshold."""
         return self.plan is not None and self.plan.moves_nothing and (
             (self.plan.policy, self._min_bytes) == (settings.policy, settings.min_bytes))
+
+
+def _key(settings: Settings, budget_bytes: int, unaccounted_bytes: int) -> tuple[object, ...]:
+    return settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes

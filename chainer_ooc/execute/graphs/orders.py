@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Standing, Verdict
@@ -11,7 +12,7 @@ from chainer_ooc.schedule.chains import Chains
 from chainer_ooc.trace import Trace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Orders:
     """A plan by position.
 
@@ -60,6 +61,18 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) ->
     unmoved = frozenset() if plan.synchronous else _unmoved(
         trace, min_bytes, recipes, {*leave_after, *discard_after, *free_after, *recipes})
     return Orders(plan, standing, leave_after, discard_after, free_after, recipes, discardable, unmoved)
+
+
+@functools.lru_cache(maxsize=8)
+def swapping(orders: Orders, maps: frozenset[int]) -> Orders:
+    """The same orders with some of the maps swapped out that they discard."""
+    leave_after, discard_after = ({position: list(each) for position, each in ordered.items()}
+                                  for ordered in (orders.leave_after, orders.discard_after))
+    for each in maps:
+        discard_after[orders.plan.leaves[each]].remove(each)
+        leave_after.setdefault(orders.plan.leaves[each], []).append(each)
+    return replace(orders, leave_after=leave_after, discard_after=discard_after,
+                   discardable=orders.discardable - maps)
 
 
 def _unmoved(trace: Trace, min_bytes: int, recipes: Set[int], ordered: Set[int]) -> frozenset[int]:

@@ -16,7 +16,6 @@ import weakref
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.functions.recipe import Recipe
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.iteration.waiting import Waiting
 from chainer_ooc.execute.memory.residency import Residency
@@ -78,26 +77,6 @@ class Departures:
         """Has maps leave after a step of backward."""
         for map_id in self._following.orders.leave_after.get(position, ()):
             self.leave(self._register.storage(map_id))
-
-    def hold(self, recipe: Recipe, position: int) -> None:
-        """Gives the recipe of a call to those of its own maps that the plan discards.
-
-        It may have written to a map of another iteration: running statistics that an evaluation has read.
-        """
-        for product in recipe.products:
-            storage = product.storage()
-            if (storage is not None and storage.token is self._register.token and storage.recipe is None
-                    and self._following.is_discardable(storage.map)
-                    and self._register.recorder.maps[storage.map].producer == position):
-                storage.remember(recipe)
-                storage.watch()
-
-    def will_stay(self, storage: Storage) -> bool:
-        """Whether a map can be had in backward: it is retained, now or by a later call, or can be made again."""
-        graph = self._following.graph
-        if graph is not None and storage.token is self._register.token and graph.trace.maps[storage.map].retained:
-            return True
-        return storage.can_return()
 
     def _leave_eagerly(self, call: Call) -> None:
         """Swaps out what is retained and is no output of the latest call: no plan says what is used again."""

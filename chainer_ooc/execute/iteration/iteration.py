@@ -86,7 +86,7 @@ class Iteration(Quietly):
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
         self.room = Room(memory, parameters, self.register.own, meter, settings, self.following, end_quiet)
         self._departures = Departures(memory, self.following, self.register, settings)
-        self._recipes = Recipes(memory, self.following, self._departures)
+        self._recipes = Recipes(memory, self.following, self.register)
         self._start_swap_ins = functools.partial(
             start_swap_ins, memory, self.following, self.register, self.room)
 

@@ -11,8 +11,12 @@ from typing import Any
 from chainer_ooc.execute.functions.prototype import Prototype, may_change_maps, prepare
 from chainer_ooc.execute.functions.recipe import write_recipe
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.recording.registration import Register
+from chainer_ooc.execute.storage.account import find
+from chainer_ooc.execute.storage.slots import array_of
+from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.problem import COPIED_BYTES
 
 
 class Recipes:
@@ -22,8 +26,8 @@ class Recipes:
         is_repeatable: the iteration is recorded, and the call in hand could run again.
     """
 
-    def __init__(self, memory: Residency, following: Following, departures: Departures):
-        self._memory, self._following, self._departures = memory, following, departures
+    def __init__(self, memory: Residency, following: Following, register: Register):
+        self._memory, self._following, self._register = memory, following, register
         self._prototype: Prototype | None = None
         self.is_repeatable = False
 
@@ -42,11 +46,32 @@ class Recipes:
               ) -> None:
         """Writes the recipe of the call that has just run if its function was copied, and gives it to its maps.
 
-        None is written where the call has turned out to be another than that of the graph.
+        None is written where the call has turned out to be another than that of the graph, or would keep a map that was
+        to die, as another graph was followed when that was made.
         """
         prototype, known = self._prototype, self._following.call_at(position)
         self.forget()
-        if prototype is not None and known is not None:
-            recipe = write_recipe(prototype, function, inputs, outputs, max(peak_bytes, known.peak_bytes),
-                                  self._departures.will_stay)
-            self._departures.hold(recipe, position)
+        if prototype is None or known is None or any(map(self._would_be_held, inputs)):
+            return
+        recipe = write_recipe(prototype, function, inputs, outputs, max(peak_bytes, known.peak_bytes), self._will_stay)
+        for product in recipe.products:
+            storage = product.storage()
+            # It may have written to a map of another iteration: running statistics that an evaluation has read.
+            if (storage is not None and storage.token is self._register.token and storage.recipe is None
+                    and self._following.is_discardable(storage.map)
+                    and self._register.recorder.maps[storage.map].producer == position):
+                storage.remember(recipe)
+                storage.watch()
+
+    def _will_stay(self, storage: Storage) -> bool:
+        """Whether a map can be had in backward: it is retained, now or by a later call, or can be made again."""
+        graph = self._following.graph
+        if graph is not None and storage.token is self._register.token and graph.trace.maps[storage.map].retained:
+            return True
+        return storage.can_return()
+
+    def _would_be_held(self, variable: Any) -> bool:
+        """Whether a recipe would have to hold this map of the iteration, which can be had in no other way."""
+        storage = find(array_of(variable))
+        return (storage is not None and storage.token is self._register.token and not storage.from_outside
+                and storage.nbytes > COPIED_BYTES and not self._will_stay(storage))
