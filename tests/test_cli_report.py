@@ -69,6 +69,11 @@ def test_a_run_under_another_budget_has_nothing_measured_beside_it(capsys, ran, 
     assert run_json(capsys, 'report', ran, '-o', str(out), '--budget', '11MB')['measured_seconds'] is None
 
 
+def test_a_run_has_nothing_measured_beside_the_plan_of_another_policy(capsys, ran, out):
+    found = run_json(capsys, 'report', ran, '-o', str(out), '--policy', 'keep', '--budgets', '13MB')
+    assert found['measured_seconds'] is None
+
+
 @pytest.mark.usefixtures('matplotlib')
 def test_perfetto_and_png_go_to_files_of_their_own(capsys, trace, out, tmp_path):
     events, picture = tmp_path / 'trace.perfetto', tmp_path / 'still.png'

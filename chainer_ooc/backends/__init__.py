@@ -13,8 +13,6 @@ What computes on a device is in `kernels`, which imports this room; nothing here
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +22,6 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import ConfigError
-
-#: Makes a backend; the argument is `chainer.config.ooc_spill_dir`.
-Maker = Callable[[str | None], Backend]
-
-_makers: list[Maker] = []
 
 
 @dataclass(frozen=True)
@@ -76,8 +69,6 @@ def choose(device: str, options: BackendOptions) -> Backend:
 
 
 def _make(device: str, options: BackendOptions) -> Backend:
-    if _makers:
-        return _makers[-1](options.spill_dir)
     if device == 'cuda':
         from chainer_ooc.backends.cuda import CudaBackend
 
@@ -103,25 +94,3 @@ def give_back() -> None:
     from chainer_ooc.backends.cuda import regions
 
     regions.give_back()
-
-
-@contextlib.contextmanager
-def chosen(maker: Maker) -> Iterator[list[Backend]]:
-    """Has `choose` make another device meanwhile, in every thread: for tests, which run a whole training on it.
-
-    A session keeps the backend that it has: call `chainer_ooc.reset()` before, and after.
-
-    Yields:
-        The backends that were made, in their order.
-    """
-    made: list[Backend] = []
-
-    def make(spill_dir: str | None) -> Backend:
-        made.append(maker(spill_dir))
-        return made[-1]
-
-    _makers.append(make)
-    try:
-        yield made
-    finally:
-        _makers.remove(make)

@@ -7,6 +7,7 @@ and of the import system in front of the program's first one.
 from __future__ import annotations
 
 import importlib
+import os
 import traceback
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -14,7 +15,7 @@ from types import ModuleType, TracebackType
 import chainer_ooc
 from chainer_ooc.cli.answer import ProgramError, message
 
-_OWN = str(Path(chainer_ooc.__file__).parent)
+_OWN = f'{Path(chainer_ooc.__file__).parent}{os.sep}'
 _IMPORTS = '<frozen importlib', str(importlib.__file__)
 
 
@@ -49,7 +50,7 @@ def place(error: BaseException) -> str:
 def is_raised_in(error: BaseException, package: ModuleType) -> bool:
     """Whether the innermost frame of an error is in a package."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    return last.filename.startswith(str(Path(str(package.__file__)).parent))
+    return last.filename.startswith(f'{Path(str(package.__file__)).parent}{os.sep}')
 
 
 def is_of_the_call(error: BaseException) -> bool:
@@ -71,4 +72,4 @@ def _leave_out(seen: traceback.TracebackException) -> None:
 def _is_the_programs(filename: str) -> bool:
     import chainer
 
-    return not filename.startswith((_OWN, str(Path(chainer.__file__).parent), *_IMPORTS))
+    return not filename.startswith((_OWN, f'{Path(chainer.__file__).parent}{os.sep}', *_IMPORTS))

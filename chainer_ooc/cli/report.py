@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     ran, trace = _subject(arguments)
     name = arguments.policy or (ran.plan.policy if ran else 'auto')
-    own_bytes = ran.plan.budget_bytes if ran and name == ran.plan.policy else 1
-    problem = problem_of(trace, arguments.budget or own_bytes, ran.min_bytes if ran else arguments.min_bytes)
+    own_bytes = ran.plan.budget_bytes if ran and name == ran.plan.policy else None
+    problem = problem_of(trace, arguments.budget or own_bytes or 1, ran.min_bytes if ran else arguments.min_bytes)
     taken = [arguments.trace]
     for file in filter(None, (arguments.out, arguments.perfetto, arguments.png)):
         _prepare(file)

@@ -15,8 +15,10 @@ from typing import Any
 
 from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions, choose, device_of, expect_arrays, give_back
+from chainer_ooc.backends.file_backed import FileBacked
 from chainer_ooc.execute.alone import apply_within
 from chainer_ooc.execute.functions.prototype import may_write
+from chainer_ooc.execute.on_file import update as in_parts
 from chainer_ooc.execute.on_file.parameters import ParametersOnFile
 from chainer_ooc.execute.session import Session
 from chainer_ooc.execute.shortage import advise_on_errors, explain_outside
@@ -47,7 +49,8 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     if RUNNING.is_foreign is not None:
         outputs = apply_within(function, inputs)
         if config.entry('ooc_parameters') is not None and (on_file := _on_file()) is not None:
-            on_file.after_call(inputs)
+            with LOCK:
+                on_file.after_call(inputs)
         return outputs
     device, found = _device_of(inputs), None
     while found is None:
@@ -118,21 +121,24 @@ def made(array: Any) -> None:
 
 
 def update(rule: Any, parameter: Any) -> None:
-    """Updates a parameter while chainer.config.ooc_parameters is set."""
-    on_file = _on_file()
-    if on_file is None:
-        rule._update_core_with_hooks(parameter)
-    else:
-        on_file.update(rule, parameter)
+    """Updates a parameter, with the hooks of its rule, while chainer.config.ooc_parameters is set."""
+    _run_on_file(rule, parameter, functools.partial(in_parts.update, rule=rule, parameter=parameter),
+                 functools.partial(rule._update_core_with_hooks, parameter))
 
 
 def call_hook(hook: Any, rule: Any, parameter: Any) -> None:
     """Calls an optimizer's hook for a parameter while chainer.config.ooc_parameters is set."""
+    _run_on_file(rule, parameter, functools.partial(in_parts.call_hook, hook=hook, rule=rule, parameter=parameter),
+                 functools.partial(hook, rule, parameter))
+
+
+def _run_on_file(rule: Any, parameter: Any, run_in_parts: Callable[[FileBacked], bool], run: Callable[[], None]
+                 ) -> None:
     on_file = _on_file()
     if on_file is None:
-        hook(rule, parameter)
+        run()
     else:
-        on_file.call_hook(hook, rule, parameter)
+        on_file.run(rule, parameter, run_in_parts, run)
 
 
 def _on_file() -> ParametersOnFile | None:
@@ -156,7 +162,7 @@ def before_exchange(nbytes: int) -> None:
     """Leaves room for what MPI allocates when it exchanges an array of the host of so many bytes."""
     session = current()
     if session is not None and not is_locked():
-        session.leave_outside(2 * nbytes)  # a copy of what is sent, and what arrives
+        session.memory.leave_outside(2 * nbytes)  # a copy of what is sent, and what arrives
 
 
 def current() -> Session | None:
@@ -264,13 +270,12 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
         before.close()  # if this fails it is still known, and is closed next time
         del _sessions[thread, device]
     for (each, its_device), session in list(_sessions.items()):
-        if not each.is_alive() and session.is_idle():  # its graphs may live on in other threads
+        if not each.is_alive() and session.memory.is_idle():  # its graphs may live on in other threads
             _close(each, its_device)
     session = _sessions[thread, device] = Session(
         settings, choose(device, BackendOptions.of(settings)), functools.partial(_has_others, thread))
-    advise_on_errors(_explain)  # before the line that ends all ranks
     end_all_on_errors()
-    session.begin()  # known by now: if this is interrupted, a reset closes it
+    session.memory.backend.begin()  # known by now: if this is interrupted, a reset closes it
     return session
 
 
@@ -292,7 +297,7 @@ def _has_others(thread: _Thread) -> bool:
 def _begin_anew() -> None:
     """In a forked child: sessions, their threads and spill files are the parent's."""
     for session in _sessions.values():
-        session.leave_to_parent()
+        session.memory.leave_to_parent()
     _sessions.clear()
     _latest.clear()
 

@@ -49,6 +49,7 @@ class Session:
     Attributes:
         settings: those of the iteration in hand.
         finished: the last one that has finished, or None.
+        memory: what is in near memory, and moves it.
         on_file: the parameters that lie in far memory, or None if none do.
     """
 
@@ -56,7 +57,7 @@ class Session:
         self.settings = settings
         log.set_level(settings.log_level)
         self.finished: Finished | None = None
-        self._memory = Residency(backend)
+        self.memory = Residency(backend)
         self._meter = backend.meter()
         blocks = None if settings.parameters is None else backend.file_backed
         self.on_file = None if blocks is None else ParametersOnFile(blocks, self._meter, settings.min_bytes)
@@ -71,7 +72,7 @@ class Session:
         self._timed: Callable[[], None] | None = None  # of the last iteration, which a device may still be at
         self._prepared = 0  # what the device had when the iteration in hand began
         self._other_threads = OtherThreads(has_others)
-        self._quiet_iterations = QuietIterations(self._memory, self._parameters, self._other_threads)
+        self._quiet_iterations = QuietIterations(self.memory, self._parameters, self._other_threads)
         self._planned_for: tuple[config.Settings, int] | None = None
         self._closing = self._disturbed = False  # what other threads compute has disturbed the iteration in hand
 
@@ -103,11 +104,11 @@ class Session:
             is_quiet = iteration.is_quiet(function, inputs)
             if not is_quiet:
                 iteration.before_call(function, inputs)
-        started = None if is_quiet else self._memory.backend.timestamp()
+        started = None if is_quiet else self.memory.backend.timestamp()
         with self._around:
             outputs: tuple[Any, ...] = (
                 function._apply(inputs) if is_quiet else run_as(iteration.is_foreign, function._apply, inputs))
-        span = None if is_quiet else (started, self._memory.backend.timestamp())
+        span = None if is_quiet else (started, self.memory.backend.timestamp())
         if function.inputs is not None:
             with LOCK:
                 if iteration is not self._iteration:
@@ -123,14 +124,15 @@ class Session:
     def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Runs a forward call that no backward pass will run; it allocates without `make_room`."""
         with LOCK:
-            self._memory.leave_all_room()
+            self.memory.leave_all_room()
             self._parameters.evaluate(inputs)
             if self.on_file is not None and not self._closing:
                 self.on_file.before_call(inputs)
         try:
             outputs = run_alone(function, inputs, may_write_inputs(function) or may_change_maps(function))
             if self.on_file is not None:
-                self.on_file.after_call(inputs)
+                with LOCK:
+                    self.on_file.after_call(inputs)
         except BaseException:
             forget_computations()
             raise
@@ -149,14 +151,14 @@ class Session:
             with LOCK:
                 is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
                 needed = [] if is_quiet else iteration.before_step(function)
-            started = None if is_quiet else self._memory.backend.timestamp()
+            started = None if is_quiet else self.memory.backend.timestamp()
             with self._around:
                 run(*arguments) if is_quiet else run_as(iteration.is_foreign, run, *arguments)
             with LOCK:
                 if is_quiet and iteration is self._iteration:
                     iteration.after_quiet_step(function)
                 elif iteration is self._iteration:
-                    iteration.after_step(function, needed, (started, self._memory.backend.timestamp()))
+                    iteration.after_step(function, needed, (started, self.memory.backend.timestamp()))
                 if self.on_file is not None and not self._closing:
                     self.on_file.after_step(function, arguments[3])
             RUNNING.is_foreign = None
@@ -193,10 +195,6 @@ class Session:
                 iteration.writes.show(found, may_write)
             elif may_write:
                 open_all(found)
-
-    def leave_outside(self, nbytes: int) -> None:
-        """Leaves so much room for code that allocates past the account."""
-        self._memory.leave_outside(nbytes)
 
     def adopt(self, settings: config.Settings) -> bool:
         """Uses other settings from the next iteration on; False if they need another backend."""
@@ -241,15 +239,11 @@ class Session:
             return self._graphs.largest_refusal(
                 InfeasibleBudgetError(policy, 1, 1, ''), dataclasses.replace(self.settings, policy=policy),
                 lambda models: self._parameters.standing(models.of(None), 0, models.adds_up),
-                '' if latest is None else self._graphs.doubt_of(latest, self._memory.has_cut_off))
+                '' if latest is None else self._graphs.doubt_of(latest, self.memory.has_cut_off))
 
     def explain(self, error: MemoryError) -> str | None:
         """What to say of an error outside of functions, if anything."""
-        return explain_outside(error, what_holds(self._memory, self._parameters, self.settings)[0])
-
-    def begin(self) -> None:
-        """Starts what `close` ends."""
-        self._memory.backend.begin()
+        return explain_outside(error, what_holds(self.memory, self._parameters, self.settings)[0])
 
     def close(self) -> None:
         """Ends the iteration in hand and closes the backend."""
@@ -259,15 +253,7 @@ class Session:
             self._closing = True  # if this is interrupted, all that can be done is to close again
             self._graphs.planner.close()
             self._abandon()
-            self._memory.close()
-
-    def is_idle(self) -> bool:
-        """Whether all that can still be read is in near memory."""
-        return self._memory.is_idle()
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: moves nothing any more; what was away is the parent's."""
-        self._memory.leave_to_parent()
+            self.memory.close()
 
     # --- iterations ------------------------------------------------------------------------------------------------
 
@@ -275,14 +261,13 @@ class Session:
         self._end()
         if self.on_file is not None:
             self.on_file.take(self._parameters.alive())  # after a fork, or what the program has put there
-        self._graphs.set_terms(self.settings, self._memory.backend)
-        self._graphs.look_at_other_ranks()
-        if self._graphs.follow_file(self.settings.plan_file, self._memory.backend):
+        self._graphs.set_terms(self.settings, self.memory.backend)
+        if self._graphs.follow_file(self.settings.plan_file, self.memory.backend):
             self._patience.met(True)
         self._other_threads.watch()
-        self._prepared = self._memory.backend.preparations()
+        self._prepared = self.memory.backend.preparations()
         iteration = self._iteration = Iteration(
-            self.settings, self._budget_bytes(), self._memory, self._parameters, self._graphs, self._meter,
+            self.settings, self._budget_bytes(), self.memory, self._parameters, self._graphs, self._meter,
             self._patience.records, self._most_bytes, self._quiet_iterations.end)
         self._latest = weakref.ref(iteration)
         if (self.settings, iteration.budget_bytes) != self._planned_for:
@@ -296,14 +281,14 @@ class Session:
 
     def _end(self) -> None:
         iteration = self._iteration
-        self._memory.abandon_dead()
-        prepares = self._memory.backend.preparations() > self._prepared
+        self.memory.abandon_dead()
+        prepares = self.memory.backend.preparations() > self._prepared
         trace = None if iteration is None else iteration.close()
         self._iteration = None
-        self._memory.finish_swap_outs()  # what is still leaving would count as standing in the next plan
+        self.memory.finish_swap_outs()  # what is still leaving would count as standing in the next plan
         if iteration is None or not iteration.finished:
-            self._memory.mend()  # an interrupt may have come where none is noticed
-        hand_over(self._memory, self._latest(), self.settings.min_bytes)
+            self.memory.mend()  # an interrupt may have come where none is noticed
+        hand_over(self.memory, self._latest(), self.settings.min_bytes)
         if iteration is not None:
             self._learn(iteration, trace, prepares)
             self._quiet_iterations.is_over(iteration)
@@ -312,7 +297,7 @@ class Session:
         """Has the next plans know what an iteration has told."""
         timed, self._timed = self._timed, None
         if iteration.settings.budget_bytes is None and iteration.finished:  # those of the session are the next one's
-            taken_bytes = max(iteration.budget_bytes, self._memory.tally.peak_bytes)
+            taken_bytes = max(iteration.budget_bytes, self.memory.tally.peak_bytes)
             self._proven = taken_bytes, iteration.room.beside.steady_bytes
         if trace is not None:
             iteration.graph = self._graphs.add(trace, iteration.recorded)
@@ -326,7 +311,7 @@ class Session:
             self._graphs.use(iteration.graph)
             timing = iteration.timing()
             if timing is not None:
-                iteration.graph.note_shortage(self._memory.tally.missing_bytes)
+                iteration.graph.note_shortage(self.memory.tally.missing_bytes)
                 if not prepares and iteration.graph.has_followed():
                     self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
             if iteration.finished and iteration.following.is_outgrown(iteration.recorder.maps_bytes()):
@@ -355,9 +340,9 @@ class Session:
         if self.settings.budget_bytes is not None:
             return self.settings.budget_bytes
         beside = self._parameters.beside()
-        self._memory.stands(beside.total_bytes)
-        budget_bytes = self._memory.backend.default_budget_bytes(
-            self._memory.near_bytes() + self._memory.bytes_of('spare'), self._default_budget_bytes)
+        self.memory.stands(beside.total_bytes)
+        budget_bytes = self.memory.backend.default_budget_bytes(
+            self.memory.near_bytes() + self.memory.bytes_of('spare'), self._default_budget_bytes)
         if beside.steady_bytes:  # before the first iteration it is not known which of the memory in use is parameters
             self._default_budget_bytes = budget_bytes
         return budget_bytes
@@ -366,7 +351,7 @@ class Session:
         """What a plan may take where none keeps within the default budget: what is free, or has been taken before."""
         if self.settings.budget_bytes is not None:
             return 0
-        free_bytes = self._memory.backend.most_budget_bytes(self._memory.near_bytes() + self._memory.bytes_of('spare'))
+        free_bytes = self.memory.backend.most_budget_bytes(self.memory.near_bytes() + self.memory.bytes_of('spare'))
         return max(free_bytes, self._proven[0] + max(0, self._parameters.beside().steady_bytes - self._proven[1]))
 
     def _fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
@@ -378,7 +363,7 @@ class Session:
         forget_computations()
         iteration, told = self._iteration, None
         if function is not None and iteration is not None and isinstance(error, MemoryError):
-            told = explain(error, iteration.where(function, way), self._memory, self._parameters, self.settings)
+            told = explain(error, iteration.where(function, way), self.memory, self._parameters, self.settings)
         self._abandon()
         try:
             if told is not None:
@@ -395,6 +380,6 @@ class Session:
                 self._quiet_iterations.is_over(iteration)
                 if not self._known():
                     self._patience.met(False)
-            self._memory.finish_swap_outs()
-            self._memory.mend()
-            hand_over(self._memory, self._latest(), self.settings.min_bytes)
+            self.memory.finish_swap_outs()
+            self.memory.mend()
+            hand_over(self.memory, self._latest(), self.settings.min_bytes)

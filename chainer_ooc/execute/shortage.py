@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 from chainer_ooc.config import Settings
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocError
@@ -72,25 +71,18 @@ def advise_on_errors(explain_error: Callable[[MemoryError], str | None]) -> None
         explain_error: gives the line, or None where there is nothing to say.
     """
     global _advises
-    if not _advises:
-        sys.excepthook = _Advice(sys.excepthook, explain_error)
-        _advises = True
+    if _advises:
+        return
+    before, _advises = sys.excepthook, True
 
-
-class _Advice:
-    """Does what the hook before did, and prints the line."""
-
-    def __init__(self, before: Any, explain_error: Callable[[MemoryError], str | None]):
-        self._before = before
-        self._explain = explain_error
-
-    def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def advise(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
-            self._before(kind, error, trace)
+            before(kind, error, trace)
         finally:
-            line = self._explain(error) if isinstance(error, MemoryError) and not isinstance(error, OocError) else None
+            line = explain_error(error) if isinstance(error, MemoryError) and not isinstance(error, OocError) else None
             if line is not None:
                 print(line, file=sys.stderr, flush=True)
+    sys.excepthook = advise
 
 
 def what_holds(memory: Residency, parameters: Parameters, settings: Settings) -> tuple[str, int]:

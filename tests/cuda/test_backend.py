@@ -9,6 +9,8 @@ import pytest
 
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.backends.cuda import CudaBackend, measure
+from chainer_ooc.backends.cuda.regions import KEPT
+from chainer_ooc.backends.spill import filesystem, spill_file
 from chainer_ooc.backends.spill.spill_file import PIECE_BYTES
 from chainer_ooc.errors import SpillError
 from support.fake_driver import FakeDriver
@@ -315,6 +317,46 @@ def test_plans_count_on_the_speed_of_the_tiers_that_are_used(fake, tmp_path, mon
     for speed in (found.write_bytes_per_second, found.read_bytes_per_second):
         assert speed == pytest.approx(2 / (1 / 1e9 + 1 / 1e7), rel=0.02)
     assert backend.bandwidth() is pinned, 'nothing was copied since'
+
+
+def test_samples_by_way_of_the_file_are_no_copies(fake, tmp_path, caplog):
+    backend = fake(spill_dir=str(tmp_path), host_limit_bytes=1)
+    sampled = backend.bandwidth()
+    assert caplog.messages == []
+    copy = out(backend, filled(backend, 4000, 1))
+    assert len(caplog.messages) == 1
+    copy.swap_out.by_disk._seconds = 4.0
+    assert backend.bandwidth().write_bytes_per_second == pytest.approx(1000), 'of this copy alone'
+    assert sampled.write_bytes_per_second > 1000
+
+
+@pytest.mark.parametrize('fails', ['budget', 'folder'])
+def test_a_backend_that_cannot_be_made_leaves_nothing_behind(fake, monkeypatch, fails):
+    """It had taken over what is pinned, and nobody unpinned that; its budget stayed CuPy's allocator."""
+    before = fake()
+    driver = fake.driver_of(before)
+    out(before, filled(before, 4000, 1))
+    before.close()
+    kept = list(KEPT)
+    assert kept
+
+    def refuse(allocator):
+        raise RuntimeError('no such allocator')
+    if fails == 'budget':
+        monkeypatch.setattr(driver, 'budget', refuse)
+    with pytest.raises((RuntimeError, SpillError)):
+        CudaBackend('/no/such/folder' if fails == 'folder' else None, driver=driver)
+    assert list(KEPT) == kept
+    assert not any(each.installed for each in driver.budgets)
+
+
+def test_a_file_that_is_not_there_yet_has_its_share_and_its_limit_too(fake, monkeypatch):
+    backend = fake(host_limit_bytes=1)
+    monkeypatch.setattr(spill_file, 'share', lambda nbytes: nbytes // 4)
+    free_bytes = filesystem.free_space(filesystem.default_folder())
+    assert backend._far.disk.free_bytes() == pytest.approx(free_bytes // 4, rel=0.01)
+    monkeypatch.setattr(spill_file.resource, 'getrlimit', lambda which: (MB, MB))
+    assert backend._far.disk.free_bytes() == MB
 
 
 def test_bandwidth_is_measured_with_what_there_is(fake):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc import backends
 from chainer_ooc.backends import host
 from chainer_ooc.backends.cuda import CudaBackend, arrays
 from chainer_ooc.backends.host import HostBackend
@@ -19,6 +18,7 @@ from chainer_ooc.execute import manager
 from chainer_ooc.execute.iteration.room import UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
 from support import pinning
+from support.devices import chosen
 from support.told_ledger import listen
 from support.trainings.ooc_training import ooc
 
@@ -50,7 +50,7 @@ def on_device(monkeypatch):
             return CudaBackend(spill_dir, host_limit_bytes=host_limit_bytes, driver=made[-1])
 
         chainer_ooc.reset()
-        return backends.chosen(make)
+        return chosen(make)
 
     with pinning.at_once():
         yield devices
@@ -151,7 +151,7 @@ def test_the_bits_are_those_of_plain_chainer(on_device, policy, host_limit_bytes
         assert stats.phase == 'run'
         assert (stats.swapped_out_bytes > 0) == (policy not in ('keep', 'pooch'))
         assert stats.peak_bytes >= 3 * MAP_BYTES
-        assert manager.current()._memory.backend.name == 'cuda'
+        assert manager.current().memory.backend.name == 'cuda'
         chainer_ooc.reset()
 
 
@@ -171,7 +171,7 @@ def test_the_limit_of_the_allocator_holds_and_the_bits_stay(on_device, seed):
             gradients(cupy, 4)
             peak_bytes = chainer_ooc.stats().peak_bytes
         with ooc('pooch', budget=peak_bytes - 2 * MAP_BYTES):
-            budget = manager.current()._memory.backend._budget
+            budget = manager.current().memory.backend._budget
             highest = []
             listen(budget, lambda kind, nbytes: highest.append(budget.held_bytes()))
             assert gradients(cupy, 6) == expected(6)
@@ -189,7 +189,7 @@ class Schedule:
 
         def note(session):
             end(session)
-            self._note(session._memory)
+            self._note(session.memory)
         monkeypatch.setattr(Session, '_end', note)
 
     def _note(self, memory):
@@ -265,7 +265,7 @@ def test_a_thread_has_a_session_for_each_device_that_it_trains_on(on_device):
     with on_device(0), ooc('swap-all'):
         gradients(cupy, 2)
         on_cuda = manager.current()
-        with backends.chosen(HostBackend):
+        with chosen(HostBackend):
             assert gradients(np, 3) == expected(3)
         on_host = manager.current()
         assert gradients(cupy, 3) == expected(3)

@@ -57,13 +57,13 @@ def on_a_fake_card():
     """Has rows of the host run on the CUDA backend over a fake; gives the device and the backends that were made."""
     import chainer_ooc
     import training_row
-    from chainer_ooc import backends
     from chainer_ooc.backends.cuda import CudaBackend
     from support import pinning
+    from support.devices import chosen
     from support.fake_driver import FakeDriver
     driver = FakeDriver(1, enforces=False)
     chainer_ooc.reset()
-    with pinning.at_once(), backends.chosen(
+    with pinning.at_once(), chosen(
             lambda folder: CudaBackend(folder, host_limit_bytes=1 << 30, driver=driver)) as made:
         try:
             yield driver, made

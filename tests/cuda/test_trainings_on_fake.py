@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graph import Graph
 from support import pinning
 from support.combinations import spread
+from support.devices import chosen
 from support.fake_driver import FakeDriver
 from support.mutant_devices import AlwaysPassed, ComputeGoesOn, CopiesBeforeKernels
 from support.trainings.ooc_networks import NETWORKS
@@ -34,7 +34,7 @@ def on(device, host_limit_bytes):
         return CudaBackend(spill_dir, host_limit_bytes=host_limit_bytes, driver=device())
 
     chainer_ooc.reset()
-    with pinning.at_once(), backends.chosen(make) as made:
+    with pinning.at_once(), chosen(make) as made:
         yield made
         chainer_ooc.reset(unpin=True)
 

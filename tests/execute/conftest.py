@@ -3,7 +3,6 @@
 import pytest
 
 import chainer_ooc
-from chainer_ooc import backends
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.backends.spill.transfer import HostTransfer
@@ -11,6 +10,7 @@ from chainer_ooc.classify import policies
 from chainer_ooc.execute.graphs.following import Following
 from support.chaos import ChaosBackend
 from support.chaos.streams import ChaosTransfer
+from support.devices import chosen
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def device(request):
         yield
         return
     seed = request.config.getoption('--chaos-seed')
-    with backends.chosen(lambda spill_dir: ChaosBackend(seed)) as made:
+    with chosen(lambda spill_dir: ChaosBackend(seed)) as made:
         yield
         chainer_ooc.reset()
     misuses = [misuse for backend in made for misuse in backend.misuses]

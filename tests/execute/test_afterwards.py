@@ -54,7 +54,7 @@ def backward(model, loss):
 
 
 def make_room():
-    manager.current()._memory.spare_at_most(0)
+    manager.current().memory.spare_at_most(0)
 
 
 def trained(model, x, t):
@@ -84,7 +84,7 @@ def test_what_runs_again_is_counted():
     with ooc('keep'):
         loss, _ = trained(model, *batch())
         backward(model, loss)
-        assert manager.current()._memory.tally.recomputed_calls > 5
+        assert manager.current().memory.tally.recomputed_calls > 5
 
 
 def test_a_map_is_made_by_a_long_chain():
@@ -180,7 +180,7 @@ def test_what_was_refused_is_made_again_once_everything_is_as_it_was():
         changed_parameter(model, x)
         with pytest.raises(LostMapError, match='has changed since'):
             loss.backward()
-        assert all(each.recipe is None for each in manager.current()._memory.known())
+        assert all(each.recipe is None for each in manager.current().memory.known())
         model.c1.W.array[...] = before
         assert backward(model, loss) == expected
 
@@ -233,7 +233,7 @@ def test_what_the_program_wrote_to_before_it_made_room_is_not_made_again_as_it_w
         loss = model(*batch())
         backward(model, loss)
         loss.creator_node.inputs[0].creator_node.inputs[0].data[...] = 0
-        memory = manager.current()._memory
+        memory = manager.current().memory
         for storage in memory.storages():
             memory.drop(storage, may_lose=True)
         make_room()

@@ -380,7 +380,7 @@ class Copies(chainer.FunctionNode):
 
     def forward(self, inputs):
         copies = np.concatenate(self.count * inputs)
-        memory = manager.current()._memory
+        memory = manager.current().memory
         self.excess.append(memory.near_bytes() + copies.nbytes - memory.budget_bytes)
         return copies,
 

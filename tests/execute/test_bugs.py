@@ -358,7 +358,7 @@ def test_a_lost_map_is_an_error_that_says_what_to_do():
         for number in range(2):
             loss = model(*batch(number))
             loss.backward()
-        manager.current()._memory.spare_at_most(0)
+        manager.current().memory.spare_at_most(0)
         model.l1.W.array *= 2
         with pytest.raises(LostMapError, match='swap-all'):
             loss.backward()
@@ -480,8 +480,8 @@ def test_what_was_on_its_way_when_a_backward_pass_was_broken_off_goes_with_its_g
                     F.sum(h).backward()
         del h
         chainer_ooc.trace()  # ends the iteration in hand
-        manager.current()._memory.abandon_dead()
-        left = manager.current()._memory.storages()
+        manager.current().memory.abandon_dead()
+        left = manager.current().memory.storages()
     assert len(left) <= 1, left  # six passes have failed
 
 

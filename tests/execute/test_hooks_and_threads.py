@@ -67,9 +67,9 @@ def test_what_trains_apart_and_cannot_be_closed_is_closed_by_a_reset(monkeypatch
         with pytest.raises(SpillError):
             train_apart()
         assert manager.current() is outer
-        assert not (apart[0]._memory.closed or outer._memory.closed)
+        assert not (apart[0].memory.closed or outer.memory.closed)
         chainer_ooc.reset()
-        assert apart[0]._memory.closed and outer._memory.closed
+        assert apart[0].memory.closed and outer.memory.closed
 
 
 @pytest.mark.parametrize('policy', POLICIES)

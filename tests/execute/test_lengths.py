@@ -251,7 +251,7 @@ def test_the_graph_that_an_iteration_turned_out_to_be_learns_what_is_read_later(
             node = h.node if number == 1 else node
         del h
         loss.backward()
-        memory = manager.current()._memory
+        memory = manager.current().memory
         memory.spare_at_most(0)  # something else needs the room
         return node.data is not None if reads else None
 

@@ -67,7 +67,7 @@ class Alive(chainer.FunctionHook):
 
     def count(self):
         if self.is_short:
-            manager.current()._memory.spare_at_most(0)
+            manager.current().memory.spare_at_most(0)
         self.counts.append(sum(each() is not None for each in self.references))
 
 

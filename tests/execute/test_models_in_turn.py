@@ -202,6 +202,32 @@ def test_a_floor_is_in_doubt_when_a_second_model_begins_with_the_graph_of_the_fi
     assert all(each.doubt for each in refusals[:-1])
 
 
+@pytest.mark.parametrize('policy', POLICIES)
+def test_a_floor_holds_for_two_models_of_one_graph_that_is_known(policy):
+    """Forward sets the floor: what may stand in backward alone, the gradients of the other, is no reason to give up
+    that there is a plan with them.
+    """
+    models = [Perceptron(64, 64, 64, 5, activations=(F.relu, F.tanh)) for _ in range(2)]
+    optimizers = [chainer.optimizers.Adam().setup(each) for each in models]
+    x, t = np.random.default_rng(0).standard_normal((256, 64), np.float32), np.zeros(256, np.int32)
+
+    def train(which):
+        loss = F.softmax_cross_entropy(models[which](x), t)
+        models[which].cleargrads()
+        loss.backward()
+        optimizers[which].update()
+    with ooc(policy, min_bytes=0):
+        for which in (0, 1, 0, 1, 1, 0) * 3:
+            train(which)
+        with chainer.using_config('ooc_budget', 1000), pytest.raises(InfeasibleBudgetError) as refused:
+            train(0)
+        assert refused.value.doubt == ''
+        with chainer.using_config('ooc_budget', int(1.02 * refused.value.floor_bytes)):
+            for which in (0, 1, 1, 0) * 3:
+                train(which)
+                assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes
+
+
 @pytest.mark.parametrize('clears', CLEARS)
 def test_models_in_turn_train_with_the_default_budget(clears):
     expected = InTurn(clears).rounds()

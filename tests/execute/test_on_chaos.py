@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc import backends
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from support.chaos import ChaosBackend
 from support.combinations import spread
+from support.devices import chosen
 from support.trainings.ooc_networks import NETWORKS
 from support.trainings.ooc_training import SWAPPING, Training, assert_same_bits, ooc, plain, train_at_the_floor
 
@@ -28,7 +28,7 @@ from support.trainings.ooc_training import SWAPPING, Training, assert_same_bits,
 def chaos(seed=0, **limits):
     """Puts trainings on chaos; gives the backends that are made."""
     chainer_ooc.reset()
-    with backends.chosen(lambda spill_dir: ChaosBackend(seed, **limits)) as made:
+    with chosen(lambda spill_dir: ChaosBackend(seed, **limits)) as made:
         yield made
         chainer_ooc.reset()
 

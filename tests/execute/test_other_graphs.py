@@ -557,8 +557,8 @@ def test_a_thousand_iterations_of_changing_shapes_grow_nothing(policy, verdict_m
             del loss
             if number in (300, 1000):
                 model(*vectors(0), 0)  # ends the last iteration
-                manager.current()._memory.finish_swap_outs()  # what leaves still holds its iteration
-                manager.current()._memory.backend.trim()  # pages for the most that was in use, whenever that was
+                manager.current().memory.finish_swap_outs()  # what leaves still holds its iteration
+                manager.current().memory.backend.trim()  # pages for the most that was in use, whenever that was
                 marks.append(standing())
     for what in ('descriptors', 'threads'):
         assert marks[1][what] == marks[0][what], what

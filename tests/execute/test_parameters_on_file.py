@@ -91,7 +91,7 @@ def train(make_optimizer=optimizers.MomentumSGD, added=(), *, is_plain=False, po
 
 
 def lie_on_file(arrays):
-    blocks = manager.current()._memory.backend.file_backed
+    blocks = manager.current().memory.backend.file_backed
     return [blocks.is_backed(each) for each in arrays]
 
 
@@ -544,7 +544,7 @@ def test_a_full_disk_is_told_of_and_training_goes_on(monkeypatch):
             state = np.random.get_state()
             with pytest.raises(SpillError, match='no space left'):
                 learn(model, optimizer, [2])
-        manager.current().on_file._blocks._write = manager.current()._memory.backend._write_whole
+        manager.current().on_file._blocks._write = manager.current().memory.backend._write_whole
         np.random.set_state(state)
         bits.update(learn(model, optimizer, [2, 3]))
     assert_equal(bits, train(is_plain=True))

@@ -248,7 +248,7 @@ def test_an_exception_in_backward_ends_it_for_what_is_registered_later(model):
         loss.backward()
     with chainer.using_config('ooc', 'swap-all'):
         F.tanh(chainer.Variable(BATCH))
-        assert manager.current()._memory.deferred is None
+        assert manager.current().memory.deferred is None
 
 
 def test_inputs_that_change_places_are_another_graph():
@@ -341,7 +341,7 @@ def test_what_the_device_has_no_room_for_leaves(monkeypatch, policy, where, numb
 def account_is_true():
     """Whether each map that is near and whose storage is known counts once."""
     blocks = [each for each in Account._blocks.values() if each.root() is not None and each.kind == 'maps']
-    return manager.current()._memory.bytes_of('maps') == sum(each.nbytes for each in blocks)
+    return manager.current().memory.bytes_of('maps') == sum(each.nbytes for each in blocks)
 
 
 def test_what_earlier_iterations_left_counts_when_a_budget_is_short(model):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc import backends
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.storage.states import State
+from support.devices import chosen
 from support.trainings.ooc_training import ooc
 
 MAP_BYTES = 64 * 1024
@@ -38,7 +38,7 @@ class StrictBackend(HostBackend):
 @pytest.fixture
 def device(tmp_path):
     chainer_ooc.reset()
-    with backends.chosen(lambda spill_dir: StrictBackend(str(tmp_path))) as made:
+    with chosen(lambda spill_dir: StrictBackend(str(tmp_path))) as made:
         yield lambda: made[-1]
         chainer_ooc.reset()
 
@@ -69,7 +69,7 @@ def loss_of(device, missing_bytes=0, act=None):
 
 
 def states():
-    return [each.state for each in manager.current()._memory.known() if each.nbytes == MAP_BYTES]
+    return [each.state for each in manager.current().memory.known() if each.nbytes == MAP_BYTES]
 
 
 def gradient_bits(device, **hunger):
@@ -92,7 +92,7 @@ def test_an_input_of_the_running_function_never_leaves(device):
         seen = []
 
         def look():
-            seen.extend(each.state for each in manager.current()._memory.pinned)
+            seen.extend(each.state for each in manager.current().memory.pinned)
 
         gradient_bits(device, missing_bytes=1000 * MAP_BYTES, act=look)
     assert seen == [State.RESIDENT]

@@ -234,7 +234,7 @@ def test_with_a_workspace_and_large_maps_only_what_helps_is_advised():
         loss()
         with pytest.raises(MemoryError) as refused:
             np.empty(1 << 47, np.uint8)
-        told = explain(refused.value, 'forward of Refused', manager.current()._memory, Parameters(), current())
+        told = explain(refused.value, 'forward of Refused', manager.current().memory, Parameters(), current())
     assert 'ooc_workspace' not in str(told) and 'ooc_min_bytes' not in str(told)
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc import backends
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.storage.states import State
+from support.devices import chosen
 from support.trainings.ooc_training import ooc
 
 pytestmark = pytest.mark.usefixtures('nothing_quiet')
@@ -41,7 +41,7 @@ def gradient(loss, weight):
 
 
 def memory():
-    return manager.current()._memory
+    return manager.current().memory
 
 
 def spare_maps():
@@ -199,7 +199,7 @@ def test_a_forked_child_has_what_is_spare(trained):
 def test_iterations_beside_what_is_spare_keep_within_the_budget(tmp_path, monkeypatch):
     """A graph that is kept yields to those that train beside it, whose floors are what they were."""
     weight = parameter()
-    with ooc('keep', budget=1), backends.chosen(lambda spill_dir: HostBackend(str(tmp_path))):
+    with ooc('keep', budget=1), chosen(lambda spill_dir: HostBackend(str(tmp_path))):
         loss_of(weight).backward()
         with pytest.raises(InfeasibleBudgetError) as refused:
             loss_of(weight)

@@ -384,7 +384,7 @@ def test_a_parameter_with_another_array_is_that_parameter(replaced):
                 h = F.tanh(F.tanh(chainer.Variable(x)))
                 flat = F.reshape(weight, (-1,))
                 if policy and not np.shares_memory(flat.array, weight.array):
-                    assert manager.current()._memory.counts(root_of(flat.array))
+                    assert manager.current().memory.counts(root_of(flat.array))
                     copied.append(number)
                 loss = F.sum(F.sigmoid(F.matmul(h, F.reshape(flat, (128, 128)))))
                 weight.cleargrad()
@@ -417,7 +417,7 @@ def test_what_is_only_counted_is_named_where_memory_is_refused():
         loss = model(BATCH)
         assert counted() > 40
         session = manager.current()
-        held, small_bytes = what_holds(session._memory, session._parameters, session.settings)
+        held, small_bytes = what_holds(session.memory, session._parameters, session.settings)
         assert small_bytes > 40 * model.made[8].array.nbytes
         assert 'maps smaller than chainer.config.ooc_min_bytes, which stay' in held
         loss.backward()
@@ -513,7 +513,7 @@ def test_another_batch_size_is_another_graph():
 
 def test_what_the_program_holds_of_a_former_iteration_is_its_own(model):
     """It was only counted, and would count for ever."""
-    near_bytes = manager.current()._memory.near_bytes
+    near_bytes = manager.current().memory.near_bytes
     held, levels = [], []
     for _ in range(4):
         loss = model(BATCH)
@@ -526,7 +526,7 @@ def test_what_the_program_holds_of_a_former_iteration_is_its_own(model):
         manager.current().traces()  # ends the iteration, and waits for what is leaving
         levels.append(near_bytes())
     assert levels[1] == levels[-1]
-    assert manager.current()._memory.bytes_of('program') == BATCH.nbytes + sum(each.nbytes for each in held)
+    assert manager.current().memory.bytes_of('program') == BATCH.nbytes + sum(each.nbytes for each in held)
     assert differences() is None
 
 

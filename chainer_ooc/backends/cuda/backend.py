@@ -67,12 +67,17 @@ class CudaBackend(OwnedBackend):
         self._allocator = allocator
         self._bandwidth: Bandwidth | None = None
         self._facts = self._driver.facts()
-        self._far = FarMemory(self._driver, spill_dir, host_limit_bytes)
         self._budget = self._driver.budget(allocator)
         self._room_bytes = 0
+        self._budget.install()
+        try:
+            self._far = FarMemory(self._driver, spill_dir, host_limit_bytes)  # last: nobody would unpin what it takes
+        except BaseException:
+            if not _shares.get(self._budget):
+                self._budget.close()
+            raise
         close_in_children(self)
         _shares.setdefault(self._budget, {})[id(self)] = None
-        self._budget.install()
         self._look_at_room()
 
     def manages(self, root: Any) -> bool:
@@ -167,7 +172,7 @@ class CudaBackend(OwnedBackend):
     def bandwidth(self) -> Bandwidth:
         """See `Backend.bandwidth`; where copies have gone by way of the spill file since, as fast as all together."""
         if self._bandwidth is None:
-            with self._far.tiers.uncounted():
+            with self._far.uncounted():
                 self._bandwidth = measure.bandwidth(self)
         return self._far.tiers.together(self._bandwidth)
 

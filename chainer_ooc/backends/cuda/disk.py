@@ -31,7 +31,7 @@ from chainer_ooc.backends.cuda.driver import Driver, Event, Stream
 from chainer_ooc.backends.cuda.pinned import host_view
 from chainer_ooc.backends.cuda.transfer import CudaTransfer, copy_failed
 from chainer_ooc.backends.spill import filesystem
-from chainer_ooc.backends.spill.spill_file import PIECE_BYTES, SpillFile
+from chainer_ooc.backends.spill.spill_file import PIECE_BYTES, SpillFile, free_before
 from chainer_ooc.backends.spill.store import SpillStore
 from chainer_ooc.backends.spill.swap_thread import DRIVER_STACK_BYTES
 from chainer_ooc.backends.spill.transfer import HostTransfer, Space
@@ -110,7 +110,7 @@ class DiskTier:
     def free_bytes(self) -> int:
         """What the file can still take beside what is there and what is queued."""
         if not self._store.is_open:
-            return filesystem.free_space(self.folder)
+            return free_before(self.folder)
         return self._store.free_bytes() - self._store.queued_bytes()
 
     def swap_out(self, source: ByteArray, transfer: CudaTransfer) -> Space:

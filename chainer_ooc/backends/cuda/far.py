@@ -12,7 +12,9 @@ Left out: choosing what goes to the disk by when it is read again (the policy do
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
+from collections.abc import Iterator
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.disk import DiskTier
@@ -128,6 +130,15 @@ class FarMemory:
                              "chainer.config.ooc to a policy that copies, such as 'capacity'")
         assert copy.place.block is not None, 'a copy that was written has no place'
         return self.pinned.show(copy.place.block) if copy.nbytes else self._driver.empty(0)
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Leaves out of `tiers` what is copied meanwhile, such as samples."""
+        tiers, self.tiers = self.tiers, Tiers(warns=False)
+        try:
+            yield
+        finally:
+            self.tiers = tiers
 
     def close(self) -> None:
         """Ends all copies and gives everything back. Idempotent.

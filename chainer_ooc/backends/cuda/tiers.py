@@ -13,9 +13,8 @@ Left out: which map goes where. The first copies of an iteration find room in pi
 from __future__ import annotations
 
 import collections
-import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from chainer_ooc.backends.base import Bandwidth
@@ -31,9 +30,13 @@ _LOG = logging.getLogger('chainer_ooc')
 
 
 class Tiers:
-    """Counts what is swapped out, by tier (`out_bytes`). Only the caller's thread uses it."""
+    """Counts what is swapped out, by tier (`out_bytes`). Only the caller's thread uses it.
 
-    def __init__(self) -> None:
+    With `warns` the first copy to the spill file is logged.
+    """
+
+    def __init__(self, warns: bool = True) -> None:
+        self._warns = warns
         self.out_bytes = {PINNED: 0, FILE: 0}
         self._logged = False
         self._planned_bytes = {PINNED: 0, FILE: 0}  # of those, what `together` was told of
@@ -49,7 +52,7 @@ class Tiers:
 
         The first one is logged, unless nothing was to be pinned.
         """
-        if pinned_bytes and not self.out_bytes[FILE]:
+        if self._warns and pinned_bytes and not self.out_bytes[FILE]:
             _LOG.warning('pinned memory has no room within its %s: what does not fit goes to the spill file in %s, '
                          'which is slower; see chainer.config.ooc_host_limit', format_bytes(pinned_bytes), folder)
         self.out_bytes[FILE] += transfer.nbytes
@@ -73,15 +76,6 @@ class Tiers:
             pinned,
             write_bytes_per_second=_blend(pinned.write_bytes_per_second, write, share),
             read_bytes_per_second=_blend(pinned.read_bytes_per_second, write if read is None else read, share))
-
-    @contextlib.contextmanager
-    def uncounted(self) -> Iterator[None]:
-        """Leaves out what is copied meanwhile, such as samples."""
-        before = dict(self.out_bytes)
-        try:
-            yield
-        finally:
-            self.out_bytes = before
 
     def log(self) -> None:
         """Says at the end where the bytes went, once."""

@@ -10,13 +10,13 @@ do as well, and not all file systems have it. Left out: the cache of the disk it
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 import time
 from dataclasses import dataclass
-from typing import Any
 
 from chainer_ooc.backends.spill import filesystem
+from chainer_ooc.backends.spill.spill_file import SpillFile
 
 _SAMPLE_BYTES = 32 << 20
 _PASSES = 5
@@ -47,33 +47,23 @@ def disk_speed(folder: str, sample_bytes: int = _SAMPLE_BYTES) -> DiskSpeed | No
     sample = bytearray(os.urandom(1 << 20)) * -(-sample_bytes // (1 << 20))  # nothing that compresses to nothing
     began, passes = time.perf_counter(), list[tuple[float, float]]()
     try:
-        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-            _pass(file.fileno(), sample)  # has the file system set its blocks aside
+        with contextlib.closing(SpillFile(folder)) as file:
+            _pass(file, sample)  # has the file system set its blocks aside
             while len(passes) < _PASSES and (not passes or time.perf_counter() < began + _ENOUGH_SECONDS):
-                passes.append(_pass(file.fileno(), sample))
+                passes.append(_pass(file, sample))
     except OSError:
         return None
     writes, reads = ([len(sample) / seconds for seconds in way] for way in zip(*passes, strict=True))
     return DiskSpeed((min(writes), max(writes)), (min(reads), max(reads)))
 
 
-def _pass(descriptor: int, sample: bytearray) -> tuple[float, float]:
+def _pass(file: SpillFile, sample: bytearray) -> tuple[float, float]:
     """Seconds of writing the sample to the disk, and of reading it from there."""
     began = time.perf_counter()
-    _all(os.pwritev, descriptor, sample)
-    os.fdatasync(descriptor)
+    file.write(memoryview(sample), 0)
+    os.fdatasync(file.fileno())
     written = time.perf_counter()
-    os.posix_fadvise(descriptor, 0, len(sample), os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(file.fileno(), 0, len(sample), os.POSIX_FADV_DONTNEED)
     reading = time.perf_counter()
-    _all(os.preadv, descriptor, sample)
+    file.read(memoryview(sample), 0)
     return max(written - began, 1e-9), max(time.perf_counter() - reading, 1e-9)
-
-
-def _all(move: Any, descriptor: int, sample: bytearray) -> None:
-    """Moves the whole sample: one call may move less."""
-    view, start = memoryview(sample), 0
-    while start < len(sample):
-        moved = move(descriptor, [view[start:]], start)
-        if not moved:
-            raise OSError('the sample ended early')
-        start += moved

@@ -82,9 +82,7 @@ class SpillFile:
         was free when it began: another one may have taken its own share meanwhile.
         """
         free = filesystem.free_space(self._descriptor)
-        free = min(free, max(share(free), share(self._first_free_bytes) - end_bytes))
-        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-        return free if limit == resource.RLIM_INFINITY else min(free, max(0, limit - end_bytes))
+        return _within_limit(min(free, max(share(free), share(self._first_free_bytes) - end_bytes)), end_bytes)
 
     def grow(self, start: int, nbytes: int) -> None:
         """Has the file system set blocks aside for ``nbytes`` from ``start`` on.
@@ -191,6 +189,17 @@ class SpillFile:
             return format_bytes(filesystem.free_space(self._descriptor))
         except OSError:
             return 'unknown'
+
+
+def free_before(folder: str) -> int:
+    """By how much a file that is made in a folder now can grow, see `SpillFile.free_bytes`."""
+    return _within_limit(share(filesystem.free_space(folder)), 0)
+
+
+def _within_limit(free_bytes: int, end_bytes: int) -> int:
+    """What of the free space a file of ``end_bytes`` may have."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return free_bytes if limit == resource.RLIM_INFINITY else min(free_bytes, max(0, limit - end_bytes))
 
 
 def no_room(folder: str, needed_bytes: int, free_bytes: int) -> SpillError:

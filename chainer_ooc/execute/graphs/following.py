@@ -125,7 +125,7 @@ class Following:
             return replace(step, peak_bytes=step.peak_bytes + GRADIENTS_AND_SCRATCH * more_bytes)
         return step
 
-    def begins_anew(self, position: int, recorded: bool, function: Any, inputs: Sequence[Any]) -> bool:
+    def begins_anew(self, position: int, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether a call begins another forward pass, and this one has no backward pass.
 
         Either the graph is complete, and its first call comes again, which no known graph does there; while it is
@@ -135,7 +135,7 @@ class Following:
         if self.graph is None:
             is_likely = _mode() is not self._mode
         else:
-            is_likely = not recorded and position == len(self.graph.trace.calls)
+            is_likely = not self.is_recorded and position == len(self.graph.trace.calls)
         if not is_likely:
             return False
         label, arguments = name_of(function), forms([array_of(each) for each in inputs])
@@ -352,13 +352,6 @@ def note_reuse(storages: Iterable[Storage]) -> None:
         graph = getattr(each.token, 'graph', None)
         if graph is not None:
             graph.note_reuse([each.map])
-
-
-def note_lost(storage: Storage) -> None:
-    """A lost map was read: its graph's plans lose no map any more, since the others may be read next."""
-    graph = getattr(storage.token, 'graph', None)
-    if graph is not None:
-        graph.note_reuse(range(len(graph.trace.maps)))
 
 
 def _mode() -> object:

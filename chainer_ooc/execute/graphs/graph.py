@@ -247,21 +247,18 @@ class Graph(Likeness):
                  make: Callable[[Policy, Problem], _Made]) -> _Made:
         problem = Problem(self.trace, self.times.costs, standing, budget_bytes, settings.min_bytes,
                           known=() if self.plan is None else (self.plan.decision(),))
-        left_alone_bytes = self.slack_bytes + standing.expected_bytes
-        if left_alone_bytes:
+        if self.slack_bytes or standing.expected_bytes:
             with contextlib.suppress(InfeasibleBudgetError):  # better short now and then than refused
                 return make(POLICIES[settings.policy], replace(
-                    problem, budget_bytes=max(1, budget_bytes - left_alone_bytes)))
+                    problem, standing=standing.to_come(0), budget_bytes=max(1, budget_bytes - self.slack_bytes)))
         return make(POLICIES[settings.policy], problem)
 
     def in_core(self, min_bytes: int, standing: Standing) -> Plan:
         """The plan of policy keep in unlimited memory, with the times that are known now."""
         problem = Problem(self.trace, self.times.costs, standing, 1, min_bytes)
-        known = self._in_core
-        if known is None or problem.trace is not known[0].trace or problem.costs is not known[0].costs or (
-                standing != known[0].standing):
-            known = self._in_core = problem, in_core(problem)
-        return known[1]
+        if self._in_core is None or self._in_core[0] != problem:
+            self._in_core = problem, in_core(problem)
+        return self._in_core[1]
 
     def record_again(self, trace: Trace, metered: bool) -> None:
         """Takes a newer recording; plans are made anew."""

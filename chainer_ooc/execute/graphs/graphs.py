@@ -19,7 +19,6 @@ from chainer_ooc.execute.graphs.graph import Graph, Sources
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
-from chainer_ooc.execute.graphs.shared_plans import SharedPlans
 from chainer_ooc.execute.graphs.times import Times
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.problem import Standing
@@ -50,18 +49,16 @@ class Graphs:
 
     Attributes:
         saved: the file of plans in use, or None.
-        shared: the plans that ranks have in common, as far as they are known when an iteration begins, or None.
         planner: makes their plans.
     """
 
     def __init__(self) -> None:
         self.planner = Planner()
         self.saved: SavedPlans | None = None
-        self.shared: SharedPlans | None = None
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._may_lie_on_file = False
         self._terms: tuple[int | None, str, str] | None = None
-        self._under_others: dict[tuple[int | None, str, str], OrderedDict[str, Graph]] = {}
+        self._by_terms: dict[tuple[int | None, str, str], OrderedDict[str, Graph]] = {}
         self._numbers = itertools.count(1)
         self._missed: dict[str, None] = {}
 
@@ -70,17 +67,11 @@ class Graphs:
         self._may_lie_on_file = settings.parameters is None and backend.file_backed is not None
         terms = (settings.workspace_bytes, backend.onednn_version(settings.use_ideep), settings.parameters or '')
         if terms != self._terms:
-            if self._terms is not None:
-                self._under_others[self._terms], self._graphs = self._graphs, OrderedDict()
-            self._graphs, self._terms = self._under_others.pop(terms, self._graphs), terms
-
-    def look_at_other_ranks(self) -> None:
-        """Takes what other ranks have sent, for which nothing waits."""
-        self.shared = shared_plans.current()
+            self._graphs, self._terms = self._by_terms.setdefault(terms, OrderedDict()), terms
 
     def sources(self, reserve: Callable[[int], None]) -> Sources:
-        """Where plans of an iteration that begins come from; see `Sources` for `reserve`."""
-        return Sources(self.planner, reserve, self.saved, self.shared)
+        """Where plans of an iteration that begins come from, also what other ranks have sent by now; see `Sources`."""
+        return Sources(self.planner, reserve, self.saved, shared_plans.current())
 
     def latest(self) -> Graph | None:
         """The graph that ran last."""
@@ -172,7 +163,7 @@ class Graphs:
         return bool(loaded)
 
     def _forget_loaded(self) -> None:
-        for graphs in (self._graphs, *self._under_others.values()):
+        for graphs in self._by_terms.values():
             for fingerprint in [each for each, graph in graphs.items() if graph.is_loaded]:
                 del graphs[fingerprint]
 

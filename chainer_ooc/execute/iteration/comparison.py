@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.backends import arrays
-from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import forms
@@ -73,13 +72,12 @@ class Comparison:
     """Compares an iteration with the recording of a graph.
 
     Attributes:
-        graph: the known one.
         calls: those that have run.
         sessions_made: when it began; another thread's that was made since may be given maps, and rely on them.
     """
 
-    def __init__(self, graph: Graph, parameters: Parameters, calls: Calls):
-        self.graph, self.calls = graph, calls
+    def __init__(self, parameters: Parameters, calls: Calls):
+        self.calls = calls
         self._parameters = parameters
         self._batches: dict[int, tuple[weakref.ref[Any], int]] = {}  # what came from outside, by its root
         self._seen: set[int] = set()  # of these

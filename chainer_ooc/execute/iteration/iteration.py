@@ -23,7 +23,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import may_write_inputs
-from chainer_ooc.execute.graphs.following import Following, note_lost, note_reuse
+from chainer_ooc.execute.graphs.following import Following, note_reuse
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.times import Timing, timing_of
@@ -69,13 +69,12 @@ class Iteration(Quietly):
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
-                 graphs: Graphs, meter: Meter, recording: bool, most_bytes: Callable[[], int] = lambda: 0,
-                 end_quiet: Callable[[], None] = lambda: None):
+                 graphs: Graphs, meter: Meter, recording: bool, most_bytes: Callable[[], int],
+                 end_quiet: Callable[[], None]):
         self.settings, self.budget_bytes, self._most_bytes = settings, budget_bytes, most_bytes
         self.recorder = Recorder()
         self.finished = self.has_ended = self._in_backward = self.is_foreign = self.makes_graphs = False
         self.recorded = recording
-        self._ended_as: Graph | None = None
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
@@ -113,11 +112,11 @@ class Iteration(Quietly):
     @property
     def graph(self) -> Graph | None:
         """The known graph that it seems to be, or did at last; once it has ended, the one that it was."""
-        return self._ended_as if self.has_ended else self.following.latest
+        return self.following.latest
 
     @graph.setter
     def graph(self, graph: Graph | None) -> None:
-        self._ended_as = graph
+        self.following.latest = graph
 
     def compare_unmoved(self) -> None:
         """Has calls and steps that touch only what never moves be compared and counted alone from now on."""
@@ -131,7 +130,7 @@ class Iteration(Quietly):
         self._departures.prepare()
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if plan.mapped else COPY_IN,
-            plan.chains.shared, note_lost, self._note_exposed, self._gone if self.recorded else None,
+            plan.chains.shared, self._note_exposed, self._gone if self.recorded else None,
             self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -306,7 +305,7 @@ class Iteration(Quietly):
         if self.following.graph is not None:
             self.following.graph.note_held(held)
         tally = self._memory.tally
-        self._memory.leave_room(tally.peak_bytes)
+        self._memory.leave_room()
         if tally.peak_bytes > self.budget_bytes:
             log.logger.warning(
                 'an iteration needed %s of a budget of %s: what its calls allocate was not known yet; the next ones '
@@ -321,13 +320,12 @@ class Iteration(Quietly):
         """See `Following.begins_anew`; a call that reads a map of this iteration is part of it."""
         calls = self._calls if self.quiet is None else self.quiet.calls
         return (not self._in_backward
-                and self.following.begins_anew(len(calls.functions), self.recorded, function, inputs)
+                and self.following.begins_anew(len(calls.functions), function, inputs)
                 and not calls.is_read_by(inputs)
                 and not any(each is not None and each.token is self for each in map(find, map(array_of, inputs))))
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for it any more."""
-        self._ended_as = self.following.latest
         self.has_ended = True  # first, or after an interrupt what it has left would be its own for ever
         if self.quiet is not None:
             self.quiet.end_backward()

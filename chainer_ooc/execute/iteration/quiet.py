@@ -39,21 +39,17 @@ class Quiet(Comparison):
     """What has run of an iteration, as far as it is that of a known graph.
 
     Attributes:
-        nbytes, peak_bytes: of all of its maps; the most that is allocated at once beside them.
+        graph: the known one.
         in_backward: a backward pass has begun.
         next_step: how many steps have run.
     """
 
     def __init__(self, graph: Graph, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
-        super().__init__(graph, parameters, Calls())
+        super().__init__(parameters, Calls())
         self._following, self._has_room = following, has_room
         self.next_step = 0
         self.in_backward = False
-        self._take(graph)
-
-    def _take(self, graph: Graph) -> None:
         self.graph = graph
-        self.nbytes, self.peak_bytes = graph.trace.maps_bytes, graph.trace.most_computing_bytes
 
     # --- forward ---------------------------------------------------------------------------------------------------
 
@@ -87,7 +83,7 @@ class Quiet(Comparison):
         self.calls.add(function)
         return (gives(outputs, call) or self._turn(position, lambda graph: (
             graph.may_have_been(call) and gives(outputs, graph.trace.calls[position])))) and (
-                position % LOOK_EVERY > 0 or self._has_room(self.peak_bytes))
+                position % LOOK_EVERY > 0 or self._has_room(self.graph.trace.most_computing_bytes))
 
     def _turn(self, calls: int, is_alike: Callable[[Graph], bool]) -> bool:
         """Goes on as another graph that is like the first so many calls, and stays quiet; False without one."""
@@ -99,7 +95,7 @@ class Quiet(Comparison):
         self._following.turn(alike)
         if self._following.graph is not alike[0] or not self._following.stays(alike[0]):
             return False
-        self._take(alike[0])
+        self.graph = alike[0]
         return True
 
     # --- backward --------------------------------------------------------------------------------------------------
@@ -230,7 +226,7 @@ class QuietIterations:
     def _fits(self, graphs: Iterable[Graph], unaccounted_bytes: int) -> bool:
         """Whether all maps of each of these fit, beside what the program may hold of the one before."""
         self._before = [each for each in self._before[:-1] if each[1].calls.is_alive()] + self._before[-1:]
-        before_bytes = sum(each.nbytes for _, each in self._before) + self._memory.bytes_of('spare')
+        before_bytes = sum(each.graph.trace.maps_bytes for _, each in self._before) + self._memory.bytes_of('spare')
         most_bytes = max(each.trace.most_bytes for each in graphs)
         return self._memory.has_room(most_bytes + before_bytes + unaccounted_bytes)
 

@@ -94,14 +94,14 @@ class Room:
         What stands when its first step begins counts from now on: old gradients are gone. Where it adds to gradients,
         sums that it allocates replace them one after the other. Gradients of other parameters stay as they are.
         """
-        new_bytes = self._parameters.new_bytes(self._meter.has_counted) if self._meter.running else 0
-        self._new_bytes = new_bytes + (
-            self._parameters.new_state_bytes(self._meter.has_counted) if self._meter.running else 0)
+        recorded = self._meter.running
+        new_bytes, new_state_bytes = self._parameters.new_bytes(self._meter.has_counted) if recorded else (0, 0)
+        self._new_bytes = new_bytes + new_state_bytes
         self._in_backward = self._in_backward or frozenset()
         self.look()
         self._in_backward |= self.beside.with_gradients
         self._replaced_bytes = 0
-        graph, recorded = self._following.graph, self._meter.running
+        graph = self._following.graph
         lacks_sums = graph is not None and not graph.used.adds_up
         stood = self._parameters.gradients(self._own) if recorded or lacks_sums else {}
         self.adds_up |= bool(stood)

@@ -48,7 +48,7 @@ class Unmoved:
     def __init__(self, graph: Graph, parameters: Parameters, calls: Calls, following: Following, register: Register,
                  memory: Residency, room: Room, writes: Writes, liveness: Liveness,
                  look_around: Callable[[int], None]):
-        self._comparison = Comparison(graph, parameters, calls)
+        self._comparison = Comparison(parameters, calls)
         self._calls, self._trace, self._orders = calls, graph.trace, following.orders
         self._following, self._register, self._recorder = following, register, register.recorder
         self._memory, self._room, self._writes = memory, room, writes

@@ -155,13 +155,13 @@ class Budget(Account, abc.ABC):
             self.book(storage, 'maps')
             storage.yield_room(is_sealed=not is_held and not self.backend.counts_all)
 
-    def leave_room(self, peak_bytes: int) -> None:
+    def leave_room(self) -> None:
         """Has spare maps leave room for what the program allocates by itself, as an optimizer or an evaluation does.
 
-        How much that is, is not known: `peak_bytes`, the most that near memory has held, has to be enough.
+        How much that is, is not known: the most that near memory has held has to be enough.
         """
         if self._bytes['spare']:
-            more_bytes = max(0, peak_bytes - self.near_bytes())
+            more_bytes = max(0, self.tally.peak_bytes - self.near_bytes())
             if self.budget_bytes is not None and not self.has_room(more_bytes):
                 self.spare_at_most(0)
 
@@ -169,7 +169,7 @@ class Budget(Account, abc.ABC):
         """Has all that yields leave room for calls that do not `make_room`, those of an evaluation."""
         if not self.backend.kept_serves_all:
             self.backend.keep_at_most(0)
-        self.leave_room(self.tally.peak_bytes)
+        self.leave_room()
 
     def limit_kept(self, nbytes: int) -> None:
         """Limits what the device keeps for later, and spare maps, to what near memory and so many bytes more leave."""

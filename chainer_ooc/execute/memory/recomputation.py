@@ -19,7 +19,7 @@ from chainer_ooc.backends.layout import Layout
 from chainer_ooc.errors import LostMapError
 from chainer_ooc.execute.functions.recipe import Recipe
 from chainer_ooc.execute.memory.late_recipes import write_afterwards
-from chainer_ooc.execute.memory.transit import Transit
+from chainer_ooc.execute.memory.transit import Transit, note_lost
 from chainer_ooc.execute.storage.slots import Array
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.problem import is_shared
@@ -42,7 +42,7 @@ def make_again(memory: Transit, storage: Storage) -> ByteArray:
     try:
         return _run(memory, storage, _chain(storage) if is_planned else write_afterwards(storage), pinned)
     except (LostMapError, RecursionError) as error:
-        memory.context.on_lost(storage)
+        note_lost(storage)
         if is_planned or str(error).endswith(_ADVICE):  # it is of a map that this one needs, and has said all
             raise
         raise LostMapError(

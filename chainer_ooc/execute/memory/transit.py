@@ -100,7 +100,6 @@ class Context:
         next_use: position of a storage's next use; the farthest is evicted first.
         far: how what is in far memory comes back.
         shares_chains: which maps, made again on the way to another, stay if functions still wait for them.
-        on_lost: called with a storage that is read after it was lost.
         on_exposed: called with a storage that the program reads, and may write to.
         listener: is told of blocks that go while the iteration is recorded, else None.
         is_metered: whether a block from outside of the graph was allocated while it was recorded.
@@ -112,7 +111,6 @@ class Context:
     next_use: Callable[[Storage], float] = lambda storage: -storage.touched
     far: Source = COPY_IN
     shares_chains: Shared = True
-    on_lost: Callable[[Storage], None] = lambda storage: None
     on_exposed: Callable[[Storage], None] = lambda storage: None
     listener: Listener | None = None
     is_metered: Callable[[Array], bool] = lambda root: False
@@ -184,7 +182,7 @@ class Transit(Budget):
             try:
                 _refuse_if(*change)
             except LostMapError:
-                self.context.on_lost(storage)
+                note_lost(storage)
                 raise
 
     # --- out -------------------------------------------------------------------------------------------------------
@@ -363,3 +361,10 @@ def _refuse_if(changed: Any, error: Callable[[], LostMapError]) -> None:
     """Raises the error if it has changed; where a device checks that, waits for it."""
     if changed:
         raise error()
+
+
+def note_lost(storage: Storage) -> None:
+    """A lost map was read: its graph's plans lose no map any more, since the others may be read next."""
+    graph = getattr(storage.token, 'graph', None)
+    if graph is not None:
+        graph.note_reuse(range(len(graph.trace.maps)))

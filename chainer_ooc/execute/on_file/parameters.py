@@ -19,7 +19,6 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.backends.file_backed import FileBacked
 from chainer_ooc.backends.metering import Meter
 from chainer_ooc.execute import log
-from chainer_ooc.execute.on_file import update
 from chainer_ooc.execute.recording.parameters import gradient_of, state_of
 from chainer_ooc.execute.storage.account import storage_at
 from chainer_ooc.execute.storage.reentry import LOCK
@@ -30,7 +29,7 @@ LEAST_BYTES = 64 << 10
 
 
 class ParametersOnFile:
-    """Those of one session. Its caller holds the lock of all sessions, but for `update` and `call_hook`."""
+    """Those of one session. Its caller holds the lock of all sessions, but for `run`."""
 
     def __init__(self, blocks: FileBacked, meter: Meter, min_bytes: int) -> None:
         self.is_on_file = blocks.is_backed
@@ -73,31 +72,18 @@ class ParametersOnFile:
                 for each in gradients.get(node, ()):
                     self._take(array_in_slot(each))
 
-    def update(self, rule: Any, parameter: Any) -> None:
-        """Updates a parameter, with the hooks of its rule.
+    def run(self, rule: Any, parameter: Any, run_in_parts: Callable[[FileBacked], bool], run: Callable[[], None]
+            ) -> None:
+        """Runs an update or a hook of a parameter in parts, where that can be (`update`), else as a whole.
 
         Raises:
             SpillError: far memory cannot be read or written.
         """
-        self._run(rule, parameter, lambda: update.update(self._blocks, rule, parameter),
-                  lambda: rule._update_core_with_hooks(parameter))
-
-    def call_hook(self, hook: Any, rule: Any, parameter: Any) -> None:
-        """Calls an optimizer's hook for a parameter.
-
-        Raises:
-            SpillError: as `update`.
-        """
-        self._run(rule, parameter, lambda: update.call_hook(self._blocks, hook, rule, parameter),
-                  lambda: hook(rule, parameter))
-
-    def _run(self, rule: Any, parameter: Any, in_parts: Callable[[], bool], run: Callable[[], None]) -> None:
-        """Runs in parts what can be, else as a whole."""
         self._take_all(rule, parameter)
         if not self.is_on_file(arrays.root_of(parameter.array)):
             run()
             return
-        if not in_parts():
+        if not run_in_parts(self._blocks):
             with self._blocks.writing():
                 run()
             self._blocks.note_written(

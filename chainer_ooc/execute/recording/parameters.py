@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,15 +98,12 @@ class Parameters:
                 counted_bytes += nbytes - self._nbytes(gradient, is_counted)
         return Beside(steady_bytes, own_bytes, others_bytes, counted_bytes, frozenset(with_gradients))
 
-    def new_bytes(self, is_counted: Callable[[Any], bool]) -> int:
-        """Bytes of the arrays that are counted elsewhere, since they were made meanwhile."""
-        found = (array_of(each) for _, each in self._alive())
-        return sum(each.nbytes for each in found if each is not None and is_counted(arrays.root_of(each)))
-
-    def new_state_bytes(self, is_counted: Callable[[Any], bool]) -> int:
-        """The same of what optimizers keep for them."""
-        found = [array for _, each in self._alive() for array in state_of(each.update_rule)]
-        return sum(each.nbytes for each in found if arrays.is_array(each) and is_counted(arrays.root_of(each)))
+    def new_bytes(self, is_counted: Callable[[Any], bool]) -> tuple[int, int]:
+        """Bytes of the arrays that are counted elsewhere, since they were made meanwhile; of what optimizers keep."""
+        def counted(found: Iterable[Any]) -> int:
+            return sum(each.nbytes for each in found if arrays.is_array(each) and is_counted(arrays.root_of(each)))
+        alive = self.alive()
+        return counted(map(array_of, alive)), counted(kept for each in alive for kept in state_of(each.update_rule))
 
     def standing(self, used: Used | None, left_bytes: int, adds_up: bool = True) -> Standing:
         """What lives through an iteration beside its feature maps, as far as it is known when it begins.

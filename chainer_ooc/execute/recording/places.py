@@ -28,7 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_OWN = str(Path(__file__).parents[2])
+_OWN = Path(__file__).parents[2]
 
 
 class Places:
@@ -71,4 +71,6 @@ def is_the_programs(filename: str) -> bool:
     """Whether a file is neither Chainer's nor chainer_ooc's nor Python's own machinery."""
     import chainer
 
-    return not filename.startswith((_OWN, str(Path(chainer.__file__).parent), '<frozen '))
+    chainers = Path(chainer.__file__).parent
+    folders = _OWN, chainers, chainers.with_name('chainermn')
+    return not filename.startswith((*(f'{each}{os.sep}' for each in folders), '<frozen '))

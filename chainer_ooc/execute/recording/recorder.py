@@ -83,7 +83,7 @@ class Recorder:
         spans: of each computation's time, by position; a device may not have come that far.
         exposed: maps that the program has read in forward, and may have written to.
         near_bytes: what near memory held with each computation, by position.
-        looks_closely: it is noted where in the program calls are made, and which maps the program reads.
+        places: finds where in the program calls are made, while that and which maps the program reads is noted.
     """
 
     def __init__(self) -> None:
@@ -95,12 +95,11 @@ class Recorder:
         self.exposed: set[int] = set()
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
-        self._places: Places | None = None
-        self.looks_closely = False
+        self.places: Places | None = None
 
     def look_closely(self) -> None:
         """Notes from now on where in the program calls are made, and which maps the program reads."""
-        self._places, self.looks_closely = Places(), True
+        self.places = Places()
 
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
         """Adds a feature map and returns its id."""
@@ -129,24 +128,22 @@ class Recorder:
         if known is not None and known.signature == (label, inputs, outputs, hidden, arguments, results):
             row = known
         else:
-            path, line = ('', '') if self._places is None else self._places.here()
+            path, line = ('', '') if self.places is None else self.places.here()
             row = Call(len(self.calls), label, inputs, outputs, hidden, 0.0, peak_bytes, arguments, results,
                        repeatable, other_bytes, path, line)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:
             self.maps[map_id].last_forward_use = row.index
-        self.calls.append(row)
-        self.next_position += 1
-        self.spans.append(span)
+        self.known_call(row, span)
         return row
 
     def known_call(self, call: Call, span: Span) -> None:
-        """Adds a call of a known graph as it was recorded."""
+        """Adds a call as it was recorded."""
         self.calls.append(call)
         self.next_position += 1
         self.spans.append(span)
 
     def known_step(self, step: Step, span: Span) -> None:
-        """Adds a step of a known graph as it was recorded."""
+        """Adds a step as it was recorded."""
         self.steps.append(step)
         self.next_position += 1
         self.spans.append(span)
@@ -161,9 +158,7 @@ class Recorder:
         row = Step(self.next_position, call, tuple(maps), 0.0, peak_bytes, other_bytes, label)
         for map_id in set(row.maps):
             self.maps[map_id].backward_uses.append(row.position)
-        self.steps.append(row)
-        self.next_position += 1
-        self.spans.append(span)
+        self.known_step(row, span)
         return row
 
     def fingerprint(self) -> str:

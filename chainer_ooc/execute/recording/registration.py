@@ -120,7 +120,7 @@ class Register:
         if storage is None:
             return -1
         storage.add_node(node)
-        if self.recorder.looks_closely:
+        if self.recorder.places is not None:
             storage.notice_reads()  # as under a plan, which may rely on the bytes from now on
         return storage.map
 

@@ -67,12 +67,12 @@ class Away:
     storage: BlockOwner
     layout: Layout
 
-    def fetch(self) -> Array:
-        """Brings the storage back, and with it all slots' arrays; returns the one that this stands for."""
+    def fetch(self, array: Array | None = None) -> Array:
+        """Brings the storage back, and with it all slots' arrays; gives `array`, or the one that this stands for."""
         if is_locked() and (code := interrupted()) is not None:
             return self.look(code)
-        array: Array = view(self.storage.fetch(), self.layout)
-        return array
+        found: Array = view(self.storage.fetch(), self.layout)
+        return found if array is None else array
 
     def look(self, code: CodeType) -> Array:
         """The array as it lies, read-only, for a signal handler or a finalizer that has interrupted the core's code.
@@ -92,10 +92,7 @@ class Away:
         """What a read of a node gives that has this and, while it is only watched, its array."""
         if array is not None and (only_reads() or self.storage.is_guarded()):
             return array
-        if is_locked() and (code := interrupted()) is not None:
-            return self.look(code)
-        found = self.fetch()
-        return found if array is None else array
+        return self.fetch(array)
 
 
 class Watched(list):  # type: ignore[type-arg]

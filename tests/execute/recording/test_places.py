@@ -1,6 +1,7 @@
 """Where in the model a call is made: the link's path and the line, noted while it is recorded and never compared."""
 import sys
 import types
+from pathlib import Path
 
 import chainer_ooc  # before chainer
 
@@ -13,7 +14,7 @@ import pytest
 
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.memory import recomputation
-from chainer_ooc.execute.recording.places import Places
+from chainer_ooc.execute.recording.places import Places, is_the_programs
 from support.trainings.ooc_training import ooc
 
 
@@ -117,6 +118,13 @@ def test_a_link_that_calls_another_ones_link_has_both_in_the_path():
     shared = L.Linear(None, 3)
     trace = record(lambda: F.sum(Borrower(shared)(Twice()(chainer.Variable(x)))))
     assert [each.path for each in trace.calls] == ['/', '/Linear', '/Linear', '']
+
+
+@pytest.mark.parametrize(('package', 'is_own'), [
+    ('chainer', False), ('chainermn', False), ('chainercv', True), ('chainer_ooc_experiments', True)])
+def test_packages_beside_chainer_are_the_programs(package, is_own):
+    folder = Path(chainer.__file__).parents[1] / package / 'links' / 'resnet.py'
+    assert is_the_programs(str(folder)) is is_own
 
 
 def test_only_recorded_iterations_look(monkeypatch):

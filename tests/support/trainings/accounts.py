@@ -38,7 +38,7 @@ def differences():
     session = manager.current()
     if session is None:
         return None
-    memory = session._memory
+    memory = session.memory
     while True:
         account = sum(map(memory.bytes_of, ('maps', 'spare', 'program')))
         blocks = sum(each.nbytes for each in Account._blocks.values() if each.account is memory)
@@ -53,7 +53,7 @@ def over_budget():
     iteration = session and session._iteration
     if not iteration or iteration.finished or not iteration.following.is_certain:
         return None
-    held_bytes = session._memory.held_bytes()
+    held_bytes = session.memory.held_bytes()
     return (held_bytes, iteration.budget_bytes) if held_bytes > iteration.budget_bytes else None
 
 

@@ -46,7 +46,7 @@ def break_off(training):
     training.forward().backward()
     time.sleep(0.05)
     loss = training.forward()  # lives until its copies have failed
-    manager.current()._memory.settle()
+    manager.current().memory.settle()
     del loss
     chainer_ooc.reset()
 

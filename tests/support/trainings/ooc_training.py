@@ -193,7 +193,7 @@ def live_storages():
 def send_all_away():
     """As memory that is short would."""
     session = manager.current()
-    for storage in [] if session is None else session._memory.storages():
+    for storage in [] if session is None else session.memory.storages():
         storage.memory.swap_out(storage)
     if session is not None:
-        session._memory.settle()
+        session.memory.settle()
