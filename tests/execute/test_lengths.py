@@ -18,7 +18,7 @@ from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.iteration import unmoved
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.problem import Decision, Verdict, everything
+from chainer_ooc.problem import Decision, Verdict, can_recompute, everything
 from support.combinations import spread
 from support.trainings.accounts import checked_accounts, learn_at_the_floor
 from support.trainings.ooc_training import POLICIES, ooc
@@ -157,13 +157,15 @@ class Detector(chainer.Chain):
             self.box, self.kind = L.Linear(128, 64), L.Linear(64, 5)
         self.optimizer = chainer.optimizers.SGD().setup(self)
 
+    def look(self, images):
+        maps = F.max_pooling_2d(F.relu(self.norm(self.first(images))), 2)
+        return F.relu(self.norm_2(self.second(maps)))
+
     def learn(self, objects, number=0):
         random = np.random.default_rng(number)
         np.random.seed(number)
         images = random.standard_normal((2, 3, 16, 16), dtype=np.float32)
-        maps = F.max_pooling_2d(F.relu(self.norm(self.first(images))), 2)
-        maps = F.relu(self.norm_2(self.second(maps)))
-        boxes = F.get_item(maps, (np.arange(objects) % 2,))[:, :, :4, :4]
+        boxes = F.get_item(self.look(images), (np.arange(objects) % 2,))[:, :, :4, :4]
         boxes = F.dropout(F.relu(self.box(boxes)), 0.3)
         loss = F.softmax_cross_entropy(self.kind(boxes), np.zeros(objects, np.int32))
         self.cleargrads()
@@ -212,6 +214,44 @@ def test_the_floor_is_enough_where_the_plan_of_another_graph_was_followed_in_the
         found = learn(lambda trained: learn_at_the_floor(trained.learn, sizes * 3, sizes[0]))
     with chainer.using_config('ooc', None):
         assert found == learn(lambda trained: [trained.learn(each, number) for number, each in enumerate(sizes * 3)])
+
+
+@pytest.fixture
+def parted(monkeypatch):
+    """A policy that recomputes what can be of few objects, and swaps all of many."""
+    def decide(problem):
+        verdicts = everything(problem.trace, problem.min_bytes)
+        if problem.trace.maps_bytes < 500_000:
+            again = can_recompute(problem.trace, problem.min_bytes)
+            verdicts = tuple(Verdict.RECOMPUTE if each else verdict
+                             for each, verdict in zip(again, verdicts, strict=True))
+        return Decision(verdicts)
+    monkeypatch.setitem(policies.POLICIES, 'parted', Policy('parted', 'for tests', decide))
+
+
+@pytest.mark.usefixtures('parted')
+def test_nothing_is_made_again_for_a_graph_whose_plan_swaps_all():
+    """Though the plan of the other, which was followed as far as they are alike, discards it there, or behind that."""
+    model, sizes = Detector(), (3, 200)
+
+    def learn(size, number):
+        found = model.learn(size, number)
+        stats = chainer_ooc.stats()
+        assert (stats.recomputed_calls > 0, stats.swapped_out_bytes > 0) == (size == 3, True)
+        return found
+    with ooc('parted', min_bytes=0):
+        for size in sizes * 4:
+            model.learn(size)
+        learn_at_the_floor(lambda size, number=0: learn(size, number), sizes * 3, sizes[0])
+
+
+@pytest.mark.usefixtures('parted')
+def test_what_has_room_to_be_made_again_is_discarded():
+    model, sizes = Detector(), (3, 200)
+    with ooc('parted', min_bytes=0, budget=10 ** 9):
+        for size in sizes * 4:
+            model.learn(size)
+    assert chainer_ooc.stats().recomputed_calls > 0, 'of what the plan of the other has discarded'
 
 
 @pytest.mark.parametrize('verdict', [Verdict.SWAP, Verdict.RECOMPUTE])

@@ -71,6 +71,7 @@ class CudaBackend(OwnedBackend):
         self._room_bytes = 0
         self._budget.install()
         try:
+            self._look_at_room()
             self._far = FarMemory(self._driver, spill_dir, host_limit_bytes)  # last: nobody would unpin what it takes
         except BaseException:
             if not _shares.get(self._budget):
@@ -78,7 +79,6 @@ class CudaBackend(OwnedBackend):
             raise
         close_in_children(self)
         _shares.setdefault(self._budget, {})[id(self)] = None
-        self._look_at_room()
 
     def manages(self, root: Any) -> bool:
         return self._driver.manages(root)

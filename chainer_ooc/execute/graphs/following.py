@@ -11,6 +11,7 @@ lengths change, one graph is often the beginning of another::
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from chainer_ooc.errors import InfeasibleBudgetError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs
 from chainer_ooc.execute.graphs.likeness import Forms
-from chainer_ooc.execute.graphs.orders import NO_ORDERS, swapping
+from chainer_ooc.execute.graphs.orders import NO_ORDERS
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
@@ -299,7 +300,10 @@ class Following:
             doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
         if alone := self._discarded_here_alone(graph):
-            self.orders = swapping(self.orders, alone)
+            swapped = {each for maps in self.orders.leave_after.values() for each in maps}
+            with contextlib.suppress(SpillError):  # else they are made again, for which there may be no room either
+                self._sources.reserve(sum(graph.trace.maps[each].nbytes for each in swapped | alone))
+                self.orders = graph.swapping(self.orders, alone)
         self.graph = self.latest = graph
         self._next_swap_in, self._apart, self.same_calls = 0, {}, []
         for each in self._alike:
@@ -310,17 +314,21 @@ class Following:
                 self.same_calls.append(each)
 
     def _discarded_here_alone(self, graph: Graph) -> frozenset[int]:
-        """What the plan discards in the beginning that another graph has too, and cannot make again."""
+        """What the plan discards in the beginning of another graph too, whose plan has no room to make it again."""
         maps, plan = graph.trace.maps, self.orders.plan
         discarded = [each for each in self.orders.discardable if maps[each].retained]
         found: set[int] = set()
         for other in self._alike[:ASKED_GRAPHS] if discarded else ():
             common = other.common_calls(graph)
-            before = {each for each in discarded if plan.leaves[each] < common} - found
-            if before and other.is_recorded(self._settings.profile_iterations):
-                theirs = other.discardable_under(self._settings, self._budget_bytes, self._unaccounted_bytes,
-                                                 self._standing_of, self._sources)
-                found |= before - theirs if theirs is not None else set()
+            alone = {each for each in discarded if plan.leaves[each] < common} - found
+            foreseen = other.discardable_under(
+                self._settings, self._budget_bytes, self._unaccounted_bytes, self._standing_of) if alone else None
+            if foreseen is not None:
+                theirs, peak_bytes = foreseen
+                alone -= theirs
+                again_bytes = sum(maps[each].nbytes for each in alone) + graph.trace.most_computing_bytes
+                if peak_bytes + again_bytes > self._budget_bytes:
+                    found |= alone
         return frozenset(found)
 
     def _needs_as_much(self, graph: Graph) -> bool:

@@ -24,7 +24,7 @@ from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.likeness import Likeness
-from chainer_ooc.execute.graphs.orders import Orders, give_orders
+from chainer_ooc.execute.graphs.orders import Orders, give_orders, swapping
 from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.shared_plans import SharedPlans, packed, unpacked
@@ -126,6 +126,8 @@ class Graph(Likeness):
     differences: int = 0
     slack_bytes: int = 0
     _under: dict[tuple[object, ...], _Planned] = field(default_factory=dict)
+    _foreseen: dict[tuple[object, ...], tuple[frozenset[int], int] | None] = field(default_factory=dict)
+    _swapping: tuple[Orders, frozenset[int], Orders] | None = None
     _search: tuple[_Planned, Search] | None = None
     _in_core: tuple[Problem, Plan] | None = None
     _followed: list[Plan] = field(default_factory=list)
@@ -173,16 +175,31 @@ class Graph(Likeness):
         return planned.orders
 
     def discardable_under(self, settings: Settings, budget_bytes: int, unaccounted_bytes: int,
-                          standing_of: Callable[[Models], Standing], sources: Sources) -> frozenset[int] | None:
-        """What its plan discards; None if it has none there, for which it is tried once. See `orders_for`."""
+                          standing_of: Callable[[Models], Standing]) -> tuple[frozenset[int], int] | None:
+        """What its plan discards, or would, and the plan's peak; None if there is none. See `orders_for`."""
         key = _key(settings, budget_bytes, unaccounted_bytes)
-        if key not in self._under:
+        planned = self._under.get(key)
+        if planned is not None and planned.orders is not None:
+            return planned.orders.discardable, planned.orders.plan.peak_bytes
+        if key not in self._foreseen:
+            self._foreseen[key] = None
             with contextlib.suppress(OocError):  # it is told when the graph is followed
-                self.orders_for(settings, budget_bytes, unaccounted_bytes, standing_of, sources)
-        orders = self._under[key].orders
-        return None if orders is None else orders.discardable
+                standing = standing_of(self.used)
+                plan = self._planned(settings, budget_bytes, standing, plan_at_once)
+                orders = give_orders(self.trace, plan, settings.min_bytes, standing)
+                self._foreseen[key] = orders.discardable, plan.peak_bytes
+        return self._foreseen.get(key)
+
+    def swapping(self, orders: Orders, maps: frozenset[int]) -> Orders:
+        """Its orders with some of the maps swapped out that they discard."""
+        if self._swapping is None or self._swapping[:2] != (orders, maps):
+            self._swapping = orders, maps, swapping(orders, maps)
+        return self._swapping[2]
 
     def _take(self, planned: _Planned, plan: Plan, standing: Standing, sources: Sources, min_bytes: int) -> None:
+        if standing.expected_bytes:  # with what stands now, its peak is another one
+            plan = make_as_decided(POLICIES[plan.policy], Problem(
+                self.trace, self.times.costs, standing, plan.budget_bytes, min_bytes), plan.decision())
         sources.reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
                             if verdict is Verdict.SWAP))
         planned.orders = give_orders(self.trace, plan, min_bytes, standing)
@@ -311,6 +328,8 @@ class Graph(Likeness):
     def _forget_orders(self) -> None:
         self._stop_search()
         self._under.clear()
+        self._foreseen.clear()
+        self._swapping = None
         self._followed.clear()
 
     def note_reuse(self, maps: Iterable[int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
@@ -63,7 +62,6 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) ->
     return Orders(plan, standing, leave_after, discard_after, free_after, recipes, discardable, unmoved)
 
 
-@functools.lru_cache(maxsize=8)
 def swapping(orders: Orders, maps: frozenset[int]) -> Orders:
     """The same orders with some of the maps swapped out that they discard."""
     leave_after, discard_after = ({position: list(each) for position, each in ordered.items()}
