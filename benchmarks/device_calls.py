@@ -33,7 +33,6 @@ import chainer
 import numpy as np
 
 import chainer_ooc
-from chainer_ooc import backends
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -42,6 +41,7 @@ from chainer_ooc.report.table import Column, Table, plain
 from models.resnet import ResNet
 
 sys.path.append(str(ROOT / 'tests'))
+from support.devices import chosen
 from support.fake_driver import FakeDriver
 
 ITERATIONS = 6
@@ -177,7 +177,7 @@ def on_the_stand_in() -> Iterator[Callable[[int], Counter[str]]]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.multiple(arrays, checksum=counted, mark=late))
         stack.enter_context(mock.patch.object(recipe, 'COPIED_BYTES', THIN_COPIED_BYTES))
-        stack.enter_context(backends.chosen(lambda spill_dir: CudaBackend(
+        stack.enter_context(chosen(lambda spill_dir: CudaBackend(
             spill_dir, host_limit_bytes=1 << 40, driver=driver)))
         stack.callback(chainer_ooc.reset, unpin=True)
 

@@ -9,6 +9,7 @@ from chainer_ooc import backends
 from chainer_ooc.errors import SpillError
 from support.chaos import ChaosBackend
 from support.chaos.streams import MOST_PATIENCE
+from support.devices import chosen
 
 SEEDS = range(20)
 
@@ -298,10 +299,10 @@ def test_near_memory_has_a_size():
 
 
 def test_a_device_is_chosen_for_a_while(tmp_path):
-    with backends.chosen(lambda spill_dir: ChaosBackend(3)) as made_ones:
-        chosen = backends.choose('host', backends.BackendOptions(str(tmp_path)))
-    assert made_ones == [chosen]
-    assert (chosen.name, chosen.seed) == ('chaos', 3)
+    with chosen(lambda spill_dir: ChaosBackend(3)) as made_ones:
+        found = backends.choose('host', backends.BackendOptions(str(tmp_path)))
+    assert made_ones == [found]
+    assert (found.name, found.seed) == ('chaos', 3)
     host = backends.choose('host', backends.BackendOptions(str(tmp_path)))
     assert host.name == 'host'
     host.close()

@@ -9,11 +9,11 @@ import zlib
 import pytest
 
 import chainer_ooc
-from chainer_ooc import backends
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.problem import Verdict
+from support import devices
 from support.chaos import ChaosBackend
 
 SEEDS, HEAVY = '--conformance-seeds', '--conformance-heavy'
@@ -95,7 +95,7 @@ def on_host(request, monkeypatch):
 def on_chaos(request):
     """Whatever a GPU would not forgive fails the test; the order of copies differs from case to case."""
     seed = zlib.crc32(request.node.name.encode())
-    with backends.chosen(lambda spill_dir: ChaosBackend(seed)) as made:
+    with devices.chosen(lambda spill_dir: ChaosBackend(seed)) as made:
         yield
     misuses = [misuse for backend in made for misuse in backend.misuses]
     assert not misuses, 'copies in flight lost their memory: ' + '; '.join(misuses)

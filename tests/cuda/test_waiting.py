@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 import chainer_ooc
-from chainer_ooc import backends
 from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.execute.iteration import waiting
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.problem import Verdict
 from support import pinning
+from support.devices import chosen
 from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain, train_at_the_floor
 
 #: What the backend pins to measure its bandwidth.
@@ -26,7 +26,7 @@ def driver(request):
     """The device of all sessions, whose thread has pinned what it was asked for when an iteration ends."""
     made = pinning.Pinner(seed=getattr(request, 'param', 0), enforces=False)
     chainer_ooc.reset(unpin=True)
-    with backends.chosen(lambda folder: CudaBackend(folder, host_limit_bytes=1 << 30, driver=made)):
+    with chosen(lambda folder: CudaBackend(folder, host_limit_bytes=1 << 30, driver=made)):
         yield made
         made.gate.set()
         chainer_ooc.reset(unpin=True)
