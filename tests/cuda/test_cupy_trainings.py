@@ -270,5 +270,5 @@ def test_a_thread_has_a_session_for_each_device_that_it_trains_on(on_device):
         on_host = manager.current()
         assert gradients(cupy, 3) == expected(3)
         assert manager.current() is on_cuda
-        assert [each._memory.backend.name for each in (on_cuda, on_host)] == ['cuda', 'host']
+        assert [each.memory.backend.name for each in (on_cuda, on_host)] == ['cuda', 'host']
         chainer_ooc.reset()
