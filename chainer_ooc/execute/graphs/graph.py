@@ -184,9 +184,8 @@ class Graph(Likeness):
         if key not in self._foreseen:
             self._foreseen[key] = None
             with contextlib.suppress(OocError):  # it is told when the graph is followed
-                standing = standing_of(self.used)
-                plan = self._planned(settings, budget_bytes, standing, plan_at_once)
-                orders = give_orders(self.trace, plan, settings.min_bytes, standing)
+                plan = self._planned(settings, budget_bytes, standing_of(self.used), plan_at_once)
+                orders = give_orders(self.trace, plan, settings.min_bytes, Standing(0, 0))
                 self._foreseen[key] = orders.discardable, plan.peak_bytes
         return self._foreseen.get(key)
 
