@@ -145,6 +145,7 @@ def test_the_floor_that_is_named_is_enough_for_all_lengths(policy, min_bytes):
         found = learn_at_the_floor(trained(is_wide=True).learn, order, max(LENGTHS))
     assert found == plain(order, is_wide=True)
 
+
 class Detector(chainer.Chain):
     """As many boxes as there are objects behind layers that are the same for all images."""
 
@@ -234,7 +235,7 @@ def test_nothing_is_made_again_for_a_graph_whose_plan_swaps_all():
     """Though the plan of the other, which was followed as far as they are alike, discards it there, or behind that."""
     model, sizes = Detector(), (3, 200)
 
-    def learn(size, number):
+    def learn(size, number=0):
         found = model.learn(size, number)
         stats = chainer_ooc.stats()
         assert (stats.recomputed_calls > 0, stats.swapped_out_bytes > 0) == (size == 3, True)
@@ -242,7 +243,7 @@ def test_nothing_is_made_again_for_a_graph_whose_plan_swaps_all():
     with ooc('parted', min_bytes=0):
         for size in sizes * 4:
             model.learn(size)
-        learn_at_the_floor(lambda size, number=0: learn(size, number), sizes * 3, sizes[0])
+        learn_at_the_floor(learn, sizes * 3, sizes[0])
 
 
 @pytest.mark.usefixtures('parted')
