@@ -11,7 +11,6 @@ lengths change, one graph is often the beginning of another::
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -300,10 +299,7 @@ class Following:
             doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
         if alone := self._discarded_here_alone(graph):
-            swapped = {each for maps in self.orders.leave_after.values() for each in maps}
-            with contextlib.suppress(SpillError):  # else they are made again, for which there may be no room either
-                self._sources.reserve(sum(graph.trace.maps[each].nbytes for each in swapped | alone))
-                self.orders = graph.swapping(self.orders, alone)
+            self.orders = graph.swapping(self.orders, alone, self._sources)
         self.graph = self.latest = graph
         self._next_swap_in, self._apart, self.same_calls = 0, {}, []
         for each in self._alike:

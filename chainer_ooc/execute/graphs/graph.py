@@ -24,7 +24,7 @@ from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.likeness import Likeness
-from chainer_ooc.execute.graphs.orders import Orders, give_orders, swapping
+from chainer_ooc.execute.graphs.orders import Orders, far_bytes, give_orders, swapping, terms_of
 from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.shared_plans import SharedPlans, packed, unpacked
@@ -33,7 +33,7 @@ from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import written_with
 from chainer_ooc.plans.making import in_core, make_as_decided
 from chainer_ooc.plans.plan import Plan
-from chainer_ooc.problem import Problem, Standing, Verdict
+from chainer_ooc.problem import Problem, Standing
 from chainer_ooc.ranks.agreement import Offer
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
@@ -151,7 +151,7 @@ class Graph(Likeness):
             SpillError: far memory is too small.
         """
         saved, shared = sources.saved, None if self.is_estimate or self.is_loaded else sources.shared
-        planned = self._under.setdefault(_key(settings, budget_bytes, unaccounted_bytes), _Planned())
+        planned = self._under.setdefault(terms_of(settings, budget_bytes, unaccounted_bytes), _Planned())
         if planned.orders is not None:
             self.take_better(planned, sources, settings.min_bytes)
         if shared is not None:
@@ -177,7 +177,7 @@ class Graph(Likeness):
     def discardable_under(self, settings: Settings, budget_bytes: int, unaccounted_bytes: int,
                           standing_of: Callable[[Models], Standing]) -> tuple[frozenset[int], int] | None:
         """What its plan discards, or would, and the plan's peak; None if there is none. See `orders_for`."""
-        key = _key(settings, budget_bytes, unaccounted_bytes)
+        key = terms_of(settings, budget_bytes, unaccounted_bytes)
         planned = self._under.get(key)
         if planned is not None and planned.orders is not None:
             return planned.orders.discardable, planned.orders.plan.peak_bytes
@@ -189,19 +189,22 @@ class Graph(Likeness):
                 self._foreseen[key] = orders.discardable, plan.peak_bytes
         return self._foreseen.get(key)
 
-    def swapping(self, orders: Orders, maps: frozenset[int]) -> Orders:
-        """Its orders with some of the maps swapped out that they discard."""
+    def swapping(self, orders: Orders, maps: frozenset[int], sources: Sources) -> Orders:
+        """Its orders with some of the maps swapped out that they discard; the same where far memory has no room."""
         if self._swapping is None or self._swapping[:2] != (orders, maps):
-            self._swapping = orders, maps, swapping(orders, maps)
+            self._swapping, found = (orders, maps, orders), swapping(orders, maps)
+            with contextlib.suppress(SpillError):
+                sources.reserve(far_bytes(self.trace, found))
+                self._swapping = orders, maps, found
         return self._swapping[2]
 
     def _take(self, planned: _Planned, plan: Plan, standing: Standing, sources: Sources, min_bytes: int) -> None:
         if standing.expected_bytes:  # with what stands now, its peak is another one
             plan = make_as_decided(POLICIES[plan.policy], Problem(
                 self.trace, self.times.costs, standing, plan.budget_bytes, min_bytes), plan.decision())
-        sources.reserve(sum(each.nbytes for each, verdict in zip(self.trace.maps, plan.verdicts, strict=True)
-                            if verdict is Verdict.SWAP))
-        planned.orders = give_orders(self.trace, plan, min_bytes, standing)
+        orders = give_orders(self.trace, plan, min_bytes, standing)
+        sources.reserve(far_bytes(self.trace, orders))
+        planned.orders = orders
 
     def _take_shared(self, planned: _Planned, shared: SharedPlans, settings: Settings, budget_bytes: int,
                      standing_of: Callable[[Models], Standing], sources: Sources) -> None:
@@ -394,7 +397,3 @@ class Graph(Likeness):
         """Whether its plan moves nothing, and is for this policy and threshold."""
         return self.plan is not None and self.plan.moves_nothing and (
             (self.plan.policy, self._min_bytes) == (settings.policy, settings.min_bytes))
-
-
-def _key(settings: Settings, budget_bytes: int, unaccounted_bytes: int) -> tuple[object, ...]:
-    return settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes

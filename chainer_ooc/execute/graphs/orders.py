@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from chainer_ooc.config import Settings
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Standing, Verdict
 from chainer_ooc.schedule.chains import Chains
@@ -60,6 +61,16 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) ->
     unmoved = frozenset() if plan.synchronous else _unmoved(
         trace, min_bytes, recipes, {*leave_after, *discard_after, *free_after, *recipes})
     return Orders(plan, standing, leave_after, discard_after, free_after, recipes, discardable, unmoved)
+
+
+def terms_of(settings: Settings, budget_bytes: int, unaccounted_bytes: int) -> tuple[object, ...]:
+    """What orders of one graph hold for; others are given for other terms."""
+    return settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes
+
+
+def far_bytes(trace: Trace, orders: Orders) -> int:
+    """Bytes of all maps that are swapped out."""
+    return sum(trace.maps[each].nbytes for maps in orders.leave_after.values() for each in maps)
 
 
 def swapping(orders: Orders, maps: frozenset[int]) -> Orders:
