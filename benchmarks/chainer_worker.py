@@ -9,6 +9,7 @@ plans are made again from what iterations took, after two others, then after fou
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.metadata
 import json
 import sys
@@ -55,14 +56,20 @@ class Training:
         entries: Of chainer.config.
         refusals: Of budgets, so far.
         losses: Of the iterations so far.
+
+    Raises:
+        OSError: oneDNN is to compute, and what goes with it was not built.
     """
 
     def __init__(self, row: dict[str, Any]) -> None:
         import chainer
         import numpy
 
+        from chainer_ooc import extension
         from models import ARCHITECTURES
 
+        if row['entries'].get('use_ideep') in ('auto', 'always') and versions()['oneDNN'] != 'none':
+            extension.load(ctypes.CDLL, 'kernels', 'onednn', '_batch_norm')  # without it NumPy computes, at a third
         numpy.random.seed(0)
         random = numpy.random.default_rng(0)
         self.entries = {name: value for name, value in row['entries'].items() if value is not None}
