@@ -41,13 +41,14 @@ def stats() -> IterationStats | None:
     `ooc` was set to None before the block, and so is again.
 
     Attributes of what is returned:
-        policy, phase: the policy, and 'profile' while the graph is recorded, 'run' under a plan.
+        policy, phase: the policy, and 'profile' while the graph is recorded, 'run' under a plan, or without one where
+            graphs come once only and all has room.
         budget_bytes, peak_bytes: the budget, and the most that was in use.
         swapped_out_bytes, swapped_in_bytes: what was copied to far memory and back.
         tier_bytes: of what was swapped out, the bytes by tier of far memory, on a GPU 'pinned' and 'file'.
         recomputed_calls, faults: calls that ran once more; maps that were read while they were away and not awaited.
         stall_seconds, seconds: waiting for copies; the whole iteration.
-        predicted_seconds, predicted_peak_bytes: what the plan promised; None in phase 'profile'.
+        predicted_seconds, predicted_peak_bytes: what the plan promised; None without one.
         keep, swap, recompute: numbers of feature maps with each verdict of the plan.
         is_searching: a better plan was still being looked for.
         gap: by how much the plan may be slower than the best, proven: 0.02 is two percent; None without SciPy.

@@ -50,7 +50,8 @@ class Finished:
     def stats(self) -> IterationStats:
         """What it took; waits for the device."""
         plan = None if self._known is None else self._orders.plan
-        return freeze(self._tally, self._settings.policy, self._budget_bytes, plan, self._is_searching)
+        stats = freeze(self._tally, self._settings.policy, self._budget_bytes, plan, self._is_searching)
+        return stats if self._moments is not None else replace(stats, phase='run')
 
     @contextlib.contextmanager
     def exchanging(self, nbytes: int) -> Iterator[None]:

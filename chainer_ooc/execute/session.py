@@ -320,9 +320,12 @@ class Session:
             elif iteration.finished and self._known():
                 self._patience.wait()
         elif iteration.finished:
-            self._graphs.miss('' if iteration.was_quiet else iteration.recorder.fingerprint())
+            ran_quietly = iteration.was_quiet or iteration.quiet is not None
+            self._graphs.miss('' if ran_quietly else iteration.recorder.fingerprint())
             if iteration.following.left:
                 self._patience.missed()
+            elif iteration.following.once_only is not None:
+                self._patience.pass_over()
         if timed is not None:
             timed()
         if iteration.graph is not None:

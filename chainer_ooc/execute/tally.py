@@ -142,7 +142,7 @@ class IterationStats(WithGap):
 
     Attributes:
         policy: its name.
-        phase: 'profile' while a graph is recorded, 'run' when a plan runs.
+        phase: 'profile' while a graph is recorded, 'run' when a plan runs, or when none is needed.
         budget_bytes: what the iteration had to keep within.
         peak_bytes: the highest that near memory was, by accounting: parameters, gradients, optimizer state, feature
             maps and what the calls allocate.
@@ -151,8 +151,8 @@ class IterationStats(WithGap):
         faults: feature maps that were read while they were away and no swap-in was under way.
         stall_seconds: waited for transfers.
         seconds: from the first function to the end of backward.
-        predicted_seconds, predicted_peak_bytes: the plan's, or None while profiling.
-        keep, swap, recompute: feature maps by verdict; all zero while profiling.
+        predicted_seconds, predicted_peak_bytes: the plan's, or None without one.
+        keep, swap, recompute: feature maps by verdict; all zero without a plan.
         is_searching: a better plan was still being looked for when the iteration ended.
         tier_bytes: of `swapped_out_bytes`, what went to each tier of far memory: on a GPU `'pinned'` and `'file'`;
             empty on the host, which has one.

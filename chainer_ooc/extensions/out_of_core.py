@@ -29,13 +29,15 @@ class Totals:
     """Sums over the iterations of a training.
 
     Attributes:
-        recorded, planned: iterations that were recorded, and that ran under a plan; what follows is of the latter.
+        recorded, unplanned, planned: iterations that were recorded, that needed no plan as everything had room, and
+            that ran under a plan; what follows is of the last.
         seconds, in_core_seconds: measured, and simulated with everything in memory.
         peak_bytes, in_core_peak_bytes: the highest of any iteration, likewise.
         swapped_out_bytes, recomputed_calls, stall_seconds: see `IterationStats`.
     """
 
     recorded: int = 0
+    unplanned: int = 0
     planned: int = 0
     seconds: float = 0.0
     in_core_seconds: float = 0.0
@@ -63,8 +65,9 @@ class Totals:
             is_set: `chainer.config.ooc` was set at the beginning or at the end.
         """
         if not self.planned:
-            recorded = counted(self.recorded, 'iteration')
-            return (f'out-of-core: {recorded} recorded, none under a plan yet' if self.recorded else
+            recorded = f'out-of-core: {counted(self.recorded, "iteration")} recorded'
+            return (f'{recorded}, {self.unplanned} as in plain Chainer, as everything has room' if self.unplanned else
+                    f'{recorded}, none under a plan yet' if self.recorded else
                     'out-of-core: on, but no iteration has ended' if is_set else
                     'out-of-core: off, as chainer.config.ooc is None')
         each, in_core = self.seconds / self.planned, self.in_core_seconds / self.planned
@@ -134,7 +137,8 @@ class OutOfCore(training.Extension):  # type: ignore[misc]
             'ooc/stall': stats.stall_seconds, 'ooc/recomputed': stats.recomputed_calls}
         in_core = None if stats.phase != 'run' else session.finished.in_core()
         if in_core is None:
-            self.totals.recorded += 1
+            self.totals.recorded += stats.phase == 'profile'
+            self.totals.unplanned += stats.phase == 'run'
         else:
             self.totals.add(stats, in_core.seconds, in_core.peak_bytes)
             if in_core.seconds:

@@ -17,10 +17,11 @@ from dataclasses import replace
 from typing import Any
 
 from chainer_ooc.config import Settings
-from chainer_ooc.errors import InfeasibleBudgetError, SpillError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs
 from chainer_ooc.execute.graphs.likeness import Forms
+from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly, once_only
 from chainer_ooc.execute.graphs.orders import NO_ORDERS
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import forms
@@ -46,6 +47,7 @@ class Following:
         orders: of its plan; none without a graph.
         latest: the one that was followed last.
         left: one was followed, and then the program differed.
+        once_only: what recorded graphs need, if they come once only, and an unknown one surely has room; else None.
         is_recorded: what the iteration allocates is measured, so that what no known graph describes will be known.
         same_calls: the other known graphs that have all calls of the one that is followed, and other steps.
     """
@@ -56,6 +58,7 @@ class Following:
         self.orders = NO_ORDERS
         self.latest: Graph | None = None
         self.left = False
+        self.once_only: OnceOnly | None = None
         self.is_recorded = False
         self._graphs = graphs
         self._settings = settings
@@ -95,6 +98,7 @@ class Following:
         alike = self._graphs.beginning_with(label, arguments)
         self._alike = alike[1:]
         self._follow(alike[0] if alike else self._graphs.resembling(label, arguments, first_bytes))
+        self.once_only = None if self.graph is not None and self.graph.has_returned else self._once_only()
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error where a computation does not fit: its floor has all that is known to come beside what stands."""
@@ -309,6 +313,19 @@ class Following:
             elif position == len(graph.trace.calls):
                 self.same_calls.append(each)
 
+    def _once_only(self) -> OnceOnly | None:
+        graphs = self._graphs.once_only()
+        if not graphs:
+            return None
+        try:
+            orders = graphs[0].orders_for(self._settings, self._budget_bytes, self._unaccounted_bytes,
+                                          self._standing_of, self._sources)
+        except OocError:  # it is told when that graph is followed
+            return None
+        needs = once_only(each.trace for each in graphs)
+        has_room = orders.plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= self._budget_bytes
+        return needs if has_room and orders.plan.moves_nothing else None
+
     def _discarded_here_alone(self, graph: Graph) -> frozenset[int]:
         """What the plan discards in the beginning of another graph too, whose plan has no room to make it again."""
         maps, plan = graph.trace.maps, self.orders.plan
@@ -333,9 +350,13 @@ class Following:
         return smaller is not None and smaller.refusal(
             self._settings, self._budget_bytes, self._standing_of(smaller.used)) is not None
 
+    def follow_none(self) -> None:
+        """Has the iteration be one of an unknown graph, for which nothing has to be known."""
+        self.graph, self.latest, self.orders = None, None, NO_ORDERS
+
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""
-        self.graph, self.orders, self.left = None, NO_ORDERS, True
+        self.graph, self.orders, self.once_only, self.left = None, NO_ORDERS, None, True
 
 
 def _bytes(call: Call) -> int:

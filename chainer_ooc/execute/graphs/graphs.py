@@ -29,6 +29,9 @@ GRAPHS = 64
 #: A graph of which so many sizes are known that differ behind the beginning may come in any size.
 SIZES = 8
 
+#: Graphs are said to come once only when so many of the latest have not come again.
+ONCE_ONLY = 8
+
 #: A refusal names a budget that is enough for so many of the latest graphs.
 ASKED_GRAPHS = 8
 
@@ -37,7 +40,7 @@ MOVABLE_SHARE, LEAST_MOVABLE_BYTES = 0.25, 16 << 20
 
 #: Why a floor that was named may be too small, see `InfeasibleBudgetError.doubt`.
 BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
-MISSED = 'the program has run a graph that is not recorded yet, since it began like a known one'
+MISSED = 'the program has run a graph that is not recorded yet'
 SECOND_ORDER = 'a backward pass makes a graph (double backprop), and what stands of one while another runs may be more'
 CUT_OFF = 'the program has cut maps off from their graph (unchain), and what goes on from them may be another graph'
 FIRST_ROUND = 'several graphs were recorded, none of them twice, and the program has not come back to the first one'
@@ -76,6 +79,14 @@ class Graphs:
     def latest(self) -> Graph | None:
         """The graph that ran last."""
         return next(reversed(self._graphs.values()), None)
+
+    def once_only(self) -> list[Graph]:
+        """Those that were measured, the largest first, if none of the latest graphs has come again; else none."""
+        latest = list(itertools.islice(reversed(self._graphs.values()), ONCE_ONLY))
+        if len(latest) < ONCE_ONLY or any(each.has_returned or each.makes_graphs for each in latest):
+            return []
+        return sorted(filter(Graph.may_be_quiet, self._graphs.values()),
+                      key=lambda each: each.trace.maps_bytes, reverse=True)
 
     def traces(self) -> list[Trace]:
         """The recordings, that of the graph that ran last at the end."""

@@ -17,6 +17,9 @@ FIRST_PATIENCE = 8
 SHARE_IN_VAIN = 1 / 8
 FIRST_IN_VAIN = 64
 
+#: Of graphs that come once only and need no plan, one of so many is recorded: some may come again after all.
+RECORDED_OF = 32
+
 
 class Patience:
     """Decides for a session whether the next iteration is recorded (`records`)."""
@@ -26,7 +29,7 @@ class Patience:
         self._most = FIRST_PATIENCE
         self._waited = 0
         self._ran_out = False
-        self._iterations = self._in_vain = 0
+        self._iterations = self._in_vain = self._passed_over = 0
 
     def met(self, is_known: bool) -> None:
         """A graph was recorded: it is known now, or has to be recorded once more."""
@@ -45,6 +48,11 @@ class Patience:
         self._in_vain += self.records
         self._ran_out |= self.records and self._waited >= self._most
         self.records = self.records and not self._ran_out and self._may_wait()
+
+    def pass_over(self) -> None:
+        """An iteration had an unknown graph, and was not recorded, as such graphs come once only."""
+        self._passed_over += 1
+        self.records = self._passed_over % RECORDED_OF == 0
 
     def _may_wait(self) -> bool:
         return self._in_vain < FIRST_IN_VAIN + SHARE_IN_VAIN * self._iterations

@@ -9,6 +9,6 @@
     recipes                 of the calls that may run again
     comparison              whether what runs is what was recorded
     unmoved                 calls and steps that touch only what never moves: they are compared and counted
-    quiet                   an iteration in which nothing has to leave: it is compared, and nothing else
+    quiet                   an iteration in which nothing has to leave: it is compared or counted, and nothing else
     iteration               one call and one step from top to bottom
 """

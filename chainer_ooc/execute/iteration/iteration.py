@@ -99,7 +99,9 @@ class Iteration(Quietly):
         graph = self.following.graph
         if graph is not None:  # a loaded plan runs before any parameter was seen
             self.room.assume(graph.trace.standing_backward_bytes)
-        wanted = self.recorded or graph is None
+        if self.recorded:
+            self.following.once_only = None
+        wanted = self.recorded or (graph is None and self.following.once_only is None)
         self.recorded = wanted and self._meter.start()
         self.following.is_recorded = self.recorded
         if self.recorded:
@@ -290,7 +292,7 @@ class Iteration(Quietly):
             self._end_backward()
         else:
             self.quiet.end_backward()
-            tally.peak_bytes = self.following.orders.plan.peak_bytes
+            tally.peak_bytes = self.quiet.peak_bytes
         if tally.whole is not None:
             tally.whole.end()
         return Finished(tally.snapshot(), self.settings, self.budget_bytes, self.following.orders, graph,

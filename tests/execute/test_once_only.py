@@ -1,0 +1,235 @@
+"""Graphs that come once only: where all has room they run as in plain Chainer, and are counted."""
+import threading
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+
+import chainer_ooc
+from chainer_ooc.execute import manager
+from chainer_ooc.execute.graphs.graphs import ONCE_ONLY
+from chainer_ooc.execute.graphs.patience import RECORDED_OF
+from chainer_ooc.execute.iteration.quiet import ROOM_FOR_UNKNOWN, Counted
+from chainer_ooc.execute.storage.account import find
+from support.interrupting import interrupted_at
+from support.trainings.ooc_training import ooc
+
+UNITS = 32
+WARM_UP = 3 * ONCE_ONLY  # what begins like a known graph is not recorded at once
+
+
+class Reader(chainer.Chain):
+    """A recurrent network on words; `change` runs in the middle."""
+
+    def __init__(self):
+        super().__init__()
+        np.random.seed(0)
+        with self.init_scope():
+            self.step, self.last = L.Linear(UNITS, UNITS), L.Linear(UNITS, 1)
+        self.change = lambda h: h
+
+    def __call__(self, words):
+        h = chainer.Variable(np.zeros_like(words[0]))
+        for number, word in enumerate(words):
+            h = F.tanh(self.step(h) + word)
+            if number == len(words) // 2:
+                h = self.change(h)
+        return F.sum(self.last(h))
+
+
+def sentence(number, batchsize=None, words=None):
+    """Words whose first has a batch size that no other sentence has."""
+    batchsize = batchsize or number + 3
+    return list(np.random.RandomState(number).uniform(-1, 1, (words or 3 + number % 5, batchsize, UNITS)).astype('f'))
+
+
+def iterate(model, words, optimizer=None):
+    """One iteration; gives the bits of its loss and gradients."""
+    loss = model(words)
+    model.cleargrads()
+    loss.backward()
+    if optimizer is not None:
+        optimizer.update()
+    return [loss.array.tobytes(), *[each.grad.tobytes() for _, each in sorted(model.namedparams())]]
+
+
+def expected(words, change=None):
+    """What plain Chainer makes of one iteration."""
+    model = Reader()
+    model.change = change or model.change
+    with chainer.using_config('ooc', None):
+        return iterate(model, words)
+
+
+def is_counted():
+    """Whether the iteration in hand, or the last one, was counted up to now."""
+    return isinstance(manager.current()._iteration.quiet, Counted)
+
+
+def warm(model):
+    """Runs graphs that come once only until they are counted."""
+    for number in range(WARM_UP):
+        iterate(model, sentence(number))
+    assert is_counted()
+
+
+@pytest.fixture
+def model():
+    """One whose graphs are counted."""
+    model = Reader()
+    with ooc('pooch'):
+        warm(model)
+        yield model
+
+
+@pytest.mark.parametrize('policy', chainer_ooc.policies())
+def test_bits_are_those_of_plain_chainer(policy):
+    def train():
+        model = Reader()
+        optimizer = chainer.optimizers.Adam().setup(model)
+        return [iterate(model, sentence(number), optimizer) for number in range(WARM_UP)]
+
+    with chainer.using_config('ooc', None):
+        plain = train()
+    with ooc(policy, min_bytes=1 << 20):
+        found = train()
+        assert is_counted()
+    assert found == plain
+
+
+def test_a_policy_that_moves_maps_goes_on_to(model):
+    model = Reader()
+    with ooc('swap-all', min_bytes=0):
+        for number in range(WARM_UP):
+            assert iterate(model, sentence(number)) == expected(sentence(number))
+        assert not is_counted()
+        assert chainer_ooc.stats().swapped_out_bytes > 0
+
+
+def test_few_of_them_are_recorded():
+    model = Reader()
+    with ooc('pooch'):
+        warm(model)
+        phases = []
+        for number in range(WARM_UP, WARM_UP + 2 * RECORDED_OF):
+            iterate(model, sentence(number))
+            phases.append(chainer_ooc.stats().phase)
+    assert phases.count('profile') == 2
+
+
+def test_one_that_comes_again_is_known_some_day(model):
+    words = sentence(1000)
+    for _ in range(RECORDED_OF + 3):
+        iterate(model, words)
+    assert manager.current().plan() is not None
+    assert chainer_ooc.stats().predicted_seconds is not None
+
+
+def test_nothing_is_known_of_what_is_counted_and_its_peak_is_no_less_than_it_needs(model):
+    words = sentence(1000, batchsize=64)
+    loss = model(words)
+    assert find(loss.array) is None
+    model.cleargrads()
+    loss.backward()
+    stats = chainer_ooc.stats()
+    assert stats.phase == 'run'
+    assert stats.predicted_seconds is None
+    model = Reader()
+    with ooc('keep'):
+        iterate(model, words)
+        assert stats.peak_bytes >= chainer_ooc.stats().peak_bytes
+
+
+def test_one_that_is_too_large_goes_on_with_an_account():
+    large = sentence(1000, batchsize=2048, words=40)
+    with ooc('keep'):
+        iterate(Reader(), large)
+        most_bytes = chainer_ooc.stats().peak_bytes
+    chainer_ooc.reset()
+    model = Reader()
+    with ooc('pooch', min_bytes=0, budget=most_bytes // 2):
+        warm(model)
+        assert iterate(model, large) == expected(large)
+        assert not is_counted()
+        stats = chainer_ooc.stats()
+        assert stats.swapped_out_bytes > 0
+        assert stats.peak_bytes <= stats.budget_bytes
+
+
+def test_without_room_for_twice_the_largest_each_is_recorded():
+    with ooc('pooch'):
+        model = Reader()
+        for number in range(WARM_UP):
+            iterate(model, sentence(number))
+        most_bytes = max(each.most_bytes for each in manager.current().traces())
+        steady_bytes = manager.current()._parameters.beside().total_bytes
+    chainer_ooc.reset()
+    model = Reader()
+    with ooc('pooch', budget=steady_bytes + round(1.2 * ROOM_FOR_UNKNOWN / 2 * most_bytes)):
+        for number in range(WARM_UP):
+            assert iterate(model, sentence(number)) == expected(sentence(number))
+            assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes
+        assert not is_counted()
+
+
+CHANGES = {
+    'parameter that is new': lambda h: h * chainer.Parameter(np.full(h.shape, 2, np.float32)),
+    'double backprop': lambda h: h + chainer.grad([F.sum(h ** 3)], [h], enable_double_backprop=True)[0],
+    'a backward pass of its own': lambda h: (F.sum(h * h).backward(), h)[1],
+}
+
+
+@pytest.mark.parametrize('change', CHANGES)
+def test_what_the_account_would_lack_is_noticed(model, change):
+    model.change = CHANGES[change]
+    words = sentence(1000)
+    assert iterate(model, words) == expected(words, CHANGES[change])
+    assert not is_counted()
+
+
+def test_written_maps_and_held_graphs(model):
+    def run():
+        held, found = [], []
+        for number in range(1000, 1006):
+            words = sentence(number)
+            shown = []
+            model.change = lambda h, shown=shown: shown.append(h) or h
+            loss = model(words)
+            shown[0].array[...] *= 2
+            model.cleargrads()
+            loss.backward()
+            held.append(loss)
+            found += [shown[0].array.tobytes(), *[each.grad.tobytes() for each in model.params()]]
+            if len(held) > 2:
+                held.pop(0).backward()
+        return found
+
+    found = run()
+    with chainer.using_config('ooc', None):
+        assert found == run()
+
+
+def test_another_thread_that_trains_ends_it(model):
+    def train():
+        with ooc('pooch'):
+            iterate(Reader(), sentence(1))
+
+    def beside(h):
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        return h
+
+    model.change = beside
+    words = sentence(1000)
+    assert iterate(model, words) == expected(words)
+    assert not is_counted()
+
+
+@pytest.mark.parametrize('line', range(1, 12_000, 1_100))
+def test_interrupted_training_goes_on(model, line):
+    interrupted_at(line, lambda: iterate(model, sentence(1000, words=10)), event='line')
+    for number in range(1001, 1004):
+        assert iterate(model, sentence(number)) == expected(sentence(number))
