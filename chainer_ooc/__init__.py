@@ -41,8 +41,7 @@ def stats() -> IterationStats | None:
     `ooc` was set to None before the block, and so is again.
 
     Attributes of what is returned:
-        policy, phase: the policy, and 'profile' while the graph is recorded, 'run' under a plan, or without one where
-            graphs come once only and all has room.
+        policy, phase: the policy; 'profile' while the graph is recorded, else 'run', under a plan or as all has room.
         budget_bytes, peak_bytes: the budget, and the most that was in use.
         swapped_out_bytes, swapped_in_bytes: what was copied to far memory and back.
         tier_bytes: of what was swapped out, the bytes by tier of far memory, on a GPU 'pinned' and 'file'.

@@ -68,9 +68,14 @@ def is_counted():
     return isinstance(manager.current()._iteration.quiet, Counted)
 
 
-def warm(model):
+def next_is_recorded():
+    """As one of so many graphs that come once only is."""
+    manager.current()._patience._passed_over = RECORDED_OF - 1
+
+
+def warm(model, first=0):
     """Runs graphs that come once only until they are counted."""
-    for number in range(WARM_UP):
+    for number in range(first, first + WARM_UP):
         iterate(model, sentence(number))
     assert is_counted()
 
@@ -171,7 +176,7 @@ def test_without_room_for_twice_the_largest_each_is_recorded():
         for number in range(WARM_UP):
             assert iterate(model, sentence(number)) == expected(sentence(number))
             assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes
-        assert not is_counted()
+            assert manager.current()._iteration.following.once_only is None
 
 
 CHANGES = {
@@ -223,9 +228,63 @@ def test_another_thread_that_trains_ends_it(model):
         return h
 
     model.change = beside
-    words = sentence(1000)
-    assert iterate(model, words) == expected(words)
+    loss = model(sentence(1000))
     assert not is_counted()
+    loss.backward()
+    assert loss.array.tobytes() == expected(sentence(1000))[0]
+
+
+def test_beside_another_thread_that_trains_nothing_is_counted(model):
+    trained, ended = threading.Event(), threading.Event()
+
+    def train():
+        with ooc('pooch'):
+            iterate(Reader(), sentence(1))
+            trained.set()
+            ended.wait()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    trained.wait()
+    iterate(model, sentence(1000))
+    counted = is_counted()
+    ended.set()
+    thread.join()
+    assert not counted
+
+
+def test_what_begins_like_a_known_graph_is_counted_too(model):
+    for number in range(4):
+        words = sentence(1000 + number, batchsize=8, words=4 + number)
+        loss = model(words)
+        before = manager.current()._iteration.quiet
+        loss.backward()
+        assert is_counted()
+        assert len(before.calls.functions) == 3 * len(words) + 2
+
+
+def test_nothing_is_counted_while_a_graph_has_copies_that_a_write_would_make_stale():
+    model = Reader()
+    with ooc('pooch', min_bytes=0):
+        warm(model)
+        with chainer.using_config('ooc_budget', 2 << 20):
+            held = model(sentence(1000, batchsize=512))
+            held.backward()
+            assert chainer_ooc.stats().swapped_out_bytes > 0
+        for number in range(WARM_UP, 2 * WARM_UP):
+            assert iterate(model, sentence(number)) == expected(sentence(number))
+            assert not is_counted()
+        del held
+        warm(model, first=2 * WARM_UP)
+
+
+def test_where_one_has_come_again_others_are_recorded(model):
+    next_is_recorded()
+    for words in 2 * [sentence(1000)]:
+        iterate(model, words)
+    for number in range(1001, 1004):
+        iterate(model, sentence(number))
+        assert not is_counted()
 
 
 @pytest.mark.parametrize('line', range(1, 12_000, 1_100))
