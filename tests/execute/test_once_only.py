@@ -11,7 +11,7 @@ import chainer_ooc
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graphs import ONCE_ONLY
 from chainer_ooc.execute.graphs.patience import RECORDED_OF
-from chainer_ooc.execute.iteration.quiet import ROOM_FOR_UNKNOWN, Counted
+from chainer_ooc.execute.iteration.quiet import ROOM_FOR_UNKNOWN, Compared, Counted
 from chainer_ooc.execute.storage.account import find
 from support.interrupting import interrupted_at
 from support.trainings.ooc_training import ooc
@@ -172,11 +172,13 @@ def test_without_room_for_twice_the_largest_each_is_recorded():
         steady_bytes = manager.current()._parameters.beside().total_bytes
     chainer_ooc.reset()
     model = Reader()
+    seen = []
+    model.change = lambda h: seen.append(manager.current()._iteration.following.once_only) or h
     with ooc('pooch', budget=steady_bytes + round(1.2 * ROOM_FOR_UNKNOWN / 2 * most_bytes)):
         for number in range(WARM_UP):
             assert iterate(model, sentence(number)) == expected(sentence(number))
             assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes
-            assert manager.current()._iteration.following.once_only is None
+    assert seen == WARM_UP * [None]
 
 
 CHANGES = {
@@ -254,13 +256,16 @@ def test_beside_another_thread_that_trains_nothing_is_counted(model):
 
 
 def test_what_begins_like_a_known_graph_is_counted_too(model):
-    for number in range(4):
-        words = sentence(1000 + number, batchsize=8, words=4 + number)
-        loss = model(words)
-        before = manager.current()._iteration.quiet
-        loss.backward()
-        assert is_counted()
-        assert len(before.calls.functions) == 3 * len(words) + 2
+    next_is_recorded()
+    iterate(model, sentence(1000, batchsize=8, words=4))
+    for number in range(1001, 1004):
+        words = sentence(number, batchsize=8, words=number - 996)
+        quiets = []
+        model.change = lambda h, quiets=quiets: quiets.append(manager.current()._iteration.quiet) or h
+        assert iterate(model, words) == expected(words)
+        after = manager.current()._iteration.quiet
+        assert [type(quiets[0]), type(after)] == [Compared, Counted]
+        assert len(after.calls.functions) == len(after.stepped()) == 3 * len(words) + 2
 
 
 def test_nothing_is_counted_while_a_graph_has_copies_that_a_write_would_make_stale():
