@@ -59,6 +59,10 @@ class Row:
         self._warm_up()
         self._pairs('run', self._iterate)
 
+    def _go_on(self) -> None:
+        if self._work.go_on():
+            self._plain_digest = self._work.iterate({})[1]
+
     def _budget_bytes(self) -> int:
         chainer_ooc.reset()
         for _ in range(3):
@@ -95,11 +99,13 @@ class Row:
 
     def _warm_up(self) -> None:
         self._say({'begin': 'planned'})
-        for _ in range(MOST_WARM_UPS):
+        least = self._work.warm_ups
+        for number in range(1, least + MOST_WARM_UPS):
             seconds = self._iterate()
             stats = chainer_ooc.stats()
             self._say({'planned_seconds': seconds})
-            if stats is not None and stats.phase == 'run':
+            self._go_on()
+            if number >= least and stats is not None and stats.phase == 'run':
                 return
         raise RuntimeError(f'no iteration of {MOST_WARM_UPS} ran under a plan')
 
@@ -110,6 +116,7 @@ class Row:
         def show(number: int, plain_seconds: float, ooc_seconds: float) -> None:
             self._say({'phase': phase, 'plain_seconds': plain_seconds, 'ooc_seconds': ooc_seconds,
                        'warm_up': number == 1})
+            self._go_on()
             if self._clock() > until:
                 raise _NoTimeLeftError
 

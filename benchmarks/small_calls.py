@@ -1,7 +1,7 @@
 """Networks of many calls with next to no work, on which the time that a call costs beside its work can be seen.
 
 `WORKS` maps a name to a function of a `Size`; what it returns runs an iteration when it is called, and says what bits
-came out. Parameters never change: each iteration of a work gives the same bits.
+came out. Parameters never change: each iteration of a work gives the same bits, until it goes on to other data.
 """
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ class Work:
     Attributes:
         calls: Forward calls of an iteration.
         held_share: Share of its feature maps that the program holds, so that they cannot leave.
+        warm_ups: Iterations that run, at least, before one is known to be like those that come.
     """
 
     held_share = 0.0
+    warm_ups = 1
     calls = 0
 
     def iterate(self, entries: Mapping[str, Any]) -> tuple[float, str]:
@@ -72,6 +74,10 @@ class Work:
     def run(self) -> Sequence[numpy.ndarray]:
         """Forward and backward once; returns the loss and the gradients."""
         raise NotImplementedError
+
+    def go_on(self) -> bool:
+        """Goes on to the next iteration's data; False where all have the same."""
+        return False
 
 
 class Chain(Work):
@@ -222,6 +228,55 @@ class Sentences(Work):
         return found
 
 
+class Reader(chainer.Chain):
+    """Embeds words, and reads each sentence of a batch by an LSTM of many calls a word; the loss is that of a class."""
+
+    vocabulary, classes = 50, 4
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        with self.init_scope():
+            self.word = L.EmbedID(self.vocabulary, units)
+            self.read = L.NStepLSTM(1, units, units, dropout=0)
+            self.classify = L.Linear(units, self.classes)
+
+    def forward(self, sentences: Sequence[numpy.ndarray], classes: numpy.ndarray) -> chainer.Variable:
+        ends = numpy.cumsum([len(each) for each in sentences])[:-1]
+        words = F.split_axis(self.word(numpy.concatenate(sentences)), ends, 0)
+        return F.softmax_cross_entropy(self.classify(self.read(None, None, words)[0][-1]), classes)
+
+
+class Lengths(Work):
+    """Batches of sentences whose lengths never come together again: each graph comes once.
+
+    An iteration of this work is two of them.
+    """
+
+    warm_ups = 24
+    batchsize, calls_per_word = 16, 16
+
+    def __init__(self, size: Size) -> None:
+        self._longest = max(8, size.calls // self.calls_per_word)
+        numpy.random.seed(SEED)
+        self._model = Reader(max(1, size.array_bytes // 512))
+        self._number = 0
+        self.go_on()
+        with chainer.function_hooks.TimerHook() as hook:
+            self._model(self._sentences, self._classes)
+        self.calls = len(hook.call_history)  # other batches have about as many
+
+    def go_on(self) -> bool:
+        self._number += 1
+        random = numpy.random.RandomState(self._number)
+        lengths = sorted(random.randint(self._longest // 4, self._longest + 1, self.batchsize), reverse=True)
+        self._sentences = [random.randint(0, Reader.vocabulary, words).astype(numpy.int32) for words in lengths]
+        self._classes = random.randint(0, Reader.classes, self.batchsize).astype(numpy.int32)
+        return True
+
+    def run(self) -> Sequence[numpy.ndarray]:
+        return _trained(self._model, self._model(self._sentences, self._classes))
+
+
 def _trained(model: chainer.Link, loss: chainer.Variable) -> list[numpy.ndarray]:
     model.cleargrads()
     loss.backward()
@@ -368,4 +423,4 @@ class ThinStack(Work):
 
 WORKS: Mapping[str, Callable[[Size], Work]] = {
     'chain': Chain, 'perceptron': Perceptron, 'beside': Beside, 'residual': Residual, 'sentences': Sentences,
-    'variables': VariablesHeld, 'arrays': ArraysHeld, 'thin-stack': ThinStack}
+    'lengths': Lengths, 'variables': VariablesHeld, 'arrays': ArraysHeld, 'thin-stack': ThinStack}
