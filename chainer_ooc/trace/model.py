@@ -133,6 +133,11 @@ class Trace:
         return self.maps_bytes + self.most_computing_bytes
 
     @cached_property
+    def given_bytes(self) -> int:
+        """Bytes of what its calls give, views included."""
+        return sum(each.nbytes for call in self.calls for each in call.results)
+
+    @cached_property
     def is_self_contained(self) -> bool:
         """Whether every step is the backward of one of its calls, and none that of a graph before."""
         return all(each.call >= 0 for each in self.steps)

@@ -39,8 +39,4 @@ def once_only(traces: Iterable[Trace]) -> OnceOnly:
     """Sums recordings up."""
     known = list(traces)
     return OnceOnly(max(each.most_bytes for each in known), max(each.most_computing_bytes for each in known),
-                    max(each.most_bytes / max(1, _given_bytes(each)) for each in known))
-
-
-def _given_bytes(trace: Trace) -> int:
-    return sum(form.nbytes for call in trace.calls for form in call.results)
+                    max(each.most_bytes / max(1, each.given_bytes) for each in known))

@@ -229,8 +229,8 @@ class Counted(Quiet):
     def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
         """Adds a call; False if what it gave is too much, or the device has little room left."""
         self.calls.add(function)
-        self._given_bytes += sum(each.nbytes for each in forms([each._node for each in outputs]))
-        need_bytes = self.maps_bytes
+        self._given_bytes += sum([each._data[0].nbytes for each in outputs])
+        need_bytes = self._like.need_bytes(self._given_bytes)
         if need_bytes > self._granted_bytes:
             self._granted_bytes = ROOM_FOR_UNKNOWN * need_bytes
             return self._has_room(self._granted_bytes)
