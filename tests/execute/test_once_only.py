@@ -10,8 +10,10 @@ import pytest
 import chainer_ooc
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graphs import ONCE_ONLY
+from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN
 from chainer_ooc.execute.graphs.patience import RECORDED_OF
-from chainer_ooc.execute.iteration.quiet import ROOM_FOR_UNKNOWN, Compared, Counted
+from chainer_ooc.execute.iteration.compared import Compared
+from chainer_ooc.execute.iteration.counted import Counted
 from chainer_ooc.execute.storage.account import find
 from support.interrupting import interrupted_at
 from support.trainings.ooc_training import ooc

@@ -1,0 +1,166 @@
+"""What has run of a quiet iteration, see `quiet`; and one that is compared with the recording of a known graph."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable, Sequence, Set
+from typing import Any
+
+from chainer_ooc.execute.graphs.following import Following
+from chainer_ooc.execute.graphs.graph import Graph
+from chainer_ooc.execute.iteration.comparison import LOOK_EVERY, Calls, Comparison, gives
+from chainer_ooc.execute.other_threads import OtherThreads
+from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.recorder import forms
+from chainer_ooc.execute.recording.registration import makes_graphs, name_of
+
+#: A graph that so often turned out to be another runs quietly no more.
+MOST_DIFFERENCES = 3
+
+
+class Quiet(Comparison):
+    """What has run of an iteration.
+
+    Attributes:
+        in_backward: a backward pass has begun.
+    """
+
+    def __init__(self, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
+        super().__init__(parameters, Calls())
+        self._following, self._has_room = following, has_room
+        self.in_backward = False
+
+    @property
+    @abc.abstractmethod
+    def maps_bytes(self) -> int:
+        """What its maps take together, or more."""
+
+    @property
+    @abc.abstractmethod
+    def peak_bytes(self) -> int:
+        """The most that near memory held, or more."""
+
+    @abc.abstractmethod
+    def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether this call may run as in plain Chainer."""
+
+    @abc.abstractmethod
+    def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
+        """Adds a call that has run; False if the next one may not run like that."""
+
+    def begin_backward(self) -> bool:
+        """Begins a backward pass; False if it may not run as in plain Chainer."""
+        self.in_backward = True
+        self._parameters.begin_backward()
+        return True
+
+    def end_backward(self) -> None:
+        self.in_backward = False
+
+    @abc.abstractmethod
+    def expects_step(self, function: Any) -> bool:
+        """Whether this step may run as in plain Chainer."""
+
+    @abc.abstractmethod
+    def note_step(self, function: Any) -> None:
+        """Adds a step that has run."""
+
+    @abc.abstractmethod
+    def stepped(self) -> Set[int]:
+        """The numbers of the calls whose steps have run."""
+
+    def functions(self) -> list[tuple[Any, bool]]:
+        """The functions of its calls that are alive and in their graph, in order, and whether their steps have run."""
+        stepped = self.stepped()
+        return [(each, number in stepped) for number, each in self.calls.alive()]
+
+
+class Compared(Quiet):
+    """One that is, as far as it has run, that of a known graph.
+
+    Attributes:
+        graph: the known one.
+        next_step: how many steps have run.
+    """
+
+    def __init__(self, graph: Graph, parameters: Parameters, following: Following, has_room: Callable[[int], bool]):
+        super().__init__(parameters, following, has_room)
+        self.next_step = 0
+        self.graph = graph
+
+    @property
+    def maps_bytes(self) -> int:
+        return self.graph.trace.maps_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return self._following.orders.plan.peak_bytes
+
+    # --- forward ---------------------------------------------------------------------------------------------------
+
+    def expects_call(self, function: Any, inputs: Sequence[Any]) -> bool:
+        """Whether it comes next in the recording, or in one that begins like it."""
+        if self.in_backward or self.next_step or OtherThreads.made != self.sessions_made:
+            return False
+        position, alike = len(self.calls.functions), functools.partial(self.is_next, function, inputs)
+        return alike(self.graph) or self._turn(position, alike) or self._differs(position, function, inputs)
+
+    def _differs(self, position: int, function: Any, inputs: Sequence[Any]) -> bool:
+        """False; has graphs run quietly no more that no recording tells from what runs: no other one is to come.
+
+        What tells them apart is a new parameter, for example, or a size of those that vary.
+        """
+        label, given = name_of(function), forms([getattr(each, '_node', each) for each in inputs])
+        alike = self.graph, *self._following.begun(position)
+        if any((each.loosely() if each.varies else each).may_go_on(position, label, given) for each in alike):
+            for each in alike:
+                each.differences = MOST_DIFFERENCES
+        return False
+
+    def is_next(self, function: Any, inputs: Sequence[Any], graph: Graph) -> bool:
+        """Whether this call comes next in a graph that is like what has run."""
+        position = len(self.calls.functions)
+        return position < len(graph.trace.calls) and self.is_call(function, inputs, graph.trace, position)
+
+    def note_call(self, function: Any, outputs: Sequence[Any]) -> bool:
+        """Adds a call; False if its outputs are not those of a recording, or the device has little room left."""
+        position, call = len(self.calls.functions), self.graph.trace.calls[len(self.calls.functions)]
+        self.calls.add(function)
+        return (gives(outputs, call) or self._turn(position, lambda graph: (
+            graph.may_have_been(call) and gives(outputs, graph.trace.calls[position])))) and (
+                position % LOOK_EVERY > 0 or self._has_room(self.graph.trace.most_computing_bytes))
+
+    def _turn(self, calls: int, is_alike: Callable[[Graph], bool]) -> bool:
+        """Goes on as another graph that is like the first so many calls, and stays quiet; False without one."""
+        return self._go_on_as(list(filter(is_alike, self._following.begun(calls))))
+
+    def _go_on_as(self, alike: list[Graph]) -> bool:
+        if not alike:
+            return False
+        self._following.turn(alike)
+        if self._following.graph is not alike[0] or not self._following.stays(alike[0]):
+            return False
+        self.graph = alike[0]
+        return True
+
+    # --- backward --------------------------------------------------------------------------------------------------
+
+    def begin_backward(self) -> bool:
+        """Begins a backward pass; False if forward was not that of the graph."""
+        super().begin_backward()
+        calls = len(self.calls.functions)
+        return len(self.graph.trace.calls) == calls or self._turn(calls, lambda graph: len(graph.trace.calls) == calls)
+
+    def expects_step(self, function: Any) -> bool:
+        """Whether it comes next in the recording, and makes no graph."""
+        number = self.calls.number(function)
+        return (number >= 0 and OtherThreads.made == self.sessions_made and (self.next_step > 0 or not makes_graphs())
+                and (self.graph.has_step(self.next_step, number, '')
+                     or self._go_on_as(self._following.stepped(self.next_step, number, ''))))
+
+    def note_step(self, function: Any) -> None:
+        self.next_step += 1
+
+    def stepped(self) -> Set[int]:
+        return {each.call for each in self.graph.trace.steps[:self.next_step]}
