@@ -34,6 +34,8 @@ install() {
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --disable-pip-version-check \
         --target "$site" "$carried"/*.whl
     export PYTHONPATH="$PWD:$site${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
+    # Searches of plans are compiled code where there is a compiler: two seconds here for minutes later.
+    "$python" setup.py -q build_ext --inplace >"$site/build.txt" 2>&1 || cat "$site/build.txt" >&2
 }
 
 # The limit is that of the command; the wheels are installed in a quarter of a minute of it.
