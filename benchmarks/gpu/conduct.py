@@ -18,6 +18,8 @@ from programme import Part, Row
 LEAST_SECONDS = 2.0
 #: A row may take so many times what was expected of it, and so much more, before it is given up.
 GIVE_UP, GIVE_UP_SECONDS = 3.0, 10.0
+#: Of all the time, what parts may reserve together: in less time than the programme is made for, each has less reserved.
+MOST_RESERVED = 0.7
 
 
 class Asks(Protocol):
@@ -67,8 +69,10 @@ class Conductor:
         Returns:
             list[dict[str, Any]]: Each part as JSON takes it.
         """
+        reserved = sum(part.reserved_seconds for part in parts)
+        share = min(1.0, MOST_RESERVED * self._clock.left() / reserved) if reserved else 1.0
         for number, part in enumerate(parts):
-            later = sum(each.reserved_seconds for each in parts[number + 1:])
+            later = share * sum(each.reserved_seconds for each in parts[number + 1:])
             found: dict[str, Any] = {'name': part.name, 'title': part.title, 'kind': part.kind, 'state': 'running',
                                      'reserved_seconds': part.reserved_seconds, 'rows': []}
             self._done.append(found)

@@ -8,6 +8,9 @@ compiled, cuDNN's plans, memory pinned)::
 
     fresh process    [start][settle: 30 s, 9 s, 2 s, 2 s, 2 s][timed: 5 x 2 s]      whole
     shared process          [settle:  2 s, 2 s, 2 s, 2 s, 2 s][timed: 5 x 2 s]      whole - start - 35 s
+
+A row that was refused has recorded one iteration. If it was the first of its network and batch in its process, it has
+paid for them what `35 s` stands for above, and a row of the same in a fresh process will pay it again.
 """
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ class Costs:
     def __init__(self) -> None:
         self._whole: dict[Hashable, float] = {}
         self._shared: dict[Hashable, float] = {}
+        self._first: dict[Hashable, float] = {}
         self._ratios: dict[tuple[str, str], list[float]] = {}
 
     def expected(self, row: Row, fresh: bool) -> tuple[float, str]:
@@ -41,7 +45,7 @@ class Costs:
         like = _like(row)
         known = (self._whole if fresh else self._shared).get(like)
         if known is None and fresh and like in self._shared:
-            known = self._shared[like] + row.start_seconds * self._ratio(row)
+            known = self._shared[like] + row.start_seconds * self._ratio(row) + self._first.get(like, 0.0)
         if known is not None:
             return SLACK * known, 'by what rows alike took here'
         stated = row.expected_seconds + (row.start_seconds if fresh else 0.0)
@@ -51,10 +55,13 @@ class Costs:
 
     def note(self, row: Row, answer: Mapping[str, Any]) -> None:
         """Takes note of a row that came to an end of its own."""
+        seconds, fresh = answer['row_seconds'], answer.get('fresh_process', False)
+        started_seconds = seconds - answer.get('start_seconds', 0.0)
+        if answer['outcome'] == 'refused':
+            self._first.setdefault(_like(row), started_seconds)
         if answer['outcome'] != 'done':
             return
-        seconds, fresh = answer['row_seconds'], answer.get('fresh_process', False)
-        shared = max(0.0, seconds - answer.get('start_seconds', 0.0) - _excess(answer))
+        shared = max(0.0, started_seconds - _excess(answer))
         self._shared[_like(row)] = shared
         if fresh:
             self._whole[_like(row)] = seconds

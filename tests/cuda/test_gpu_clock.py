@@ -109,6 +109,25 @@ def test_a_row_in_a_process_that_runs_is_spared_the_start_and_the_first_iteratio
     assert costs.expected(row, fresh=True)[0] == pytest.approx(SLACK * 80)
 
 
+def test_a_refused_row_has_paid_what_the_first_of_its_like_costs():
+    """43 s for a refusal, 19 s for the next row in the same process: one alone takes both, and a start."""
+    from costs import SLACK, Costs
+    refused, alike = (Row(kind='training', like='a', expected_seconds=60, start_seconds=10) for _ in range(2))
+    costs = Costs()
+    costs.note(refused, {'outcome': 'refused', 'row_seconds': 43.0, 'fresh_process': False})
+    costs.note(alike, {'outcome': 'done', 'row_seconds': 19.0, 'fresh_process': False})
+    assert costs.expected(alike, fresh=False)[0] == pytest.approx(SLACK * 19)
+    start = 10 * 19 / 60
+    assert costs.expected(alike, fresh=True)[0] == pytest.approx(SLACK * (43 + 19 + start))
+
+
+def test_in_half_the_time_the_first_part_has_time_all_the_same():
+    """A card that was lent for four minutes: the parts after the first had reserved more than that."""
+    hands = Hands(seconds_a_row=10.0)
+    done, _ = conducted([some(1, 'a'), some(9, 'b', reserved=300.0)], 240, hands)
+    assert [row['outcome'] for row in done[0]['rows']] == ['done']
+
+
 def test_time_is_kept_for_the_parts_that_reserved_some():
     hands = Hands(seconds_a_row=10.0)
     done, _ = conducted([some(9, 'a'), some(2, 'b', reserved=30.0), some(9, 'c')], 100, hands)

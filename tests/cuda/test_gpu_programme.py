@@ -90,6 +90,17 @@ def test_keep_is_refused_within_the_budget_and_three_policies_train(first):
     assert rows['swap-all']['swapped_out_bytes'] > rows['pooch']['swapped_out_bytes'] > 0
 
 
+def test_rows_say_which_functions_take_the_time(first):
+    rows = [row for name in ('in-core', 'batch-16') for row in part_of(first[0], name)['rows']
+            if row['outcome'] == 'done' and row['policy'] != 'plain']
+    assert len(rows) == 6
+    for row in rows:
+        found = row['seconds_by_function']
+        assert 'Convolution2DFunction' in list(found)[:3], 'the longest first'
+        assert all(seconds > 0 for seconds in found['Convolution2DFunction'])
+        assert sum(map(sum, found.values())) <= 1.5 * max(row['all_seconds'])
+
+
 def test_rows_of_one_network_share_a_process_though_one_was_refused(first):
     *rows, with_another_allocator = part_of(first[0], 'batch-16')['rows']
     assert [row['fresh_process'] for row in rows] == [False] * 4
