@@ -18,7 +18,7 @@ from programme import Part, Row
 LEAST_SECONDS = 2.0
 #: A row may take so many times what was expected of it, and so much more, before it is given up.
 GIVE_UP, GIVE_UP_SECONDS = 3.0, 10.0
-#: Of all the time, what parts may reserve together: in less time than the programme is made for, each has less reserved.
+#: Of all the time, what parts may reserve together: in less than the programme is made for, each has less of it.
 MOST_RESERVED = 0.7
 
 
