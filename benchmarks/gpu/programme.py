@@ -104,6 +104,8 @@ class Programme:
                  reserved_seconds=45),
             Part(name=f'in-core-{first}', title=f'In-core, {network}, batch {first}', kind='training', stage='first',
                  rows=lambda: self._unlimited(first)),
+            Part(name='torch-in-core', title=f'PyTorch in-core, batch {sizes.in_core_batch}', kind='torch',
+                 stage='first', rows=self._torch_in_core, reserved_seconds=30),
             Part(name='allocators', title=f'Allocators, {network}, batch {first}', kind='allocators', stage='second',
                  rows=lambda: self._allocators(first)),
             Part(name='policies', title=f'Other policies, {network}, batch {first}', kind='training', stage='second',
@@ -199,12 +201,19 @@ class Programme:
 
     def _torch(self, batch: int) -> Rows:
         for mode in TORCH_MODES:
-            yield Row(kind='torch', alone=True, like=('torch', mode), start_seconds=10, asks={
-                'device': self.device, 'mode': mode, 'batch': batch, 'iterations': self.sizes.iterations,
-                'budget_bytes': None if mode == 'in-core' else self.budget_bytes,
-                'image_side': self.sizes.image_side or 224, 'tf32': self.tf32},
-                expected_seconds=5 + 0.02 * batch,
-                host_bytes=self.sizes.host_bytes_an_image * batch if mode == 'save_on_cpu' else 0)
+            yield self._torch_row(batch, mode, self.tf32)
+
+    def _torch_in_core(self) -> Rows:
+        for tf32 in (False, True):
+            yield self._torch_row(self.sizes.in_core_batch, 'in-core', tf32)
+
+    def _torch_row(self, batch: int, mode: str, tf32: bool) -> Row:
+        return Row(kind='torch', alone=True, like=('torch', mode), start_seconds=10, asks={
+            'device': self.device, 'mode': mode, 'batch': batch, 'iterations': self.sizes.iterations,
+            'budget_bytes': None if mode == 'in-core' else self.budget_bytes,
+            'image_side': self.sizes.image_side or 224, 'tf32': tf32},
+            expected_seconds=5 + 0.02 * batch,
+            host_bytes=self.sizes.host_bytes_an_image * batch if mode == 'save_on_cpu' else 0)
 
 
 def _self_test() -> Rows:

@@ -46,6 +46,7 @@ TRAINING = (
     Column('policy', 'policy'),
     Column('seconds', 'iteration', seconds, right=True),
     Column('spread', 'spread', spread, right=True),
+    Column('host_seconds', 'by the host', seconds, right=True),
     Column('images_per_second', 'images/s', rate, right=True),
     Column('tf32', 'TF32', lambda used: 'yes' if used else 'no'),
     Column('overhead', 'beside in-core', percent, right=True),
@@ -103,7 +104,9 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column('batch', 'batch', size, right=True),
         Column('seconds', 'iteration', seconds, right=True),
         Column('spread', 'spread', spread, right=True),
+        Column('host_seconds', 'by the host', seconds, right=True),
         Column('images_per_second', 'images/s', rate, right=True),
+        Column('tf32', 'TF32', lambda used: 'yes' if used else 'no'),
         Column('overhead', 'beside in-core', percent, right=True),
         Column('peak_bytes', 'peak', megabytes, right=True),
         Column('held_peak_bytes', 'held', megabytes, right=True),
@@ -149,7 +152,7 @@ def _compared(row: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dic
 def _in_core_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """What the in-core row to compare with has."""
     if row['row'] == 'torch':
-        return {'row': 'torch', 'mode': 'in-core', 'batch': row['batch']}
+        return {'row': 'torch', 'mode': 'in-core', 'batch': row['batch'], 'tf32': row['tf32']}
     return {'row': 'training', 'policy': 'keep', 'network': row['network'], 'batch': row['batch'],
             'budget_bytes': None, 'tf32': row.get('tf32')}
 

@@ -51,6 +51,8 @@ def train(*, device: str, mode: str, batch: int, iterations: int, budget_bytes: 
     images = torch.rand(batch, 3, image_side, image_side, device=where)
     labels = torch.arange(batch, device=where) % 1000
 
+    host_seconds: list[float] = []
+
     def iterate() -> float:
         saved = torch.autograd.graph.save_on_cpu(pin_memory=on_gpu) if mode == 'save_on_cpu' else (
             contextlib.nullcontext())
@@ -61,6 +63,7 @@ def train(*, device: str, mode: str, batch: int, iterations: int, budget_bytes: 
             loss = torch.nn.functional.cross_entropy(model(images), labels)
             loss.backward()
         optimizer.step()
+        host_seconds.append(time.perf_counter() - began)
         _synchronize(torch, on_gpu)
         return time.perf_counter() - began
 
@@ -69,6 +72,7 @@ def train(*, device: str, mode: str, batch: int, iterations: int, budget_bytes: 
              'held_peak_bytes': torch.cuda.max_memory_reserved()} if on_gpu else {}
     median_seconds = statistics.median(times)
     return {'seconds': median_seconds, 'spread': [min(times), max(times)], 'images_per_second': batch / median_seconds,
+            'host_seconds': statistics.median(host_seconds[-len(times):]),
             'torch': torch.__version__, 'cudnn': torch.backends.cudnn.version(), **peaks}
 
 

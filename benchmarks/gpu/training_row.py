@@ -52,6 +52,7 @@ class Training:
         self.model, self._batch = networks.build(network, batch, image_side, device)
         self.optimizer = chainer.optimizers.MomentumSGD(lr=LEARNING_RATE, momentum=0.9).setup(self.model)
         self.loss = float('nan')
+        self.host_seconds: list[float] = []
 
     def iterate(self) -> float:
         """Runs one iteration and returns its seconds."""
@@ -61,6 +62,7 @@ class Training:
         self.model.cleargrads()
         loss.backward()
         self.optimizer.update()
+        self.host_seconds.append(time.perf_counter() - began)
         self._device.synchronize()
         seconds = time.perf_counter() - began
         self.loss = float(loss.array)
@@ -146,6 +148,7 @@ def figures(training: Training, on: near.Host | near.Cuda, policy: str, batch: A
     run = chainer_ooc.last_run()
     return {
         'seconds': median_seconds, 'spread': [min(times), max(times)],
+        'host_seconds': statistics.median(training.host_seconds[-len(times) - 1:-1]),
         'images_per_second': networks.images_of(batch) / median_seconds, 'loss': training.loss,
         'driver_peak_bytes': seen[0] - base_bytes, 'driver_base_bytes': base_bytes,
         'driver_before_bytes': before_bytes,

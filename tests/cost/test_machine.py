@@ -5,7 +5,7 @@ import pytest
 
 from chainer_ooc.cost.machine import Machine, MachineError, machine_names, read_machine
 
-NAMES = ('h100-pcie5', 'k40c', 'p100-nvlink', 'v100-nvlink2', 'v100-pcie3')
+NAMES = ('h100-pcie5', 'h200-sxm', 'k40c', 'p100-nvlink', 'v100-nvlink2', 'v100-pcie3')
 
 
 def described(**changes):

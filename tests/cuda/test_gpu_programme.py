@@ -64,9 +64,9 @@ def part_of(figures, name):
 
 def test_the_first_command_has_its_parts_in_order(first):
     assert [part['name'] for part in first[0]['parts']] == [
-        'doctor', 'link', 'in-core', 'batch-16', 'bits', 'in-core-16']
+        'doctor', 'link', 'in-core', 'batch-16', 'bits', 'in-core-16', 'torch-in-core']
     assert [part.name for part in chosen(parts(), None, 'first')] == [
-        'doctor', 'link', 'in-core', 'batch-640', 'bits', 'in-core-640']
+        'doctor', 'link', 'in-core', 'batch-640', 'bits', 'in-core-640', 'torch-in-core']
 
 
 def test_all_that_the_first_command_leaves_is_in_one_folder(first):
