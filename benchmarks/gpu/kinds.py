@@ -57,6 +57,24 @@ def _doctor(device: str) -> dict[str, Any]:
     return doctor_row.examine(device)
 
 
+def _convolution(**asks: Any) -> dict[str, Any]:
+    from operations_row import convolution
+
+    return convolution(**asks)
+
+
+def _maps(**asks: Any) -> dict[str, Any]:
+    from operations_row import maps
+
+    return maps(**asks)
+
+
+def _queueing(**asks: Any) -> dict[str, Any]:
+    from operations_row import queueing
+
+    return queueing(**asks)
+
+
 def _torch(**asks: Any) -> dict[str, Any]:
     from torch_row import train
 
@@ -78,6 +96,6 @@ def _hangs() -> dict[str, Any]:
 
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     'describe': _describe, 'doctor': _doctor, 'warm-up': _warm_up, 'link': _link, 'backend-link': _backend_link,
-    'host-alloc': _host_alloc, 'training': _training, 'bits': _bits, 'torch': _torch, 'fails': _fails,
-    'crashes': _crashes, 'hangs': _hangs, 'works': dict,
+    'host-alloc': _host_alloc, 'training': _training, 'bits': _bits, 'torch': _torch, 'convolution': _convolution,
+    'maps': _maps, 'queueing': _queueing, 'fails': _fails, 'crashes': _crashes, 'hangs': _hangs, 'works': dict,
 }

@@ -143,6 +143,17 @@ class Cuda:
 
         return held_in_all() + int(self._cupy.get_default_memory_pool().total_bytes())
 
+    def seconds_of(self, call: Callable[[], object]) -> float:
+        """Seconds that the device takes for what a call queues, on average, after a first one."""
+        began, over = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        call()
+        began.record()
+        for _ in range(REPETITIONS):
+            call()
+        over.record()
+        over.synchronize()
+        return max(float(self._cupy.cuda.get_elapsed_time(began, over)) / 1000 / REPETITIONS, 1e-9)
+
     def pin(self, nbytes: int, ask_first: bool) -> dict[str, Any]:
         """Seconds to pin so many bytes at once, and to give them back.
 

@@ -24,6 +24,7 @@ ALLOCATORS = ('pool', 'virtual', 'async', 'unified')
 TORCH_MODES = ('save_on_cpu', 'checkpoint', 'in-core')
 STAGES = ('first', 'second', 'rest')
 IN_CORE = ('plain', 'keep')
+WAYS = ('forward', 'gradient of the input', 'gradient of the filter')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +101,8 @@ class Programme:
                  stage='first', rows=self._in_core, reserved_seconds=35),
             Part(name=f'batch-{first}', title=f'{network}, batch {first}, within the budget', kind='training',
                  stage='first', rows=lambda: self._within_budget(first), reserved_seconds=160),
+            Part(name='operations', title=f'Single operations, batch {sizes.in_core_batch}', kind='operations',
+                 stage='first', rows=self._operations, reserved_seconds=20),
             Part(name='bits', title='The bits of in-core training', kind='bits', stage='first', rows=self._bits,
                  reserved_seconds=45),
             Part(name=f'in-core-{first}', title=f'In-core, {network}, batch {first}', kind='training', stage='first',
@@ -158,6 +161,15 @@ class Programme:
     def _in_core(self) -> Rows:
         for policy, tf32 in (('keep', False), ('keep', True), ('plain', False)):
             yield self.training(self.sizes.network, self.sizes.in_core_batch, policy, tf32=tf32 or self.tf32)
+
+    def _operations(self) -> Rows:
+        yield Row(kind='queueing', asks={'device': self.device}, expected_seconds=2)
+        yield Row(kind='maps', asks={'device': self.device, 'batch': self.sizes.in_core_batch}, expected_seconds=3)
+        for number in range(self.sizes.convolutions):
+            for way in WAYS:
+                yield Row(kind='convolution', expected_seconds=1.5, like='convolution', asks={
+                    'device': self.device, 'network': 'resnet50', 'side': self.sizes.image_side or 224,
+                    'batch': self.sizes.in_core_batch, 'number': number, 'way': way})
 
     def _within_budget(self, batch: Any) -> Rows:
         for policy in ('keep', 'pooch', 'swap-all', 'superneurons'):

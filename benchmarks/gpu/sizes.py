@@ -21,6 +21,7 @@ class Sizes:
         in_core_batch: Trains in-core on any card.
         pinned_bytes: What is pinned at once, and timed.
         host_bytes_an_image: Far memory of a policy that swaps all.
+        convolutions: How many of ResNet50's are timed one by one, the largest first.
         batch_limits: Of the search for the largest: from, to, how close.
         settle: Iterations before those that count.
         iterations: That count.
@@ -36,6 +37,7 @@ class Sizes:
     link_bytes: Sequence[int]
     pinned_bytes: Sequence[int]
     host_bytes_an_image: float
+    convolutions: int
     bits_network: str
     bits_batch: int
     bits_policies: Sequence[str]
@@ -55,13 +57,13 @@ FULL = Sizes(
     others=(('alexnet', 'AlexNet', (2304, 2432, 2560, 2688)), ('googlenet_bn', 'GoogLeNet', (384, 896)),
             ('resnext3d', 'ResNeXt101 (3D)', VIDEOS)),
     policies=OTHER_POLICIES, link_bytes=tuple(2**power for power in (20, 22, 24, 26, 28)),
-    pinned_bytes=(10**9, 8 * 10**9, 32 * 10**9), host_bytes_an_image=80.1e6,
+    pinned_bytes=(10**9, 8 * 10**9, 32 * 10**9), host_bytes_an_image=80.1e6, convolutions=5,
     bits_network='resnet50', bits_batch=64, bits_policies=('pooch', 'swap-all', 'superneurons', 'unified'),
     batch_limits=(640, 1920, 128), depth_units=(50, 160, 320, 640), depth_suffix='', depth_batch=32,
     settle=5, iterations=5, min_bytes=2**20)
 SMALL = Sizes(
     budget='8MB', network='resnet-16-narrow', batches=(16, 4), in_core_batch=4,
     others=(('alexnet', 'AlexNet', (2,)),), policies=('swap-opt',), link_bytes=(2**20,), pinned_bytes=(10**6,),
-    host_bytes_an_image=1e7, bits_network='resnet-16-narrow', bits_batch=2, bits_policies=('swap-all', 'unified'),
-    batch_limits=(2, 4, 2), depth_units=(17, 18), depth_suffix='-narrow', depth_batch=1, settle=5, iterations=3,
-    min_bytes=1000, image_side=64, workspace='1MB')
+    host_bytes_an_image=1e7, convolutions=1, bits_network='resnet-16-narrow', bits_batch=2,
+    bits_policies=('swap-all', 'unified'), batch_limits=(2, 4, 2), depth_units=(17, 18), depth_suffix='-narrow',
+    depth_batch=1, settle=5, iterations=3, min_bytes=1000, image_side=64, workspace='1MB')

@@ -14,6 +14,11 @@ def speed(value: float) -> str:
     return f'{value / 1e9:.1f} GB/s'
 
 
+def operations(value: float) -> str:
+    """Operations per second in TFLOP/s."""
+    return f'{value / 1e12:.1f} TFLOP/s'
+
+
 def spread(value: Sequence[float]) -> str:
     """The smallest and the largest of some seconds."""
     return f'{value[0]:.3g} to {value[1]:.3g} s'
@@ -98,6 +103,25 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column('budget_bytes', 'budget', megabytes, right=True),
         Column('in_core_peak_bytes', "keep's peak", megabytes, right=True),
         Column('swapped_out_bytes', 'out', megabytes, right=True),
+        *OUTCOME),
+    'operations': (
+        Column('row', 'what'),
+        Column('layer', 'layer'),
+        Column('way', 'way'),
+        Column('float32_per_second', 'float32', operations, right=True),
+        Column('float32_repeatable_per_second', 'the same bits each time', operations, right=True),
+        Column('tf32_per_second', 'TF32', operations, right=True),
+        Column('tf32_last_per_second', 'TF32, channels last', operations, right=True),
+        Column('copy_per_second', 'copy', speed, right=True),
+        Column('sum_per_second', 'sum of two', speed, right=True),
+        Column('relu_per_second', 'ReLU', speed, right=True),
+        Column('normalize_per_second', 'batch normalization', speed, right=True),
+        Column('normalize_backward_per_second', 'its backward', speed, right=True),
+        Column('empty_seconds', 'to queue an array', seconds, right=True),
+        Column('sum_seconds', 'to queue a sum', seconds, right=True),
+        Column('relu_seconds', 'to queue ReLU', seconds, right=True),
+        Column('convolution_seconds', 'to queue a convolution', seconds, right=True),
+        Column('normalization_seconds', 'to queue a normalization', seconds, right=True),
         *OUTCOME),
     'torch': (
         Column('mode', 'PyTorch'),

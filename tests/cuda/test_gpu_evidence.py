@@ -32,10 +32,11 @@ class Iterating:
     loss = 1.0
 
     def __init__(self, card):
-        self.card, self.count = card, 0
+        self.card, self.count, self.host_seconds = card, 0, []
 
     def iterate(self):
         self.count += 1
+        self.host_seconds.append(0.1)
         self.card.libraries_bytes = GB
         self.card.arrays_bytes, self.card.cached_bytes = 10 * GB, 0
         return 0.5
@@ -269,3 +270,42 @@ def test_clocks_are_asked_again_with_fewer_names_where_the_driver_knows_not_all(
     found = evidence.smi()
     assert (found['driver_version'], found['clocks.sm']) == ('580.1', '1980 MHz')
     assert 'not a valid field' in found['error']
+
+
+# --- single operations -----------------------------------------------------------------------------------------------
+
+
+def test_a_convolution_is_timed_under_each_setting_for_which_there_is_a_kernel():
+    from math import prod
+
+    from chainer_ooc.kernels.cudnn import handles
+    from chainer_ooc.kernels.cudnn.operations import Convolution, Port
+    from operations_row import SETTINGS, operations, speeds
+    from support.fake_cudnn import Engine, HostDevice, Library, numerical_note
+    device = HostDevice()
+    library = Library(device, [Engine(notes=(numerical_note.TENSOR_CORE,)), Engine()])
+    operation = Convolution(Port.X, (2, 8, 7, 7), (4, 8, 3, 3), (2, 4, 5, 5), (0, 0), (1, 1), (1, 1), 'float32')
+    ran = []
+
+    def seconds_of(call):
+        call()
+        ran.append(library.graphs[-1])
+        return 0.5
+
+    found = speeds(handles.Handle(library, device), seconds_of, operation)
+    assert operations(operation) == 2 * prod((2, 4, 5, 5)) * 8 * 9
+    assert found == {f'{name}_per_second': operations(operation) / 0.5 for name in SETTINGS}
+    assert len({id(graph) for graph in ran}) == 4
+    library.engines.clear()
+    assert speeds(handles.Handle(library, device), seconds_of, operation) == {}
+
+
+def test_the_largest_convolutions_come_first():
+    from chainer_ooc.kernels.cudnn.operations import Port
+    from engines import operation_of
+    from operations_row import largest_convolutions, operations
+    layers = largest_convolutions('resnet50', 64)
+    assert len(layers) > 10
+    assert not any(layer.first for layer in layers)
+    assert operations(operation_of(layers[0], 1, 'float32', Port.Y)) > operations(
+        operation_of(layers[-1], 1, 'float32', Port.Y))

@@ -64,9 +64,9 @@ def part_of(figures, name):
 
 def test_the_first_command_has_its_parts_in_order(first):
     assert [part['name'] for part in first[0]['parts']] == [
-        'doctor', 'link', 'in-core', 'batch-16', 'bits', 'in-core-16', 'torch-in-core']
+        'doctor', 'link', 'in-core', 'batch-16', 'operations', 'bits', 'in-core-16', 'torch-in-core']
     assert [part.name for part in chosen(parts(), None, 'first')] == [
-        'doctor', 'link', 'in-core', 'batch-640', 'bits', 'in-core-640', 'torch-in-core']
+        'doctor', 'link', 'in-core', 'batch-640', 'operations', 'bits', 'in-core-640', 'torch-in-core']
 
 
 def test_all_that_the_first_command_leaves_is_in_one_folder(first):
@@ -98,7 +98,6 @@ def test_rows_say_which_functions_take_the_time(first):
         found = row['seconds_by_function']
         assert 'Convolution2DFunction' in list(found)[:3], 'the longest first'
         assert all(seconds > 0 for seconds in found['Convolution2DFunction'])
-        assert sum(map(sum, found.values())) <= 1.5 * max(row['all_seconds'])
 
 
 def test_rows_of_one_network_share_a_process_though_one_was_refused(first):
