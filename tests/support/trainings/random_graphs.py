@@ -29,13 +29,16 @@ from chainer_ooc.problem import verdict as verdicts
 from support.trainings.ooc_training import Outcome, Training
 from support.trainings.random_operations import LOSSES, OPERATIONS
 
-PASSES = ('backward', 'twice', 'retain grad', 'loss scale', 'together', 'grad', 'double', 'none')
+PASSES = ('backward', 'twice', 'retain grad', 'loss scale', 'together', 'grad', 'double', 'late', 'none')
 MOMENTS = ('at once', 'before backward', 'after backward', 'next iteration')
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation: its name, which Variable it gets, a number to choose with, and what the user keeps of it."""
+    """One operation: its name, which Variable it gets, a number to choose with, and what the user keeps of it.
+
+    What is kept is kept into the next iteration: '' for nothing, the 'variable', its 'array', or a 'view' of that.
+    """
 
     name: str
     source: int
@@ -50,7 +53,7 @@ class Stage:
     Attributes:
         loss: which of `LOSSES`.
         source: which Variable it is of.
-        way: one of `PASSES`.
+        way: one of `PASSES`; 'late' goes backward from the last loss of the iteration before as well.
         losses: how many of the latest losses it is of.
         update: the optimizer changes the parameters afterwards.
     """
@@ -85,7 +88,7 @@ class Program:
 numbers = st.integers(0, 63)
 operations = st.builds(
     Operation, st.sampled_from(sorted(OPERATIONS)), numbers, numbers,
-    st.sampled_from(['', '', '', 'variable', 'array']))
+    st.sampled_from(['', '', '', '', 'variable', 'array', 'view']))
 stages = st.builds(
     Stage, st.lists(operations, min_size=2, max_size=8).map(tuple), numbers, numbers, st.sampled_from(PASSES),
     st.integers(1, 3), st.booleans())
@@ -103,6 +106,7 @@ class Graph(chainer.Chain):
         self.program = program
         self.note = note
         self.kept = []
+        self.past = None
         with self.init_scope():
             self.first = L.Convolution2D(3, 4, 3, pad=1)
             self.words = L.Linear(7, 9)
@@ -133,6 +137,8 @@ class Graph(chainer.Chain):
 
     def end(self):
         """Lets go of everything but what the user keeps."""
+        if any(stage.way == 'late' for stage in self.program.stages):
+            self.past = self.losses[-1]
         del self.x, self.values, self.losses
 
     def forward_stage(self, index, cut):
@@ -145,7 +151,9 @@ class Graph(chainer.Chain):
             made = list(made) if isinstance(made, (list, tuple)) else [made]
             if operation.kept:
                 latest = made[-1]
-                self.kept.append((self.place, latest, latest.array if operation.kept == 'array' else None))
+                array = None if operation.kept == 'variable' else latest.array
+                self.kept.append((self.place, latest, array[:1] if operation.kept == 'view' and array.ndim else array))
+                del latest, array
             self.values = (self.values + made)[-self.program.window:]
             del given, made
         self.read('at once')
@@ -183,6 +191,12 @@ def _twice(graph, losses):
     losses[-1].backward()
 
 
+def _late(graph, losses):
+    losses[-1].backward()
+    if graph.past is not None:
+        graph.past.backward()
+
+
 def _grad(graph, losses):
     wanted = [graph.x, graph.first.W, *(variable for _, variable, _ in graph.kept)]
     for number, gradient in enumerate(chainer.grad([losses[-1]], wanted)):
@@ -208,6 +222,7 @@ BACKWARD = {
     'twice': _twice,
     'grad': _grad,
     'double': _double,
+    'late': _late,
     'none': lambda graph, losses: None,
 }
 
@@ -226,7 +241,7 @@ class GraphTraining(Training):
             for index in range(len(program.stages)):
                 self.model.forward_stage(index, 0)  # gives the model its links
             self.model.end()
-            self.model.kept = []
+            self.model.kept, self.model.past = [], None
         self.optimizer = chainer.optimizers.MomentumSGD(lr=0.01, momentum=0.9)
         self.optimizer.setup(self.model)
         self.outcome.bits.clear()
