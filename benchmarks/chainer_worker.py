@@ -153,6 +153,7 @@ def figures_of(stats: Any) -> dict[str, Any]:
     if stats is None:
         return {'accounted_bytes': None}
     return {'accounted_bytes': stats.peak_bytes, 'predicted_seconds': stats.predicted_seconds,
+            'swapped_out_bytes': stats.swapped_out_bytes, 'swapped_in_bytes': stats.swapped_in_bytes,
             'verdicts': f'{stats.keep}/{stats.swap}/{stats.recompute}'}
 
 

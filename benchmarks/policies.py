@@ -35,6 +35,8 @@ COLUMNS = (
     Column('spread', 'lowest to highest', lambda value: f'{seconds(value[0])} to {seconds(value[1])}', right=True),
     Column('to_keep', 'to keep', ratio, right=True),
     Column('to_first', 'to the first', ratio, right=True),
+    Column('swapped_out_bytes', 'out', megabytes, right=True),
+    Column('swapped_in_bytes', 'in', megabytes, right=True),
     Column('verdicts', 'keep/swap/recompute', plain, right=True),
     Column('losses', 'losses', plain),
 )
@@ -98,6 +100,7 @@ def row_of(policy: str, share: float | None, worker: Worker, turns: list[dict[st
         'policy': policy, 'share': share, 'accounted_bytes': about['accounted_bytes'], 'budget_bytes': budget_bytes,
         'budget': megabytes(budget_bytes) + '*' * bool(about['refusals']) if budget_bytes else None,
         'refusals': about['refusals'], 'verdicts': about['verdicts'], 'predicted_seconds': about['predicted_seconds'],
+        'swapped_out_bytes': about['swapped_out_bytes'], 'swapped_in_bytes': about['swapped_in_bytes'],
         'seconds': statistics.median(times), 'spread': [min(times), max(times)], 'turns': turns,
         'to_keep': ratio_to(turns, keep), 'to_first': ratio_to(turns, first) if first else None}
 
