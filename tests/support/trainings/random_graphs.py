@@ -84,6 +84,11 @@ class Program:
     moments: frozenset[str]
     cuts: tuple[int, ...]
 
+    @property
+    def is_ever_late(self):
+        """Whether an iteration goes backward from a loss of the one before."""
+        return any(stage.way == 'late' for stage in self.stages)
+
 
 numbers = st.integers(0, 63)
 operations = st.builds(
@@ -137,7 +142,7 @@ class Graph(chainer.Chain):
 
     def end(self):
         """Lets go of everything but what the user keeps."""
-        if any(stage.way == 'late' for stage in self.program.stages):
+        if self.program.is_ever_late:
             self.past = self.losses[-1]
         del self.x, self.values, self.losses
 
