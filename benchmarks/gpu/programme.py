@@ -101,12 +101,12 @@ class Programme:
                  stage='first', rows=self._in_core, reserved_seconds=35),
             Part(name=f'batch-{first}', title=f'{network}, batch {first}, within the budget', kind='training',
                  stage='first', rows=lambda: self._within_budget(first), reserved_seconds=160),
+            Part(name=f'in-core-{first}', title=f'In-core, {network}, batch {first}', kind='training', stage='first',
+                 rows=lambda: self._unlimited(first), reserved_seconds=20),
             Part(name='operations', title=f'Single operations, batch {sizes.in_core_batch}', kind='operations',
                  stage='first', rows=self._operations, reserved_seconds=20),
             Part(name='bits', title='The bits of in-core training', kind='bits', stage='first', rows=self._bits,
                  reserved_seconds=45),
-            Part(name=f'in-core-{first}', title=f'In-core, {network}, batch {first}', kind='training', stage='first',
-                 rows=lambda: self._unlimited(first)),
             Part(name='torch-in-core', title=f'PyTorch in-core, batch {sizes.in_core_batch}', kind='torch',
                  stage='first', rows=self._torch_in_core, reserved_seconds=30),
             Part(name='allocators', title=f'Allocators, {network}, batch {first}', kind='allocators', stage='second',
@@ -174,8 +174,6 @@ class Programme:
     def _within_budget(self, batch: Any) -> Rows:
         for policy in ('keep', 'pooch', 'swap-all', 'superneurons'):
             yield self.training(self.sizes.network, batch, policy, limited=True)
-        # The default allocator should be the faster one, see docs/gpu.md; this one is CuPy's own.
-        yield self.training(self.sizes.network, batch, 'pooch', limited=True, allocator='pool', alone=True)
 
     def _unlimited(self, batch: Any) -> Rows:
         yield self.training(self.sizes.network, batch, 'keep')
