@@ -24,6 +24,8 @@ class Sizes:
         convolutions: How many of ResNet50's are timed one by one, the largest first.
         batch_limits: Of the search for the largest: from, to, how close.
         settle: Iterations before those that count.
+        settle_first: The same, where a plan is made from a recorded iteration: the next two plans are made after two
+            more iterations and four more (`execute/graphs/times.py`).
         iterations: That count.
         workspace: chainer.config.ooc_workspace, without which im2col on a CPU dwarfs all that the budget is about.
     """
@@ -46,6 +48,7 @@ class Sizes:
     depth_suffix: str
     depth_batch: int
     settle: int
+    settle_first: int
     iterations: int
     min_bytes: int
     image_side: int | None = None
@@ -60,10 +63,10 @@ FULL = Sizes(
     pinned_bytes=(10**9, 8 * 10**9, 32 * 10**9), host_bytes_an_image=80.1e6, convolutions=5,
     bits_network='resnet50', bits_batch=64, bits_policies=('pooch', 'swap-all', 'superneurons', 'unified'),
     batch_limits=(640, 1920, 128), depth_units=(50, 160, 320, 640), depth_suffix='', depth_batch=32,
-    settle=5, iterations=5, min_bytes=2**20)
+    settle=5, settle_first=9, iterations=5, min_bytes=2**20)
 SMALL = Sizes(
     budget='8MB', network='resnet-16-narrow', batches=(16, 4), in_core_batch=4,
     others=(('alexnet', 'AlexNet', (2,)),), policies=('swap-opt',), link_bytes=(2**20,), pinned_bytes=(10**6,),
     host_bytes_an_image=1e7, convolutions=1, bits_network='resnet-16-narrow', bits_batch=2,
     bits_policies=('swap-all', 'unified'), batch_limits=(2, 4, 2), depth_units=(17, 18), depth_suffix='-narrow',
-    depth_batch=1, settle=5, iterations=3, min_bytes=1000, image_side=64, workspace='1MB')
+    depth_batch=1, settle=5, settle_first=9, iterations=3, min_bytes=1000, image_side=64, workspace='1MB')

@@ -139,7 +139,17 @@ def figures(training: Training, on: near.Host | near.Cuda, policy: str, batch: A
 
     before_bytes = on.used_bytes()
     timing = planned_for_good()
-    _, times = pace.run(training.iterate, settle, iterations, timing, evidence.note, look)
+    followed: list[str] = []
+
+    def note(name: str, seconds: list[float]) -> None:
+        evidence.note(name, seconds)
+        said = None if policy == 'plain' else chainer_ooc.stats()
+        if said is not None:
+            expected = 'not planned' if said.predicted_seconds is None else f'{said.predicted_seconds:.3f} s expected'
+            followed.append(f'{said.phase}: {said.keep}/{said.swap}/{said.recompute}, {expected}')
+            evidence.note('followed', followed)
+
+    _, times = pace.run(training.iterate, settle, iterations, timing, note, look)
     # Libraries, kernels and the context are there by now. What the allocators hold is not among them.
     base_bytes = on.used_bytes() - on.held_bytes()
     with planned_for_good(), near.highest(on) as seen:
