@@ -30,9 +30,15 @@ from engines import operation_of
 from layers import Layer, layers_of
 
 WAYS = {'forward': Port.Y, 'gradient of the input': Port.X, 'gradient of the filter': Port.W}
-#: By name: may tensor cores be used, must bits repeat, do channels come last.
-SETTINGS = {'float32': (False, False, False), 'float32_repeatable': (False, True, False), 'tf32': (True, False, False),
-            'tf32_last': (True, False, True)}
+#: By name: what is asked of cuDNN, and whether channels come last.
+SETTINGS = {
+    'float32': (PlanSettings(None, False, False), False),
+    'float32_repeatable': (PlanSettings(None, True, False), False),
+    'float32_timed': (PlanSettings(None, False, False, timed=True), False),
+    'tf32': (PlanSettings(None, False, True), False),
+    'tf32_timed': (PlanSettings(None, False, True, timed=True), False),
+    'tf32_last': (PlanSettings(None, False, True), True),
+}
 CHANNELS, SIDE = 256, 56  # of the maps of ResNet50's first stage
 QUEUED = 200
 
@@ -67,9 +73,9 @@ def speeds(handle: handles.Handle, seconds_of: Callable[[Callable[[], object]], 
            operation: Convolution) -> dict[str, float]:
     """Operations per second under each of `SETTINGS` for which cuDNN has a kernel."""
     found = {}
-    for name, (tensor_cores, repeatable, last) in SETTINGS.items():
+    for name, (settings, last) in SETTINGS.items():
         asked = replace(operation, channels_last=last, filter_last=last)
-        plan = handle.find(asked, PlanSettings(None, repeatable, tensor_cores))
+        plan = handle.find(asked, settings)
         if plan is None:
             continue
         shapes = {Port.X: asked.x_shape, Port.W: asked.w_shape, Port.Y: asked.y_shape}

@@ -104,11 +104,13 @@ class Programme:
             Part(name=f'in-core-{first}', title=f'In-core, {network}, batch {first}', kind='training', stage='first',
                  rows=lambda: self._unlimited(first), reserved_seconds=20),
             Part(name='operations', title=f'Single operations, batch {sizes.in_core_batch}', kind='operations',
-                 stage='first', rows=self._operations, reserved_seconds=20),
+                 stage='first', rows=self._operations, reserved_seconds=30),
             Part(name='bits', title='The bits of in-core training', kind='bits', stage='first', rows=self._bits,
                  reserved_seconds=45),
             Part(name='torch-in-core', title=f'PyTorch in-core, batch {sizes.in_core_batch}', kind='torch',
                  stage='first', rows=self._torch_in_core, reserved_seconds=30),
+            Part(name='autotune', title=f'In-core with autotune, {network}, batch {sizes.in_core_batch}',
+                 kind='training', stage='second', rows=self._autotune, reserved_seconds=60),
             Part(name='allocators', title=f'Allocators, {network}, batch {first}', kind='allocators', stage='second',
                  rows=lambda: self._allocators(first)),
             Part(name='policies', title=f'Other policies, {network}, batch {first}', kind='training', stage='second',
@@ -137,10 +139,10 @@ class Programme:
         asks = {'device': self.device, 'network': network, 'batch': batch, 'policy': policy,
                 'budget_bytes': self.budget_bytes if limited else None, 'settle': self.sizes.settle,
                 'iterations': self.sizes.iterations, 'min_bytes': self.sizes.min_bytes,
-                'image_side': self.sizes.image_side, 'tf32': self.tf32,
+                'image_side': self.sizes.image_side, 'tf32': self.tf32, 'autotune': False,
                 **({'workspace': self.sizes.workspace} if self.sizes.workspace else {}),
                 **({'host_limit_bytes': self.host_limit_bytes} if limited and self.host_limit_bytes else {}), **more}
-        return Row(kind='training', asks=asks, like=(network, str(batch), limited, asks['tf32']),
+        return Row(kind='training', asks=asks, like=(network, str(batch), limited, asks['tf32'], asks['autotune']),
                    host_bytes=self.sizes.host_bytes_an_image * images if limited and policy not in IN_CORE else 0,
                    family='limited' if limited else 'in-core',
                    **{'expected_seconds': 5 + 0.04 * images * (1 + limited), 'start_seconds': 12, **expected})
@@ -162,12 +164,17 @@ class Programme:
         for policy, tf32 in (('keep', False), ('keep', True), ('plain', False)):
             yield self.training(self.sizes.network, self.sizes.in_core_batch, policy, tf32=tf32 or self.tf32)
 
+    def _autotune(self) -> Rows:
+        for tf32 in (False, True):
+            yield self.training(self.sizes.network, self.sizes.in_core_batch, 'keep', tf32=tf32 or self.tf32,
+                                autotune=True, start_seconds=60)
+
     def _operations(self) -> Rows:
         yield Row(kind='queueing', asks={'device': self.device}, expected_seconds=2)
         yield Row(kind='maps', asks={'device': self.device, 'batch': self.sizes.in_core_batch}, expected_seconds=3)
         for number in range(self.sizes.convolutions):
             for way in WAYS:
-                yield Row(kind='convolution', expected_seconds=1.5, like='convolution', asks={
+                yield Row(kind='convolution', expected_seconds=4, like='convolution', asks={
                     'device': self.device, 'network': 'resnet50', 'side': self.sizes.image_side or 224,
                     'batch': self.sizes.in_core_batch, 'number': number, 'way': way})
 

@@ -54,6 +54,7 @@ TRAINING = (
     Column('host_seconds', 'by the host', seconds, right=True),
     Column('images_per_second', 'images/s', rate, right=True),
     Column('tf32', 'TF32', lambda used: 'yes' if used else 'no'),
+    Column('autotune', 'autotune', lambda used: 'yes' if used else 'no'),
     Column('overhead', 'beside in-core', percent, right=True),
     Column('of_in_core_rate', 'images/s of in-core', share, right=True),
     Column('predicted_seconds', 'predicted', seconds, right=True),
@@ -110,7 +111,9 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column('way', 'way'),
         Column('float32_per_second', 'float32', operations, right=True),
         Column('float32_repeatable_per_second', 'the same bits each time', operations, right=True),
+        Column('float32_timed_per_second', 'the fastest engine', operations, right=True),
         Column('tf32_per_second', 'TF32', operations, right=True),
+        Column('tf32_timed_per_second', 'TF32, the fastest', operations, right=True),
         Column('tf32_last_per_second', 'TF32, channels last', operations, right=True),
         Column('copy_per_second', 'copy', speed, right=True),
         Column('sum_per_second', 'sum of two', speed, right=True),
@@ -178,7 +181,7 @@ def _in_core_of(row: Mapping[str, Any]) -> dict[str, Any]:
     if row['row'] == 'torch':
         return {'row': 'torch', 'mode': 'in-core', 'batch': row['batch'], 'tf32': row['tf32']}
     return {'row': 'training', 'policy': 'keep', 'network': row['network'], 'batch': row['batch'],
-            'budget_bytes': None, 'tf32': row.get('tf32')}
+            'budget_bytes': None, 'tf32': row.get('tf32'), 'autotune': row.get('autotune')}
 
 
 def _is_in_core(row: Mapping[str, Any]) -> bool:
@@ -190,7 +193,7 @@ def _in_core_rate(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> 
     if row['row'] != 'training':
         return None
     alike = [each for each in rows if each['row'] == 'training' and _is_in_core(each) and each['policy'] == 'keep'
-             and each['network'] == row['network'] and each.get('tf32') == row.get('tf32')
+             and all(each.get(name) == row.get(name) for name in ('network', 'tf32', 'autotune'))
              and isinstance(each['batch'], int) and 'images_per_second' in each]
     best = max(alike, key=lambda each: int(each['batch']), default=None)
     return None if best is None else (float(best['images_per_second']), best['batch'])

@@ -102,12 +102,14 @@ def planned_for_good() -> Iterator[None]:
 
 def train(*, device: str, network: str, batch: Any, policy: str, budget_bytes: int | None, settle: int,
           iterations: int, min_bytes: int, image_side: int | None, allocator: str | None = None,
-          tf32: bool = False, host_limit_bytes: int | None = None, workspace: str | None = None) -> dict[str, Any]:
+          tf32: bool = False, autotune: bool = False, host_limit_bytes: int | None = None,
+          workspace: str | None = None) -> dict[str, Any]:
     """Trains and returns the figures of the timed iterations."""
     on = near.of(device)
-    share = None if policy == 'plain' else (network, str(batch), allocator, tf32, host_limit_bytes, min_bytes)
+    share = (None if policy == 'plain' else
+             (network, str(batch), allocator, tf32, autotune, host_limit_bytes, min_bytes))
     try:
-        with configured(policy, budget_bytes, allocator, min_bytes, host_limit_bytes, share,
+        with configured(policy, budget_bytes, allocator, min_bytes, host_limit_bytes, share, autotune=autotune,
                         **{'ooc_workspace': workspace, **(TF32 if tf32 else {})}), evidence.counting():
             on.trim()  # networks and graphs are cycles, whose arrays would count in this row
             training = _trained.get(share) or Training(network, batch, image_side, on)

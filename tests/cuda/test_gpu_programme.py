@@ -116,6 +116,12 @@ def test_in_core_rows_are_with_and_without_tf32_and_beside_plain_chainer(first):
     assert row['of_in_core_rate'][1] == 16
 
 
+def test_in_core_training_is_measured_with_autotune_too():
+    rows = [row.asks for part, row in answers() if part.name == 'autotune']
+    assert [(asks['policy'], asks['tf32'], asks['autotune']) for asks in rows] == [
+        ('keep', False, True), ('keep', True, True)]
+
+
 def test_pinned_memory_is_timed_or_the_file_says_why_not(first):
     rows = [row for row in part_of(first[0], 'link')['rows'] if row['row'] == 'host-alloc']
     assert [row['outcome'] for row in rows] == ['skipped']

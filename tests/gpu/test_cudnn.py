@@ -131,6 +131,15 @@ def test_autotune_gives_the_result_too():
         assert_close(found, convolve(CASES['ResNet 3x3']), TOLERANCE['float32'])
 
 
+def test_what_autotune_chose_is_kept_for_new_sessions():
+    runs = []
+    with chainer.using_config('cudnn_deterministic', True), chainer.using_config('autotune', True):
+        for _ in range(3):
+            runs.append([array.tobytes() for array in convolve(CASES['ResNet 3x3'])])
+            handles.forget()
+    assert runs[0] == runs[1] == runs[2]
+
+
 def test_deterministic_runs_have_the_same_bits_in_new_sessions_too():
     runs = []
     with chainer.using_config('cudnn_deterministic', True), chainer.using_config('ooc_workspace', '1GB'):

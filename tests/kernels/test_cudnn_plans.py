@@ -95,11 +95,6 @@ def test_tensor_cores_are_for_whoever_asks_and_halves_for_nobody_with_float32(cu
     assert [chosen(cudnn, half, tensor_cores=value) for value in (False, True)] == ['exact', 'halves']
 
 
-def test_autotune_asks_the_slower_heuristics_first(cudnn):
-    cudnn.engines[:] = [Engine('quick', modes=(A,)), Engine('slow', modes=(B,))]
-    assert [chosen(cudnn, thorough=value) for value in (False, True)] == ['quick', 'slow']
-
-
 def test_kernels_of_the_python_package_are_not_taken(cudnn):
     cudnn.engines[:] = [Engine('norm_fprop_sm100'), Engine('frost_conv'), Engine('eng0')]
     assert chosen(cudnn) == chosen(cudnn, NORMALIZATION) == 'eng0'
@@ -313,9 +308,10 @@ def test_the_installed_package_has_every_call_in_this_form(wheel):
     assert parameters(wheel.set_stream) == ['handle', 'stream']
     assert parameters(graph.execute)[:4] == ['self', 'tensor_dict', 'workspace', 'handle']
     for name in ('create_execution_plans', 'deselect_engines', 'deselect_numeric_notes',
-                 'deselect_workspace_greater_than'):
+                 'deselect_workspace_greater_than', 'build_plan_at_index', 'get_plan_name_at_index'):
         assert len(parameters(getattr(graph, name))) == 2, name
-    for name in ('validate', 'build_operation_graph', 'check_support', 'build_plans', 'get_workspace_size'):
+    for name in ('validate', 'build_operation_graph', 'check_support', 'build_plans', 'get_workspace_size',
+                 'get_execution_plan_count'):
         inspect.signature(getattr(graph, name)).bind('self')
     assert issubclass(wheel.cudnnGraphNotSupportedError, Exception)
     for names, enumeration in ((['A', 'B', 'FALLBACK'], wheel.heur_mode), (['FLOAT', 'HALF'], wheel.data_type),

@@ -19,7 +19,7 @@ data_type = enum.Enum('data_type', 'FLOAT DOUBLE HALF')
 DTYPES = {data_type.FLOAT: np.float32, data_type.HALF: np.float16}
 
 
-class GraphNotSupportedError(RuntimeError):
+class GraphNotSupportedError(Exception):
     pass
 
 
@@ -31,6 +31,8 @@ class Engine:
     workspace_bytes: int = 0
     notes: tuple = ()
     modes: tuple = (heur_mode.A,)
+    seconds: float = 1.0
+    fault: Exception | None = None
 
 
 class Tensor:
@@ -123,7 +125,7 @@ class Graph:
         assert compute_data_type is intermediate_data_type is data_type.FLOAT
         assert library.handles[handle] is not None
         self.library, self.handle, self.step = library, handle, 'described'
-        self.tensors, self.candidates, self.engine, self.runs = [], [], None, 0
+        self.tensors, self.suggested, self.candidates, self.engine, self.runs = [], [], [], None, 0
 
     def tensor(self, *, dim, stride, data_type, name, uid, is_pass_by_value=False):
         assert self.step == 'described'
@@ -279,7 +281,8 @@ class Graph:
 
     def create_execution_plans(self, modes):
         self._next('lowered', 'suggested')
-        self.candidates = [engine for mode in modes for engine in self.library.engines if mode in engine.modes]
+        self.suggested = [engine for mode in modes for engine in self.library.engines if mode in engine.modes]
+        self.candidates = list(self.suggested)
         if not self.candidates:
             raise GraphNotSupportedError('no engine')
 
@@ -307,6 +310,19 @@ class Graph:
         self._next('supported', 'built')
         self.engine = self.candidates[0]
 
+    def get_execution_plan_count(self):
+        return len(self.suggested)
+
+    def get_plan_name_at_index(self, index):
+        return self.suggested[index].name
+
+    def build_plan_at_index(self, index):
+        assert self.step == 'built'
+        engine = self.suggested[index]
+        if engine not in self.candidates:
+            raise GraphNotSupportedError('deselected')
+        self.engine = engine
+
     def get_workspace_size(self):
         assert self.step == 'built'
         return self.engine.workspace_bytes
@@ -318,7 +334,10 @@ class Graph:
         assert all(type(number) is int for number in [*pack, *pack.values()])
         self._check_scratch(workspace)
         assert all(pack[tensor.uid] % 16 == 0 for tensor in self.tensors if not tensor.scalar)
+        if self.engine.fault is not None:
+            raise self.engine.fault
         self.runs += 1
+        self.library.device.elapsed_seconds += self.engine.seconds
         order = ([self.x, self.w, self.y] if hasattr(self, 'x') else [*self.given, *self.results])
         self.compute(*(tensor.at(pack[tensor.uid]) for tensor in order))
 
@@ -333,7 +352,15 @@ class HostDevice:
     """Arrays of NumPy in the place of a GPU's."""
 
     def __init__(self):
-        self.current_stream, self.lent, self.made = 7, {}, []
+        self.current_stream, self.lent, self.made, self.elapsed_seconds = 7, {}, [], 0.0
+
+    def number(self):
+        return 0
+
+    def seconds_of(self, call):
+        before = self.elapsed_seconds
+        call()
+        return self.elapsed_seconds - before
 
     def stream(self):
         return self.current_stream

@@ -10,11 +10,12 @@ import logging
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.kernels.cudnn import library, plan
+from chainer_ooc.kernels.cudnn.execution import ExecutionPlan
 from chainer_ooc.kernels.cudnn.operations import Operation, Port, Shape
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
@@ -57,6 +58,17 @@ class CupyDevice:
 
         return cupy.empty(shape, dtype)
 
+    def seconds_of(self, call: Callable[[], object]) -> float:
+        """Returns how long the device takes for what `call` queues on the thread's stream, and waits for it."""
+        import cupy
+
+        began, over = cupy.cuda.Event(), cupy.cuda.Event()
+        began.record()
+        call()
+        over.record()
+        over.synchronize()
+        return float(cupy.cuda.get_elapsed_time(began, over)) / 1000
+
 
 class Handle:
     """A handle, and the least recently used plans of it.
@@ -70,9 +82,9 @@ class Handle:
         self._cudnn = cudnn
         self._device = device
         self._handle = cudnn.create_handle()
-        self._plans: OrderedDict[tuple[Operation, PlanSettings], plan.ExecutionPlan | None] = OrderedDict()
+        self._plans: OrderedDict[tuple[Operation, PlanSettings], ExecutionPlan | None] = OrderedDict()
 
-    def find(self, operation: Operation, settings: PlanSettings) -> plan.ExecutionPlan | None:
+    def find(self, operation: Operation, settings: PlanSettings) -> ExecutionPlan | None:
         """Returns the plan for `operation` under `settings`, made at the first call; None where cuDNN has none."""
         key = (operation, settings)
         if key not in self._plans:
@@ -82,7 +94,7 @@ class Handle:
         self._plans.move_to_end(key)
         return self._plans[key]
 
-    def run(self, found: plan.ExecutionPlan, arrays: Mapping[Port, Any]) -> None:
+    def run(self, found: ExecutionPlan, arrays: Mapping[Port, Any]) -> None:
         """Queues a plan on the stream that the thread computes on now."""
         self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
         found.run(self._device, self._handle, arrays)
@@ -106,7 +118,7 @@ class Handle:
         if handle is not None:
             self._cudnn.destroy_handle(handle)
 
-    def _make(self, operation: Operation, settings: PlanSettings) -> plan.ExecutionPlan | None:
+    def _make(self, operation: Operation, settings: PlanSettings) -> ExecutionPlan | None:
         preparations.note()
         self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
         try:

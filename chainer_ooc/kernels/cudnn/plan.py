@@ -1,44 +1,17 @@
-"""A cuDNN graph with the kernel that was chosen for it: made once, run many times."""
+"""Which of cuDNN's engines serves an operation under what settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from chainer_ooc.kernels.cudnn.execution import ExecutionPlan, TimedPlan
 from chainer_ooc.kernels.cudnn.operations import BatchNormalization, Convolution, Operation, Port
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
 #: Kernels of the Python package itself: for newer GPUs only, compiled for seconds, and without the notes below.
 _PYTHON_ENGINES = ['frost', 'norm_fprop', 'norm_bprop']
-
-
-class ExecutionPlan:
-    """How one operation runs.
-
-    Attributes:
-        workspace_bytes: scratch of one run.
-    """
-
-    def __init__(self, graph: Any, scalars: dict[int, np.ndarray[Any, np.dtype[np.float32]]]) -> None:
-        self._graph = graph
-        self._scalars = scalars  # read on the host at each run
-        self._constants = {port: int(value.ctypes.data) for port, value in scalars.items()}
-        self.workspace_bytes = int(graph.get_workspace_size())
-
-    def run(self, device: Any, handle: Any, arrays: Mapping[Port, Any]) -> None:
-        """Queues the kernels on the handle's stream.
-
-        Args:
-            device: where the arrays are; see `CupyDevice`.
-            handle: cuDNN's, of the calling thread and the arrays' device.
-            arrays: the tensors that the operation names, laid out as it says.
-        """
-        addresses = {int(port): device.address(array) for port, array in arrays.items()}
-        scratch = device.scratch(self.workspace_bytes) if self.workspace_bytes else None
-        self._graph.execute({**addresses, **self._constants},
-                            None if scratch is None else device.address(scratch), handle=handle)
 
 
 def make(library: Any, handle: Any, operation: Operation, settings: PlanSettings) -> ExecutionPlan | None:
@@ -53,19 +26,20 @@ def make(library: Any, handle: Any, operation: Operation, settings: PlanSettings
 
 
 def _convolution(library: Any, handle: Any, operation: Convolution, settings: PlanSettings) -> ExecutionPlan | None:
-    """The first of cuDNN's suggestions that keeps to the settings, which is the one that cuDNN thinks fastest.
+    """The first of cuDNN's suggestions that keeps to the settings, which it thinks is fastest, or the fastest by time.
 
     Where none is within the workspace limit, cuDNN's fallbacks are asked without one: they take little (some hundred
     bytes mostly), and what Chainer would do instead, im2col, takes more than any.
     """
     modes = library.heur_mode
-    tuned = [modes.B, modes.A] if settings.thorough else [modes.A]
+    suggestions = [modes.A, modes.B] if settings.timed else [modes.A]
     within_bytes = _limit_bytes(operation, settings)
-    for candidates, limit_bytes in (([*tuned, modes.FALLBACK], within_bytes), ([modes.FALLBACK], None)):
+    for candidates, limit_bytes in (([*suggestions, modes.FALLBACK], within_bytes), ([modes.FALLBACK], None)):
         try:
-            return ExecutionPlan(_planned(library, handle, operation, settings, candidates, limit_bytes), {})
+            graph = _planned(library, handle, operation, settings, candidates, limit_bytes)
         except library.cudnnGraphNotSupportedError:
             continue
+        return TimedPlan(library, graph, (operation, settings)) if settings.timed else ExecutionPlan(graph, {})
     return None
 
 

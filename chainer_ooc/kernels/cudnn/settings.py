@@ -1,7 +1,7 @@
 """What Chainer's configuration asks of a plan.
 
 A plan depends on shapes and on these settings, never on what memory happens to be free: two runs with the same
-settings add up in the same order (promise P2).
+settings add up in the same order (promise P2), but for ``autotune``, which is for whoever wants that exception.
 
 Chainer's entries, and what they mean here:
 
@@ -10,8 +10,9 @@ Chainer's entries, and what they mean here:
 ``use_cudnn_tensor_core``        'auto': for float16 only. 'always': float32 may go through TF32, with 10 bits of
                                  mantissa in the factors. 'never': no tensor cores
 ``cudnn_deterministic``          plans that may give other bits the next time are left out
-``autotune``                     cuDNN's slower heuristics are asked first. Nothing is timed: timing would choose
-                                 another kernel, and so other bits, from run to run
+``autotune``                     a convolution's engines are timed once in a process, and the fastest is taken. Which
+                                 one it is, and so the bits, may be another in the next process; within one, all
+                                 policies have the same (`timed`)
 ``ooc_workspace``                most bytes of scratch of a plan; None: what was given to `set_max_workspace_size`, or
                                  else what suits the operation's shapes (`Operation.usual_workspace_bytes`)
 ================================ =========================================================================
@@ -36,13 +37,13 @@ class PlanSettings:
         workspace_bytes: scratch that a plan may use; None: what is usual for the operation.
         deterministic: whether the same input has to give the same bits.
         tensor_cores: whether the factors may be rounded to what tensor cores take.
-        thorough: whether slower heuristics are asked first.
+        timed: whether a convolution's engines are timed, and the fastest taken.
     """
 
     workspace_bytes: int | None
     deterministic: bool
     tensor_cores: bool
-    thorough: bool = False
+    timed: bool = False
 
 
 def current(dtype: np.dtype) -> PlanSettings:
