@@ -75,7 +75,8 @@ class InfeasibleBudgetError(OocError, ValueError):
         self.doubt = doubt
         expected = (f', {format_bytes(expected_bytes)} of it for gradients and optimizer state to come'
                     if expected_bytes else '')
-        what, why = ('needed as far as is known', f'; {doubt}') if doubt else ('smallest that works', '')
+        what = 'needed as far as is known' if doubt else 'smallest that works for such iterations'
+        why = f'; {doubt}' if doubt else ''
         self.finding = (f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, {what} '
                         f'{format_enough(floor_bytes)}, set by {where}{expected}{self._within()}){why}')
         super().__init__(f'{self.finding}; raise chainer.config.ooc_budget, {self.other_step}')

@@ -294,7 +294,8 @@ def test_explain_has_a_line_for_each_of_the_largest_maps(capsys, file):
 def test_without_a_plan_there_is_nothing_to_save_or_explain(capsys, file, command):
     status, out, err = run(capsys, command, file, '--policy', 'keep', '--budget', '9MB')
     assert (status, out) == (1, '')
-    assert err.startswith("error: budget too small for policy 'keep' (budget 9.0 MB, smallest that works 13.0 MB")
+    assert err.startswith("error: budget too small for policy 'keep' (budget 9.0 MB, "
+                          'smallest that works for such iterations 13.0 MB')
     assert err.endswith('; raise --budget, choose another policy or lower the batch size\n')
     assert err.count('\n') == 1
 

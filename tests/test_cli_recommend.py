@@ -138,7 +138,7 @@ def test_without_scipy_there_is_no_gap_and_all_the_rest(capsys, file, monkeypatc
 
 
 def test_what_cannot_be_recommended_is_said_in_one_line(capsys, tmp_path, file):
-    assert 'smallest that works 9.0 MB' in refusal(capsys, file, '--budget', '8MB')
+    assert 'smallest that works for such iterations 9.0 MB' in refusal(capsys, file, '--budget', '8MB')
     assert '; raise --budget, choose' in refusal(capsys, file, '--budget', '8MB')
     assert 'says nothing safe about batch 4' in refusal(capsys, file, '--budget', '9MB', '--batch', '4')
     assert "there is no machine 'moon'" in refusal(capsys, file, '--machine', 'moon', expected=2)

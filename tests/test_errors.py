@@ -35,9 +35,9 @@ def test_no_error_is_missing_from_this_table():
 def test_an_infeasible_budget_says_what_where_and_what_to_do():
     error = infeasible()
     assert str(error) == (
-        "budget too small for policy 'swap-all' (budget 2.00 GB, smallest that works 2.60 GB, set by "
-        'Convolution2DFunction, forward of call 14); raise chainer.config.ooc_budget, choose another policy or lower '
-        'the batch size')
+        "budget too small for policy 'swap-all' (budget 2.00 GB, smallest that works for such iterations 2.60 GB, "
+        'set by Convolution2DFunction, forward of call 14); raise chainer.config.ooc_budget, choose another policy '
+        'or lower the batch size')
     assert (error.budget_bytes, error.floor_bytes) == (2 * 10**9, 2_600_000_000)
     assert error.where == 'Convolution2DFunction, forward of call 14'
 

@@ -226,7 +226,7 @@ def test_a_refusal_names_a_budget_that_works_for_a_policy_that_decides_otherwise
 def test_a_forward_call_can_set_the_floor(trace_of):
     # position    0    1    2  |  3    4    5
     # computing  10   90   10     5    5    5
-    with pytest.raises(InfeasibleBudgetError, match='smallest that works 100 bytes, set by Layer1, forward of call 1'):
+    with pytest.raises(InfeasibleBudgetError, match='for such iterations 100 bytes, set by Layer1, forward of call 1'):
         make_plan(EARLY, trace_of([10, 90, 10], [5, 5, 5], CHAIN), NOTHING, 99, 1)
 
 
