@@ -20,6 +20,8 @@ from chainer_ooc.simulate.simulator import run
 
 #: The ratio of the budgets that `plan_within` tries. By the guide 1.02 times a floor that a refusal names works.
 MARGIN = 1.02
+#: Of that ratio, by how many steps smaller. Each try is a search of the policy's own.
+SMALLER_STEPS = (1, 2, 4, 8, 16, 35)
 
 
 def make_plan(policy: Policy, problem: Problem, tries_less: bool = False) -> Plan:
@@ -80,7 +82,7 @@ def in_core(problem: Problem) -> Plan:
 
 def _smaller(policy: Policy, problem: Problem) -> Iterator[Problem]:
     """The same problem with less memory down to half of it, and at last with the least that the policy works with."""
-    for budget_bytes in dict.fromkeys(math.ceil(problem.budget_bytes / MARGIN ** step) for step in range(1, 36)):
+    for budget_bytes in dict.fromkeys(math.ceil(problem.budget_bytes / MARGIN ** step) for step in SMALLER_STEPS):
         if budget_bytes < problem.budget_bytes:
             yield replace(problem, budget_bytes=budget_bytes)
     yield replace(problem, budget_bytes=_floor(policy, replace(problem, budget_bytes=1))[0])

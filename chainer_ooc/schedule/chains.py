@@ -79,18 +79,21 @@ def chain_peak_bytes(trace: Trace, chains: Chains, position: int) -> int:
     room for what runs before, and what a call makes is within the call's own peak.
     """
     calls = chains.calls_at.get(position, ())
-    last_use = {map_id: call for call in calls for map_id in trace.calls[call].inputs}
-    live: dict[int, int] = {}
-    to_come = {made: trace.maps[made].nbytes for call in calls for made in trace.made_by(call)
-               if chains.restored[made] == position}
-    peak_bytes = 0
-    for call in calls:
-        peak_bytes = max(peak_bytes, sum(live.values()) + trace.calls[call].peak_bytes - sum(to_come.values()))
+    last_use = {map_id: call for call in calls for map_id in trace.read_by(call)}
+    stays = [sum(trace.maps[made].nbytes for made in trace.made_by(call) if chains.restored[made] == position)
+             for call in calls]
+    peak_bytes = live_bytes = 0
+    to_come_bytes = sum(stays)
+    dying_bytes: dict[int, int] = {}  # by the call that reads last
+    for call, staying_bytes in zip(calls, stays, strict=True):
+        peak_bytes = max(peak_bytes, live_bytes + trace.calls[call].peak_bytes - to_come_bytes)
+        to_come_bytes -= staying_bytes
         for made in trace.made_by(call):
-            if made not in to_come and last_use.get(made, -1) > call:
-                live[made] = trace.maps[made].nbytes
-            to_come.pop(made, None)
-        live = {made: nbytes for made, nbytes in live.items() if last_use[made] > call}
+            read_last = last_use.get(made, -1)
+            if read_last > call and chains.restored[made] != position:
+                live_bytes += trace.maps[made].nbytes
+                dying_bytes[read_last] = dying_bytes.get(read_last, 0) + trace.maps[made].nbytes
+        live_bytes -= dying_bytes.pop(call, 0)
     return peak_bytes
 
 
@@ -111,7 +114,7 @@ def _chain(trace: Trace, verdicts: Sequence[Verdict], wanted: Iterable[int],
         if call in calls:
             continue
         calls.add(call)
-        for map_id in set(trace.calls[call].inputs) - {-1}:
+        for map_id in trace.read_by(call):
             each = trace.maps[map_id]
             if verdicts[map_id] is Verdict.RECOMPUTE and map_id not in restored:
                 waiting.append(map_id)

@@ -157,11 +157,23 @@ class Trace:
         producer = self.maps[map_id].producer
         return None if producer is None else self.calls[producer]
 
+    def read_by(self, call: int) -> tuple[int, ...]:
+        """The ids of the feature maps that a call reads, ascending."""
+        return self._read[call]
+
+    @cached_property
+    def _read(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(sorted({*call.inputs} - {-1})) for call in self.calls)
+
     def made_by(self, call: int) -> tuple[int, ...]:
         """The ids of the feature maps that a call makes, ascending."""
-        row = self.calls[call]
-        return tuple(sorted({each for each in (*row.outputs, *row.hidden)
-                             if each >= 0 and self.maps[each].producer == call}))
+        return self._made[call]
+
+    @cached_property
+    def _made(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(sorted({each for each in (*row.outputs, *row.hidden)
+                                   if each >= 0 and self.maps[each].producer == call}))
+                     for call, row in enumerate(self.calls))
 
     def to_json(self) -> str:
         """Returns the trace as JSON text, one row of a table per line; `from_json` gives an equal value."""

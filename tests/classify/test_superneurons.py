@@ -136,3 +136,18 @@ def test_training_takes_every_budget_above_one_that_was_named(resnet):
     budgets = [int(caught.value.floor_bytes * (1 + percent / 100)) for percent in range(60)]
     assert not any(is_refused(plan_within, each) for each in budgets)
     assert any(is_refused(make_plan, each) for each in budgets)
+
+
+def test_a_training_tries_few_smaller_budgets_before_it_is_refused(resnet):
+    tried = []
+
+    def deciding(problem):
+        tried.append(problem.budget_bytes)
+        return POLICY.decide(problem)
+
+    policy = dataclasses.replace(POLICY, decide=deciding)
+    with pytest.raises(InfeasibleBudgetError) as caught:
+        make_plan(POLICY, resnet.problem(1))
+    with pytest.raises(InfeasibleBudgetError):
+        plan_within(policy, resnet.problem(caught.value.floor_bytes - 1))
+    assert len(tried) <= 16, 'each is a search, and programs wait for it'

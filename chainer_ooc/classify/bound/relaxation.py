@@ -64,14 +64,11 @@ class Relaxation:
             if each.call >= 0 and each.use < facts.positions:
                 last[each.call] = max(last[each.call], facts.stretch_of[each.use])
         for call in sorted(last, reverse=True):
-            for map_id in self._inputs(call):
+            for map_id in self.facts.problem.trace.read_by(call):
                 producer = maps[map_id].producer
                 if producer is not None and not maps[map_id].retained:
                     last[producer] = max(last[producer], last[call])
         return last
-
-    def _inputs(self, call: int) -> list[int]:
-        return sorted(set(self.facts.problem.trace.calls[call].inputs) - {-1})
 
     # --- verdicts ---------------------------------------------------------------------------------------------------
 
@@ -108,7 +105,7 @@ class Relaxation:
             if each.call >= 0 and each.use < self.facts.positions:
                 self._is_made(each)
         for call, stretch in self.runs:
-            for map_id in self._inputs(call):
+            for map_id in self.facts.problem.trace.read_by(call):
                 self._is_at_hand(call, stretch, map_id)
 
     def _is_made(self, each: Absent) -> None:

@@ -152,7 +152,7 @@ def _cheap_segments(problem: Problem, verdicts: tuple[Verdict, ...]) -> frozense
 
 def _largest_layer_bytes(trace: Trace) -> int:
     """SuperNeurons' l_peak: what the largest call or step needs, what it reads included."""
-    calls = (_bytes_of(trace, set(call.inputs) - {-1}) + call.peak_bytes for call in trace.calls)
+    calls = (_bytes_of(trace, set(trace.read_by(call.index))) + call.peak_bytes for call in trace.calls)
     steps = (_bytes_of(trace, set(step.maps)) + step.peak_bytes for step in trace.steps)
     return max((*calls, *steps), default=0)
 

@@ -96,7 +96,7 @@ def _unmoved(trace: Trace, min_bytes: int, recipes: Set[int], ordered: Set[int])
         ordered: positions with orders of their own.
     """
     moved = {each.id for each in trace.maps if each.nbytes >= min_bytes or each.producer is None}.union(
-        each for call in recipes for each in (*trace.calls[call].inputs, *trace.made_by(call))) - {-1}
+        each for call in recipes for each in (*trace.read_by(call), *trace.made_by(call)))
     calls = {each.index for each in trace.calls if not each.hidden
              and moved.isdisjoint(each.inputs) and moved.isdisjoint(each.outputs)}
     steps = {each.position for each in trace.steps[1:] if each.call in calls and moved.isdisjoint(each.maps)}
