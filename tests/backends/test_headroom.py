@@ -202,6 +202,20 @@ def test_an_error_in_a_computation_takes_the_guard_away(container, restored):
     assert resource.getrlimit(resource.RLIMIT_DATA) == restored
 
 
+def test_the_limit_is_back_when_the_last_of_several_computations_ends(container, restored):
+    first, second = (Guard(Headroom(lambda: container.found)) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert resource.getrlimit(resource.RLIMIT_DATA) != restored, 'the second still computes'
+    second.__exit__(None, None, None)
+    assert resource.getrlimit(resource.RLIMIT_DATA) == restored
+    with first:
+        second.lift()  # as its session closes
+        assert resource.getrlimit(resource.RLIMIT_DATA) != restored
+    assert resource.getrlimit(resource.RLIMIT_DATA) == restored
+
+
 def test_a_tighter_limit_of_the_program_stays(container, restored):
     guard = Guard(Headroom(lambda: container.found))
     own = data_bytes() + 50 * MB, restored[1]

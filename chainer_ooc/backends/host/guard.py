@@ -8,6 +8,9 @@ does. The limit that was there is back afterwards.
     RLIMIT_DATA   unlimited   | used + left |   unlimited   | used + left |   unlimited
                               |   compute   |   the program |   compute   |
 
+The limit is the process's, and its threads compute at once: the last that begins sets it anew, and what was there comes
+back when none computes any more.
+
 It costs some 60 us a computation, in a container alone. Arrays fail with it as they fail in plain Chainer behind
 ``ulimit -d``. Pages that the heap has and that hold nothing can be used without asking the system. So they are given
 back when little is left after a computation; that also is for whatever the program does next, such as an optimizer's
@@ -22,6 +25,7 @@ import contextlib
 import functools
 import os
 import resource
+import threading
 from types import TracebackType
 
 import numpy as np
@@ -38,32 +42,56 @@ class Guard(contextlib.AbstractContextManager[None]):
 
     def __init__(self, headroom: Headroom) -> None:
         self._headroom = headroom
-        self._before: tuple[int, int] | None = None
 
     def __enter__(self) -> None:
         left_bytes = self._headroom.left_bytes() if self._headroom.is_limited() else None
         if left_bytes is None:
             return
         have_blas_map_its_buffers()
-        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = data_bytes() + max(0, left_bytes)
-        if soft == resource.RLIM_INFINITY or wanted < soft:
-            self._before = soft, hard
-            resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
+        _LIMIT.tighten(self, data_bytes() + max(0, left_bytes))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self._before is not None and self.lift() and not self._headroom.has_room(0, will_write=True):
+        if self.lift() and not self._headroom.has_room(0, will_write=True):
             heap.trim()
         if arena.PENDING:
             arena.raise_pending()
 
     def lift(self) -> bool:
-        """Puts back the limit that was there, also in a child that was forked meanwhile; whether there was one."""
-        before, self._before = self._before, None
-        if before is not None:
-            resource.setrlimit(resource.RLIMIT_DATA, before)
-        return before is not None
+        """Takes its limit away, also in a child that was forked meanwhile; whether it had one."""
+        return _LIMIT.lift(self)
+
+
+class _Limit:
+    """RLIMIT_DATA, and whose computations it is tightened for. What an interrupt leaves undone a later step does."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._guards: set[Guard] = set()
+        self._before = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+    def tighten(self, guard: Guard, nbytes: int) -> None:
+        with self.lock:
+            if not self._guards:
+                self._before = resource.getrlimit(resource.RLIMIT_DATA)
+            soft, hard = self._before
+            if soft == resource.RLIM_INFINITY or nbytes < soft:
+                self._guards.add(guard)
+                resource.setrlimit(resource.RLIMIT_DATA, (nbytes, hard))
+
+    def lift(self, guard: Guard) -> bool:
+        if guard not in self._guards:
+            return False
+        with self.lock:
+            if self._guards == {guard}:
+                resource.setrlimit(resource.RLIMIT_DATA, self._before)
+            self._guards.discard(guard)
+        return True
+
+
+_LIMIT = _Limit()
+if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment
+    os.register_at_fork(after_in_child=_LIMIT.lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 @functools.cache
