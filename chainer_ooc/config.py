@@ -101,13 +101,9 @@ def entry(name: str) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _settings(use_ideep: Any, *values: Any) -> Settings:
-    read = {name: reader(name, value) for (name, reader), value in zip(_READERS.items(), values, strict=True)}
-    return Settings(
-        policy=read['ooc'], budget_bytes=read['ooc_budget'], spill_dir=read['ooc_spill_dir'],
-        host_limit_bytes=read['ooc_host_limit'], workspace_bytes=read['ooc_workspace'], min_bytes=read['ooc_min_bytes'],
-        allocator=read['ooc_allocator'], profile_iterations=read['ooc_profile_iterations'],
-        plan_file=read['ooc_plan'], log_level=read['ooc_log'],
-        use_ideep=str(use_ideep), parameters=read['ooc_parameters'])
+    read = {_ATTRIBUTES[name]: reader(name, value)
+            for (name, reader), value in zip(_READERS.items(), values, strict=True)}
+    return Settings(use_ideep=str(use_ideep), **read)
 
 
 def _refuse(name: str, value: Any, good: str) -> ConfigError:
@@ -155,16 +151,12 @@ def _count(name: str, value: Any) -> int:
     return int(value)
 
 
-def _allocator(name: str, value: Any) -> str:
-    if not isinstance(value, str) or value not in ALLOCATORS:
-        raise _refuse(name, value, f'use one of: {", ".join(ALLOCATORS)}')
-    return value
-
-
-def _place(name: str, value: Any) -> str:
-    if not isinstance(value, str) or value not in PLACES:
-        raise _refuse(name, value, f'use None or {", ".join(map(repr, PLACES))}')
-    return value
+def _one_of(good: tuple[str, ...], advice: str) -> _Reader:
+    def read(name: str, value: Any) -> str:
+        if not isinstance(value, str) or value not in good:
+            raise _refuse(name, value, advice)
+        return value
+    return read
 
 
 def _plan(name: str, value: Any) -> str:
@@ -200,9 +192,14 @@ _READERS: dict[str, _Reader] = {
     'ooc_min_bytes': functools.partial(_bytes, least=0),
     'ooc_profile_iterations': _count,
     'ooc_plan': _optional(_plan),
-    'ooc_allocator': _allocator,
+    'ooc_allocator': _one_of(ALLOCATORS, f'use one of: {", ".join(ALLOCATORS)}'),
     'ooc_log': _optional(_log_level),
-    'ooc_parameters': _optional(_place),
+    'ooc_parameters': _optional(_one_of(PLACES, f'use None or {", ".join(map(repr, PLACES))}')),
 }
+#: What `Settings` calls each.
+_ATTRIBUTES = {
+    'ooc': 'policy', 'ooc_budget': 'budget_bytes', 'ooc_spill_dir': 'spill_dir', 'ooc_host_limit': 'host_limit_bytes',
+    'ooc_workspace': 'workspace_bytes', 'ooc_min_bytes': 'min_bytes', 'ooc_profile_iterations': 'profile_iterations',
+    'ooc_plan': 'plan_file', 'ooc_allocator': 'allocator', 'ooc_log': 'log_level', 'ooc_parameters': 'parameters'}
 _latest: tuple[tuple[Any, ...], Settings] | None = None
 _values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter('use_ideep', *_READERS)

@@ -23,10 +23,9 @@ def did_you_mean(text: str, names: Iterable[str]) -> str:
 class OocError(Exception):
     """Base of all errors of this package."""
 
-
-def _reduced(error: OocError) -> tuple[object, ...]:
-    """Has pickle and copy keep the values of an error, whose ``__init__`` takes these and not the message."""
-    return _rebuild, (type(error), error.args, error.__dict__)
+    def __reduce__(self) -> tuple[object, ...]:
+        """Has pickle and copy keep the values of an error, whose ``__init__`` takes these and not the message."""
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 def _rebuild(kind: type[OocError], args: tuple[object, ...], state: dict[str, object]) -> OocError:
@@ -61,8 +60,6 @@ class InfeasibleBudgetError(OocError, ValueError):
         doubt: why more may turn out to be needed all the same; '' where `floor_bytes` is what recorded iterations need.
         finding: the message without its end, which says what to do.
     """
-
-    __reduce__ = _reduced
 
     def __init__(self, policy: str, budget_bytes: int, floor_bytes: int, where: str, *, expected_bytes: int = 0,
                  workspace_floor_bytes: int | None = None, movable_bytes: int = 0, doubt: str = ''):
@@ -102,8 +99,6 @@ class DeviceMemoryError(OocError, MemoryError):
         floor_bytes: the limit at which it would have had room.
     """
 
-    __reduce__ = _reduced
-
     def __init__(self, message: str, floor_bytes: int):
         self.floor_bytes = floor_bytes
         super().__init__(message)
@@ -132,8 +127,6 @@ class RecomputeMismatchError(OocError, RuntimeError):
         recorded: (shape, dtype) of the first run.
         recomputed: (shape, dtype) of the second.
     """
-
-    __reduce__ = _reduced
 
     def __init__(self, label: str, recorded: tuple[object, object], recomputed: tuple[object, object]):
         self.recorded = recorded
@@ -169,8 +162,6 @@ class PlanMismatchError(OocError, ValueError):
         present: its value here.
         next_step: what to do about it.
     """
-
-    __reduce__ = _reduced
 
     def __init__(self, what: str, saved: str, present: str, next_step: str):
         self.what = what

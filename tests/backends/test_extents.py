@@ -18,8 +18,8 @@ def take(extents, nbytes):
 
 
 def layout(extents):
-    """The free extents as (start, size), by way of the only two lists that there are."""
-    return [(start, extents._sizes[start]) for start in extents._starts]
+    """The free extents as (start, size)."""
+    return [(start, end - start) for start, end in extents._free]
 
 
 def test_sizes_are_rounded_up_to_pages():

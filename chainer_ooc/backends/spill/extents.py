@@ -31,8 +31,7 @@ class Extents:
     def __init__(self) -> None:
         self.end_bytes = 0
         self.free_bytes = 0
-        self._starts: list[int] = []  # of the free extents, ascending; never two that touch
-        self._sizes: dict[int, int] = {}  # start -> size of that free extent
+        self._free: list[tuple[int, int]] = []  # (start, end), ascending; never two that touch
 
     def place(self, nbytes: int) -> tuple[int, int]:
         """Chooses an extent for ``nbytes`` without taking it.
@@ -43,55 +42,36 @@ class Extents:
         size = aligned(nbytes)
         if not size:
             return 0, 0
-        fitting = [start for start in self._starts if self._sizes[start] >= size]
+        fitting = [(end - start, start) for start, end in self._free if end - start >= size]
         if fitting:
-            return min(fitting, key=lambda start: (self._sizes[start], start)), 0
-        start = self._last_start()
+            return min(fitting)[1], 0
+        start = self.end_bytes
+        if self._free and self._free[-1][1] == self.end_bytes:
+            start = self._free[-1][0]
         return start, start + size - self.end_bytes
 
     def take(self, start: int, nbytes: int) -> None:
         """Takes the extent that ``place`` has chosen last; grows the file's end where that was said."""
-        size = aligned(nbytes)
-        if not size:
+        end = start + aligned(nbytes)
+        if end == start:
             return
-        self._grow_to(start + size)
-        left = self._remove(start) - size
-        assert left >= 0, 'an extent was taken that place() did not choose'
-        if left:
-            self._insert(start + size, left)
+        if end > self.end_bytes:
+            grown_from, self.end_bytes = self.end_bytes, end
+            self.give(grown_from, end - grown_from)
+        at = bisect.bisect_left(self._free, (start,))
+        free_end = self._free[at][1]
+        assert self._free[at][0] == start and free_end >= end, 'an extent was taken that place() did not choose'
+        self._free[at:at + 1] = [(end, free_end)] if free_end > end else []
+        self.free_bytes -= end - start
 
     def give(self, start: int, nbytes: int) -> None:
         """Makes an extent that was taken free again, joined with its free neighbours."""
-        size = aligned(nbytes)
-        if not size:
-            return
-        at = bisect.bisect_left(self._starts, start)
-        if at < len(self._starts) and self._starts[at] == start + size:
-            size += self._remove(start + size)
-        if at and self._starts[at - 1] + self._sizes[self._starts[at - 1]] == start:
-            before = self._starts[at - 1]
-            size += self._remove(before)
-            start = before
-        self._insert(start, size)
-
-    def _last_start(self) -> int:
-        """Where the free extent at the file's end begins, or the end."""
-        if self._starts and self._starts[-1] + self._sizes[self._starts[-1]] == self.end_bytes:
-            return self._starts[-1]
-        return self.end_bytes
-
-    def _grow_to(self, end_bytes: int) -> None:
-        if end_bytes > self.end_bytes:
-            start, self.end_bytes = self.end_bytes, end_bytes
-            self.give(start, end_bytes - start)
-
-    def _insert(self, start: int, size: int) -> None:
-        bisect.insort(self._starts, start)
-        self._sizes[start] = size
-        self.free_bytes += size
-
-    def _remove(self, start: int) -> int:
-        del self._starts[bisect.bisect_left(self._starts, start)]
-        size = self._sizes.pop(start)
-        self.free_bytes -= size
-        return size
+        end = start + aligned(nbytes)
+        self.free_bytes += end - start
+        at = upto = bisect.bisect_left(self._free, (start,))
+        if upto < len(self._free) and self._free[upto][0] == end:
+            end, upto = self._free[upto][1], upto + 1
+        if at and self._free[at - 1][1] == start:
+            start, at = self._free[at - 1][0], at - 1
+        if end > start:
+            self._free[at:upto] = [(start, end)]
