@@ -6,6 +6,7 @@ says what failed, the values with their units, and the next step. `assert` is ke
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 from chainer_ooc.quantities import format_bytes, format_enough
 
@@ -23,16 +24,14 @@ def did_you_mean(text: str, names: Iterable[str]) -> str:
 class OocError(Exception):
     """Base of all errors of this package."""
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Has pickle and copy keep the values of an error, whose ``__init__`` takes these and not the message."""
-        return _rebuild, (type(self), self.args, self.__dict__)
+        reduced: Any = super().__reduce__()
+        return _rebuild, reduced[:2], *reduced[2:]
 
 
-def _rebuild(kind: type[OocError], args: tuple[object, ...], state: dict[str, object]) -> OocError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error
+def _rebuild(kind: Any, args: tuple[object, ...]) -> Any:
+    return kind.__base__.__new__(kind, *args)  # the class's own is refused where the other base is MemoryError
 
 
 class ForkError(OocError, ImportError):

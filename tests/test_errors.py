@@ -66,9 +66,13 @@ def test_an_infeasible_budget_says_what_its_floor_counts_and_whether_it_is_certa
 
 
 @pytest.mark.parametrize('again', [lambda error: pickle.loads(pickle.dumps(error)), copy.copy, copy.deepcopy])
-def test_an_infeasible_budget_keeps_its_values_when_it_travels(again):
-    error = infeasible()
+@pytest.mark.parametrize('error', [
+    infeasible(), errors.DeviceMemoryError('no room', 7), errors.SpillError(28, 'no space', '/folder')],
+    ids=lambda error: type(error).__name__)
+def test_an_error_keeps_its_values_when_it_travels(error, again):
     other = again(error)
+    assert other.args == error.args
+    assert getattr(other, 'filename', None) == getattr(error, 'filename', None)
     assert type(other) is type(error)
     assert str(other) == str(error)
     assert vars(other) == vars(error)

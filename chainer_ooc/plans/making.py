@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.policies.policy import Policy
@@ -34,14 +35,19 @@ def make_plan(policy: Policy, problem: Problem, tries_less: bool = False) -> Pla
             come when there is no memory for them; the error has a budget that works and what sets it.
     """
     decision = policy.decide(problem)
-    schedule = decided = lay_out(problem, decision)
-    if not decided.fits(problem.budget_bytes) and tries_less and (
-            policy.may_need_more or not decision.starts.checks_memory):
-        less = (lay_out(each, policy.decide(each)) for each in _smaller(policy, problem))
-        schedule = next((each for each in less if each.fits(problem.budget_bytes)), decided)
-    if not schedule.fits(problem.budget_bytes):
-        raise _refusal(policy, problem, decided)
-    return plan_of(policy.name, problem, schedule)
+    schedule = lay_out(problem, decision)
+    if schedule.fits(problem.budget_bytes):
+        return plan_of(policy.name, problem, schedule)
+    floor = None
+    if tries_less and (policy.may_need_more or not decision.starts.checks_memory):
+        for less in _smaller(problem):
+            schedule_of_less = lay_out(less, policy.decide(less))
+            if schedule_of_less.fits(problem.budget_bytes):
+                return plan_of(policy.name, problem, schedule_of_less)
+        floor = _floor(policy, replace(problem, budget_bytes=1))
+        if floor.needed_bytes <= problem.budget_bytes:
+            return plan_of(policy.name, problem, floor.schedule)
+    raise _refusal(policy, problem, floor or _floor(policy, problem, schedule))
 
 
 def plan_within(policy: Policy, problem: Problem) -> Plan:
@@ -80,24 +86,31 @@ def in_core(problem: Problem) -> Plan:
     return make_plan(POLICIES['keep'], replace(problem, budget_bytes=MOST_BYTES))
 
 
-def _smaller(policy: Policy, problem: Problem) -> Iterator[Problem]:
-    """The same problem with less memory down to half of it, and at last with the least that the policy works with."""
+def _smaller(problem: Problem) -> Iterator[Problem]:
+    """The same problem with less memory, down to half of it."""
     for budget_bytes in dict.fromkeys(math.ceil(problem.budget_bytes / MARGIN ** step) for step in SMALLER_STEPS):
         if budget_bytes < problem.budget_bytes:
             yield replace(problem, budget_bytes=budget_bytes)
-    yield replace(problem, budget_bytes=_floor(policy, replace(problem, budget_bytes=1))[0])
 
 
-def _refusal(policy: Policy, problem: Problem, schedule: Schedule) -> InfeasibleBudgetError:
-    """Names a budget that works, and what sets it, for a decision that does not fit."""
-    floor_bytes, position = _floor(policy, problem, schedule)
-    return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor_bytes, problem.trace.name_of(position),
-                                 workspace_floor_bytes=_floor_with_workspace(policy, problem, floor_bytes),
+def _refusal(policy: Policy, problem: Problem, floor: _Floor) -> InfeasibleBudgetError:
+    """Names a budget that works, and what sets it."""
+    return InfeasibleBudgetError(policy.name, problem.budget_bytes, floor.needed_bytes,
+                                 problem.trace.name_of(floor.position),
+                                 workspace_floor_bytes=_floor_with_workspace(policy, problem, floor.needed_bytes),
                                  doubt=problem.trace.doubt)
 
 
-def _floor(policy: Policy, problem: Problem, schedule: Schedule | None = None) -> tuple[int, int]:
-    """What a decision needs, and the position that sets it. With that the policy may decide otherwise: then again.
+class _Floor(NamedTuple):
+    """A budget that works, the position that sets it, and what the policy decides with it."""
+
+    needed_bytes: int
+    position: int
+    schedule: Schedule
+
+
+def _floor(policy: Policy, problem: Problem, schedule: Schedule | None = None) -> _Floor:
+    """What a decision needs. With that the policy may decide otherwise: then again.
 
     This ends: each decision needs more than the one before, and there are not more of them than classifications.
     """
@@ -107,14 +120,14 @@ def _floor(policy: Policy, problem: Problem, schedule: Schedule | None = None) -
         larger = replace(problem, budget_bytes=floor_bytes)
         schedule = lay_out(larger, policy.decide(larger))
         if schedule.fits(floor_bytes):
-            return floor_bytes, position
+            return _Floor(floor_bytes, position, schedule)
 
 
 def _floor_with_workspace(policy: Policy, problem: Problem, floor_bytes: int) -> int | None:
     """The floor with a workspace; None if that is not worth to be said."""
     if not could_have(problem.trace):
         return None
-    found_bytes, _ = _floor(policy, replace(problem, trace=with_workspace(problem.trace), budget_bytes=1))
+    found_bytes = _floor(policy, replace(problem, trace=with_workspace(problem.trace), budget_bytes=1)).needed_bytes
     return found_bytes if found_bytes * MARGIN < floor_bytes else None
 
 

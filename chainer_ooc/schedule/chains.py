@@ -78,21 +78,23 @@ def chain_peak_bytes(trace: Trace, chains: Chains, position: int) -> int:
     Those count from the beginning of the position on, though the chain has yet to make them: what is still to come is
     room for what runs before, and what a call makes is within the call's own peak.
     """
-    calls = chains.calls_at.get(position, ())
-    last_use = {map_id: call for call in calls for map_id in trace.read_by(call)}
-    stays = [sum(trace.maps[made].nbytes for made in trace.made_by(call) if chains.restored[made] == position)
-             for call in calls]
-    peak_bytes = live_bytes = 0
-    to_come_bytes = sum(stays)
-    dying_bytes: dict[int, int] = {}  # by the call that reads last
-    for call, staying_bytes in zip(calls, stays, strict=True):
-        peak_bytes = max(peak_bytes, live_bytes + trace.calls[call].peak_bytes - to_come_bytes)
-        to_come_bytes -= staying_bytes
+    calls, maps, restored = chains.calls_at.get(position, ()), trace.maps, chains.restored
+    peak_bytes = live_bytes = to_come_bytes = 0
+    last_use: dict[int, int] = {}
+    for call in calls:
+        last_use.update(dict.fromkeys(trace.read_by(call), call))
         for made in trace.made_by(call):
-            read_last = last_use.get(made, -1)
-            if read_last > call and chains.restored[made] != position:
-                live_bytes += trace.maps[made].nbytes
-                dying_bytes[read_last] = dying_bytes.get(read_last, 0) + trace.maps[made].nbytes
+            if restored[made] == position:
+                to_come_bytes += maps[made].nbytes
+    dying_bytes: dict[int, int] = {}  # by the call that reads last
+    for call in calls:
+        peak_bytes = max(peak_bytes, live_bytes + trace.calls[call].peak_bytes - to_come_bytes)
+        for made in trace.made_by(call):
+            if restored[made] == position:
+                to_come_bytes -= maps[made].nbytes
+            elif (read_last := last_use.get(made, -1)) > call:
+                live_bytes += maps[made].nbytes
+                dying_bytes[read_last] = dying_bytes.get(read_last, 0) + maps[made].nbytes
         live_bytes -= dying_bytes.pop(call, 0)
     return peak_bytes
 

@@ -47,20 +47,35 @@ class Schedule:
         return self.needed_bytes <= budget_bytes
 
 
-def lay_out(problem: Problem, decision: Decision) -> Schedule:
-    """Works out chains, demand and swap-ins; chains share what they make if the decision says so, or memory allows."""
-    trace, verdicts = problem.trace, decision.verdicts
-    leaves = tuple(max(decision.leaves.get(each.id, 0), each.leaves_at) for each in trace.maps)
+def demand_of(problem: Problem, decision: Decision) -> tuple[Chains, Bytes]:
+    """What runs again, and the bytes at each position before any swap-in comes early.
+
+    Chains share what they make if the decision says so, or else if memory allows it.
+    """
     ways: tuple[Shared, ...] = (True, False) if decision.shares_chains is None else (decision.shares_chains,)
-    for shared in ways if Verdict.RECOMPUTE in verdicts else (True,):
-        chains = find_chains(trace, verdicts, shared)
-        need = demand(trace, verdicts, problem.standing, problem.min_bytes, chains, leaves, decision.mapped)
-        floor_bytes = int(need.max(initial=0))
-        if floor_bytes <= problem.budget_bytes:
+    for shared in ways if Verdict.RECOMPUTE in decision.verdicts else (True,):
+        chains = find_chains(problem.trace, decision.verdicts, shared)
+        need = demand(problem.trace, decision.verdicts, problem.standing, problem.min_bytes, chains,
+                      _leaves(problem, decision), decision.mapped)
+        if need.max(initial=0) <= problem.budget_bytes:
             break
+    return chains, need
+
+
+def lay_out(problem: Problem, decision: Decision) -> Schedule:
+    """Works out chains, demand and swap-ins."""
+    trace, verdicts = problem.trace, decision.verdicts
+    chains, need = demand_of(problem, decision)
     swap_ins = schedule_swap_ins(trace, verdicts, chains, problem.budget_bytes - need, decision.starts)
     scheduled = need.copy()
     for each in swap_ins if not decision.mapped else ():
         scheduled[each.start:each.use] += trace.maps[each.map].nbytes
-    return Schedule(verdicts, leaves, chains, need, swap_ins, decision.synchronous, decision.mapped,
-                  floor_bytes, int(need.argmax()) if need.size else 0, int(scheduled.max(initial=0)))
+    return Schedule(verdicts, _leaves(problem, decision), chains, need, swap_ins, decision.synchronous,
+                    decision.mapped, int(need.max(initial=0)), int(need.argmax()) if need.size else 0,
+                    int(scheduled.max(initial=0)))
+
+
+def _leaves(problem: Problem, decision: Decision) -> tuple[int, ...]:
+    earliest = problem.trace.leaves_at
+    return tuple(max(decision.leaves.get(map_id, 0), leave) for map_id, leave in enumerate(earliest)
+                 ) if decision.leaves else earliest

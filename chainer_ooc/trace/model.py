@@ -123,6 +123,11 @@ class Trace:
         return max(self.computing_bytes)
 
     @cached_property
+    def leaves_at(self) -> tuple[int, ...]:
+        """For each map, the position after which it can leave at the earliest."""
+        return tuple(each.leaves_at for each in self.maps)
+
+    @cached_property
     def maps_bytes(self) -> int:
         """Bytes of all feature maps together."""
         return sum(each.nbytes for each in self.maps)

@@ -116,7 +116,7 @@ def test_ten_decisions_are_equal(resnet):
 def test_a_decision_takes_few_evaluations(resnet, monkeypatch):
     from chainer_ooc.classify.policies import superneurons
     calls = []
-    monkeypatch.setattr(superneurons, 'lay_out', lambda *given, real=superneurons.lay_out: (
+    monkeypatch.setattr(superneurons, 'demand_of', lambda *given, real=superneurons.demand_of: (
         calls.append(given), real(*given))[1])
     POLICY.decide(resnet.problem(40_000))
     assert 2 < len(calls) <= 8

@@ -19,7 +19,7 @@ from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import largest_fitting
 from chainer_ooc.cost.analytic import is_convolution
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict, can_leave, can_recompute, changed
-from chainer_ooc.schedule.schedule import lay_out
+from chainer_ooc.schedule.schedule import demand_of
 
 
 def decide(problem: Problem) -> Decision:
@@ -34,8 +34,11 @@ def decide(problem: Problem) -> Decision:
         last = (each.id for each in movable[len(movable) - count:])
         return Decision(changed(rest, last, Verdict.KEEP), starts)
 
-    return keeping(largest_fitting(0, len(movable) + 1, lambda count: (
-        lay_out(problem, keeping(count)).floor_bytes <= problem.budget_bytes)))
+    def fits(count: int) -> bool:
+        return bool(demand_of(problem, keeping(count))[1].max(initial=0) <= problem.budget_bytes)
+
+    # Most budgets that are refused have no room for one.
+    return keeping(largest_fitting(1, len(movable) + 1, fits) if movable and fits(1) else 0)
 
 
 def _verdicts_of_the_rest(problem: Problem) -> tuple[Verdict, ...]:

@@ -35,7 +35,8 @@ from __future__ import annotations
 from chainer_ooc.classify.kinds import are_of, is_checkpoint, segment_starts, steps_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Shared, Starts, Verdict, can_leave, can_recompute
-from chainer_ooc.schedule.schedule import lay_out
+from chainer_ooc.schedule.chains import find_chains
+from chainer_ooc.schedule.schedule import demand_of
 from chainer_ooc.trace import FeatureMap, Trace
 
 COST_AWARE, SPEED_CENTRIC, MEMORY_CENTRIC = RECOMPUTATIONS = 'cost-aware', 'speed-centric', 'memory-centric'
@@ -69,7 +70,8 @@ class _Replay:
         recomputable, expensive = can_recompute(trace, problem.min_bytes), are_of(trace, segment_starts(trace))
         self._cheap = [ready and not dear for ready, dear in zip(recomputable, expensive, strict=True)]
         movable = [each for each in trace.maps if can_leave(each, problem.min_bytes)]
-        self._least_recent_first = sorted(movable, key=lambda each: (each.last_forward_use, each.id))
+        self._staying = sorted(movable, key=lambda each: (each.last_forward_use, each.id))  # the least recent first
+        self._largest_layer_bytes = _largest_layer_bytes(trace)
 
     def decision(self) -> Decision:
         """What was decided so far."""
@@ -97,12 +99,12 @@ class _Replay:
 
     def _victim(self, position: int) -> FeatureMap | None:
         """What leaves before a position: the least recently used that is not locked, cheap ones before others."""
-        unlocked = (each for each in self._least_recent_first
-                    if self.verdicts[each.id] is Verdict.KEEP and each.leaves_at < position < self.first_use[each.id])
+        unlocked = (each for each in self._staying if each.leaves_at < position < self.first_use[each.id])
         return min(unlocked, key=lambda each: not self._cheap[each.id], default=None)
 
     def _evict(self, victim: FeatureMap, position: int) -> bool:
         """Has a map leave; returns whether that changes what runs again, so that backward is to be laid out anew."""
+        self._staying.remove(victim)
         if self._cheap[victim.id]:
             self.verdicts[victim.id] = Verdict.RECOMPUTE
             self.need[victim.leaves_at + 1:self.trace.backward_start] -= victim.nbytes
@@ -114,30 +116,27 @@ class _Replay:
 
     def _transfer_instead(self, position: int) -> bool:
         """Transfers what chains make at a step that does not fit, or made for later ones; whether there is any."""
-        made = [each.id for each in self.trace.maps
-                if 0 <= self._restored[each.id] <= position and each.backward_uses[0] >= position]
+        made = [map_id for map_id, restored in self._restored
+                if restored <= position <= self.trace.maps[map_id].backward_uses[0]]
         for map_id in made:
             self.verdicts[map_id] = Verdict.SWAP
         return bool(made)
 
     def _lay_out(self) -> None:
-        schedule = lay_out(self.problem, self.decision())
-        self.need = schedule.need.copy()
-        self._restored = schedule.chains.restored
+        chains, self.need = demand_of(self.problem, self.decision())
+        self._restored = [(map_id, position) for map_id, position in enumerate(chains.restored) if position >= 0]
         end = self.trace.positions
-        self.first_use = [uses[0] if uses else end for uses in schedule.chains.uses]
+        self.first_use = [uses[0] if uses else end for uses in chains.uses]
 
     def _shares(self, verdicts: tuple[Verdict, ...]) -> Shared:
         if self.recomputation != COST_AWARE or Verdict.RECOMPUTE not in verdicts:
             return self.recomputation != MEMORY_CENTRIC
-        return _cheap_segments(self.problem, verdicts)
+        return _cheap_segments(self.trace, verdicts, self._largest_layer_bytes)
 
 
-def _cheap_segments(problem: Problem, verdicts: tuple[Verdict, ...]) -> frozenset[int]:
+def _cheap_segments(trace: Trace, verdicts: tuple[Verdict, ...], largest_bytes: int) -> frozenset[int]:
     """The maps of the segments that keep within what the largest single layer needs."""
-    trace = problem.trace
-    chains = lay_out(problem, Decision(verdicts, shares_chains=True)).chains
-    largest_bytes = _largest_layer_bytes(trace)
+    chains = find_chains(trace, verdicts)
     segments: dict[int, set[int]] = {}
     for map_id, position in enumerate(chains.restored):
         if position >= 0:
