@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import contextlib
+from contextlib import AbstractContextManager
 from typing import Any
 
 
@@ -30,6 +32,10 @@ class Meter(abc.ABC):
     def exclude(self, root: Any) -> bool:
         """Has a block count no more, as it lies in far memory (`FileBacked`); whether it did."""
         return False
+
+    def leaves_out(self) -> AbstractContextManager[None]:
+        """Within this nothing counts: what plans are made with is in the host's memory, beside what it computes."""
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
     def mark(self) -> None:

@@ -26,6 +26,7 @@ from chainer_ooc.execute import log
 from chainer_ooc.execute.alone import open_all, run_alone
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import is_managed, may_change_maps, may_write_inputs
+from chainer_ooc.execute.graphs.following import note_that_it_makes_graphs
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.iteration.iteration import Iteration
@@ -329,7 +330,8 @@ class Session:
         if timed is not None:
             timed()
         if iteration.graph is not None:
-            iteration.graph.makes_graphs |= iteration.makes_graphs
+            if iteration.makes_graphs:
+                note_that_it_makes_graphs(iteration.graph)
             if iteration.quiet is None:
                 iteration.room.tell(iteration.graph)
         if trace is None:

@@ -42,3 +42,68 @@ def test_maps_that_a_later_backward_reads_are_known_by_the_trace():
             graphs = chainer_ooc.execute.manager.current()._graphs._graphs.values()
             first = next(each for each in graphs if each.trace.calls[0].label == 'Convolution2DFunction')
             assert any(each.reused for each in first.trace.maps)
+
+
+def learn_to_learn(parameters, number):
+    """One or two inner steps for each of two or three tasks, all of which the last backward pass goes through again."""
+    random, total = np.random.RandomState(number), 0
+
+    def error(own, x, y):
+        h = F.tanh(F.linear(F.tanh(F.linear(x, own[0], own[1])), own[2], own[3]))
+        return F.mean((F.linear(h, own[4], own[5]) - y) ** 2)
+
+    for _ in range((2, 3)[number % 2]):
+        x = random.uniform(-1, 1, (20, 3)).astype('f')
+        y, own = np.sin(x.sum(1, keepdims=True)), parameters
+        for _ in range(1 + number % 2):
+            gradients = chainer.grad([error(own, x, y)], own, enable_double_backprop=True)
+            own = [each - 0.1 * gradient for each, gradient in zip(own, gradients, strict=True)]
+        total += error(own, x[::-1].copy(), y)
+    for each in parameters:
+        each.cleargrad()
+    total.backward()
+    return [each.grad.tobytes() for each in parameters]
+
+
+@pytest.mark.parametrize('policy', ['keep', 'pooch', 'unified', 'sublinear'])
+def test_maps_of_a_backward_pass_that_makes_a_graph_are_not_lost_before_another_has_read_them(policy):
+    shapes = (12, 3), (12,), (12, 12), (12,), (1, 12), (1,)
+    random = np.random.RandomState(0)
+    parameters = [chainer.Parameter(random.uniform(-1, 1, shape).astype('f')) for shape in shapes]
+    plain = [learn_to_learn(parameters, number) for number in range(7)]
+    budget_bytes, found = 1000, None
+    for _ in range(8):  # each budget that is named is in doubt
+        with ooc(policy, budget=budget_bytes):
+            try:
+                found = [learn_to_learn(parameters, number) for number in range(7)]
+            except InfeasibleBudgetError as refused:
+                budget_bytes = int(1.02 * refused.floor_bytes)
+            else:
+                break
+    assert found == plain
+
+
+def test_what_a_plan_is_made_with_is_no_scratch_of_the_iteration_in_which_it_is_made():
+    from chainer_ooc.execute.graphs.graph import Graph
+    kept = []
+
+    def orders_for(graph, *given, real=Graph.orders_for):
+        kept.append(np.ones(10**6, 'f'))  # arrays that planning keeps
+        return real(graph, *given)
+
+    def run(layers):
+        h = chainer.Variable(np.ones((100, 100), 'f'))
+        for layer in layers:
+            h = layer(h)
+        F.sum(h).backward()
+
+    one, other, new = (F.tanh, F.relu, F.sigmoid), (F.tanh, F.relu, F.cos), (F.tanh, F.relu, F.cos, F.exp)
+    with ooc('swap-all'):
+        for layers in (other, other, one, one):
+            run(layers)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Graph, 'orders_for', orders_for)
+            for layers in (new, one) * 4:  # seems to be one, then the other, and is recorded at last
+                run(layers)
+        traces = {len(each.calls): each for each in chainer_ooc.execute.manager.current().traces()}
+    assert max(traces[5].computing_bytes) < 10**6

@@ -1,4 +1,5 @@
 """P8 where lengths change: the graph of a short sequence is the beginning of that of a longer one."""
+import contextlib
 import itertools
 from dataclasses import replace
 
@@ -511,7 +512,7 @@ def test_another_order_of_steps_is_looked_for_among_those_that_began_alike():
 
     graphs, (one, two, three) = Graphs(), (first.call, second.call, third.call)
     other, alike, in_hand = added(two, one, one), added(one, three, one), added(one, two, three)
-    following = Following(graphs, config.current(), lambda nbytes: None, lambda: False)
+    following = Following(graphs, config.current(), lambda nbytes: None, lambda: False, contextlib.nullcontext)
     following.graph, following.same_calls = in_hand, [other, alike]
     assert following.stepped(0, two, '') == [other]
     assert following.stepped(1, three, '') == [alike]

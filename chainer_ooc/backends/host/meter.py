@@ -120,6 +120,14 @@ class HostMeter(Meter):
             return False
         return _traceback_of(np.lib.tracemalloc_domain, root.ctypes.data) is not None
 
+    @contextlib.contextmanager
+    def leaves_out(self) -> Iterator[None]:
+        before_bytes = self.current_bytes()
+        try:
+            yield
+        finally:
+            self._before_bytes += self.current_bytes() - before_bytes
+
     def mark(self) -> None:
         if self.running:
             tracemalloc.reset_peak()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +41,8 @@ class Following:
     """The graph that is followed, and where the iteration stands in its plan.
 
     `reserve` is called with the bytes that a new plan will have in far memory, and raises if they do not fit;
-    `has_cut_off` gives whether the program has maps that it has cut off from their graph.
+    `has_cut_off` gives whether the program has maps that it has cut off from their graph; within `unmetered` nothing is
+    measured, as the arrays that a plan is made with are none of the iteration's.
 
     Attributes:
         graph: the one that is followed, or None.
@@ -53,7 +55,7 @@ class Following:
     """
 
     def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None],
-                 has_cut_off: Callable[[], bool]):
+                 has_cut_off: Callable[[], bool], unmetered: Callable[[], AbstractContextManager[None]]):
         self.graph: Graph | None = None
         self.orders = NO_ORDERS
         self.latest: Graph | None = None
@@ -66,7 +68,7 @@ class Following:
         self._standing_of: Callable[[Models], Standing] = lambda models: Standing(0, 0)
         self._doubt_of: Callable[[Sequence[Models]], str] = lambda known: ''
         self._sources = graphs.sources(reserve)
-        self._has_cut_off = has_cut_off
+        self._has_cut_off, self._unmetered = has_cut_off, unmetered
         self._alike: list[Graph] = []  # the other known graphs with the same first call, the latest first
         self._apart: dict[int, list[Graph]] = {}  # of these, by the first call that is not that of the one in hand
         self.same_calls: list[Graph] = []
@@ -292,8 +294,9 @@ class Following:
         if graph is None or not graph.is_recorded(self._settings.profile_iterations):
             return
         try:
-            self.orders = graph.orders_for(self._settings, self._budget_bytes, self._unaccounted_bytes,
-                                           self._standing_of, self._sources)
+            with self._unmetered():
+                self.orders = graph.orders_for(self._settings, self._budget_bytes, self._unaccounted_bytes,
+                                               self._standing_of, self._sources)
         except (InfeasibleBudgetError, SpillError) as error:
             if not graph.is_metered and not self._needs_as_much(graph):
                 return  # the graph itself may need less: without a plan the iteration is recorded
@@ -377,6 +380,13 @@ def note_reuse(storages: Iterable[Storage]) -> None:
         graph = getattr(each.token, 'graph', None)
         if graph is not None:
             graph.note_reuse([each.map])
+
+
+def note_that_it_makes_graphs(graph: Graph | None) -> None:
+    """A graph's backward pass makes another: a later backward pass may read each of its maps once more."""
+    if graph is not None and not graph.makes_graphs:
+        graph.makes_graphs = True
+        graph.note_reuse(range(len(graph.trace.maps)))
 
 
 def _mode() -> object:

@@ -23,7 +23,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import may_write_inputs
-from chainer_ooc.execute.graphs.following import Following, note_reuse
+from chainer_ooc.execute.graphs.following import Following, note_reuse, note_that_it_makes_graphs
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.times import Timing, timing_of
@@ -82,7 +82,7 @@ class Iteration(Quietly):
         self.writes = Writes()
         self._calls = Calls()
         self._liveness = Liveness(self.register.storages)
-        self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off)
+        self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off, meter.leaves_out)
         self.room = Room(memory, parameters, self.register.own, meter, settings, self.following, end_quiet)
         self._departures = Departures(memory, self.following, self.register, settings)
         self._recipes = Recipes(memory, self.following, self.register)
@@ -224,7 +224,9 @@ class Iteration(Quietly):
         if self._unmoved is not None and self._unmoved.begins_step(function):
             return []
         memory, recorder = self._memory, self.recorder
-        self.makes_graphs |= not recorder.steps and makes_graphs()
+        if not recorder.steps and makes_graphs():
+            self.makes_graphs = True
+            note_that_it_makes_graphs(self.following.graph)
         self.writes.look_at_shown()
         self._look_around(recorder.next_position)
         needed = list(dict.fromkeys((*retained(function), *self.writes.read_by_hooks())))
