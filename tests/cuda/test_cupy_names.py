@@ -1,4 +1,4 @@
-"""Every name of CuPy's that `cupy_driver` uses, held to the installed wheel: 13 and 14; no GPU is needed.
+"""Every name of CuPy's that `driver` uses, held to the installed wheel: 13 and 14; no GPU is needed.
 
 The calls are compiled; what they take is in the first line of their docstrings.
 """

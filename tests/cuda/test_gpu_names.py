@@ -130,7 +130,7 @@ def test_helpers_of_the_gpu_tests_can_be_imported_without_one():
 
 def test_what_the_gpu_tests_replace_is_there():
     pytest.importorskip('cupy')
-    driver = pytest.importorskip('chainer_ooc.backends.cuda.cupy_driver').CupyDriver
+    driver = pytest.importorskip('chainer_ooc.backends.cuda.driver').Driver
     allocators = pytest.importorskip('chainer_ooc.backends.cuda.allocators').ALLOCATORS
     assert {'pin', 'unpin', 'wait_event'} <= set(vars(driver))
     assert list(inspect.signature(driver.pin).parameters) == ['self', 'nbytes']

@@ -127,11 +127,11 @@ def test_both_late_change_no_bit_with_the_disk_behind(seed):
 
 def test_the_poison_would_show(monkeypatch):
     """Without the waits of swap-ins, the test above must fail: it is the measure of itself."""
-    from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
+    from chainer_ooc.backends.cuda.driver import Driver
 
     budget = tight_budget('residual', 'swap-all')
     with monkeypatch.context() as planted:
-        planted.setattr(CupyDriver, 'wait_event', lambda self, stream, event: None)
+        planted.setattr(Driver, 'wait_event', lambda self, stream, event: None)
         with busy_link(), poisoned():
             outcome = train('residual', 'swap-all', 6, budget=budget, hooks=[LateComputations(0)])
     with pytest.raises(AssertionError):

@@ -1,6 +1,6 @@
 """The CUDA device: GPU memory through CuPy, pinned host memory behind it, and a spill file behind that.
 
-Nothing here imports CuPy: `CudaBackend` does so when it is made without a driver of its own.
+Nothing here imports CuPy until something is made that calls it, such as a `CudaBackend` without a driver of its own.
 
     backend.py                 what execution calls; calls the others
     presence.py                what of CUDA is there, for `doctor`
@@ -13,7 +13,7 @@ Nothing here imports CuPy: `CudaBackend` does so when it is made without a drive
     tiers.py                   what went to which tier
     measure.py                 how fast copies are
     preparations.py            counts kernels and plans that were made: their first calls are not timed
-    driver.py, cupy_driver.py  what is asked of CUDA, and how CuPy is asked
+    driver.py                  what is asked of CUDA, through CuPy
 """
 
 from chainer_ooc.backends.cuda.backend import CudaBackend

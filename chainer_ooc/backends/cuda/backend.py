@@ -59,11 +59,7 @@ class CudaBackend(OwnedBackend):
     def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'async',
                  driver: Driver | None = None) -> None:
         super().__init__()
-        if driver is None:
-            from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
-
-            driver = CupyDriver()
-        self._driver = driver
+        self._driver = Driver() if driver is None else driver
         self._allocator = allocator
         self._bandwidth: Bandwidth | None = None
         self._facts = self._driver.facts()

@@ -1,6 +1,6 @@
 """Ways to stand between the budget and its allocators, and to see what CUDA was asked for.
 
-They replace methods that are written in Python (`Allocator.malloc`, `CupyDriver.pin`) for a while; nothing of CuPy's is
+They replace methods that are written in Python (`Allocator.malloc`, `Driver.pin`) for a while; nothing of CuPy's is
 touched.
 """
 import contextlib
@@ -92,17 +92,17 @@ class Pinned:
 
     @contextlib.contextmanager
     def watched(self):
-        """Stands in `CupyDriver`'s pin and unpin meanwhile; nothing that was pinned before is left to use."""
-        from chainer_ooc.backends.cuda.cupy_driver import CupyDriver
+        """Stands in `Driver`'s pin and unpin meanwhile; nothing that was pinned before is left to use."""
+        from chainer_ooc.backends.cuda.driver import Driver
 
         chainer_ooc.reset(unpin=True)
-        pin, unpin = CupyDriver.pin, CupyDriver.unpin
-        CupyDriver.pin = lambda driver, nbytes: self._pin(pin, driver, nbytes)
-        CupyDriver.unpin = lambda driver, address: self._unpin(unpin, driver, address)
+        pin, unpin = Driver.pin, Driver.unpin
+        Driver.pin = lambda driver, nbytes: self._pin(pin, driver, nbytes)
+        Driver.unpin = lambda driver, address: self._unpin(unpin, driver, address)
         try:
             yield self
         finally:
-            CupyDriver.pin, CupyDriver.unpin = pin, unpin
+            Driver.pin, Driver.unpin = pin, unpin
 
     def _pin(self, pin, driver, nbytes):
         self.calls += 1
