@@ -11,7 +11,7 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
-from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
+from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.backends.cuda.owner import Guest, Owner
 from support.chaos.memory import POISON
@@ -55,7 +55,7 @@ class HostAllocator(Allocator):
         self.trims += 1
 
 
-class HostCalls(CupyCalls):
+class HostCalls(Calls):
     """CuPy's calls, but for those that ask a device.
 
     Attributes:

@@ -300,10 +300,8 @@ def budget_of(name: str) -> AllocatorBudget:
     Raises:
         RuntimeError: the device or the installation has no such allocator; the message names the remedy.
     """
-    from chainer_ooc.backends.cuda.allocators.cupy_calls import CupyCalls
-
     if name not in _budgets:
-        calls = CupyCalls()
+        calls = Calls()
         try:
             allocator = ALLOCATORS[name](calls)
         except NoPoolError as error:

@@ -5,7 +5,7 @@
     virtual.py, timestamps.py    'virtual': chunks behind addresses, and when their last use is over
     async_pool.py                'async', the driver's own pool
     ledger.py                    counts what may be freed at any moment
-    calls.py, cupy_calls.py      what is asked of CuPy, and how CuPy is asked
+    calls.py                     what is asked of CuPy
     mapping.py                   what is asked of the driver for 'virtual'
 """
 

@@ -162,7 +162,7 @@ class VirtualAllocator(Allocator):
 
     def used_bytes(self) -> int:
         """See `Allocator.used_bytes`; regions of the small pool count by what lives in them."""
-        return self._live.total() - self._small.free_bytes()
+        return self._live.total() - int(self._small.free_bytes())
 
     def held_bytes(self) -> int:
         return self._chunks.held_bytes
