@@ -1,8 +1,8 @@
 """What every allocator of the device can do, so that one budget can stand before each of them.
 
-An allocator gives `DeviceMemory`: an address, a size and a device, alive as long as the object is. Two sums differ by
-what it keeps for the next request and by what it cannot give back: *used* is what lives, *held* is what was taken from
-the driver. The limit is on *held*, because that is what another program, or the driver, sees::
+An allocator gives `DeviceMemory`: an address and a size, alive as long as the object is. Two sums differ by what it
+keeps for the next request and by what it cannot give back: *used* is what lives, *held* is what was taken from the
+driver. The limit is on *held*, because that is what another program, or the driver, sees::
 
     limit   |--------------------------------------------|
     held    |[####..][######      ][     ]|    .: rounding    blank: cached
@@ -19,11 +19,10 @@ from typing import Protocol
 
 
 class DeviceMemory(Protocol):
-    """Memory that lives as long as this object, in CuPy's terms a `BaseMemory`; `size` is rounded by its allocator."""
+    """Memory that lives as long as this object, such as CuPy's `BaseMemory`; `size` is rounded by its allocator."""
 
     ptr: int
     size: int
-    device_id: int
 
 
 class NoRoomError(MemoryError):

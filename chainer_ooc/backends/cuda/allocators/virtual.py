@@ -107,11 +107,11 @@ class Range:
 class MappedMemory:
     """A live range; see `DeviceMemory`. When it dies its range joins the freed ones, and nothing else happens."""
 
-    __slots__ = ('_freed', '_live', '_range', 'device_id', 'ptr', 'size')
+    __slots__ = ('_freed', '_live', '_range', 'ptr', 'size')
 
-    def __init__(self, range_: Range, freed: deque[Range], live: Ledger, device_id: int) -> None:
+    def __init__(self, range_: Range, freed: deque[Range], live: Ledger) -> None:
         self._range, self._freed, self._live = range_, freed, live
-        self.ptr, self.size, self.device_id = range_.address, range_.size_bytes, device_id
+        self.ptr, self.size = range_.address, range_.size_bytes
         live.add(self.size)
 
     def __del__(self) -> None:
@@ -219,7 +219,7 @@ class VirtualAllocator(Allocator):
         count, stream = -(-nbytes // self.chunk_bytes), self._calls.stream()
         alike = self._alike.get((stream.ptr, count * self.chunk_bytes))
         range_ = self._revive(alike[-1]) if alike else self._new_range(count, stream)
-        return MappedMemory(range_, self._freed, self._live, self._calls.device_id)
+        return MappedMemory(range_, self._freed, self._live)
 
     def _settle(self) -> None:
         """Makes what was freed since the last call idle, after the moment that its streams are at now."""
