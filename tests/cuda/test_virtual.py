@@ -355,5 +355,5 @@ def _recover(allocator, driver):
     driver.handles.clear()
     driver.reservations.clear()
     driver.device.taken_bytes = 0
-    allocator._chunks.free.clear()
-    allocator._chunks.held_bytes = 0
+    allocator._free.clear()
+    allocator._held_bytes = 0

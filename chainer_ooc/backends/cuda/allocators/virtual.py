@@ -52,37 +52,6 @@ CHUNK_SHARE = 512
 MOST_CHUNK_BYTES = 38 << 20
 
 
-class Chunks:
-    """Physical memory in chunks of one size, created once and kept.
-
-    Attributes:
-        free: handles of those that are mapped nowhere; the last is taken first.
-        held_bytes: of all chunks.
-    """
-
-    def __init__(self, mapping: MappingCalls, chunk_bytes: int) -> None:
-        self.free: list[Any] = []
-        self.held_bytes = 0
-        self._mapping, self._chunk_bytes = mapping, chunk_bytes
-
-    def create(self, limit_bytes: int | None) -> bool:
-        """Takes one more from the driver; False if the limit or the device refuses."""
-        if limit_bytes is not None and self.held_bytes + self._chunk_bytes > limit_bytes:
-            return False
-        try:
-            self.free.append(self._mapping.create(self._chunk_bytes))
-        except NoRoomError:
-            return False
-        self.held_bytes += self._chunk_bytes
-        return True
-
-    def release(self) -> None:
-        """Gives the last of the free chunks back to the driver."""
-        self._mapping.release(self.free[-1], self._chunk_bytes)
-        self.free.pop()
-        self.held_bytes -= self._chunk_bytes
-
-
 @dataclass(eq=False)
 class Range:
     """Addresses with chunks behind them.
@@ -136,7 +105,8 @@ class VirtualAllocator(Allocator):
         self._suited_bytes = self.limit_bytes
         self.chunk_bytes = self._suitable_bytes() if chunk_bytes is None else (
             -(-chunk_bytes // self._unit_bytes) * self._unit_bytes)
-        self._chunks = Chunks(mapping, self.chunk_bytes)
+        self._free: list[Any] = []  # handles of the chunks that are mapped nowhere; the last is taken first
+        self._held_bytes = 0  # of all chunks
         self._timestamps = Timestamps(mapping)
         self._freed: deque[Range] = deque()
         self._arriving: list[Range] = []  # freed, and not idle yet
@@ -165,7 +135,7 @@ class VirtualAllocator(Allocator):
         return self._live.total() - int(self._small.free_bytes())
 
     def held_bytes(self) -> int:
-        return self._chunks.held_bytes
+        return self._held_bytes
 
     def trim(self, keep_bytes: int) -> None:
         """See `Allocator.trim`; waits for the work that may use what is unmapped."""
@@ -174,8 +144,10 @@ class VirtualAllocator(Allocator):
                 return
             self._small.free_all_blocks()
             self._settle()
-            while self.held_bytes() - self._live.total() > keep_bytes and (self._chunks.free or self._unmap_oldest()):
-                self._chunks.release()
+            while self.held_bytes() - self._live.total() > keep_bytes and (self._free or self._unmap_oldest()):
+                self._mapping.release(self._free[-1], self.chunk_bytes)
+                self._free.pop()
+                self._held_bytes -= self.chunk_bytes
 
     def close(self) -> None:
         with self._lock:
@@ -190,8 +162,7 @@ class VirtualAllocator(Allocator):
             return
         self.trim(0)
         if not self.held_bytes():
-            self.chunk_bytes = chunk_bytes
-            self._chunks = Chunks(self._mapping, chunk_bytes)
+            self.chunk_bytes, self._free = chunk_bytes, []
 
     def _suitable_bytes(self) -> int:
         """See the module."""
@@ -253,7 +224,7 @@ class VirtualAllocator(Allocator):
         self._gather(count)
         size_bytes = count * self.chunk_bytes
         address = self._mapping.reserve(size_bytes)
-        handles = [self._chunks.free.pop() for _ in range(count)]
+        handles = [self._free.pop() for _ in range(count)]
         mapped_bytes = 0
         try:
             for handle in handles:
@@ -263,7 +234,7 @@ class VirtualAllocator(Allocator):
         except BaseException:
             if mapped_bytes:
                 self._mapping.unmap(address, mapped_bytes)
-            self._chunks.free.extend(reversed(handles))
+            self._free.extend(reversed(handles))
             self._mapping.free_addresses(address, size_bytes)
             raise
         return Range(address, size_bytes, handles, stream)
@@ -274,14 +245,25 @@ class VirtualAllocator(Allocator):
         Raises:
             NoRoomError: there are too few.
         """
-        while len(self._chunks.free) < count:
-            if self._chunks.create(self.limit_bytes) or self._unmap_oldest():
+        while len(self._free) < count:
+            if self._create() or self._unmap_oldest():
                 continue
             self._small.free_all_blocks()
             self._settle()
             if not self._idle:
                 raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
-                                  f'{format_bytes(len(self._chunks.free) * self.chunk_bytes)} are free')
+                                  f'{format_bytes(len(self._free) * self.chunk_bytes)} are free')
+
+    def _create(self) -> bool:
+        """Takes one more chunk from the driver; False if the limit or the device refuses."""
+        if self.limit_bytes is not None and self._held_bytes + self.chunk_bytes > self.limit_bytes:
+            return False
+        try:
+            self._free.append(self._mapping.create(self.chunk_bytes))
+        except NoRoomError:
+            return False
+        self._held_bytes += self.chunk_bytes
+        return True
 
     def _unmap_oldest(self) -> bool:
         """Frees the chunks of the range that is idle for longest; False if there is none."""
@@ -292,7 +274,7 @@ class VirtualAllocator(Allocator):
         # Out of the idle ones first: should anything go wrong now, chunks are lost, and no unmapped range is given out.
         self._revive(range_)
         self._mapping.unmap(range_.address, range_.size_bytes)
-        self._chunks.free.extend(reversed(range_.handles))
+        self._free.extend(reversed(range_.handles))
         self._mapping.free_addresses(range_.address, range_.size_bytes)
         return True
 
