@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chainer_ooc.backends.base import Bandwidth
-from chainer_ooc.backends.cuda import CudaBackend, measure
+from chainer_ooc.backends.cuda.backend import SAMPLES_BYTES, CudaBackend
 from chainer_ooc.backends.cuda.regions import KEPT
 from chainer_ooc.backends.spill import filesystem, spill_file
 from chainer_ooc.backends.spill.spill_file import PIECE_BYTES
@@ -362,7 +362,7 @@ def test_a_file_that_is_not_there_yet_has_its_share_and_its_limit_too(fake, monk
 def test_bandwidth_is_measured_with_what_there_is(fake):
     backend = fake(near_bytes=3 * MB)
     assert backend.bandwidth().write_bytes_per_second > 0
-    assert measure.SAMPLES_BYTES[-1] == MB
+    assert SAMPLES_BYTES[-1] == MB
 
 
 def test_bandwidth_needs_some_memory(fake):

@@ -11,7 +11,6 @@ Nothing here imports CuPy until something is made that calls it, such as a `Cuda
     pinned.py, regions.py      the first tier of far memory: blocks of pinned regions, and the thread that pins them
     disk.py                    the second one: the spill file, through staging blocks
     tiers.py                   what went to which tier
-    measure.py                 how fast copies are
     preparations.py            counts kernels and plans that were made: their first calls are not timed
     driver.py                  what is asked of CUDA, through CuPy
 """
