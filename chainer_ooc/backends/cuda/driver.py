@@ -31,6 +31,7 @@ from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda import arrays, preparations
 from chainer_ooc.backends.cuda.budget import AllocatorBudget, budget_of
 from chainer_ooc.backends.cuda.owner import Guest, Owner
+from chainer_ooc.backends.cuda.presence import cuda_version, gpu_of
 
 Stream = Any
 Event = Any
@@ -56,8 +57,8 @@ class DeviceFacts:
     number: int
     total_bytes: int
     compute_capability: str
-    driver_version: str
-    runtime_version: str
+    driver_version: str | None
+    runtime_version: str | None
 
 
 class Driver:
@@ -84,15 +85,11 @@ class Driver:
 
     def facts(self) -> DeviceFacts:
         """Describes the device."""
-        properties = self._runtime.getDeviceProperties(self._number)
-        name = properties['name']
         return DeviceFacts(
-            name=name.decode() if isinstance(name, bytes) else name,
+            **gpu_of(self._runtime.getDeviceProperties(self._number)),
             number=self._number,
-            total_bytes=int(properties['totalGlobalMem']),
-            compute_capability=f'{properties["major"]}.{properties["minor"]}',
-            driver_version=version(self._runtime.driverGetVersion()),
-            runtime_version=version(self._runtime.runtimeGetVersion()))
+            driver_version=cuda_version(self._runtime.driverGetVersion()),
+            runtime_version=cuda_version(self._runtime.runtimeGetVersion()))
 
     def free_bytes(self) -> int:
         """Bytes of the device's memory that no program has taken."""
@@ -198,8 +195,3 @@ class Driver:
     def unpin(self, address: int) -> None:
         """Gives back what `pin` gave; no copy may be using it."""
         self._runtime.freeHost(address)
-
-
-def version(number: int) -> str:
-    """``'13.0'`` of CUDA's 13000."""
-    return f'{number // 1000}.{number % 1000 // 10}'

@@ -70,7 +70,7 @@ def _examine(cupy: Any, packages: tuple[str, ...]) -> Presence:
     cudnn, cudnn_error = asked(lambda: importlib.import_module('cudnn').backend_version())
     cupy_version = asked(getattr, cupy, '__version__')[0] or 'of an unknown version'
     found = Presence(
-        packages, cupy_version, _of_cuda(built_for), _of_cuda(driver), gpus, missing, _of_cudnn(cudnn),
+        packages, cupy_version, cuda_version(built_for), cuda_version(driver), gpus, missing, _of_cudnn(cudnn),
         version('nvidia-cudnn-frontend'), version('cuda-bindings'))
     warnings = [*_too_many(packages), *_about_gpus(found, error), *_about_libraries(found, cudnn_error)]
     return replace(found, warnings=tuple(warnings))
@@ -93,12 +93,17 @@ def version(distribution: str) -> str | None:
 
 
 def _gpu(cupy: Any, number: int) -> dict[str, Any]:
-    says = cupy.cuda.runtime.getDeviceProperties(number)
-    name = says['name']
+    described = gpu_of(cupy.cuda.runtime.getDeviceProperties(number))
     memory, _ = asked(lambda: cupy.cuda.Device(number).mem_info)
+    return {**described, 'free_bytes': None if memory is None else int(memory[0])}
+
+
+def gpu_of(properties: dict[str, Any]) -> dict[str, Any]:
+    """Name, compute capability and memory, of what CUDA says of a GPU."""
+    name = properties['name']
     return {'name': name.decode() if isinstance(name, bytes) else str(name),
-            'compute_capability': f'{says["major"]}.{says["minor"]}', 'total_bytes': int(says['totalGlobalMem']),
-            'free_bytes': None if memory is None else int(memory[0])}
+            'compute_capability': f'{properties["major"]}.{properties["minor"]}',
+            'total_bytes': int(properties['totalGlobalMem'])}
 
 
 def _missing(cupy: Any) -> list[str]:
@@ -148,7 +153,7 @@ def _major(of_cuda: str) -> int:
     return int(of_cuda.split('.')[0])
 
 
-def _of_cuda(number: int | None) -> str | None:
+def cuda_version(number: int | None) -> str | None:
     """'13.2' of 13020; None of 0, which is what CUDA says without a driver."""
     return f'{number // 1000}.{number % 1000 // 10}' if number else None
 
