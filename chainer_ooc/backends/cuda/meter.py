@@ -27,7 +27,6 @@ class DeviceMeter(Meter):
         self._mark_bytes = 0
 
     def start(self) -> bool:
-        """See `Meter.start`; it always can."""
         if not self.running:
             self._ours = Ledger()
             self._mark_bytes = self._ledgers.count_in(self._ours)

@@ -13,13 +13,12 @@ at once. When the limit is reached, regions none of whose blocks is lent are unp
 A block may be lent again while the copy that used it last still runs: `PinnedBlock.last` is that copy's event, and the
 stream of the next copy waits for it. Only unpinning has the host wait.
 
-Pinned pages can neither be swapped nor dropped, so that a machine whose memory is all pinned ends processes instead of
-slowing down. Without a limit given it is therefore a share of what the machine has for us; the rest is for batches, for
-the page cache of the spill file, and for other programs. The machine is asked again when the limit is in the way, at
-most once a second: other programs may have ended, and a virtual machine may be given memory as it uses it.
+Pinned pages can neither be swapped nor dropped: where all memory is pinned, processes are ended. So without a limit
+given it is a share of what the machine has for us. The machine is asked again when the limit is in the way, at most
+once a second: other programs may have ended, and a virtual machine may be given memory as it uses it.
 
-A refusal of the system is no limit for good either. For a second nothing is asked for, then for two, four, eight: a
-refusal costs time, and most of what causes one passes::
+After a refusal of the system nothing is asked for during a second, then two, four, eight: a refusal costs time, and
+most of what causes one passes::
 
     asked     refused . 1 s . refused . . 2 s . . granted
     limit     what is pinned . . . . . . . . . .  what it was

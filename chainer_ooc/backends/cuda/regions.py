@@ -83,11 +83,7 @@ class Region:
         self.pinning = HostTransfer(self.nbytes)
 
     def pin(self) -> None:
-        """Has the driver pin it.
-
-        Raises:
-            RuntimeError, MemoryError: see `Driver.pin`.
-        """
+        """Has the driver pin it; see `Driver.pin` for what it raises."""
         self.address = self.driver.pin(self.nbytes)
 
     def cut(self) -> None:

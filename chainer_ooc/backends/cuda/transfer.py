@@ -19,10 +19,8 @@ done, and the backend drops `b`: whatever the memory is used for on compute come
 
 What follows from that, for memory that is freed early and used again:
 
-    b was waited for, freed, allocated by compute      after the copy, by compute's wait
     b was waited for, then swapped out                 "out" waits for a moment of compute that is after that wait
     b was never waited for                             the caller and `Line` keep it until the event has passed
-    a pinned block, released, then used again          the next copy's stream waits for the block's last event
     a pinned block, unpinned or given to the disk      the host waits for the block's last event
 
 A transfer by way of the spill file (`disk`) is made by a thread, which ends it when all is copied; it has no events.

@@ -1,7 +1,8 @@
 """Addresses, physical memory and the mappings between them, through cuda-bindings.
 
 One class makes every call of the driver that `virtual` needs, so that its logic runs against a fake of
-`cuda.bindings.driver` that checks the driver's rules. Each call of the bindings returns the `CUresult` first.
+`cuda.bindings.driver` that checks the driver's rules. Each call of the bindings returns the `CUresult` first; where
+it failed, RuntimeError names the call, the `CUresult` and the bytes.
 
 Needs cuda-bindings 12.6 or newer (`cuda.bindings.driver`; the older `from cuda import cuda` is not tried), and a driver
 that maps (CUDA 10.2, on devices with `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`).

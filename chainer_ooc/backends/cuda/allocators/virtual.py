@@ -9,26 +9,23 @@ Mapping costs calls of the driver, so it is put off until a request cannot do wi
     malloc, the same number of chunks, the same stream -> the newest idle range of that size, as it is
     malloc, another size -> free chunks; else new ones from the driver; else the oldest idle ranges are unmapped
 
-An idle range that goes to the same stream needs no wait: the stream's order is the order of its users. To unmap, or
-to give chunks elsewhere, all that the stream had been given when the array was freed must be over, and the driver does
-not wait by itself. So an event is recorded, not by the finalizer (which may be the garbage collector's, at any moment,
-in any thread: it only appends to a deque) but at the next request, once for all that was freed since the last one::
+An idle range that goes to the same stream needs no wait: the stream's order is the order of its users. To unmap it,
+all that the stream had been given when the array was freed must be over, and the driver does not wait by itself. So an
+event is recorded, not by the finalizer (which may run at any moment, in any thread: it only appends to a deque) but at
+the next request, once for all that was freed since the last one::
 
     compute   k1(a) k2(b)     k3       k4
     host             del a,b     malloc(c): records e after k3; a, b idle; chunks are short: waits for e, unmaps a
 
-Requests below a chunk share chunks through CuPy's caching pool: a network has hundreds of small arrays, a chunk for
-each would be mostly rounding, and splitting and merging small blocks is what that pool does, in compiled code. It asks
-for exactly what it cannot find, so it is first made to take a whole chunk and to free it again, which it then splits.
+Requests below a chunk share chunks through CuPy's caching pool: a chunk for each would be mostly rounding. That pool
+asks for exactly what it cannot find, so it is first made to take a whole chunk and to free it again, which it splits.
 
-A chunk is a 512th of what the allocator may hold, between the least that the device can map (2 MiB) and 38 MiB: 28 MiB
-within 16 GB. So an array that is a tenth of the memory takes 51 calls to map, however much memory that is, and each
-large array loses a 1024th of the memory on average. The least would take a thousand calls for a map of 2 GB. The paper
-took 40 MB within 16 GB. It is chosen while nothing lives here, when the limit is known: a graph is recorded later, and
-to give its arrays other chunks would need memory for both.
+A chunk is a 512th of what the allocator may hold, between the least that the device can map and 38 MiB: an array that
+is a tenth of the memory takes 51 calls to map, however much memory that is, and each large array loses a 1024th of the
+memory on average. It is chosen while nothing lives here: other chunks for what lives would need memory for both.
 
 Source: Window+VA section 4. What differs: ranges stay mapped until their chunks are needed (the paper unmaps at each
-free), and small arrays share chunks (of which the paper says nothing).
+free), small arrays share chunks (of which the paper says nothing), and the paper took chunks of 40 MB within 16 GB.
 Left out: CuPy's per-thread default stream, which is one address for many streams; other chunks for a limit that is
 changed while arrays live.
 """
@@ -118,11 +115,6 @@ class VirtualAllocator(Allocator):
         self._lock = threading.RLock()
 
     def malloc(self, nbytes: int) -> DeviceMemory:
-        """See `Allocator.malloc`.
-
-        Raises:
-            RuntimeError: a call of the driver failed; the message names it, its CUresult and the bytes.
-        """
         with self._lock:
             if self.limit_bytes != self._suited_bytes:
                 self._suit()
