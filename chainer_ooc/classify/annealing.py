@@ -161,9 +161,11 @@ def _told_apart(problem: Problem, decision: Decision) -> Decision:
 
 
 def _walk(found: Search, possible: dict[int, bytes], rng: random.Random, heat: float, stays: float) -> None:
+    now = fastest = found.found.seconds
+    if not heat * now:  # nothing is faster
+        return
     draft = Draft(found.problem, _told_apart(found.problem, found.best) if stays else found.best)
     steps = steps_over(len(possible), found.problem.trace.positions, draft.is_compiled)
-    now = fastest = found.found.seconds
     best, temperature = draft.state, heat * now
     cooling = (COLD / heat) ** (1 / steps)
     changes = _changes(draft, possible, rng, stays)

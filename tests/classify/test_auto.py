@@ -169,6 +169,19 @@ def test_walks_find_which_maps_of_a_chain_may_stay():
     assert (alike, found.found.seconds) == (37, 25)
 
 
+@pytest.mark.parametrize('first', [Verdict.SWAP, Verdict.RECOMPUTE])
+def test_nothing_is_looked_for_beyond_a_plan_that_takes_no_time(first):
+    """A trace whose calls took too little to be timed: what is made again costs nothing, and a swap something."""
+    calls = 8
+    maps = {chr(97 + each): (10, each, min(each + 1, calls - 1), [2 * calls - 1 - each]) for each in range(calls)}
+    problem = make_problem([0] * calls, [0] * calls, maps, 50, reads={each: chr(96 + each) for each in range(1, calls)})
+    found = Search(problem, Decision((Verdict.KEEP, *[first] * (calls - 1))))
+    assert (found.found.seconds > 0) == (first is Verdict.SWAP)
+    anneal(found)
+    assert found.found.fits
+    assert found.found.seconds == 0
+
+
 @settings(max_examples=40)
 @given(drawn_problems.problems())
 def test_what_is_known_is_not_made_slower(problem):
