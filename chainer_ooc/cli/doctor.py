@@ -73,12 +73,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     found.examine('cuda', presence.examine)
     found.examine('device', lambda: device(arguments.spill_dir))
     if not found.problems:
-        found.examine('training', lambda: asdict(try_training(arguments.spill_dir)))
-        found.examine('workspace', lambda: asdict(try_workspace()))
+        found.examine('training', lambda: try_training(arguments.spill_dir))
+        found.examine('workspace', try_workspace)
     if found.facts.get('cuda', {}).get('gpus'):
         found.examine('gpu_device', lambda: gpu_device(arguments.spill_dir))
         if 'gpu_device' in found.facts:
-            found.examine('gpu_training', lambda: asdict(try_training(arguments.spill_dir, GPU)))
+            found.examine('gpu_training', lambda: try_training(arguments.spill_dir, GPU))
     if node().ranks > 1:
         found.examine('ranks', lambda: ranks.gather(found.facts.get('device', {}), found.problems))
         each = found.facts.get('ranks', {}).get('each')
@@ -124,11 +124,10 @@ def device(spill_dir: str | None) -> dict[str, Any]:
         SpillError: the folder cannot be used, or a trial copy failed.
     """
     facts = _backend_facts('host', spill_dir)
-    disk = disk_speed(facts['spill_folder'])
     limits, found = facts['near_limits_bytes'], onednn.find()
     return {'budget_bytes': facts.pop('default_budget_bytes'),
             'budget_limit': min(limits, key=limits.get, default=None), **facts,
-            'disk': None if disk is None else asdict(disk), 'onednn': None if found is None else asdict(found)}
+            'disk': disk_speed(facts['spill_folder']), 'onednn': None if found is None else asdict(found)}
 
 
 def gpu_device(spill_dir: str | None) -> dict[str, Any]:

@@ -9,49 +9,23 @@ import contextlib
 import math
 import statistics
 import time
-from dataclasses import dataclass
+from typing import Any
 
 from chainer_ooc.errors import WORKSPACE, OocError
 from chainer_ooc.quantities import parse_bytes
 
 _ITERATIONS = 5  # recorded, and again where kernels were compiled; planned, while memory is pinned; and run
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What the trial did in its last iteration.
-
-    Attributes:
-        swap: number of feature maps that were swapped out.
-        swapped_in_bytes: bytes that were swapped in; a map that is read before its swap-out has ended never left.
-    """
-
-    swap: int
-    swapped_in_bytes: int
-
-
 #: Images, channels in and out, and the side of the images, of a convolution of 3x3 as in the middle of ResNet50.
 _CONVOLUTION = (16, 64, 56)
 _PASSES = 3
 
 
-@dataclass(frozen=True)
-class WorkspaceTrial:
-    """One convolution without a workspace and with one.
+def try_workspace() -> dict[str, Any]:
+    """Times a convolution as NumPy computes it, without ``ooc_workspace`` and with it.
 
-    Attributes:
-        seconds, workspace_seconds: the median of a few runs.
-        scratch_bytes, workspace_bytes: what it takes for buffers.
+    Returns:
+        The medians of a few runs, and what buffers take.
     """
-
-    seconds: float
-    workspace_seconds: float
-    scratch_bytes: int
-    workspace_bytes: int
-
-
-def try_workspace() -> WorkspaceTrial:
-    """Times a convolution as NumPy computes it, without ``ooc_workspace`` and with it."""
     import chainer
     import chainer.functions as F
     import numpy as np
@@ -69,11 +43,16 @@ def try_workspace() -> WorkspaceTrial:
                 F.convolution_2d(x, weights, pad=1)
                 times.append(time.perf_counter() - began)
         found[workspace] = statistics.median(times[1:])
-    return WorkspaceTrial(found[None], found[WORKSPACE], 9 * math.prod(x.shape) * x.itemsize, parse_bytes(WORKSPACE))
+    return {'seconds': found[None], 'workspace_seconds': found[WORKSPACE],
+            'scratch_bytes': 9 * math.prod(x.shape) * x.itemsize, 'workspace_bytes': parse_bytes(WORKSPACE)}
 
 
-def try_training(spill_dir: str | None, device: str = '@numpy') -> Trial:
+def try_training(spill_dir: str | None, device: str = '@numpy') -> dict[str, int]:
     """Trains in-core and with every map swapped, on a device as Chainer names it, and compares.
+
+    Returns:
+        Of the last iteration, how many maps were swapped out, and what was swapped in: a map that is read before its
+        swap-out has ended never left.
 
     Raises:
         OocError: nothing was swapped, or the gradients differ.
@@ -96,7 +75,7 @@ def try_training(spill_dir: str | None, device: str = '@numpy') -> Trial:
         raise OocError('a tiny network trained, and none of its feature maps was swapped')
     if any(gradients != expected for gradients in found):
         raise OocError('a tiny network trained with other gradients than in-core')
-    return Trial(stats.swap, stats.swapped_in_bytes)
+    return {'swap': stats.swap, 'swapped_in_bytes': stats.swapped_in_bytes}
 
 
 def _gradients(device: str) -> list[bytes]:

@@ -137,12 +137,11 @@ def test_a_gpu_that_does_not_answer_is_left_out(machine):
 def tried(monkeypatch):
     """Stand-ins for the card that the doctor tries; gives the devices that trainings were tried on."""
     from chainer_ooc.cli import doctor
-    from chainer_ooc.cli.trial import Trial
     devices = []
 
     def try_training(spill_dir, device='@numpy'):
         devices.append(device)
-        return Trial(3, 1000)
+        return {'swap': 3, 'swapped_in_bytes': 1000}
 
     monkeypatch.setattr(doctor, 'try_training', try_training)
     monkeypatch.setattr(doctor, 'gpu_device', lambda spill_dir: {

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
 
 from chainer_ooc.backends.spill import filesystem
 from chainer_ooc.backends.spill.spill_file import SpillFile
@@ -24,15 +23,7 @@ _PASSES = 5
 _ENOUGH_SECONDS = 1.5
 
 
-@dataclass(frozen=True)
-class DiskSpeed:
-    """The slowest and the fastest of a few passes over a sample, in bytes per second, each way."""
-
-    write_range_bytes_per_second: tuple[float, float]
-    read_range_bytes_per_second: tuple[float, float]
-
-
-def disk_speed(folder: str, sample_bytes: int = _SAMPLE_BYTES) -> DiskSpeed | None:
+def disk_speed(folder: str, sample_bytes: int = _SAMPLE_BYTES) -> dict[str, tuple[float, float]] | None:
     """Writes a sample to a nameless file in a folder and reads it, a few times.
 
     Args:
@@ -40,7 +31,8 @@ def disk_speed(folder: str, sample_bytes: int = _SAMPLE_BYTES) -> DiskSpeed | No
         sample_bytes: what is written in each pass.
 
     Returns:
-        The speeds; None for a RAM disk, which has no other speed than its memory, and where the file has no room.
+        The slowest and the fastest of the passes, each way; None for a RAM disk, which has no other speed than its
+        memory, and where the file has no room.
     """
     if filesystem.is_ram_disk(folder):
         return None
@@ -54,7 +46,8 @@ def disk_speed(folder: str, sample_bytes: int = _SAMPLE_BYTES) -> DiskSpeed | No
     except OSError:
         return None
     writes, reads = ([len(sample) / seconds for seconds in way] for way in zip(*passes, strict=True))
-    return DiskSpeed((min(writes), max(writes)), (min(reads), max(reads)))
+    return {'write_range_bytes_per_second': (min(writes), max(writes)),
+            'read_range_bytes_per_second': (min(reads), max(reads))}
 
 
 def _pass(file: SpillFile, sample: bytearray) -> tuple[float, float]:
