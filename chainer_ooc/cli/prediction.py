@@ -23,7 +23,7 @@ from chainer_ooc.quantities import MOST_BYTES, format_bytes
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
 
-_File = TypeVar('_File')
+_File = TypeVar('_File', bound='Trace | Run')
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def read_trace(file: Path) -> Trace:
     Raises:
         OocError: there is none in the file, or none that planning can do anything with.
     """
-    return _read(file, 'trace', Trace.from_json, lambda trace: trace)
+    return _read(file, 'trace', Trace.from_json)
 
 
 def read_trace_or_run(file: Path) -> Trace | Run:
@@ -65,29 +65,22 @@ def read_trace_or_run(file: Path) -> Trace | Run:
     Raises:
         OocError: there is neither in the file, or nothing that planning can do anything with.
     """
-    def parse(text: str) -> Trace | Run:
-        return Run.from_json(text) if Run.is_one(text) else Trace.from_json(text)
-
-    def trace_of(read: Trace | Run) -> Trace:
-        return read.trace if isinstance(read, Run) else read
-
-    return _read(file, 'trace or run', parse, trace_of)
+    return _read(file, 'trace or run', lambda text: (Run if Run.is_one(text) else Trace).from_json(text))
 
 
-def _read(file: Path, kind: str, parse: Callable[[str], _File], trace_of: Callable[[_File], Trace]) -> _File:
+def _read(file: Path, kind: str, parse: Callable[[str], _File]) -> _File:
     try:
         if stat.S_ISCHR(file.stat().st_mode):  # such as /dev/zero, which has no end
             raise OocError(f'cannot read the {kind} {file}: it is a device; name a file')
         read = parse(file.read_text(encoding='utf-8'))
-    except OSError as error:
-        raise OocError(f'cannot read the {kind} {file}: {error.strerror}; write one with "chainer-ooc profile MODEL '
-                       '--save FILE"') from None
-    except UnicodeDecodeError:
-        raise OocError(f'cannot read the {kind} {file}: it is no text; write one with "chainer-ooc profile MODEL '
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else 'it is no text'
+        raise OocError(f'cannot read the {kind} {file}: {why}; write one with "chainer-ooc profile MODEL '
                        '--save FILE"') from None
     except (TraceFormatError, PlanFormatError, RunFormatError, MemoryError) as error:
         raise OocError(f'cannot read the {kind} {file}: {error or "there is not enough memory for it"}') from None
-    if not trace_of(read).calls or not trace_of(read).steps:
+    trace = read.trace if isinstance(read, Run) else read
+    if not trace.calls or not trace.steps:
         raise OocError(f'the {kind} {file} has no calls or no backward pass; record a whole training iteration')
     return read
 
