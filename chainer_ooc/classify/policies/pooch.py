@@ -44,8 +44,8 @@ GROUPS = 64
 
 def decide(problem: Problem) -> Decision:
     """Step 1, then step 2 of PoocH; or step 2 from another beginning, where that is faster."""
-    kept = keep.decide(problem)
-    if evaluate(problem, kept).fits:
+    kept = keep.if_it_fits(problem)
+    if kept is not None:
         return kept
     without_keeps = Search(problem, Decision(everything(problem.trace, problem.min_bytes)))
     possible = recomputable(without_keeps)

@@ -27,8 +27,7 @@ def decide_naive(problem: Problem) -> Decision:
 
 def decide_at_once(problem: Problem) -> Decision:
     """What a training of a very large graph begins with where its policy takes long: every map is kept, or swapped."""
-    kept = keep.decide(problem)
-    return kept if evaluate(problem, kept).fits else decide(problem)
+    return keep.if_it_fits(problem) or decide(problem)
 
 
 POLICY = Policy('swap-all', 'every map is swapped; swap-ins start as early as memory allows', decide)

@@ -29,7 +29,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 
-from chainer_ooc.classify.policies import swap_all
+from chainer_ooc.classify.policies import keep, swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import Search, Verdicts
 from chainer_ooc.problem import Decision, Problem, Verdict, changed, everything, from_the_output
@@ -47,7 +47,7 @@ MISFITS = 128
 
 def decide(problem: Problem) -> Decision:
     """Keeps what makes the iteration faster, as far as memory allows."""
-    return finish(search(problem))
+    return keep.if_it_fits(problem) or finish(search(problem))
 
 
 def finish(found: Search) -> Decision:
@@ -58,10 +58,7 @@ def finish(found: Search) -> Decision:
 
 
 def search(problem: Problem) -> Search:
-    """Step 1 of PoocH."""
-    kept = Search(problem, Decision((Verdict.KEEP,) * len(problem.trace.maps)))
-    if kept.found.fits:  # nothing is faster than to wait for nothing
-        return kept
+    """Step 1 of PoocH, where not everything can be kept."""
     swapped = everything(problem.trace, problem.min_bytes)
     found = Search(problem, Decision(swapped))
     if found.found.fits:
