@@ -16,6 +16,7 @@ from chainer_ooc.cli.answer import Answer, UsageError, trying
 from chainer_ooc.cli.arguments import unknown
 from chainer_ooc.cli.model import example_module
 from chainer_ooc.cli.profile import trace_of
+from chainer_ooc.cli.stage import stages
 from chainer_ooc.papers import TABLES, Entry, PaperTable, plot, presentation
 from chainer_ooc.papers.experiments import Experiments, Size
 from chainer_ooc.trace import Trace
@@ -40,7 +41,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     entries = _chosen(arguments.paper, arguments.figure)
     if arguments.out is not None:
         _prepare(arguments.out)
-    made = _make(entries, Experiments(record))
+    experiments = Experiments(record)
+    made = [each.make(experiments)
+            for each in stages(entries, 'making', lambda entry: presentation.heading(entry.paper, entry.figure))]
     for each in made if arguments.out is not None else ():
         _write(arguments.out, each)
     rows = [row for each in made for row in each.rows]
@@ -64,18 +67,6 @@ def _chosen(paper: str | None, figure: str | None) -> list[Entry]:
 
 def _distinct(entries: Iterable[Entry]) -> list[str]:
     return list(dict.fromkeys(each.paper for each in entries))
-
-
-def _make(entries: Sequence[Entry], experiments: Experiments) -> list[PaperTable]:
-    """Makes the tables, with a progress bar on a terminal."""
-    from chainer_ooc.classify.progress import Bar  # here, as `doctor` has to run where nothing is installed
-
-    made = []
-    with Bar(entries, desc='tables', disable=None, leave=False, unit='table') as bar:
-        for each in bar:
-            bar.set_description(presentation.heading(each.paper, each.figure))
-            made.append(each.make(experiments))
-    return made
 
 
 def record(network: str, size: Size) -> Trace:
