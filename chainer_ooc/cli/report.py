@@ -25,7 +25,7 @@ from chainer_ooc.plans.run import Run
 from chainer_ooc.problem import problem_of
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.report import page, perfetto, still
-from chainer_ooc.report.contents import BUDGETS, Course, make_report
+from chainer_ooc.report.contents import BUDGETS, make_report
 from chainer_ooc.report.table import Column, Table, seconds
 from chainer_ooc.trace import Trace
 
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     if arguments.png is not None:
         _write(arguments.png, lambda file: still.draw(report, file))
     written = [str(each) for each in (arguments.out, arguments.perfetto, arguments.png) if each is not None]
-    rows = [_row(each) for each in report.courses]
+    rows = [{**each.facts(), 'lower_bound_seconds': each.bound_seconds} for each in report.courses]
     facts = {'policy': name, 'shown': report.shown, 'in_core_seconds': report.in_core.seconds,
              'in_core_peak_bytes': report.in_core.peak_bytes,
              'measured_seconds': report.measured.seconds if report.measured else None,
@@ -128,13 +128,6 @@ def _write(file: Path, write: Callable[[Path], Any]) -> None:
 
 def _writing(file: Path) -> AbstractContextManager[None]:
     return trying(f'write to {file}', 'another file', (OSError, ValueError))  # as matplotlib's for an unknown suffix
-
-
-def _row(course: Course) -> dict[str, Any]:
-    plan = course.plan
-    return {'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds, 'lower_bound_seconds': course.bound_seconds,
-            'gap': course.gap, 'peak_bytes': plan.peak_bytes, 'stall_seconds': course.timeline.stall_seconds,
-            **plan.counts()}
 
 
 def _table(rows: list[dict[str, Any]], name: str) -> Table:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from chainer_ooc.classify.bound import Bound, known_bound
 from chainer_ooc.classify.policies.policy import Policy
@@ -60,6 +61,11 @@ class Course:
     def bound_seconds(self) -> float | None:
         """The bound; None where it is not known."""
         return None if self.bound is None else self.bound.seconds
+
+    def facts(self) -> dict[str, Any]:
+        """What it comes to, JSON-ready."""
+        return {'budget_bytes': self.plan.budget_bytes, 'seconds': self.plan.seconds, 'gap': self.gap,
+                'peak_bytes': self.plan.peak_bytes, 'stall_seconds': self.timeline.stall_seconds, **self.plan.counts()}
 
     def copied_bytes(self, trace: Trace, stream: Stream) -> int:
         """What is copied in one direction."""

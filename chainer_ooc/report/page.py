@@ -65,14 +65,11 @@ def values(report: Report) -> dict[str, Any]:
 
 
 def _course(report: Report, course: Course) -> dict[str, Any]:
-    plan = course.plan
     return {
-        'budget_bytes': plan.budget_bytes, 'seconds': plan.seconds, 'bound_seconds': course.bound_seconds,
-        'gap': course.gap, 'peak_bytes': plan.peak_bytes,
+        **course.facts(), **_lanes(course.timeline), 'bound_seconds': course.bound_seconds,
         'swapped_out_bytes': course.copied_bytes(report.trace, Stream.COPY_OUT),
         'swapped_in_bytes': course.copied_bytes(report.trace, Stream.COPY_IN),
         'recomputed_seconds': sum(each.recomputed_seconds for each in course.timeline.tasks),
-        **plan.counts(), **_lanes(course.timeline),
         'memory': [_changes(each.nbytes) for each in course.kinds],
         'maps': [[each.verdict.value, _micro(each.stall_seconds),
                   [[other.verdict.value, _micro(other.seconds), other.needed_bytes] for other in each.others]]
