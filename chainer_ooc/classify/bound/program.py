@@ -91,10 +91,6 @@ class Program:
         self._tops.append(max(0, top))
         return len(self._tops) - 1
 
-    def variables(self, count: int, top: int = ONE) -> list[int]:
-        """Adds several."""
-        return [self.variable(top) for _ in range(count)]
-
     def at_most(self, rule: str, entries: Iterable[Entry], side: int = 0, place: int = -1) -> None:
         """Adds a row: the sum of the entries is at most `side`."""
         self._entries.append(list(entries))

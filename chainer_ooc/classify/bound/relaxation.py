@@ -45,6 +45,9 @@ class Relaxation:
                        if each.use < count for stretch in range(facts.stretch_of[each.use])}
         self.runs = {(call, stretch): program.variable() for call, last in self._last_runs().items()
                      for stretch in range(last + 1)}
+        #: Seconds that a byte takes out, and in, at least.
+        self._write_rate = min((each.write * ONE // each.nbytes for each in facts.absents if each.nbytes), default=0)
+        self._read_rate = min((each.read * ONE // each.nbytes for each in facts.absents if each.nbytes), default=0)
         program.minimise(self.lost[count])
         self._verdicts()
         self._recomputation()
@@ -155,28 +158,18 @@ class Relaxation:
         facts, program = self.facts, self.program
         slowdown = facts.problem.costs.slowdown
         share = int(slowdown / (1 + slowdown) * (1 - 1e-12) * ONE)
-        ran = program.variables(len(facts.stretches) + 1, facts.longest)
+        ran = [program.variable(facts.longest) for _ in range(len(facts.stretches) + 1)]
         for number, _ in enumerate(facts.stretches):
             program.at_most('slowdown', [(ran[number], ONE), *self._run_seconds(number), (ran[number + 1], -ONE)])
         edges = [*(first for first, _ in facts.stretches), facts.positions]
         for before, edge in zip(ran, edges, strict=True):
-            for at, after, rate in ((self.out_at, self.out_after, self.write_rate),
-                                    (self.in_at, self.in_after, self.read_rate)):
+            for at, after, rate in ((self.out_at, self.out_after, self._write_rate),
+                                    (self.in_at, self.in_after, self._read_rate)):
                 copied = at[edge] if edge in at else after[edge - 1]
                 program.at_most('slowdown', [
                     (before, ONE), (copied, share * rate // ONE), (self.lost[edge], -ONE)])
 
     # --- copies -----------------------------------------------------------------------------------------------------
-
-    @property
-    def write_rate(self) -> int:
-        """Seconds that a byte takes out, at least."""
-        return min((each.write * ONE // each.nbytes for each in self.facts.absents if each.nbytes), default=0)
-
-    @property
-    def read_rate(self) -> int:
-        """Seconds that a byte takes in, at least."""
-        return min((each.read * ONE // each.nbytes for each in self.facts.absents if each.nbytes), default=0)
 
     def _copies_out(self) -> None:
         facts, program, can_go = self.facts, self.program, self.can_go
@@ -187,13 +180,13 @@ class Relaxation:
             program.at_most('leaves', [(can_go[point], ONE), *before, *entries])
             program.at_most('leaves', [(self.out_at[point], ONE), (can_go[point], -ONE)])
             program.at_most('leaves', [(self.out_after[point], ONE), (can_go[point], -ONE)])
-        self._stream('out', self.out_at, self.out_after, self.write_rate, 0)
+        self._stream('out', self.out_at, self.out_after, self._write_rate, 0)
 
     def _copies_in(self) -> None:
         for point in self.facts.points:
             if point >= self.facts.start:
                 self.program.at_most('comes', [(self.in_after[point], ONE), (self.begun[point], -ONE)])
-        self._stream('in', self.in_at, self.in_after, self.read_rate, max(0, self.facts.start - 1))
+        self._stream('in', self.in_at, self.in_after, self._read_rate, max(0, self.facts.start - 1))
 
     def _stream(self, rule: str, at: dict[int, int], after: dict[int, int], rate: int, start: int) -> None:
         """Bytes that are copied, none up to the beginning of `start`, only grow, and no faster than the link is."""

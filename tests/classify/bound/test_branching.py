@@ -51,7 +51,7 @@ def test_what_goes_wrong_is_found(broken, problems, monkeypatch):
 def packing():
     """Not to be decided by halves: of three things at least two have to go, and any two together are too much."""
     program = Program()
-    things, lost = program.variables(3), program.variable(10 * ONE)
+    things, lost = [program.variable() for _ in range(3)], program.variable(10 * ONE)
     program.at_most('cover', [(each, -ONE) for each in things], -3 * ONE // 2)
     for each in things:
         program.at_most('cost', [(each, 2 * ONE), (lost, -ONE)])
