@@ -95,13 +95,11 @@ def profile(program: Any, /, *batch: Any, **named: Any) -> Trace:
     `ooc_workspace` and the other entries hold, `ooc_plan` aside. The trace is of the graph that your training has, so
     that a plan made from it runs from the first iteration on (``chainer.config.ooc_plan``).
 
-    Afterwards all that your training reaches is as before: parameters, gradients, the state of optimizers, running
-    statistics, attributes of links and of objects of your own, lists, dicts and other containers, iterators and the
-    random streams of NumPy and Python, and graphs that your code has cut meanwhile (``unchain``). It is followed from
-    the updater, or from what you profile and its batch; a function reaches what it closes over and the globals that it
-    names. Arrays are copied for that, in the host's memory. Of those that only iterators, functions or graphs hold, as
-    data sets, 16 MiB are copied at most; a change of others is an error. Sessions, plans and `stats()` stay too. Not
-    put back are:
+    Afterwards all that is reached from the updater, or from what you profile and its batch, is as before: parameters,
+    optimizers, objects of your own, containers, iterators, graphs, random streams of NumPy and Python (see
+    `chainer_ooc.profiling.untouched`). Sessions, plans and `stats()` stay too. Arrays are copied for that, in the
+    host's memory. Of those that only iterators, functions or graphs hold, as data sets, 16 MiB are copied at most; a
+    change of others is an error. Not put back are:
 
     - what goes on inside of generators, `itertools`, open files, queues and threads: an iterator over these goes on by
       two batches;
