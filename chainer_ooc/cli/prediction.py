@@ -148,11 +148,7 @@ def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int | None]:
 
 
 def trace_for(recorded: Trace, machine: Machine | None, batch: int | None) -> Trace:
-    """The trace as a machine may have recorded it, its own if that is None, with a batch, its own if that is None.
-
-    Raises:
-        OocError: as `at_batch` and `on_machine`.
-    """
+    """The trace as a machine may have recorded it, its own if that is None, with a batch, its own if that is None."""
     grown, there = at_batch(recorded, batch)
     own = batch_of(recorded)
     return grown if machine is None else on_machine(recorded, machine, there / own if there and own else 1.0)

@@ -56,9 +56,6 @@ def plan_within(policy: Policy, problem: Problem) -> Plan:
     Such are policies whose swap-ins start without a look at memory, and one that recomputes what goes first. With more
     memory they keep more, and what they need grows past it: a budget above a floor that was named would be refused
     again. Commands that foretell a training use it; the papers' tables show such policies as they are.
-
-    Raises:
-        InfeasibleBudgetError: as `make_plan`.
     """
     return make_plan(policy, problem, tries_less=True)
 
