@@ -2,7 +2,7 @@
 
     import chainer_ooc                        # before chainer: it applies the patch series
     import chainer
-    chainer.config.ooc = 'swap-all'
+    chainer.config.ooc = 'auto'
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ if not TYPE_CHECKING:
         if name == 'extensions':
             return importlib.import_module('chainer_ooc.extensions')
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+    def __dir__() -> list[str]:
+        return [*__all__, 'extensions']
 
 
 def stats() -> IterationStats | None:

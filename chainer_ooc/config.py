@@ -70,7 +70,8 @@ def check(name: str, value: Any) -> None:
         ConfigError: there is no such entry, or it cannot have this value; the message names those that it can have.
     """
     if name not in _READERS:
-        raise ConfigError(f'chainer.config.{name} is no entry of chainer_ooc; there are: {", ".join(sorted(_READERS))}')
+        raise ConfigError(f'chainer.config.{name} is no entry of chainer_ooc; {did_you_mean(name, _READERS)}there are: '
+                          f'{", ".join(sorted(_READERS))}')
     _READERS[name](name, value)
 
 

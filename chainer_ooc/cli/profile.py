@@ -195,7 +195,7 @@ def _totals_table(found: Totals, least: Least) -> Table:
         'bytes kept for backward': format_bytes(found.retained_bytes) + per_image,
         'forward': f'{seconds(found.forward_seconds)} in {counted(found.calls, "call")}',
         'backward': f'{seconds(found.backward_seconds)} in {counted(found.steps, "step")}',
-        'peak, all maps kept': format_bytes(found.kept_bytes),
+        'peak, all maps kept': f'{format_bytes(found.kept_bytes)}, with parameters and gradients',
         'largest working set': f'{format_bytes(found.working_set_bytes)} at {found.working_set_at}',
         'smallest budget': f'{format_enough(least.floor_bytes)}, with parameters and gradients',
         'with a workspace': None if least.workspace_floor_bytes is None else

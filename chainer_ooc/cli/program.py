@@ -126,8 +126,9 @@ def _attribute(name: str) -> Any:
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise UsageError(f'cannot import {module_name} for {name}: {error}; run this where it can be imported from, '
-                         'or set PYTHONPATH') from None
+        meant = f'did you mean {module_name[:-3]}:{attribute}? ' if module_name.endswith('.py') else ''
+        raise UsageError(f'cannot import {module_name} for {name}: {error}; {meant}run this where it can be imported '
+                         'from, or set PYTHONPATH') from None
     except OocError:
         raise
     except (Exception, SystemExit) as error:  # a script that has no `if __name__ == '__main__'` may end the process

@@ -172,7 +172,11 @@ def _workspace(recordings: list[Trace], problem: Callable[[Trace], Problem], mac
     if machine is not None:
         return plain, Line('ooc_workspace', f'{WORKSPACE_BYTES >> 20}MiB', 'what each convolution is counted with')
     if len(recordings) == 1:
-        return plain, Line('ooc_workspace', plain.workspace_bytes, 'as it was recorded')
+        floor_bytes = least_of(plain, problem(plain).min_bytes).workspace_floor_bytes
+        less = '' if floor_bytes is None else (
+            f'; with {WORKSPACE} the smallest budget would be about {format_bytes(floor_bytes)}: record it with '
+            f'profile --workspace {WORKSPACE}')
+        return plain, Line('ooc_workspace', plain.workspace_bytes, f'as it was recorded{less}')
     without, within = (_Needs.of(problem(each)) for each in recordings)
     reason = f'with {WORKSPACE} an iteration takes {within}; without {without}'
     if predict('swap-all', problem(plain)).plan is None or within.is_clear_gain(without):

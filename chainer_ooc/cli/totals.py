@@ -1,7 +1,7 @@
 """Sums over a trace: what an iteration keeps, how long it takes, and the call that needs most at once.
 
-The figures of memory leave out parameters and the optimizer's state, which no policy moves. The smallest budget has
-them.
+Bytes kept for backward and the largest working set leave out parameters and the optimizer's state, which no policy
+moves. The peak and the smallest budget have them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Totals:
         retained_bytes, retained_bytes_per_image: of the latter; the second is None if the batch size is not known.
         calls, steps: numbers of forward calls and of steps in backward.
         forward_seconds, backward_seconds: their durations.
-        kept_bytes: peak of an iteration in which every map stays until its last use.
+        kept_bytes: peak of an iteration in which every map stays until its last use, with what the recording had of
+            parameters, gradients and optimizer state.
         working_set_bytes: peak when every map that can leave is away whenever it is not read: no policy needs less.
         working_set_at: the call or step that sets it.
     """
@@ -67,9 +68,8 @@ def totals(trace: Trace, batchsize: int | None, min_bytes: int) -> Totals:
     """Sums up a trace of `batchsize` images, None if that is not known; maps smaller than `min_bytes` always stay."""
     retained = [each for each in trace.maps if each.retained]
     retained_bytes = sum(each.nbytes for each in retained)
-    nothing = Standing(forward_bytes=0, backward_bytes=0)
-    kept = demand(trace, (Verdict.KEEP,) * len(trace.maps), nothing, min_bytes)
-    swapped = demand(trace, everything(trace, min_bytes), nothing, min_bytes)
+    kept = demand(trace, (Verdict.KEEP,) * len(trace.maps), problem_of(trace, 1, min_bytes).standing, min_bytes)
+    swapped = demand(trace, everything(trace, min_bytes), Standing(0, 0), min_bytes)
     return Totals(
         maps=len(trace.maps), retained_maps=len(retained), retained_bytes=retained_bytes,
         retained_bytes_per_image=retained_bytes / batchsize if batchsize else None,

@@ -76,7 +76,7 @@ class Totals:
         swapped_bytes = round(self.swapped_out_bytes / self.planned)
         again = self.recomputed_calls / self.planned
         return (f'out-of-core: peak {format_bytes(self.peak_bytes)}, in-core {format_bytes(self.in_core_peak_bytes)}'
-                f'{saved}; {seconds(each)} an iteration, in-core {seconds(in_core)}{slower}, of which '
+                f'{saved}; {seconds(each)} an iteration, in-core by simulation {seconds(in_core)}{slower}, of which '
                 f'{seconds(self.stall_seconds / self.planned)} stalled; {format_bytes(swapped_bytes)} swapped out and '
                 f'{again:.3g} call{"s" * (again != 1)} recomputed in ' + (
                     'the iteration' if self.planned == 1 else f'each of {self.planned} iterations'))

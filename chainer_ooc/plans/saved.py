@@ -89,8 +89,10 @@ def recorded(trace: Trace) -> Recorded:
                     trace.versions.get('parameters', ''))
 
 
-def check_plan(saved: SavedPlan, present: Terms) -> None:
+def check_plan(saved: SavedPlan, present: Terms, file: str = 'the file') -> None:
     """Passes if the plan, which was recorded for the same, holds; a budget that is larger than the plan's does.
+
+    `file` is what an error calls the file that the plan is in.
 
     Raises:
         PlanMismatchError: something differs; the error has its name, both values, and the next step.
@@ -99,7 +101,7 @@ def check_plan(saved: SavedPlan, present: Terms) -> None:
         ours, theirs = getattr(saved.terms, name), getattr(present, name)
         if ours > theirs if name == 'budget_bytes' else ours != theirs:
             raise PlanMismatchError(what, _shown(name, ours), _shown(name, theirs),
-                                    next_step.format(_shown(name, ours)))
+                                    next_step.format(value=_shown(name, ours), file=file))
 
 
 def _shown(name: str, value: object) -> str:
@@ -109,14 +111,14 @@ def _shown(name: str, value: object) -> str:
 
 
 _VERSIONS = ('chainer', 'numpy', 'python', 'chainer_ooc', 'onednn', 'parameters')
-_ANEW = 'delete the file to have it planned anew, or name another'
+_ANEW = 'delete {file} to have it planned anew, or name another'
 _DIFFERENCES = {
     'graph': ('graph', _ANEW),
     'device': ('device', _ANEW),
     'machine': ('machine', _ANEW),
     **{name: (f'version of {title}', _ANEW) for name, title in zip(
         _VERSIONS[:4], ('Chainer', 'NumPy', 'Python', 'chainer_ooc'), strict=True)},
-    'policy': ('policy', f'set chainer.config.ooc = {{}}; or {_ANEW}'),
+    'policy': ('policy', f'set chainer.config.ooc = {{value}}; or {_ANEW}'),
     'min_bytes': ('ooc_min_bytes', f'set chainer.config.ooc_min_bytes to that; or {_ANEW}'),
     'budget_bytes': ('budget', f'raise chainer.config.ooc_budget; or {_ANEW}'),
 }

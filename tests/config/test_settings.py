@@ -120,7 +120,8 @@ def test_an_entry_that_is_misspelt_is_refused_with_those_that_exist():
     with pytest.raises(ConfigError) as caught:
         chainer.config.ooc_bugdet = '1GB'
     assert str(caught.value) == (
-        'chainer.config.ooc_bugdet is no entry of chainer_ooc; there are: ' + ', '.join(sorted(DEFAULTS)))
+        "chainer.config.ooc_bugdet is no entry of chainer_ooc; did you mean 'ooc_budget'? there are: "
+        + ', '.join(sorted(DEFAULTS)))
     assert not hasattr(chainer.config, 'ooc_bugdet')
 
 

@@ -223,8 +223,9 @@ def test_the_line_says_what_it_cost_and_saved():
     totals.add(stats, 10.0, 2156 << 20)
     totals.add(stats, 10.0, 2156 << 20)
     assert totals.line(True) == (
-        'out-of-core: peak 1.13 GB, in-core 2.26 GB (-50.0 %); 8.00 s an iteration, in-core 10.0 s (-20.0 %), of '
-        'which 0.500 s stalled; 791.7 MB swapped out and 3 calls recomputed in each of 2 iterations')
+        'out-of-core: peak 1.13 GB, in-core 2.26 GB (-50.0 %); 8.00 s an iteration, in-core by '
+        'simulation 10.0 s (-20.0 %), of which 0.500 s stalled; 791.7 MB swapped out and 3 calls recomputed in each '
+        'of 2 iterations')
     assert Totals(recorded=1).line(True) == 'out-of-core: 1 iteration recorded, none under a plan yet'
 
 

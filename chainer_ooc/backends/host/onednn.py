@@ -13,7 +13,7 @@ from dataclasses import dataclass
 PACKAGES = ('onednn-cpu-gomp', 'onednn')
 FILE_NAME = 'libdnnl.so.3'
 
-INSTALL = 'install it with "pip install chainer-ooc[cpu]", or the system\'s package (Debian and Ubuntu: libdnnl3)'
+INSTALL = "install it with pip install 'chainer-ooc[cpu]', or the system's package (Debian and Ubuntu: libdnnl3)"
 ADVICE = f'{INSTALL}, or set chainer.config.use_ideep to "never"'
 
 

@@ -67,7 +67,7 @@ class SavedPlans:
         check_plan(saved, Terms(
             graph=trace.fingerprint, device=self._backend.name, machine=self._backend.machine(),
             **versions(settings, self._backend), policy=settings.policy, min_bytes=settings.min_bytes,
-            workspace_bytes=settings.workspace_bytes, budget_bytes=budget_bytes))
+            workspace_bytes=settings.workspace_bytes, budget_bytes=budget_bytes), self.path)
         self._refused = False
         return saved.plan
 
