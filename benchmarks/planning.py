@@ -1,4 +1,4 @@
-"""Time: how long planning takes, for networks of growing depth.
+"""Time: how long planning takes, for networks of growing depth, and for one that is unrolled over time.
 
     python benchmarks/planning.py
     python benchmarks/planning.py --units 16 50 --json planning.json --plot planning.png
@@ -11,11 +11,12 @@ maps is taken to be their gradients: recorded scratch memory and gradients of pa
 
 Planning uses one core. Its times are processor time, which others on the machine do not lengthen; the figures of
 `--json` have the elapsed time too. The longest wait is elapsed time: of all policies, for how long a training waits for
-its first plan, before a better one is looked for beside it (`execute/graphs/planner.py`).
+its first plan, before a better one is looked for beside it (`execute/graphs/planner.py`), or until it is refused.
 """
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import gc
 import pathlib
@@ -32,6 +33,7 @@ from surroundings import make_parser, positive, publish
 import chainer
 
 import chainer_ooc
+from bound_networks import LSTM
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.classify.search import evaluate
 from chainer_ooc.cost.costs import Costs
@@ -78,6 +80,8 @@ def main() -> None:
     parser.add_argument('--budget', type=amount, default=amount('14GB'), metavar='BYTES', help='(14GB)')
     parser.add_argument('--times', type=float, default=4.0, metavar='X', help='peak of policy keep, in budgets (4)')
     parser.add_argument('--limit', type=float, default=600.0, metavar='SECONDS', help='of each search (%(default)s)')
+    parser.add_argument('--steps', type=int, nargs='*', default=[100], metavar='N',
+                        help='steps of the LSTM of two layers (%(default)s)')
     parser.add_argument('--no-3d', action='store_true', help='leave ResNeXt101 (3D) out')
     parser.add_argument('--plot', type=pathlib.Path, metavar='FILE', help='draw planning time over calls there')
     arguments = parser.parse_args()
@@ -97,6 +101,7 @@ def networks(arguments: argparse.Namespace) -> list[tuple[str, Callable[[], chai
         for count in arguments.units]
     if not arguments.no_3d:
         rows.append(('ResNeXt101 (3D)', lambda: ResNeXt3D(width=max(16, arguments.width)), (3, 16, *image[1:])))
+    rows += [(f'LSTM, {count} steps', LSTM, (count, 128)) for count in arguments.steps]
     return rows
 
 
@@ -119,21 +124,20 @@ def measure(name: str, build: Callable[[], chainer.Chain], shape: tuple[int, ...
         row[f'{policy}_verdicts'] = {verdict.value: plan.count(verdict) for verdict in set(plan.verdicts)}
         print(f"  {policy}: planned in {row[f'{policy}_seconds']:.3f} s, iteration {plan.seconds:.3f} s", flush=True)
     row['waits_seconds'] = {name: seconds_of_waiting(name, problem) for name in POLICIES}
-    row['longest_wait_seconds'] = max(each for each in row['waits_seconds'].values() if each is not None)
+    row['longest_wait_seconds'] = max(row['waits_seconds'].values())
     row['maps'] = row['swap-all_verdicts']['swap']
     row['simulation_seconds'] = seconds_of_a_simulation(problem)
     return row
 
 
-def seconds_of_waiting(policy: str, problem: Problem) -> float | None:
-    """For so long a training waits for its first plan; None where it is refused."""
+def seconds_of_waiting(policy: str, problem: Problem) -> float:
+    """For so long a training waits for its first plan, or to be refused."""
     planner = Planner()
     began = time.perf_counter()
     try:
-        planner.plan(POLICIES[policy], problem)
+        with contextlib.suppress(InfeasibleBudgetError):
+            planner.plan(POLICIES[policy], problem)
         return time.perf_counter() - began
-    except InfeasibleBudgetError:
-        return None
     finally:
         planner.close()
 

@@ -1,6 +1,9 @@
 """What a call costs beside its work, and what is looked up only when it is needed."""
+import contextlib
+import functools
+import pathlib
+import subprocess
 import sys
-from unittest import mock
 
 import chainer
 import chainer.functions as F
@@ -20,7 +23,7 @@ MOST_FUNCTIONS_BESIDE = 110
 MOST_FUNCTIONS_MOVING = 440
 
 
-def functions_run(iteration):
+def functions_run(iteration, calls):
     """How many Python functions an iteration runs: what does not depend on how busy the machine is."""
     count = 0
 
@@ -30,62 +33,75 @@ def functions_run(iteration):
     before = sys.getprofile()
     sys.setprofile(note)
     try:
-        iteration()
+        iteration(calls)
     finally:
         sys.setprofile(before)
     return count
 
 
-def chain():
+def functions_a_call(iteration, runs=1):
+    """How many a call and its step run, without what an iteration runs itself; the fewest of so many runs.
+
+    Plans are made again in some, and some wait for copies.
+    """
+    counts = []
+    for calls in (CALLS, 3 * CALLS):
+        for _ in range(3):
+            iteration(calls)
+        counts.append(min(functions_run(iteration, calls) for _ in range(runs)))
+    return (counts[1] - counts[0]) / (2 * CALLS)
+
+
+def chain(calls):
     h = chainer.Variable(np.ones(100, 'f'))
-    for number in range(CALLS):
+    for number in range(calls):
         h = (F.tanh, F.sigmoid)[number % 2](h)
     F.sum(h).backward()
+
+
+def beside_wide_ones(calls):
+    h = F.sum(F.sigmoid(F.tanh(chainer.Variable(np.ones((100, 100), 'f')))), axis=1)
+    for number in range(calls):
+        h = (F.tanh, F.sigmoid)[number % 2](h)
+    F.sum(h).backward()
+
+
+@functools.cache
+def plain_functions_a_call(name):
+    """The same in plain Chainer, in a process in which nothing was ever out-of-core."""
+    code = ('import chainer_ooc, runpy\n'
+            f'own = runpy.run_path({__file__!r})\n'
+            f'print(own["functions_a_call"](own[{name!r}]))')
+    ended = subprocess.run([sys.executable, '-c', code], capture_output=True, check=True, text=True,
+                           cwd=pathlib.Path(chainer_ooc.__file__).parents[1])
+    return float(ended.stdout)
+
+
+def functions_of_ours(iteration, runs, **entries):
+    with contextlib.ExitStack() as stack:
+        for name, value in entries.items():
+            stack.enter_context(chainer.using_config(name, value))
+        managed = functions_a_call(iteration, runs)
+        assert chainer_ooc.stats().phase == 'run'
+        return managed - plain_functions_a_call(iteration.__name__), chainer_ooc.stats().swap
 
 
 @pytest.mark.parametrize('policy', ['keep', 'pooch', 'swap-all'])
 def test_a_small_call_runs_few_functions_of_ours(policy):
-    chain()
-    plain = functions_run(chain)
-    with chainer.using_config('ooc', policy):
-        for _ in range(3):
-            chain()
-        managed = functions_run(chain)
-        assert chainer_ooc.stats().phase == 'run'
-    assert (managed - plain) / CALLS < MOST_FUNCTIONS
-
-
-def beside_wide_ones():
-    h = F.sum(F.sigmoid(F.tanh(chainer.Variable(np.ones((100, 100), 'f')))), axis=1)
-    for number in range(CALLS):
-        h = (F.tanh, F.sigmoid)[number % 2](h)
-    F.sum(h).backward()
+    count, _ = functions_of_ours(chain, 3, ooc=policy)
+    assert count < MOST_FUNCTIONS
 
 
 def test_a_call_beside_others_whose_maps_move_runs_few_functions_of_ours():
-    def count(calls):
-        with mock.patch.object(sys.modules[__name__], 'CALLS', calls):
-            beside_wide_ones()
-            plain = functions_run(beside_wide_ones)
-            with chainer.using_config('ooc', 'swap-all'), chainer.using_config('ooc_min_bytes', 10_000):
-                for _ in range(3):
-                    beside_wide_ones()
-                managed = min(functions_run(beside_wide_ones) for _ in range(4))
-                assert chainer_ooc.stats().swap == 2
-        return managed - plain
-
-    assert (count(3 * CALLS) - count(CALLS)) / (2 * CALLS) < MOST_FUNCTIONS_BESIDE
+    count, swapped = functions_of_ours(beside_wide_ones, 4, ooc='swap-all', ooc_min_bytes=10_000)
+    assert count < MOST_FUNCTIONS_BESIDE
+    assert swapped == 2
 
 
 def test_a_call_whose_map_moves_runs_few_functions_of_ours():
-    chain()
-    plain = functions_run(chain)
-    with chainer.using_config('ooc', 'swap-all'), chainer.using_config('ooc_min_bytes', 0):
-        for _ in range(3):
-            chain()
-        managed = min(functions_run(chain) for _ in range(8))  # plans are made again in some, and some wait for copies
-        assert chainer_ooc.stats().swap > CALLS // 2
-    assert (managed - plain) / CALLS < MOST_FUNCTIONS_MOVING
+    count, swapped = functions_of_ours(chain, 8, ooc='swap-all', ooc_min_bytes=0)
+    assert count < MOST_FUNCTIONS_MOVING
+    assert swapped > CALLS // 2
 
 
 def test_what_is_used_last_as_it_is_known_when_memory_is_short_goes_first():

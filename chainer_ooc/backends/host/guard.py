@@ -42,24 +42,28 @@ class Guard(contextlib.AbstractContextManager[None]):
 
     def __init__(self, headroom: Headroom) -> None:
         self._headroom = headroom
+        self._has_limit = False  # or may have
 
     def __enter__(self) -> None:
         left_bytes = self._headroom.left_bytes() if self._headroom.is_limited() else None
         if left_bytes is None:
             return
         have_blas_map_its_buffers()
+        self._has_limit = True
         _LIMIT.tighten(self, data_bytes() + max(0, left_bytes))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self.lift() and not self._headroom.has_room(0, will_write=True):
+        if self._has_limit and self.lift() and not self._headroom.has_room(0, will_write=True):
             heap.trim()
         if arena.PENDING:
             arena.raise_pending()
 
     def lift(self) -> bool:
         """Takes its limit away, also in a child that was forked meanwhile; whether it had one."""
-        return _LIMIT.lift(self)
+        had_one = _LIMIT.lift(self)
+        self._has_limit = False
+        return had_one
 
 
 class _Limit:
