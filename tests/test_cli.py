@@ -337,7 +337,8 @@ def test_a_reader_that_stops_before_the_help_gets_no_traceback():
     assert shell('{0} | true').stderr == ''
 
 
-@pytest.mark.parametrize('kilobytes', [450000, 505000])  # the second is just below what is enough
+@pytest.mark.parametrize('kilobytes', [
+    pytest.param(450000, marks=pytest.mark.long), 505000])  # the second is just below what is enough
 def test_a_network_behind_a_wall_that_is_too_low_ends_in_one_line(kilobytes):
     done = shell(f'ulimit -d {kilobytes}; OMP_NUM_THREADS=1 {{0}} profile resnet50 --batchsize 4')
     assert done.returncode == 1

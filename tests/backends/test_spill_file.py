@@ -72,7 +72,7 @@ def test_a_file_system_without_nameless_files_gets_one_unlinked_at_once(tmp_path
     spill.close()
 
 
-@pytest.mark.parametrize('nameless', [True, False])
+@pytest.mark.parametrize('nameless', [pytest.param(True, marks=pytest.mark.long), False])
 @pytest.mark.filterwarnings('ignore:unclosed file', 'ignore::pytest.PytestUnraisableExceptionWarning')
 def test_an_interrupt_at_no_step_leaves_a_descriptor(tmp_path, monkeypatch, nameless):
     if not nameless:

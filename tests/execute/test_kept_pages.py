@@ -45,7 +45,7 @@ def fresh_bytes(policy, budget):
     return found[3:]
 
 
-@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
+@pytest.mark.parametrize('policy', ['swap-all', pytest.param('pooch', marks=pytest.mark.long)])
 def test_cleared_gradients_serve_what_backward_makes(policy):
     with pytest.raises(InfeasibleBudgetError) as refused:
         fresh_bytes(policy, 1)

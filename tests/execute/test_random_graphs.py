@@ -120,6 +120,7 @@ def finding(graphs=40):
     return ''
 
 
+@pytest.mark.long
 def test_nothing_is_found_where_nothing_is_planted():
     assert finding() == ''
 

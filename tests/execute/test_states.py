@@ -25,6 +25,11 @@ HARD = dict.fromkeys((
     'what yields and is held does not count', 'what is used again does not count',
     'what is recalled no more leaves its copies',
     ('yield', State.SPARE), ('take up', State.LOST)), 3600)
+#: Each takes several seconds to be found.
+SLOW = {
+    'what comes back is watched no more', 'what nobody else keeps is in no Variable',
+    'what is held when what was spare dies does not count', 'enclose keeps the copy of before',
+    'a chain reads its inputs through its own memory'}
 #: What another thread may do, or an interrupt may end.
 PARTS = ['apply', 'read', 'write', 'step', 'look', 'swap_out', 'discard', 'prefetch', 'drop', 'reap', 'settle',
          'make_room', 'enter']
@@ -147,7 +152,8 @@ def is_found(key):
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
-@pytest.mark.parametrize('name', [pytest.param(name, marks=pytest.mark.long if name in HARD else ()) for name in LINES])
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=pytest.mark.long if name in SLOW.union(HARD) else ()) for name in LINES])
 def test_a_line_that_is_another_is_found(name):
     with line(name):
         assert is_found(name)

@@ -81,8 +81,8 @@ def run(policy, megabytes, budget='', program=PROGRAM):
 
 # The second budget is far beyond the wall.
 @pytest.mark.parametrize(('policy', 'budget'), [
-    ('swap-all', ''), ('unified', '8 GB'), *(pytest.param(*each, marks=pytest.mark.long) for each in (
-        ('swap-all', '8 GB'), ('unified', '')))])
+    ('swap-all', ''), *(pytest.param(*each, marks=pytest.mark.long) for each in (
+        ('swap-all', '8 GB'), ('unified', ''), ('unified', '8 GB')))])
 def test_training_goes_through_behind_a_wall_at_which_keeping_dies(policy, budget):
     megabytes = 144
     kept = run('keep', megabytes)
