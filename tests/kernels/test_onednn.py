@@ -298,7 +298,7 @@ def test_without_the_library_auto_is_numpy(absent):
 
 
 def test_without_the_library_always_says_how_to_get_it(absent):
-    with pytest.raises(OSError, match=r'oneDNN cannot be loaded .*pip install chainer-ooc\[cpu\]'):
+    with pytest.raises(OSError, match=r"oneDNN cannot be loaded .*pip install 'chainer-ooc\[cpu\]'"):
         computed({'use_ideep': 'always'}, convolve('mirrored'), arrays_for('mirrored'))
 
 
