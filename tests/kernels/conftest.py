@@ -4,7 +4,9 @@ import tracemalloc
 import pytest
 
 import chainer_ooc  # noqa: F401
+from chainer_ooc.kernels.cudnn import handles
 from chainer_ooc.kernels.onednn import library, primitives
+from support.fake_cudnn import HostDevice, Library
 
 
 @pytest.fixture
@@ -44,3 +46,21 @@ def runs(monkeypatch):
         run(self, arrays)
     monkeypatch.setattr(primitives.Primitive, 'run', counted)
     return seen
+
+
+@pytest.fixture
+def device():
+    """Arrays of NumPy in the place of a GPU's, for cuDNN."""
+    return HostDevice()
+
+
+@pytest.fixture
+def cudnn(device):
+    """A made-up cuDNN."""
+    return Library(device)
+
+
+@pytest.fixture
+def ours(cudnn, device):
+    """A handle of it."""
+    return handles.Handle(cudnn, device)

@@ -16,16 +16,11 @@ from chainer.functions.normalization import batch_normalization
 from chainer_ooc.kernels import cudnn as offered
 from chainer_ooc.kernels.cudnn import facade, handles, library
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
-from support.fake_cudnn import Engine, HostDevice, Library
+from support.fake_cudnn import Engine, Library
 from support.fake_kernels import Kernels
 
 LAST_X, LAST_W = 'CUDNN_CHANNEL_LAST_X', 'CUDNN_CHANNEL_LAST_W'
 TOLERANCE = {'float32': 2e-5, 'float16': 2e-2}
-
-
-@pytest.fixture
-def device():
-    return HostDevice()
 
 
 @pytest.fixture

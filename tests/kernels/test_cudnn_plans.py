@@ -31,21 +31,6 @@ OPERATIONS = [
 TERMS = PlanSettings(1000, False, False)
 
 
-@pytest.fixture
-def device():
-    return HostDevice()
-
-
-@pytest.fixture
-def cudnn(device):
-    return Library(device)
-
-
-@pytest.fixture
-def ours(cudnn, device):
-    return handles.Handle(cudnn, device)
-
-
 def chosen(cudnn, operation=CONVOLUTION, **changes):
     made = plan.make(cudnn, cudnn.create_handle(), operation, replace(TERMS, **changes))
     return None if made is None else cudnn.built[-1].engine.name

@@ -11,7 +11,7 @@ import pytest
 from chainer_ooc.backends.cuda import preparations
 from chainer_ooc.kernels.cudnn import execution, facade, handles
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
-from support.fake_cudnn import Engine, HostDevice, Library, heur_mode, numerical_note
+from support.fake_cudnn import Engine, heur_mode, numerical_note
 
 A, B, FALLBACK = heur_mode.A, heur_mode.B, heur_mode.FALLBACK
 TIMED = PlanSettings(1000, False, False, True)
@@ -20,21 +20,6 @@ TIMED = PlanSettings(1000, False, False, True)
 @pytest.fixture(autouse=True)
 def nothing_timed_yet(monkeypatch):
     monkeypatch.setattr(execution, '_fastest', {})
-
-
-@pytest.fixture
-def device():
-    return HostDevice()
-
-
-@pytest.fixture
-def cudnn(device):
-    return Library(device)
-
-
-@pytest.fixture
-def ours(cudnn, device):
-    return handles.Handle(cudnn, device)
 
 
 def convolve(handle, settings=TIMED, height=8):
