@@ -69,10 +69,11 @@ def check(name: str, value: Any) -> None:
     Raises:
         ConfigError: there is no such entry, or it cannot have this value; the message names those that it can have.
     """
-    if name not in _READERS:
-        raise ConfigError(f'chainer.config.{name} is no entry of chainer_ooc; {did_you_mean(name, _READERS)}there are: '
-                          f'{", ".join(sorted(_READERS))}')
-    _READERS[name](name, value)
+    if name not in _ENTRIES:
+        raise ConfigError(f'chainer.config.{name} is no entry of chainer_ooc; {did_you_mean(name, _ENTRIES)}there are: '
+                          f'{", ".join(sorted(_ENTRIES))}')
+    _, reader = _ENTRIES[name]
+    reader(name, value)
 
 
 def current() -> Settings:
@@ -102,8 +103,8 @@ def entry(name: str) -> Any:
 
 @functools.lru_cache(maxsize=16)
 def _settings(use_ideep: Any, *values: Any) -> Settings:
-    read = {_ATTRIBUTES[name]: reader(name, value)
-            for (name, reader), value in zip(_READERS.items(), values, strict=True)}
+    read = {attribute: reader(name, value)
+            for (name, (attribute, reader)), value in zip(_ENTRIES.items(), values, strict=True)}
     return Settings(use_ideep=str(use_ideep), **read)
 
 
@@ -184,23 +185,19 @@ def _log_level(name: str, value: Any) -> int:
     return level
 
 
-_READERS: dict[str, _Reader] = {
-    'ooc': _optional(_policy),
-    'ooc_budget': _optional(_bytes),
-    'ooc_spill_dir': _optional(_folder),
-    'ooc_host_limit': _optional(_bytes),
-    'ooc_workspace': _optional(_bytes),
-    'ooc_min_bytes': functools.partial(_bytes, least=0),
-    'ooc_profile_iterations': _count,
-    'ooc_plan': _optional(_plan),
-    'ooc_allocator': _one_of(ALLOCATORS, f'use one of: {", ".join(ALLOCATORS)}'),
-    'ooc_log': _optional(_log_level),
-    'ooc_parameters': _optional(_one_of(PLACES, f'use None or {", ".join(map(repr, PLACES))}')),
+#: By entry: what `Settings` calls it, and what reads it.
+_ENTRIES: dict[str, tuple[str, _Reader]] = {
+    'ooc': ('policy', _optional(_policy)),
+    'ooc_budget': ('budget_bytes', _optional(_bytes)),
+    'ooc_spill_dir': ('spill_dir', _optional(_folder)),
+    'ooc_host_limit': ('host_limit_bytes', _optional(_bytes)),
+    'ooc_workspace': ('workspace_bytes', _optional(_bytes)),
+    'ooc_min_bytes': ('min_bytes', functools.partial(_bytes, least=0)),
+    'ooc_profile_iterations': ('profile_iterations', _count),
+    'ooc_plan': ('plan_file', _optional(_plan)),
+    'ooc_allocator': ('allocator', _one_of(ALLOCATORS, f'use one of: {", ".join(ALLOCATORS)}')),
+    'ooc_log': ('log_level', _optional(_log_level)),
+    'ooc_parameters': ('parameters', _optional(_one_of(PLACES, f'use None or {", ".join(map(repr, PLACES))}'))),
 }
-#: What `Settings` calls each.
-_ATTRIBUTES = {
-    'ooc': 'policy', 'ooc_budget': 'budget_bytes', 'ooc_spill_dir': 'spill_dir', 'ooc_host_limit': 'host_limit_bytes',
-    'ooc_workspace': 'workspace_bytes', 'ooc_min_bytes': 'min_bytes', 'ooc_profile_iterations': 'profile_iterations',
-    'ooc_plan': 'plan_file', 'ooc_allocator': 'allocator', 'ooc_log': 'log_level', 'ooc_parameters': 'parameters'}
 _latest: tuple[tuple[Any, ...], Settings] | None = None
-_values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter('use_ideep', *_READERS)
+_values: Callable[[dict[str, Any]], tuple[Any, ...]] = operator.itemgetter('use_ideep', *_ENTRIES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from chainer_ooc.problem import Decision, Problem, Shared, Verdict
 from chainer_ooc.schedule.chains import Chains, find_chains
@@ -47,35 +48,45 @@ class Schedule:
         return self.needed_bytes <= budget_bytes
 
 
-def demand_of(problem: Problem, decision: Decision) -> tuple[Chains, Bytes]:
-    """What runs again, and the bytes at each position before any swap-in comes early.
+class Demand(NamedTuple):
+    """What a decision needs before any swap-in comes early; the fields are those of `Schedule`."""
+
+    chains: Chains
+    leaves: tuple[int, ...]
+    need: Bytes
+
+    @property
+    def floor_bytes(self) -> int:
+        """The smallest budget that is enough for `need`."""
+        return int(self.need.max(initial=0))
+
+
+def demand_of(problem: Problem, decision: Decision) -> Demand:
+    """Works out what runs again and what each position needs.
 
     Chains share what they make if the decision says so, or else if memory allows it.
     """
+    leaves = problem.trace.leaves_at
+    if decision.leaves:
+        leaves = tuple(max(decision.leaves.get(map_id, 0), leave) for map_id, leave in enumerate(leaves))
     ways: tuple[Shared, ...] = (True, False) if decision.shares_chains is None else (decision.shares_chains,)
     for shared in ways if Verdict.RECOMPUTE in decision.verdicts else (True,):
         chains = find_chains(problem.trace, decision.verdicts, shared)
-        need = demand(problem.trace, decision.verdicts, problem.standing, problem.min_bytes, chains,
-                      _leaves(problem, decision), decision.mapped)
-        if need.max(initial=0) <= problem.budget_bytes:
+        found = Demand(chains, leaves, demand(problem.trace, decision.verdicts, problem.standing, problem.min_bytes,
+                                              chains, leaves, decision.mapped))
+        if found.floor_bytes <= problem.budget_bytes:
             break
-    return chains, need
+    return found
 
 
 def lay_out(problem: Problem, decision: Decision) -> Schedule:
     """Works out chains, demand and swap-ins."""
     trace, verdicts = problem.trace, decision.verdicts
-    chains, need = demand_of(problem, decision)
+    found = demand_of(problem, decision)
+    chains, leaves, need = found
     swap_ins = schedule_swap_ins(trace, verdicts, chains, problem.budget_bytes - need, decision.starts)
     scheduled = need.copy()
     for each in swap_ins if not decision.mapped else ():
         scheduled[each.start:each.use] += trace.maps[each.map].nbytes
-    return Schedule(verdicts, _leaves(problem, decision), chains, need, swap_ins, decision.synchronous,
-                    decision.mapped, int(need.max(initial=0)), int(need.argmax()) if need.size else 0,
-                    int(scheduled.max(initial=0)))
-
-
-def _leaves(problem: Problem, decision: Decision) -> tuple[int, ...]:
-    earliest = problem.trace.leaves_at
-    return tuple(max(decision.leaves.get(map_id, 0), leave) for map_id, leave in enumerate(earliest)
-                 ) if decision.leaves else earliest
+    return Schedule(verdicts, leaves, chains, need, swap_ins, decision.synchronous, decision.mapped,
+                    found.floor_bytes, int(need.argmax()) if need.size else 0, int(scheduled.max(initial=0)))

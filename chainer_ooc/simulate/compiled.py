@@ -286,8 +286,8 @@ def _pack(problem: Problem) -> dict[str, npt.NDArray[Any]]:
         'retained': (each.retained for each in maps), 'held': (each.held for each in maps),
         'movable': (each.retained and not each.foreign for each in maps),
         'stays': (each.nbytes < problem.min_bytes or each.reused or each.held for each in maps)}
-    lists = {'input': [{*trace.read_by(call.index)} for call in calls],
-             'made': [{*trace.made_by(call.index)} for call in calls], 'read': [{*step.maps} for step in steps]}
+    lists = {'input': [trace.read_by(call.index) for call in calls],
+             'made': [trace.made_by(call.index) for call in calls], 'read': [tuple({*step.maps}) for step in steps]}
     arrays: dict[str, npt.NDArray[Any]] = {name: np.array(list(each), np.int64) for name, each in columns.items()}
     for name, rows in lists.items():
         arrays[f'{name}_offsets'] = np.cumsum([0, *map(len, rows)], dtype=np.int64)

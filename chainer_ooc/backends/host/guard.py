@@ -42,28 +42,24 @@ class Guard(contextlib.AbstractContextManager[None]):
 
     def __init__(self, headroom: Headroom) -> None:
         self._headroom = headroom
-        self._has_limit = False  # or may have
 
     def __enter__(self) -> None:
         left_bytes = self._headroom.left_bytes() if self._headroom.is_limited() else None
         if left_bytes is None:
             return
         have_blas_map_its_buffers()
-        self._has_limit = True
         _LIMIT.tighten(self, data_bytes() + max(0, left_bytes))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self._has_limit and self.lift() and not self._headroom.has_room(0, will_write=True):
+        if self in _LIMIT.guards and self.lift() and not self._headroom.has_room(0, will_write=True):
             heap.trim()
         if arena.PENDING:
             arena.raise_pending()
 
     def lift(self) -> bool:
         """Takes its limit away, also in a child that was forked meanwhile; whether it had one."""
-        had_one = _LIMIT.lift(self)
-        self._has_limit = False
-        return had_one
+        return _LIMIT.lift(self)
 
 
 class _Limit:
@@ -71,25 +67,25 @@ class _Limit:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._guards: set[Guard] = set()
+        self.guards: set[Guard] = set()
         self._before = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
     def tighten(self, guard: Guard, nbytes: int) -> None:
         with self.lock:
-            if not self._guards:
+            if not self.guards:
                 self._before = resource.getrlimit(resource.RLIMIT_DATA)
             soft, hard = self._before
             if soft == resource.RLIM_INFINITY or nbytes < soft:
-                self._guards.add(guard)
+                self.guards.add(guard)
                 resource.setrlimit(resource.RLIMIT_DATA, (nbytes, hard))
 
     def lift(self, guard: Guard) -> bool:
-        if guard not in self._guards:
+        if guard not in self.guards:
             return False
         with self.lock:
-            if self._guards == {guard}:
+            if self.guards == {guard}:
                 resource.setrlimit(resource.RLIMIT_DATA, self._before)
-            self._guards.discard(guard)
+            self.guards.discard(guard)
         return True
 
 

@@ -35,7 +35,7 @@ def decide(problem: Problem) -> Decision:
         return Decision(changed(rest, last, Verdict.KEEP), starts)
 
     def fits(count: int) -> bool:
-        return bool(demand_of(problem, keeping(count))[1].max(initial=0) <= problem.budget_bytes)
+        return demand_of(problem, keeping(count)).floor_bytes <= problem.budget_bytes
 
     # Most budgets that are refused have no room for one.
     return keeping(largest_fitting(1, len(movable) + 1, fits) if movable and fits(1) else 0)

@@ -32,6 +32,8 @@ nothing. Left out: the choice of a convolution's algorithm by what memory is lef
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chainer_ooc.classify.kinds import are_of, is_checkpoint, segment_starts, steps_of
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Shared, Starts, Verdict, can_leave, can_recompute
@@ -123,7 +125,7 @@ class _Replay:
         return bool(made)
 
     def _lay_out(self) -> None:
-        chains, self.need = demand_of(self.problem, self.decision())
+        chains, _, self.need = demand_of(self.problem, self.decision())
         self._restored = [(map_id, position) for map_id, position in enumerate(chains.restored) if position >= 0]
         end = self.trace.positions
         self.first_use = [uses[0] if uses else end for uses in chains.uses]
@@ -151,12 +153,12 @@ def _cheap_segments(trace: Trace, verdicts: tuple[Verdict, ...], largest_bytes: 
 
 def _largest_layer_bytes(trace: Trace) -> int:
     """SuperNeurons' l_peak: what the largest call or step needs, what it reads included."""
-    calls = (_bytes_of(trace, set(trace.read_by(call.index))) + call.peak_bytes for call in trace.calls)
+    calls = (_bytes_of(trace, trace.read_by(call.index)) + call.peak_bytes for call in trace.calls)
     steps = (_bytes_of(trace, set(step.maps)) + step.peak_bytes for step in trace.steps)
     return max((*calls, *steps), default=0)
 
 
-def _bytes_of(trace: Trace, maps: set[int]) -> int:
+def _bytes_of(trace: Trace, maps: Iterable[int]) -> int:
     return sum(trace.maps[each].nbytes for each in maps)
 
 

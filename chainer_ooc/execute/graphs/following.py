@@ -215,7 +215,8 @@ class Following:
         """
         self.leave()
         self._alike = list(graphs[1:])
-        self._follow(graphs[0] if graphs else None)
+        with self._unmetered():
+            self._follow(graphs[0] if graphs else None)
 
     def parting(self, position: int) -> Sequence[Graph]:
         """The other known graphs that are like the one in hand up to a position, and have another call there."""
@@ -294,9 +295,8 @@ class Following:
         if graph is None or not graph.is_recorded(self._settings.profile_iterations):
             return
         try:
-            with self._unmetered():
-                self.orders = graph.orders_for(self._settings, self._budget_bytes, self._unaccounted_bytes,
-                                               self._standing_of, self._sources)
+            self.orders = graph.orders_for(self._settings, self._budget_bytes, self._unaccounted_bytes,
+                                           self._standing_of, self._sources)
         except (InfeasibleBudgetError, SpillError) as error:
             if not graph.is_metered and not self._needs_as_much(graph):
                 return  # the graph itself may need less: without a plan the iteration is recorded
