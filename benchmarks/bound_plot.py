@@ -43,7 +43,7 @@ def draw_bound(rows: Sequence[Mapping[str, Any]], policies: Sequence[str], path:
                   linestyle=style, marker=mark, linewidth=1.4, markersize=4, label=name)
     axes.set_ylim(0.95, HIGHEST)
     axes.set_xlabel('budget [GB]')
-    axes.set_ylabel('time of an iteration, times in-core')
+    axes.set_ylabel(f'time of an iteration, times in-core (to {HIGHEST:g})')
     figure.legend(loc='outside lower center', ncols=4, fontsize=9, frameon=False)
     axes.set_title(title, fontsize=12)
     save(figure, path)

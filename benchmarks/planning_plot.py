@@ -30,6 +30,8 @@ def draw_planning(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str
     if not rows:
         raise ValueError('no planning times to draw: there are no rows; pass at least one network')
     figure = new_figure(7, 4.2)
+    from matplotlib.ticker import EngFormatter
+
     axes = figure.subplots()
     tidy(axes)
     axes.grid(axis='x', color=PALE, linewidth=0.8)
@@ -47,12 +49,13 @@ def draw_planning(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str
             named = named if is_second else row['calls']
     axes.set_xscale('log')
     axes.set_yscale('log')
+    axes.xaxis.set_major_formatter('{x:,g}')
+    axes.yaxis.set_major_formatter(EngFormatter(unit='s'))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter('{x:,g}')
         axis.set_minor_formatter('')
     axes.margins(x=0.12, y=0.12)
     axes.set_xlabel('forward calls of the graph')
-    axes.set_ylabel('time [s]')
+    axes.set_ylabel('time')
     axes.legend(loc='center right', fontsize=9, frameon=False)
     axes.set_title(title, fontsize=12)
     save(figure, path)

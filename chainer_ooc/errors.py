@@ -75,17 +75,16 @@ class InfeasibleBudgetError(OocError, ValueError):
         why = f'; {doubt}' if doubt else ''
         self.finding = (f'budget too small for policy {policy!r} (budget {format_bytes(budget_bytes)}, {what} '
                         f'{format_enough(floor_bytes)}, set by {where}{expected}{self._within()}){why}')
-        super().__init__(f'{self.finding}; raise chainer.config.ooc_budget, {self.other_step}')
+        super().__init__(f'{self.finding}; raise chainer.config.ooc_budget, {self.other_step()}')
 
     def _within(self) -> str:
         if self.workspace_floor_bytes is None:
             return ''
         return f'; with a workspace of {WORKSPACE} about {format_enough(self.workspace_floor_bytes)}'
 
-    @property
-    def other_step(self) -> str:
-        """What else to do than to raise the budget."""
-        workspace = f"set chainer.config.ooc_workspace = '{WORKSPACE}', " if self.workspace_floor_bytes else ''
+    def other_step(self, workspace_step: str = f"set chainer.config.ooc_workspace = '{WORKSPACE}'") -> str:
+        """What else to do than to raise the budget; `workspace_step` says how a workspace is had."""
+        workspace = f'{workspace_step}, ' if self.workspace_floor_bytes else ''
         on_file = (f"set chainer.config.ooc_parameters = 'file' ({format_bytes(self.movable_bytes)} are parameters and "
                    'optimizer state), ' if self.movable_bytes else '')
         return f'{workspace}{on_file}choose another policy or lower the batch size'

@@ -13,9 +13,11 @@ import sys
 import chainer_ooc  # noqa: F401  before chainer, which it patches as it is imported
 
 # isort: split
+from chainer_ooc.cli.arguments import positive
+from chainer_ooc.errors import OocError
 from chainer_ooc.quantities import counted
 from comparison import DEFAULT_POLICY, in_core, run_and_say, run_with_workspace, show_comparison
-from options import Options, amount, positive
+from options import Options, amount
 from status_line import StatusLine
 from training_run import Outcome
 
@@ -26,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options.check()
         return show(options, StatusLine())
-    except ValueError as error:
+    except (OocError, ValueError, OSError) as error:
         print(f'demo.py: {error}', file=sys.stderr)
         return 2
     except KeyboardInterrupt:

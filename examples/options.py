@@ -11,6 +11,7 @@ import pathlib
 
 import chainer_ooc.config
 from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.cli.arguments import positive
 from chainer_ooc.quantities import parse_bytes
 from models import ARCHITECTURES
 
@@ -78,12 +79,18 @@ class Options:
         """Refuses what cannot work, before anything is started.
 
         Raises:
-            ValueError: The crop is too small for the network, or an entry of chainer.config cannot have its value.
+            ValueError: The crop is too small for the network, there is no such snapshot, what is to be a folder is a
+                file, or an entry of chainer.config cannot have its value.
         """
         smallest = ARCHITECTURES[self.arch].smallest_crop
         if self.crop < smallest:
             raise ValueError(f'--crop {self.crop} is too small: {self.arch} needs images of {smallest}x{smallest} '
                              'pixels or more; raise --crop')
+        if self.resume is not None and not self.resume.is_file():
+            raise ValueError(f'--resume {self.resume}: there is no such file; name a snapshot, such as '
+                             f'{self.out}/snapshot_iter_100, which --snapshot-every writes')
+        if self.out.exists() and not self.out.is_dir():
+            raise ValueError(f'--out {self.out} is a file; name a folder')
         for name, value in self.config_entries.items():
             chainer_ooc.config.check(name, value)
 
@@ -116,7 +123,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_argument('--images', type=pathlib.Path, metavar='DIR',
                           help='train on these images; classes are sub-folders, or files where there are none '
                                '(default: photographs bundled with scikit-image and scikit-learn)')
-    training.add_argument('--snapshot-every', type=int, default=usual.snapshot_every, metavar='N',
+    training.add_argument('--snapshot-every', type=count, default=usual.snapshot_every, metavar='N',
                           help='iterations between two snapshots (%(default)s: none)')
     training.add_argument('--resume', type=pathlib.Path, metavar='SNAPSHOT', help='go on from this snapshot')
     training.add_argument('--out', type=pathlib.Path, default=usual.out, metavar='DIR',
@@ -144,12 +151,9 @@ def read_options(arguments: argparse.Namespace) -> Options:
     return options
 
 
-def positive(text: str) -> int:
-    """Reads a count that is at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f'{text} is not a count; write 1 or more')
-    return value
+def count(text: str) -> int:
+    """Reads a whole number of at least 0."""
+    return 0 if text.strip() == '0' else positive(text)
 
 
 def amount(text: str) -> int:

@@ -5,7 +5,8 @@
 
 Each rank trains on crops of its own, and the gradients are averaged over all of them. What makes it out-of-core is
 `use_out_of_core`; the rest is a program of ChainerMN's. Rank 0 prints the losses, and at the end each rank's memory and
-whether all have the same parameters. Exit status: 0 when they have; 3 when a rank ended with MemoryError.
+whether all have the same parameters. Exit status: 0 when they have; 2 when a rank was refused (an option that cannot be
+used, a budget too small, a full disk), 3 when one ended with MemoryError.
 """
 import argparse
 import hashlib
@@ -21,12 +22,13 @@ import chainer
 import chainermn
 import numpy
 
+from chainer_ooc.errors import OocError
 from models import ARCHITECTURES
 from options import Options, add_arguments, read_options
 from photographs import RandomCrops, bundled_photographs
 from training import EPOCH, use_out_of_core, wall
 
-OUT_OF_MEMORY = 3
+REFUSED, OUT_OF_MEMORY = 2, 3
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,15 +36,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description='Trains an ImageNet network on several ranks, started by mpiexec.')
     add_arguments(parser)
     parser.set_defaults(policy='auto', batchsize=8, iterations=4, wall_bytes=950_000_000)
-    options = read_options(parser.parse_args(arguments))
+    parsed = parser.parse_args(arguments)
     comm = chainermn.create_communicator('naive')
     try:
+        options = read_options(parsed)
         with use_out_of_core(options), wall(options.wall_bytes):
             return train(options, comm)
-    except MemoryError as error:
-        print(f'rank {comm.rank}: MemoryError: {error}', file=sys.stderr, flush=True)
-        comm.mpi_comm.Abort(OUT_OF_MEMORY)  # the others wait for this rank
-        return OUT_OF_MEMORY
+    except (OocError, ValueError, OSError, MemoryError) as error:
+        status = OUT_OF_MEMORY if isinstance(error, MemoryError) else REFUSED
+        kind = 'MemoryError: ' if status == OUT_OF_MEMORY else ''
+        print(f'rank {comm.rank}: {kind}{error}', file=sys.stderr, flush=True)
+        comm.mpi_comm.Abort(status)  # the others wait for this rank
+        return status
 
 
 def train(options: Options, comm: chainermn.CommunicatorBase) -> int:

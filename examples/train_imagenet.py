@@ -6,7 +6,7 @@
     python examples/train_imagenet.py --images photos/ --iterations 2000 --resume result/snapshot_iter_1000
 
 Exit status: 0 when the training went through (with `--compare`: and gave the same to the last bit), 2 when it was
-refused (an option that cannot be used, a budget too small, a full disk), 3 when it ended with MemoryError.
+refused (an option or image that cannot be used, a budget too small, a full disk), 3 when it ended with MemoryError.
 """
 import argparse
 import sys
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         options = read_options(parsed)
         return compare(options) if parsed.compare else train_once(options)
-    except (OocError, ValueError, FileNotFoundError) as error:
+    except (OocError, ValueError, OSError) as error:
         print(f'{parser.prog}: {error}', file=sys.stderr)
         return REFUSED
     except KeyboardInterrupt:

@@ -118,8 +118,8 @@ def get_device(name: str) -> Any:
         device.use()
     except Exception as error:  # CuPy's errors have no class where CuPy is missing
         why = str(error).strip().splitlines()[0]
-        raise ValueError(f'--device {name} cannot be used: {why}; `python -m chainer_ooc doctor` tells what is missing '
-                         'for a GPU') from None
+        raise ValueError(f'--device {name} cannot be used: {why}; write @numpy, or a GPU as @cupy:0; `python -m '
+                         'chainer_ooc doctor` tells what is missing for one') from None
     return device
 
 

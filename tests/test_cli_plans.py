@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import chainer_ooc  # noqa: F401  before chainer
 
@@ -16,7 +17,7 @@ import chainer
 import pytest
 
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.cli import arguments
+from chainer_ooc.cli import arguments, compare, plan, prediction
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.file import read_plans
 from chainer_ooc.plans.making import make_plan
@@ -154,6 +155,11 @@ def test_a_larger_batch_takes_more_of_everything(capsys, file):
     assert (found['batch'], found['seconds'], found['peak_bytes']) == (16, 18.0, 25 * MB)  # what stands does not grow
 
 
+@pytest.mark.parametrize('option', ['--batch', '--batchsize'])
+def test_the_batch_is_given_as_for_a_profile(capsys, file, option):
+    assert simulate(capsys, file, 'swap-all', '30MB', option, '16')['batch'] == 16
+
+
 def test_a_batch_that_no_memory_has_is_refused(capsys, file):
     arguments = ['simulate', file, '--policy', 'keep', '--budget', '1GB', '--batch']
     assert run(capsys, *arguments, '2147483647')[0] == 0  # 12 MB of 8 images
@@ -248,6 +254,18 @@ def test_compare_has_no_budget_by_default_that_all_refuse(capsys, file):
     assert {row['budget_bytes'] for row in run_json(capsys, 'compare', file, '--policies', 'keep')['rows']} == {13 * MB}
 
 
+def test_the_floor_of_unified_is_no_budget_by_default(capsys, monkeypatch, file):
+    """It may be far below the others', which would all be refused: `unified` maps take none of the budget."""
+    def floors(policy, problem):
+        found = prediction.predict(policy, problem)
+        is_low = policy == 'unified' and problem.budget_bytes == 1
+        return dataclasses.replace(found, floor_bytes=2 * MB) if is_low else found
+    monkeypatch.setattr(compare, 'predict', floors)
+    for policies, least_bytes in (('unified,swap-all', 9 * MB), ('unified', 2 * MB)):
+        rows = run_json(capsys, 'compare', file, '--policies', policies)['rows']
+        assert min(row['budget_bytes'] for row in rows) == least_bytes
+
+
 def explained(capsys, file, *more):
     return run_json(capsys, 'explain', file, '--policy', 'swap-all', '--budget', '10MB', *more)
 
@@ -298,6 +316,14 @@ def test_without_a_plan_there_is_nothing_to_save_or_explain(capsys, file, comman
                           'smallest that works for such iterations 13.0 MB')
     assert err.endswith('; raise --budget, choose another policy or lower the batch size\n')
     assert err.count('\n') == 1
+
+
+def test_a_refusal_says_how_a_trace_gets_a_workspace(capsys, monkeypatch, file):
+    refused = InfeasibleBudgetError('keep', 9 * MB, 13 * MB, 'call 1', workspace_floor_bytes=8 * MB)
+    monkeypatch.setattr(plan, 'plan_within', mock.Mock(side_effect=refused))
+    _, _, err = run(capsys, 'plan', file, '--policy', 'keep', '--budget', '9MB')
+    assert err.endswith('; raise --budget, record again with "profile MODEL --workspace 32MB", choose another policy '
+                        'or lower the batch size\n')
 
 
 @pytest.mark.parametrize('command', COMMANDS)
@@ -363,6 +389,9 @@ def test_a_layer_of_too_few_shapes_says_nothing_of_another_machine(capsys, file)
     (['compare', 'x', '--policies', 'keep,poch'], "argument --policies: there is no policy 'poch'"),
     (['compare', 'x', '--budgets', '1GB,,2GB'], "argument --budgets: '' is no amount of bytes"),
     (['plan'], 'the following arguments are required: TRACE, --policy, --budget'),
+    (['compare', 'x', '--budgts', '1GB'], "no option '--budgts'; did you mean '--budgets'? there are: --budgets"),
+    (['compare', 'x', 'y'], "there is no place for 'y'; \"chainer-ooc compare --help\" shows what can be written"),
+    (['--verbos'], "there is no option '--verbos'; did you mean '--version'?"),
 ])
 def test_arguments_that_cannot_be_used_are_said_in_one_line(capsys, given, message):
     status, out, err = run(capsys, *given)

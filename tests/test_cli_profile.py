@@ -179,6 +179,14 @@ def test_options_reach_the_run(capsys, mine, tmp_path):
     assert chainer.config.ooc_budget is None
 
 
+def test_a_budget_below_the_smallest_is_said(capsys, mine):
+    assert 'is below the smallest' not in run(capsys, 'profile', 'mine:pair', '--budget', '70MB')[1]
+    status, out, _ = run(capsys, 'profile', 'mine:pair', '--budget', '100')
+    assert status == 0
+    assert ('the budget of 100 bytes is below the smallest: a training with it is refused once its first iterations '
+            'are recorded') in ' '.join(out.split())
+
+
 class Noting(Net):
     def __init__(self, seen):
         super().__init__()

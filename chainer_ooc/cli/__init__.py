@@ -19,6 +19,7 @@ from typing import NoReturn, TextIO
 from chainer_ooc import __version__
 from chainer_ooc.cli import compare, doctor, explain, plan, policies, profile, recommend, report, simulate
 from chainer_ooc.cli.answer import Answer, ProgramError, UsageError, message
+from chainer_ooc.cli.arguments import unknown
 from chainer_ooc.errors import OocError
 
 COMMANDS = {'doctor': doctor, 'profile': profile, 'simulate': simulate, 'plan': plan, 'compare': compare,
@@ -52,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     try:
-        arguments = parser.parse_args(_bound(sys.argv[1:] if argv is None else argv))
+        arguments, unread = parser.parse_known_args(_bound(sys.argv[1:] if argv is None else argv))
+        if unread:
+            _refuse(unread[0], parser if arguments.command is None else arguments.parser)
     except SystemExit as ended:
         if not ended.code and not _print('', end=''):  # help that could not be written
             return 1
@@ -75,6 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return answer.status if answer.is_silent or _print(text) else 1
+
+
+def _refuse(text: str, parser: argparse.ArgumentParser) -> NoReturn:
+    """Ends the process: there is no such option, or no place for such an argument."""
+    if text.startswith('-'):
+        parser.error(unknown('option', text, (name for name in parser._option_string_actions if name.startswith('--'))))
+    parser.error(f'there is no place for {text!r}')
 
 
 def _bound(argv: Sequence[str]) -> list[str]:
@@ -131,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest='command', metavar='COMMAND')
     for name, module in COMMANDS.items():
         command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        command.set_defaults(parser=command)
         command.add_argument('--json', action='store_true', help='print one JSON object instead of tables')
         module.add_arguments(command)
     return parser

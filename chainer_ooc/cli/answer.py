@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from chainer_ooc.errors import InfeasibleBudgetError, OocError
+from chainer_ooc.errors import WORKSPACE, InfeasibleBudgetError, OocError
 from chainer_ooc.report.table import Column, Table
 
 
@@ -72,7 +72,8 @@ def message(error: BaseException) -> str:
     """What an error says, in one line and without the ``[Errno 28]`` that OSError puts in front."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, InfeasibleBudgetError):  # commands have an option where programs have an entry
-        text = f'{error.finding}; raise --budget, {error.other_step}'
+        again = f'record again with "profile MODEL --workspace {WORKSPACE}"'
+        text = f'{error.finding}; raise --budget, {error.other_step(again)}'
     return ' '.join(text.split())
 
 

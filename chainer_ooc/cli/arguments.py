@@ -43,7 +43,7 @@ def add_machine_and_batch(parser: argparse.ArgumentParser, batch: str = "the tra
     parser.add_argument('--machine', type=machine, default=MEASURED, metavar='MACHINE', help=(
         f'whose times: those that were recorded ({MEASURED}, by default), or the roofline of '
         f'{", ".join(machine_names())}, or of a file like theirs in chainer_ooc/cost/machines'))
-    parser.add_argument('--batch', type=positive, metavar='N', help=(
+    parser.add_argument('--batch', '--batchsize', type=positive, metavar='N', help=(
         f'images per iteration ({batch}): a larger batch than was recorded scales its bytes and times'))
 
 

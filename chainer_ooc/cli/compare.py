@@ -62,9 +62,13 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _budgets(trace: Trace, arguments: argparse.Namespace, peak_bytes: int) -> list[int]:
-    """Those by default. A budget below the least of all floors would be a table of refusals."""
+    """Those by default. A budget below the least of all floors would be a table of refusals.
+
+    That of `unified` is far below the others', as its maps take none of the budget: it counts only where it is alone.
+    """
     nothing = problem_of(trace, 1, arguments.min_bytes)
-    floors = [found.floor_bytes for found in (predict(policy, nothing) for policy in arguments.policies)]
+    counted = [each for each in arguments.policies if each != 'unified'] or arguments.policies
+    floors = [found.floor_bytes for found in (predict(policy, nothing) for policy in counted)]
     least = min([each for each in floors if each is not None], default=peak_bytes)
     return list(dict.fromkeys(least + round(share * max(0, peak_bytes - least)) for share in SHARES))
 

@@ -59,8 +59,8 @@ class Model:
             device.use()
             self.chain.to_device(device)
         except Exception as error:  # CuPy's errors have no class where CuPy is missing
-            raise OocError(f'--device {name} cannot be used: {message(error)}; `python -m chainer_ooc doctor` tells '
-                           'what is missing for a GPU') from None
+            raise OocError(f'--device {name} cannot be used: {message(error)}; write @numpy, or a GPU as @cupy:0; '
+                           '"chainer-ooc doctor" tells what is missing for one') from None
 
     def iterate(self, batchsize: int, insize: int) -> None:
         """One forward and backward pass over random images, float32, ``(batchsize, 3, insize, insize)``.

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         'resnet50, alexnet, googlenet, vgg16 (in a checkout), or module:attribute of a callable that returns a '
         'Trainer, an Updater, a model together with its batch, (model, (x, t)), or a chainer.Chain alone: that is '
         'called with random images, or with images and labels and returns the loss'))
-    parser.add_argument('--batchsize', type=common.positive, metavar='N', help=(
+    parser.add_argument('--batchsize', '--batch', type=common.positive, metavar='N', help=(
         f'of a model alone: images per iteration ({_OF_IMAGES["batchsize"]})'))
     parser.add_argument('--insize', type=common.positive, metavar='PIXELS', help=(
         f'of a model alone: side of the square images ({_OF_IMAGES["insize"]})'))
@@ -89,6 +89,9 @@ def run(arguments: argparse.Namespace) -> Answer:
     closing = [f'trace written to {arguments.save}'] if arguments.save is not None else []
     if arguments.policy != policy != 'keep':
         closing.insert(0, f'recorded under {policy}, since it does not fit into memory under keep')
+    if arguments.budget is not None and arguments.budget < least.floor_bytes:
+        closing.append(f'the budget of {format_bytes(arguments.budget)} is below the smallest: a training with it is '
+                       'refused once its first iterations are recorded')
     if least.doubt:
         closing.append(f'the smallest budget is what is needed as far as is known; {least.doubt}')
     tables = [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found, least)]

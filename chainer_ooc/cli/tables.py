@@ -59,7 +59,9 @@ def _chosen(paper: str | None, figure: str | None) -> list[Entry]:
     wanted = figure.removeprefix('figure ') if figure is not None else None
     chosen = [each for each in of_paper if wanted in (None, each.figure)]
     if not chosen:
-        figures = ', '.join(dict.fromkeys(each.figure for each in of_paper))
+        numbers_first = sorted({each.figure for each in of_paper},
+                               key=lambda each: (not each.isdecimal(), each.zfill(3)))
+        figures = ', '.join(numbers_first)
         of = f' of {paper}' if paper else ''
         raise UsageError(f'--figure: there is no figure {figure!r}{of}; there are: {figures}')
     return chosen

@@ -20,8 +20,9 @@ class MemoryPlot(training.Extension):  # type: ignore[misc]
         trainer.extend(chainer_ooc.extensions.MemoryPlot('memory-{.updater.iteration}.png'), trigger=(100, 'iteration'))
 
     Below it are the lanes of computations and copies, predicted and measured. Nothing is drawn of an iteration that
-    followed no plan to its end, as the recorded one. A picture takes a second or so. `python -m chainer_ooc report`
-    makes a page of `chainer_ooc.last_run()`, which shows more.
+    followed no plan to its end, as the recorded one. A training that ends before the trigger has fired is drawn at its
+    end. A picture takes a second or so. `python -m chainer_ooc report` makes a page of `chainer_ooc.last_run()`, which
+    shows more.
 
     Args:
         file_name: in the trainer's folder; its suffix (``.png``, ``.svg``, ``.pdf``) is the format. It may have fields
@@ -42,6 +43,15 @@ class MemoryPlot(training.Extension):  # type: ignore[misc]
             raise ValueError(f'a picture cannot be drawn into {file_name!r}: give it one of the suffixes '
                              f'{", ".join(sorted(known))}')
         self._file_name = file_name
+        self._undrawn: Any = None  # the trainer, until there is a picture of it
+
+    def initialize(self, trainer: Any) -> None:
+        self._undrawn = trainer
+
+    def finalize(self) -> None:
+        trainer, self._undrawn = self._undrawn, None
+        if trainer is not None:
+            self(trainer)
 
     def __call__(self, trainer: Any) -> None:
         session = manager.current()
@@ -49,3 +59,4 @@ class MemoryPlot(training.Extension):  # type: ignore[misc]
         if run is not None:
             report = report_of(f'iteration {trainer.updater.iteration}', run)
             still.draw(report, os.path.join(trainer.out, self._file_name.format(trainer)))
+            self._undrawn = None

@@ -131,7 +131,8 @@ def test_plain_chainer_dies_behind_a_wall_without_a_traceback():
 @pytest.mark.parametrize('arguments', [
     ('--crop', '8'), ('--wall', '12 bananas'), ('--wall', '0'), ('--images', '/nowhere/at/all'), ('--batchsize', '0'),
     ('--policy', 'swop'), ('--compare', '--policy', 'swop'), ('--budget', '0'), ('--workspace', 'much'),
-    ('--iterations', '1', '--device', '@cupy:99')])
+    ('--iterations', '1', '--device', '@cupy:99'), ('--batchsize', 'x'), ('--snapshot-every', '-1'),
+    ('--resume', '/nowhere/snapshot'), ('--out', __file__), ('--iterations', '1', '--device', 'gpu')])
 def test_options_that_cannot_be_used_are_refused_in_one_line(arguments, capsys):
     import train_imagenet
 
@@ -141,6 +142,20 @@ def test_options_that_cannot_be_used_are_refused_in_one_line(arguments, capsys):
         status = stopped.code
     assert status == 2
     assert arguments[-1] in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_file_that_is_no_image_is_said_in_one_line(tmp_path, capsys):
+    import train_imagenet
+
+    (tmp_path / 'broken.png').write_text('no image')
+    assert train_imagenet.main(['--arch', 'alexnet', '--images', str(tmp_path), '--iterations', '1',
+                                '--out', str(tmp_path / 'out')]) == 2
+    assert 'broken.png' in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_demo_says_in_one_line_what_it_cannot_write(capsys):
+    assert demo.main(['--out', __file__]) == 2
+    assert capsys.readouterr().err == f'demo.py: --out {__file__} is a file; name a folder\n'
 
 
 @pytest.mark.parametrize('policy', chainer_ooc.policies())

@@ -48,6 +48,15 @@ def test_each_epoch_has_its_picture(tmp_path, drawn, policy):
     assert [max(column) for column in zip(*(each.nbytes for each in last.course.kinds), strict=True)]
 
 
+def test_a_training_shorter_than_an_epoch_has_its_picture_at_the_end(tmp_path, drawn):
+    trainer = trainer_of(tmp_path, 3)
+    trainer.extend(MemoryPlot())
+    with ooc('swap-all'):
+        trainer.run()
+    assert [each.title for each in drawn] == ['iteration 3']
+    assert (tmp_path / 'memory.png').read_bytes().startswith(b'\x89PNG')
+
+
 def test_of_a_recorded_iteration_and_of_plain_chainer_nothing_is_drawn(tmp_path, drawn):
     trainer = trainer_of(tmp_path, 2)
     trainer.extend(MemoryPlot(), trigger=(1, 'iteration'))

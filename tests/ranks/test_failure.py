@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from support.ranks.launch import run, start
+from support.ranks.launch import ROOT, run, start
 
 #: What is to be read of each fault.
 FAULTS = {
@@ -57,3 +57,11 @@ def _processes_of(folder):
         if str(folder) in line and 'failing.py' in line:
             found.append(line.replace('\0', ' '))
     return found
+
+
+def test_the_example_says_in_a_line_what_is_refused(ranks, tmp_path):
+    options = ('--arch', 'alexnet', '--batchsize', '2', '--budget', '100MB', '--wall', '4GB')
+    ended = start(ranks, str(ROOT / 'examples' / 'ranks.py'), *options, folder=tmp_path)
+    assert ended.status == 2
+    assert "budget too small for policy 'auto' (budget 100.0 MB" in ended.out
+    assert 'Traceback' not in ended.out
