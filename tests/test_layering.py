@@ -1,6 +1,7 @@
 """The laws of docs/design.md: what each room may import, and that it hands on frozen values."""
 import ast
 import dataclasses
+import functools
 import importlib
 import os
 import pkgutil
@@ -127,6 +128,7 @@ def _imported(path):
             yield from (each.value for each in node.args if isinstance(each, ast.Constant))
 
 
+@functools.cache
 def _file_graph(package=PACKAGE):
     """For each module, the others of its package that it imports."""
     sources = _sources(package)

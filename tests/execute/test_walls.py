@@ -9,7 +9,7 @@ import pytest
 
 from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
 
-#: 150 MB of maps, and gradients of many sizes, which leave holes in the heap from iteration to iteration.
+#: 38 MB of maps, and gradients of many sizes, which leave holes in the heap from iteration to iteration.
 PROGRAM = '''
     import resource, sys
     import numpy as np
@@ -31,7 +31,7 @@ PROGRAM = '''
 
     chainer.config.ooc, chainer.config.ooc_budget = sys.argv[1], sys.argv[3] or None
     np.random.seed(0)
-    net, x = Net(), np.random.randn(16, 16, 64, 64).astype('f')
+    net, x = Net(), np.random.randn(4, 16, 64, 64).astype('f')
     with chainer.using_config('ooc', None), chainer.no_backprop_mode():
         net(x[:1])
     optimizer = chainer.optimizers.MomentumSGD(1e-9).setup(net)
@@ -84,7 +84,7 @@ def run(policy, megabytes, budget='', program=PROGRAM):
     ('swap-all', ''), *(pytest.param(*each, marks=pytest.mark.long) for each in (
         ('swap-all', '8 GB'), ('unified', ''), ('unified', '8 GB')))])
 def test_training_goes_through_behind_a_wall_at_which_keeping_dies(policy, budget):
-    megabytes = 144
+    megabytes = 40
     kept = run('keep', megabytes)
     assert kept.returncode and ('MemoryError' in kept.stderr or 'InfeasibleBudgetError' in kept.stderr), kept.stderr
     free = run('swap-all', 4096)
