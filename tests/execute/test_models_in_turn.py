@@ -10,6 +10,7 @@ import pytest
 import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.memory.residency import Residency
+from support.combinations import spread
 from support.networks import Perceptron
 from support.trainings.ooc_training import ooc
 
@@ -165,9 +166,8 @@ def test_gradients_that_are_always_cleared_before_backward_are_not_expected():
     assert floor_of(training).expected_bytes == 0
 
 
-@pytest.mark.parametrize('policy', POLICIES)
-@pytest.mark.parametrize('clears', CLEARS)
-@pytest.mark.parametrize('units', [(384, 320), (256, 384, 320)])
+@pytest.mark.parametrize(('units', 'clears', 'policy'), spread(
+    [(384, 320), (256, 384, 320)], list(CLEARS), POLICIES, every=3))
 def test_the_first_floor_that_is_named_works_for_models_in_turn(units, clears, policy):
     expected = InTurn(clears, units).rounds()
     for optimizer in (chainer.optimizers.SGD, chainer.optimizers.Adam):

@@ -107,7 +107,7 @@ def test_batch_normalization_has_chainers_bits(run, call, workspace, tile_bytes)
 
 @pytest.mark.parametrize(('shape', 'dtypes', 'run'), spread(
     [(4, 5, 97, 101), (2, 3, 9001), (2, 3, 8192), (10000, 3), (5, 1, 90, 97)], ['ee', 'ef', 'ff', 'dd'],
-    [train, evaluate], every=2))
+    [train, evaluate], every=4))
 def test_sums_longer_than_numpys_buffer_have_chainers_bits(run, dtypes, shape):
     random = np.random.default_rng(0)
     for order in {tuple(range(len(shape))), tuple(range(len(shape)))[::-1], (*range(2, len(shape)), 0, 1)}:
