@@ -6,4 +6,4 @@ set -eu
 cd -- "$(dirname -- "$0")/.."
 python=$(sh environment.sh packages test,wheels)
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-exec "$python" -m pytest --numprocesses 2 --dist worksteal tests/cuda tests/fork tests/kernels tests/test_layering.py "$@"
+exec "$python" -m pytest --numprocesses 2 --dist worksteal tests/cuda tests/fork tests/kernels/test_cudnn*.py tests/test_layering.py "$@"

@@ -169,7 +169,7 @@ def is_core(code):
 
 POLICIES = ('keep', 'swap-all', 'pooch', 'sublinear', 'superneurons', 'tensor-cache', 'unified', 'vdnn++')
 #: Each has a way of its own to free maps; before every line the others take as long and find the same.
-EACH_LINE = ('swap-all', 'pooch', 'tensor-cache', 'unified')
+EACH_LINE = ('swap-all', 'pooch')
 
 
 class EachSo:

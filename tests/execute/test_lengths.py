@@ -1,5 +1,6 @@
 """P8 where lengths change: the graph of a short sequence is the beginning of that of a longer one."""
 import contextlib
+import functools
 import itertools
 from dataclasses import replace
 
@@ -73,6 +74,11 @@ def trained(is_wide=False):
 
 def plain(order, is_wide=False):
     """What plain Chainer makes of these iterations of a model that is trained already."""
+    return _plain(tuple(order), is_wide)
+
+
+@functools.cache
+def _plain(order, is_wide):
     with chainer.using_config('ooc', None):
         model = trained(is_wide)
         return [model.learn(length, number) for number, length in enumerate(order)]

@@ -1,4 +1,6 @@
 """P8 where sizes vary behind a beginning that stays: objects in images, of which each has another number."""
+import functools
+
 import chainer
 import chainer.functions as F
 import chainer.links as L
@@ -79,6 +81,11 @@ def drawn(count=12, most=60):
 
 
 def plain(order):
+    return _plain(tuple(order))
+
+
+@functools.cache
+def _plain(order):
     with chainer.using_config('ooc', None):
         model = trained()
         return [model.learn(objects, number) for number, objects in enumerate(order)]
