@@ -50,7 +50,7 @@ def on_fakes(seed, host_limit_bytes=ROOMY):
     assert [driver.left_behind() for driver in drivers] == [[]] * len(drivers)
 
 
-@pytest.mark.parametrize(('network', 'policy', 'seed'), spread(list(NETWORKS), POLICIES, range(2), every=2))
+@pytest.mark.parametrize(('network', 'policy', 'seed'), spread(list(NETWORKS), POLICIES, range(2), every=4))
 def test_the_bits_are_those_of_plain_chainer(network, policy, seed):
     with on_fakes(seed), ooc(policy):
         training = Training(network)
@@ -61,7 +61,7 @@ def test_the_bits_are_those_of_plain_chainer(network, policy, seed):
 
 
 @pytest.mark.parametrize(('network', 'policy', 'host_limit_bytes', 'seed'), spread(
-    ['residual', 'hidden', 'inception'], POLICIES, [0, TIGHT], range(2), every=2))
+    ['residual', 'hidden', 'inception'], POLICIES, [0, TIGHT], range(2), every=4))
 def test_the_bits_are_the_same_by_way_of_the_spill_file(network, policy, host_limit_bytes, seed):
     with on_fakes(seed, host_limit_bytes) as made, ooc(policy):
         training = Training(network)
@@ -77,7 +77,7 @@ def test_the_bits_are_the_same_by_way_of_the_spill_file(network, policy, host_li
 
 
 @pytest.mark.parametrize(('network', 'policy', 'seed'), spread(
-    ['residual', 'hidden', 'inception', 'views'], ['map-all', 'map-mix-0', 'map-mix-1'], range(2), every=2))
+    ['residual', 'hidden', 'inception', 'views'], ['map-all', 'map-mix-0', 'map-mix-1'], range(2), every=4))
 def test_the_bits_are_the_same_where_maps_are_read_in_pinned_memory(network, policy, seed, verdict_mixes):
     with on_fakes(seed), ooc(policy):
         training = Training(network)

@@ -202,7 +202,7 @@ def test_batches_that_were_made_beforehand_do_not_add_up(policy):
 
 
 @pytest.mark.parametrize(('policy', 'holds'), spread(
-    list(chainer_ooc.policies()), ['nothing', 'the last loss', 'all losses', 'all batches'], every=2))
+    list(chainer_ooc.policies()), ['nothing', 'the last loss', 'all losses', 'all batches'], every=4))
 def test_a_named_floor_works_at_once(policy, holds):
     """Floors were computed from references that were assumed: a perceptron named 4.91, 5.40 and 6.44 MB in turn."""
     def program():

@@ -100,7 +100,7 @@ def drawn(seed, count=12):
 
 
 @pytest.mark.parametrize(('policy', 'is_wide'), spread(
-    [*POLICIES, 'pooch', 'recompute-all', 'mix-3'], [False, True], every=2))
+    [*POLICIES, 'pooch', 'recompute-all', 'mix-3'], [False, True], every=3))
 def test_lengths_that_change_run_under_their_plans(policy, is_wide):
     """Those that a longer one begins like were unknown each time, and recorded anew."""
     min_bytes = BETWEEN_BYTES if is_wide else 0
@@ -145,7 +145,7 @@ def test_what_never_moves_is_only_counted_whatever_the_length_is(policy):
 
 
 @pytest.mark.parametrize(('policy', 'min_bytes'), spread(
-    ['keep', 'swap-all', 'pooch', 'superneurons', 'mix-3'], [0, BETWEEN_BYTES], every=2))
+    ['keep', 'swap-all', 'pooch', 'superneurons', 'mix-3'], [0, BETWEEN_BYTES], every=3))
 def test_the_floor_that_is_named_is_enough_for_all_lengths(policy, min_bytes):
     order = drawn(3)
     with ooc(policy, min_bytes=min_bytes):
@@ -484,7 +484,7 @@ class TwoCells(chainer.Chain):
 
 
 @pytest.mark.parametrize(('policy', 'min_bytes'), spread(
-    ['keep', 'swap-all', 'pooch', 'recompute-all', 'mix-3'], [0, 10**6], every=2))
+    ['keep', 'swap-all', 'pooch', 'recompute-all', 'mix-3'], [0, 10**6], every=3))
 def test_the_same_calls_whose_steps_run_in_another_order_are_another_graph(policy, min_bytes):
     """After a chunk that began anew Chainer goes backward in another order: each replaced the other's recording."""
     def train(note=lambda: None):

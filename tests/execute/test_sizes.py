@@ -97,7 +97,7 @@ def iteration():
 
 
 @pytest.mark.parametrize(('policy', 'min_bytes'), spread(
-    [*POLICIES, 'pooch', 'superneurons', 'recompute-all', 'mix-3', 'map-all'], [0, BETWEEN_BYTES], every=2))
+    [*POLICIES, 'pooch', 'superneurons', 'recompute-all', 'mix-3', 'map-all'], [0, BETWEEN_BYTES], every=3))
 def test_sizes_that_were_never_seen_run_under_a_plan(policy, min_bytes):
     """Each was unknown, and recorded if the one before was."""
     order, phases, found = drawn(), [], []
@@ -116,7 +116,7 @@ def test_sizes_that_were_never_seen_run_under_a_plan(policy, min_bytes):
 
 
 @pytest.mark.parametrize(('policy', 'min_bytes'), spread(
-    ['keep', 'swap-all', 'pooch', 'superneurons', 'lms', 'mix-3'], [0, BETWEEN_BYTES], every=2))
+    ['keep', 'swap-all', 'pooch', 'superneurons', 'lms', 'mix-3'], [0, BETWEEN_BYTES], every=3))
 def test_smaller_sizes_keep_within_a_budget_that_is_enough_for_the_largest(policy, min_bytes):
     order = drawn()
     with ooc(policy, min_bytes=min_bytes):

@@ -20,7 +20,7 @@ def test_training_without_a_budget_gives_the_bits_of_plain_chainer(network, poli
     assert [each.faults for each in outcome.stats[2:]] == [0, 0]
 
 
-@pytest.mark.parametrize(('network', 'policy'), spread(list(NETWORKS), POLICIES, every=2))
+@pytest.mark.parametrize(('network', 'policy'), spread(list(NETWORKS), POLICIES, every=3))
 def test_training_between_the_floor_of_swap_all_and_in_core_gives_the_bits_of_plain_chainer_or_is_refused(
         network, policy):
     in_core_bytes = in_core_peak(network)

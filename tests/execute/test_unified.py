@@ -44,7 +44,7 @@ def test_training_without_a_budget_gives_the_bits_of_plain_chainer_and_maps_noth
 
 
 # Each network and policy at one of the two budgets.
-@pytest.mark.parametrize(('network', 'policy'), spread(list(NETWORKS), ['unified', *MAPPED], every=2))
+@pytest.mark.parametrize(('network', 'policy'), spread(list(NETWORKS), ['unified', *MAPPED], every=4))
 def test_training_at_the_floor_gives_the_bits_of_plain_chainer_within_the_budget(network, policy):
     training, floor_bytes = at_the_floor(network, policy)
     assert_same_bits(training.outcome, plain(network))
@@ -54,7 +54,7 @@ def test_training_at_the_floor_gives_the_bits_of_plain_chainer_within_the_budget
     assert training.outcome.stats[-1].swap > 0
 
 
-@pytest.mark.parametrize(('network', 'policy'), spread(list(NETWORKS), ['unified', *MAPPED], every=2, first=1))
+@pytest.mark.parametrize(('network', 'policy'), spread(list(NETWORKS), ['unified', *MAPPED], every=4, first=1))
 def test_training_at_twice_the_floor_gives_the_bits_of_plain_chainer(network, policy):
     assert_same_bits(train(network, policy, budget=2 * floor_of(network, policy)), plain(network))
 

@@ -10,7 +10,7 @@ def pytest_ignore_collect(collection_path, config):
     return True if is_left_out and not config.getoption('--ranks') else None
 
 
-@pytest.fixture(scope='session', params=[2, 4])
+@pytest.fixture(scope='session', params=[2, pytest.param(4, marks=pytest.mark.long)])
 def ranks(request):
     """How many ranks."""
     pytest.importorskip('mpi4py', reason='needs the extra mpi: pip install "chainer-ooc[mpi]"')

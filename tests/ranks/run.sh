@@ -1,5 +1,6 @@
 #!/bin/sh
-# Passes the tests on several ranks of this machine: each starts mpiexec with 2 ranks and with 4. Arguments go to pytest.
+# Passes the tests on several ranks of this machine: each starts mpiexec with 2 ranks, some also with 4;
+# --long has all with 4. Arguments go to pytest.
 set -eu
 cd -- "$(dirname -- "$0")/../.."
 python=$(sh environment.sh tests test,examples,cpu,mpi)

@@ -25,7 +25,6 @@ def test_rank_0_says_what_each_rank_has(ranks, tmp_path):
     assert sum(row['spill_free_bytes'] for row in each) < 1.1 * found['device']['spill_free_bytes'] * ranks
 
 
-@pytest.mark.parametrize('ranks', [2, pytest.param(4, marks=pytest.mark.long)], indirect=True)
 def test_threads_that_wait_for_each_other_are_warned_of_once(ranks, tmp_path):
     assert doctor(ranks, tmp_path, OMP_NUM_THREADS='8')['warnings'][-1].count('export OMP_NUM_THREADS=') == 1
 

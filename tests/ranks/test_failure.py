@@ -23,7 +23,6 @@ def uninterrupted(ranks, tmp_path_factory):
     return run(ranks, 'failing.py', 'none', 'plain', folder / 'checkpoints', folder=folder)
 
 
-@pytest.mark.parametrize('ranks', [2, pytest.param(4, marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize('fault', FAULTS)
 def test_all_ranks_end_and_the_training_goes_on_with_the_bits_that_it_would_have(
         ranks, fault, uninterrupted, tmp_path):
@@ -60,7 +59,6 @@ def _processes_of(folder):
     return found
 
 
-@pytest.mark.parametrize('ranks', [2, pytest.param(4, marks=pytest.mark.long)], indirect=True)
 def test_the_example_says_in_a_line_what_is_refused(ranks, tmp_path):
     options = ('--arch', 'alexnet', '--batchsize', '2', '--budget', '100MB', '--wall', '4GB')
     ended = start(ranks, str(ROOT / 'examples' / 'ranks.py'), *options, folder=tmp_path)
