@@ -13,9 +13,10 @@ import hypothesis
 import pytest
 
 # The same examples in every run, however slow the machine: a failure is the change's, not the seed's or the load's.
-# `pytest --hypothesis-profile default` draws new ones.
+# `pytest --hypothesis-profile default` draws new ones, and as many as a test says (`support.examples`).
 hypothesis.settings.register_profile(
-    'repeatable', derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    'repeatable', max_examples=40, derandomize=True, deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile(
     'nightly', max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[
         hypothesis.HealthCheck.too_slow])

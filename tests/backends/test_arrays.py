@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from chainer_ooc.backends.arrays import flat_bytes, layout_of, root_of, view
@@ -16,6 +16,7 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.slots import AttributeSlot
 from chainer_ooc.execute.storage.states import State
+from support.examples import examples
 
 RECORD = np.dtype([('a', 'u1'), ('b', '<f4'), ('c', '>i2', (3,))])
 
@@ -268,7 +269,7 @@ def assert_came_back(holder, storage, expected):
     assert not holder._ooc
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_family_of_views_comes_back_equal_from_the_spill_file(residency, data):
     holder, storage, expected, root = hidden_family(residency, data.draw(families())())

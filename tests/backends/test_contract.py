@@ -11,7 +11,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from chainer_ooc.backends import arrays
@@ -20,6 +20,7 @@ from chainer_ooc.backends.cuda import CudaBackend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import SpillError
 from support.chaos import ChaosBackend
+from support.examples import examples
 from support.fake_driver import FakeDriver
 
 MB = 1 << 20
@@ -451,7 +452,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(['out', 'in', 'in and release', 'rele
                            st.integers(0, 200_000), st.integers(0, 7)), max_size=40)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_any_order_of_steps_keeps_every_copy_whole(backend, steps):
     far, pending, expected_reads, sources = [], [], [], []

@@ -6,7 +6,7 @@ import random
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from chainer_ooc.classify import annealing, search
 from chainer_ooc.classify.annealing import Draft, anneal, steps_over
@@ -15,6 +15,7 @@ from chainer_ooc.classify.search import Search, evaluate
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import Decision, Verdict, can_leave, can_recompute, everything, is_possible
+from support.examples import examples
 from support.planning import drawn_problems, random_problems
 from support.planning.literal_iterations import make_problem
 from support.planning.small_problems import draw_problem
@@ -37,19 +38,19 @@ def check_is_the_fastest(problem):
     return found
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(drawn_problems.problems())
 def test_no_other_policy_is_faster_or_needs_less(problem):
     check_is_the_fastest(problem)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(random_problems.problems())
 def test_nor_on_traces_of_any_kind(given):
     check_is_the_fastest(given[0])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(drawn_problems.problems())
 def test_it_keeps_to_what_a_map_can_do_and_decides_the_same_again(problem):
     decision, again = AUTO.decide(problem), can_recompute(problem.trace, problem.min_bytes)
@@ -111,7 +112,7 @@ def test_walks_with_and_without_compiled_code_find_the_same(monkeypatch):
             assert AUTO.decide(problem) == compiled, seed
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(drawn_problems.problems())
 def test_a_draft_says_what_an_evaluation_says(problem):
     draft, rng = Draft(problem, Decision(everything(problem.trace, problem.min_bytes))), random.Random(0)
@@ -182,7 +183,7 @@ def test_nothing_is_looked_for_beyond_a_plan_that_takes_no_time(first):
     assert found.found.seconds == 0
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(drawn_problems.problems())
 def test_what_is_known_is_not_made_slower(problem):
     """A walk that finds nothing, and a decision that is faster than all policies'."""

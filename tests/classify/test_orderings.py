@@ -4,11 +4,12 @@
 """
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.plans.making import make_plan
 from chainer_ooc.problem import can_leave, can_recompute
+from support.examples import examples
 from support.planning.drawn_problems import problems
 from support.planning.literal_problems import drawn, literal_problem, times_of_all
 
@@ -29,13 +30,13 @@ def check_orderings(problem):
     assert before >= sum(problem.costs.seconds) * (1 - ROUNDING), 'faster than its computations'
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(problems())
 def test_each_policy_is_at_least_as_fast_as_the_one_before_within_the_budget(problem):
     check_orderings(problem)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(problems())
 def test_only_what_can_leave_leaves_and_only_what_can_be_made_again_is_recomputed(problem):
     again = can_recompute(problem.trace, problem.min_bytes)
@@ -45,7 +46,7 @@ def test_only_what_can_leave_leaves_and_only_what_can_be_made_again_is_recompute
             assert letter != 'R' or (name == 'pooch' and again[each.id])
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(problems())
 def test_ten_plans_of_one_problem_are_equal(problem):
     for name in ORDER:
@@ -53,7 +54,7 @@ def test_ten_plans_of_one_problem_are_equal(problem):
         assert all(make_plan(POLICIES[name], problem) == first for _ in range(9))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(problems(most_calls=5).filter(lambda problem: sum(each.retained for each in problem.trace.maps) <= 5))
 def test_no_search_claims_less_than_the_best_of_all_verdicts_under_its_schedule(problem):
     times = times_of_all(problem)

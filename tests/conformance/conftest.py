@@ -12,7 +12,6 @@ import chainer_ooc
 from chainer_ooc.backends.base import Bandwidth
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.problem import Verdict
 from support import devices
 from support.chaos import ChaosBackend
 
@@ -28,22 +27,24 @@ def pytest_addoption(parser):
 
 def pytest_generate_tests(metafunc):
     if 'mix' in metafunc.fixturenames:
-        metafunc.parametrize(('device', 'mix', 'layout'), chosen(metafunc.config), indirect=['device', 'mix'])
+        metafunc.parametrize(('name', 'device', 'mix', 'layout'), chosen(metafunc.config), indirect=['device', 'mix'])
 
 
 def chosen(config):
-    """Devices, mixes of verdicts, and layouts of the features.
+    """Cases, devices, mixes of verdicts, and layouts of the features; of the random mixes those of every second case.
 
     While the whole suite runs, pytest reads this file too late to know its options, so that their values default here.
     """
     from support.conformance.conformance_mixes import RANDOM_MIX, RECOMPUTE_ALL, SWAP_ALL
+    from support.conformance.conformance_tables import FUNCTIONS, LINKS
     seeds = config.getoption(SEEDS, None)
     runs = [(HOST, SWAP_ALL, TRANSPOSED), (HOST, RECOMPUTE_ALL, PLAIN), (CHAOS, f'{RANDOM_MIX}0', TRANSPOSED)]
     if seeds is not None:
         mixes = [SWAP_ALL, RECOMPUTE_ALL, *[f'{RANDOM_MIX}{seed}' for seed in range(seeds)]]
         runs = list(itertools.product((HOST, CHAOS), mixes, LAYOUTS))
-    return [(device, mix, layout) for device, mix, layout in runs
-            if mix == SWAP_ALL or hasattr(Verdict, 'RECOMPUTE')]
+    return [pytest.param(name, device, mix, layout, marks=pytest.mark.long if (
+                seeds is None and device == CHAOS and number % 2) else ())
+            for number, name in enumerate([*FUNCTIONS, *LINKS]) for device, mix, layout in runs]
 
 
 @pytest.fixture

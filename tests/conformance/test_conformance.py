@@ -61,7 +61,6 @@ def test_the_case_is_worth_running(name, case):
             assert any(bits[f'1: gradient of argument {place}'][2]), f'the gradient of argument {place} is zero'
 
 
-@pytest.mark.parametrize('name', CASES)
 def test_the_bits_are_those_of_plain_chainer(name, case, device, mix, layout):
     stats = assert_conforms(case, mix, layout)
     assert mix != SWAP_ALL or device != 'host' or stats[1].swapped_in_bytes > 0

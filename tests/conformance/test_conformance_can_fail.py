@@ -12,7 +12,6 @@ from chainer.functions.normalization.batch_normalization import BatchNormalizati
 
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.classify.policies import POLICIES
-from chainer_ooc.problem import Verdict
 from support.conformance.conformance_cases import case, feature
 from support.conformance.conformance_mixes import RECOMPUTE_ALL, row
 from support.conformance.conformance_runs import assert_conforms, in_core
@@ -62,7 +61,6 @@ def test_a_draw_too_many_from_the_random_stream_is_reported(monkeypatch):
         assert_conforms(FUNCTIONS['dropout'], 'keep')
 
 
-@pytest.mark.skipif(not hasattr(Verdict, 'RECOMPUTE'), reason='no map is recomputed yet')
 def test_one_bit_that_is_recomputed_wrong_is_reported(monkeypatch):
     monkeypatch.setitem(POLICIES, RECOMPUTE_ALL, row(RECOMPUTE_ALL))
     honest, seen = Tanh.forward_cpu, set()

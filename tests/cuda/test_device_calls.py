@@ -23,7 +23,7 @@ def budget_bytes():
     return int(device_calls.peak_bytes(UNITS) * 0.7)
 
 
-@pytest.mark.parametrize('policy', spread(list(chainer_ooc.policies()), every=2))
+@pytest.mark.parametrize('policy', spread(list(chainer_ooc.policies()), every=4))
 def test_a_known_iteration_waits_for_no_computation_and_pins_nothing(policy, budget_bytes):
     row = device_calls.measured(policy, budget_bytes, UNITS)
     assert row['phase'] == 'run'

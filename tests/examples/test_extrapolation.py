@@ -47,6 +47,7 @@ def test_height_and_frames_one_after_the_other(record):
     assert found == structure(record('resnext3d', (96, 32, 48)))
 
 
+@pytest.mark.long
 def test_resnet50_has_the_maps_and_bytes_that_its_paper_classifies():
     two, three = (tables.record('resnet50', batch) for batch in (2, 3))
     trace = extrapolate(two, three, 2, 3, 640)

@@ -70,6 +70,7 @@ def test_resnext101_has_the_parameters_of_the_published_network():
     assert sum('spatial' in name and name.endswith('W') for name, _ in chain.namedparams()) == 33
 
 
+@pytest.mark.long
 def test_superneurons_fails_on_16_gb_where_the_paper_says():
     """PoocH 5.2: ResNet50 on 16 GB works at batch 512 and fails at 640, as swap-ins do not look at memory."""
     trace, device_bytes = devices.recorded(), 16 << 30

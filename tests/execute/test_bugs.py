@@ -582,8 +582,8 @@ def mapped(array, folder):
     return made
 
 
-@pytest.mark.parametrize('kind', ['memmap', 'subclass'])
-@pytest.mark.parametrize('policy', ['sublinear', 'superneurons', 'pooch', 'swap-all'])
+@pytest.mark.parametrize(('policy', 'kind'), spread(
+    ['sublinear', 'superneurons', 'pooch', 'swap-all'], ['memmap', 'subclass'], every=2))
 def test_a_batch_of_a_subclass_of_arrays(policy, kind, tmp_path):
     """What was computed from it could not be made again: an AssertionError in place of a training."""
     def program():

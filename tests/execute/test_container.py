@@ -83,7 +83,7 @@ def test_plain_chainer_is_killed_where_out_of_core_goes_through():
     assert train('swap-all', 200) == unlimited()
 
 
-@pytest.mark.parametrize('policy', ['pooch', 'unified'])
+@pytest.mark.parametrize('policy', ['pooch', pytest.param('unified', marks=pytest.mark.long)])
 def test_other_policies_go_through_too(policy):
     assert train(policy, 200) == unlimited()
 
@@ -92,6 +92,6 @@ def test_a_budget_beyond_the_limit_is_kept_within_it():
     assert train('pooch', 200, '8 GB') == unlimited()
 
 
-@pytest.mark.parametrize('megabytes', [120, 160])
+@pytest.mark.parametrize('megabytes', [pytest.param(120, marks=pytest.mark.long), 160])
 def test_where_nothing_works_there_is_an_error_and_no_kill(megabytes):
     assert train('swap-all', megabytes) in ('DeviceMemoryError', 'MemoryError', 'InfeasibleBudgetError')

@@ -9,6 +9,7 @@ import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.memory.transit import Transit
 from chainer_ooc.execute.storage.storage import Storage
+from support.combinations import spread
 from support.interrupting import interrupted_at
 from support.trainings import several_graphs
 from support.trainings.ooc_training import ooc
@@ -257,10 +258,10 @@ def batch_held_from_some_iteration_on():
     return iterate
 
 
-@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'window', 'tensor-cache', 'unified', 'keep'])
-@pytest.mark.parametrize('make', [
+@pytest.mark.parametrize(('make', 'policy'), spread([
     blocks_repeated, hook_on_everything, hook_on_one_function, slices_beside_their_whole, forward_left_alone,
-    evaluation_with_a_graph, batch_held_from_some_iteration_on])
+    evaluation_with_a_graph, batch_held_from_some_iteration_on],
+    ['swap-all', 'pooch', 'window', 'tensor-cache', 'unified', 'keep'], every=2))
 def test_a_named_floor_works_at_once(make, policy):
     floors = floors_of(make, policy)
     assert len(floors) == 1

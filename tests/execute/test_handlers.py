@@ -20,6 +20,7 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, ReentryError
 from chainer_ooc.execute.storage import reentry, storage
+from support.combinations import spread
 from support.interrupting import handled_before
 from support.trainings.accounts import differences
 from support.trainings.ooc_training import bits_of, ooc
@@ -203,8 +204,8 @@ def test_reads_before_every_line_under_the_lock_give_the_value_or_one_error(poli
     assert [(each.phase, each.peak_bytes <= each.budget_bytes) for each in program.stats[1:]] == [('run', True)] * 2
 
 
-@pytest.mark.parametrize('period', [97, 1013])
-@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'sublinear', 'unified'])
+@pytest.mark.parametrize(('policy', 'period'), spread(
+    ['keep', 'swap-all', 'pooch', 'sublinear', 'unified'], [97, 1013], every=2))
 def test_reads_before_drawn_lines_give_the_value_or_an_error_and_the_training_goes_on(policy, period, plain):
     handlers = []
     program = train(policy, Program, handled(handlers, plain.values, lambda: EachSo(period, period // 4), is_any))
@@ -282,7 +283,8 @@ class Dying:
             Dying(self.handler)
 
 
-@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'sublinear'])
+@pytest.mark.parametrize('policy', [
+    'swap-all', *(pytest.param(each, marks=pytest.mark.long) for each in ('pooch', 'sublinear'))])
 def test_a_finalizer_reads_maps_wherever_the_collector_comes(policy, plain):
     handlers = []
 

@@ -111,7 +111,7 @@ def forgotten():
 @pytest.mark.parametrize(('policy', 'program'), spread(list(chainer_ooc.policies()), [
     (Layers, 'rows', 'in odd iterations'), (Layers, 'a memoryview', 'of ever more maps'),
     (Layers, 'a reshaped array', 'of some from the third iteration on'),
-    (Branches, 'rows', 'until the next iteration')], every=4))
+    (Branches, 'rows', 'until the next iteration')], every=8))
 def test_no_account_passes_the_budget_for_what_the_program_holds(policy, program):
     with chainer.using_config('ooc', None):
         expected, _ = train(*program)

@@ -167,7 +167,7 @@ def test_gradients_that_are_always_cleared_before_backward_are_not_expected():
 
 
 @pytest.mark.parametrize(('units', 'clears', 'policy'), spread(
-    [(384, 320), (256, 384, 320)], list(CLEARS), POLICIES, every=3))
+    [(384, 320), (256, 384, 320)], list(CLEARS), POLICIES, every=6))
 def test_the_first_floor_that_is_named_works_for_models_in_turn(units, clears, policy):
     expected = InTurn(clears, units).rounds()
     for optimizer in (chainer.optimizers.SGD, chainer.optimizers.Adam):
@@ -183,8 +183,7 @@ def test_the_first_floor_that_is_named_works_for_models_in_turn(units, clears, p
         assert optimizer is not chainer.optimizers.SGD or found == expected
 
 
-@pytest.mark.parametrize('policy', POLICIES)
-@pytest.mark.parametrize('clears', CLEARS)
+@pytest.mark.parametrize(('clears', 'policy'), spread(list(CLEARS), POLICIES, every=3))
 def test_a_floor_is_in_doubt_when_a_second_model_begins_with_the_graph_of_the_first(clears, policy):
     """Nothing of it was seen: its parameters, its state and its gradients come on top."""
     expected, refusals, budget = InTurn(clears, (384, 384)).rounds(), [], 1

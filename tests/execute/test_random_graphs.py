@@ -40,7 +40,7 @@ from support.trainings.random_graphs import Budget, GraphTraining, policies, pro
 FACTORS = (None, 1.0, 1.2, 2.0)
 thresholds = st.sampled_from([0, 0, 1, 100, 700, 3000])
 #: Half a second each; the profiles that draw more than usual have all theirs.
-MOST_GRAPHS = 40 if hypothesis.settings().max_examples <= 100 else hypothesis.settings().max_examples
+MOST_GRAPHS = 20 if hypothesis.settings().max_examples <= 100 else hypothesis.settings().max_examples
 
 
 def compare(program, seed, factor, min_bytes):

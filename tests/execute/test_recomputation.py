@@ -10,6 +10,7 @@ from chainer_ooc.backends import arrays
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, RecomputeMismatchError
 from chainer_ooc.execute.functions import prototype
 from chainer_ooc.problem import Verdict, can_recompute
+from support.combinations import spread
 from support.trainings.ooc_networks import NETWORKS
 from support.trainings.ooc_training import assert_same_bits, bits_of, ooc, plain, train, train_at_the_floor
 from support.trainings.verdict_mixes import MIXES
@@ -17,8 +18,7 @@ from support.trainings.verdict_mixes import MIXES
 pytestmark = pytest.mark.usefixtures('verdict_mixes')
 
 
-@pytest.mark.parametrize('policy', MIXES)
-@pytest.mark.parametrize('network', NETWORKS)
+@pytest.mark.parametrize(('network', 'policy'), spread(list(NETWORKS), list(MIXES), every=2))
 def test_any_mix_of_verdicts_gives_the_bits_of_plain_chainer(network, policy):
     assert_same_bits(train(network, policy), plain(network))
 

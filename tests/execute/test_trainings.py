@@ -52,7 +52,7 @@ def expected(name):
     return run(PROGRAMS[name], None)
 
 
-@pytest.mark.parametrize(('name', 'policy'), spread(list(PROGRAMS), NAMES, every=3))
+@pytest.mark.parametrize(('name', 'policy'), spread(list(PROGRAMS), NAMES, every=6))
 def test_training_gives_the_bits_of_plain_chainer(name, policy):
     assert run(PROGRAMS[name], policy) == expected(name)
 

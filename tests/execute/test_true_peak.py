@@ -85,7 +85,7 @@ def tracing():
 
 @pytest.mark.usefixtures('verdict_mixes', 'tracing')
 @pytest.mark.parametrize(('policy', 'share', 'make'), spread(
-    [*POLICIES, *MIXES], [1.02, 1.3], [Network, Residual], every=3))
+    [*POLICIES, *MIXES], [1.02, 1.3], [Network, Residual], every=6))
 def test_arrays_take_no_more_than_the_budget(policy, share, make):
     with pytest.raises(InfeasibleBudgetError) as refused:
         true_peak(policy, 1, make)

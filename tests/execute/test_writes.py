@@ -10,6 +10,7 @@ import chainer_ooc
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.writes import Writes
 from chainer_ooc.execute.storage.storage import Storage
+from support.combinations import spread
 from support.trainings.ooc_training import ooc, send_all_away
 
 CALLS = 8
@@ -103,9 +104,8 @@ def all_leave_after_each_step(monkeypatch, prompt_swap_outs):
     monkeypatch.setattr(Iteration, 'after_step', after)
 
 
-@pytest.mark.parametrize('functions', [only_reading, writing, writing_to_what_another_has_kept])
-@pytest.mark.parametrize('hook', [None, 1, 3, 6])
-@pytest.mark.parametrize('policy', POLICIES)
+@pytest.mark.parametrize(('functions', 'hook', 'policy'), spread(
+    [only_reading, writing, writing_to_what_another_has_kept], [None, 1, 3, 6], POLICIES, every=2))
 def test_what_functions_and_hooks_write_in_backward_counts(policy, functions, hook, all_leave_after_each_step):
     def program():
         return [iteration(functions, () if hook is None else (Shown(hook),)) for _ in range(4)]

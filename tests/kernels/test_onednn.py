@@ -16,7 +16,7 @@ import chainer.functions as F
 import chainer.links as L
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.backends.host import onednn as presence
@@ -32,6 +32,7 @@ from support.convolutions import (
     convolve,
     laid_out,
 )
+from support.examples import examples
 from support.onednn import AUTO, NEVER, needs_library
 
 
@@ -50,28 +51,28 @@ def assert_as_close_as_float32_can_be(function, arrays, layout):
 
 
 @needs_library
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(convolutions(), st.sampled_from(LAYOUTS))
 def test_convolution_nd(call, layout):
     assert_as_close_as_float32_can_be(lambda *x: F.convolution_nd(*x, **call[1]), call[0], layout)
 
 
 @needs_library
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(convolutions(st.just(2)), st.sampled_from(LAYOUTS))
 def test_convolution_2d(call, layout):
     assert_as_close_as_float32_can_be(lambda *x: F.convolution_2d(*x, **call[1]), call[0], layout)
 
 
 @needs_library
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(convolutions(transposed=True), st.sampled_from(LAYOUTS))
 def test_deconvolution_nd(call, layout):
     assert_as_close_as_float32_can_be(lambda *x: F.deconvolution_nd(*x, **call[1]), call[0], layout)
 
 
 @needs_library
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(convolutions(st.just(2), transposed=True), st.sampled_from(LAYOUTS))
 def test_deconvolution_2d(call, layout):
     assert_as_close_as_float32_can_be(lambda *x: F.deconvolution_2d(*x, **call[1]), call[0], layout)
@@ -143,7 +144,7 @@ def train(policy, budget=None, iterations=4):
 
 
 @needs_library
-@pytest.mark.parametrize('policy', spread(list(chainer_ooc.policies()), every=2, first=1))
+@pytest.mark.parametrize('policy', spread(list(chainer_ooc.policies()), every=4, first=1))
 def test_every_policy_gives_the_same_bits(policy):
     losses, parameters, _ = train(None)
     assert train(policy)[:2] == (losses, parameters)

@@ -12,11 +12,12 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from chainer_ooc.kernels.onednn import layouts, library, pooling
 from support.convolutions import LAYOUTS, assert_close, computed, laid_out
+from support.examples import examples
 from support.onednn import AUTO, NEVER, needs_library
 from support.poolings import ODD, TIES, poolings
 
@@ -65,7 +66,7 @@ def within(kernel, pad):
 
 
 @needs_library
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(float32_poolings, st.booleans(), st.sampled_from(LAYOUTS))
 def test_max_pooling(call, cover_all, layout):
     x, kernel, stride, pad = call
@@ -81,7 +82,7 @@ def test_max_pooling(call, cover_all, layout):
 
 
 @needs_library
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(float32_poolings, PADS, st.sampled_from(LAYOUTS))
 def test_average_pooling_nd(call, pad_value, layout):
     x, kernel, stride, pad = call
@@ -94,7 +95,7 @@ def test_average_pooling_nd(call, pad_value, layout):
 
 
 @needs_library
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(poolings(st.just(2), dtypes='f', values=(TIES, None)), st.sampled_from(LAYOUTS))
 def test_average_pooling_2d(call, layout):
     x, kernel, stride, pad = call
@@ -117,7 +118,7 @@ def test_layers_of_networks_run_in_onednn(shape, kind, runs):
 
 
 @needs_library
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(poolings(dtypes='f', values=(ODD, ODD[6:], np.array([LOWEST, -np.inf]))), st.booleans())
 def test_maxima_of_what_is_not_finite_are_numpys(call, cover_all):
     x, kernel, stride, pad = call
@@ -143,7 +144,7 @@ def test_images_whose_maxima_onednn_would_not_find_leave_nodes_alike(value, runs
 
 
 @needs_library
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(poolings(dtypes='f', values=(ODD, ODD[6:], np.array([np.inf, 0, 1]))), PADS)
 def test_means_of_what_is_not_finite_are_numpys(call, pad_value):
     x, kernel, stride, pad = call

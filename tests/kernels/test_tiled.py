@@ -5,11 +5,12 @@ import chainer_ooc  # noqa: F401  before chainer
 import numpy as np
 import pytest
 from chainer.utils import conv_nd
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.kernels.tiled.tiles import Buffer, Tile, even_parts, tiles
 from chainer_ooc.kernels.tiled.windows import Windows, gather, scatter, windows_over
+from support.examples import examples
 
 
 @st.composite
@@ -74,7 +75,7 @@ def test_a_buffer_is_taken_once():
     assert buffer.shaped(0, 5).shape == (0, 5)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(geometries())
 def test_gather_takes_what_chainer_takes(geometry):
     (size, kernel, stride, pad, dilate), cover_all = geometry
@@ -85,7 +86,7 @@ def test_gather_takes_what_chainer_takes(geometry):
     np.testing.assert_array_equal(columns_of(images, windows), theirs)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(geometries(), st.data())
 def test_rows_are_a_part_of_the_windows(geometry, data):
     (size, kernel, stride, pad, dilate), cover_all = geometry
@@ -97,7 +98,7 @@ def test_rows_are_a_part_of_the_windows(geometry, data):
     np.testing.assert_array_equal(columns_of(images, windows.rows(rows)), np.moveaxis(whole, 0, 2 + len(size)))
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(geometries())
 def test_scatter_is_the_transpose_of_gather(geometry):
     (size, kernel, stride, pad, dilate), cover_all = geometry

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from chainer import _ooc
 from chainer.functions.connection.convolution_2d import Convolution2DGradW
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from support.convolutions import LAYOUTS, SHAPES, arrays_for, assert_close, computed, convolutions, convolve, laid_out
+from support.examples import examples
 
 WORKSPACES = [1, 500, 5000, '100KB', '8MB']
 
@@ -25,28 +26,28 @@ def both_ways(workspace, function, arrays, layout):
     return (run(way, function, arrays, layout) for way in (workspace, None))
 
 
-@settings(max_examples=70, deadline=None)
+@examples(70)
 @given(convolutions(), st.sampled_from(WORKSPACES), st.sampled_from(LAYOUTS))
 def test_convolution_nd_is_chainers(call, workspace, layout):
     arrays, options = call
     assert_close(*both_ways(workspace, lambda *x: F.convolution_nd(*x, **options), arrays, layout), 1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(convolutions(st.just(2)), st.sampled_from(WORKSPACES), st.sampled_from(LAYOUTS))
 def test_convolution_2d_is_chainers(call, workspace, layout):
     arrays, options = call
     assert_close(*both_ways(workspace, lambda *x: F.convolution_2d(*x, **options), arrays, layout), 1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(convolutions(transposed=True), st.sampled_from(WORKSPACES), st.sampled_from(LAYOUTS))
 def test_deconvolution_nd_is_chainers(call, workspace, layout):
     arrays, options = call
     assert_close(*both_ways(workspace, lambda *x: F.deconvolution_nd(*x, **options), arrays, layout), 1e-9)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(convolutions(st.just(2), transposed=True), st.sampled_from(WORKSPACES), st.sampled_from(LAYOUTS))
 def test_deconvolution_2d_is_chainers(call, workspace, layout):
     arrays, options = call

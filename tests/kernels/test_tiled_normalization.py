@@ -10,13 +10,14 @@ import chainer.functions as F
 import numpy as np
 import pytest
 from chainer.functions.normalization import batch_normalization as chainers
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.kernels import tiled
 from chainer_ooc.kernels.tiled import batch_norm, channels, lrn
 from chainer_ooc.kernels.tiled.lrn import Response
 from support.combinations import spread
+from support.examples import examples
 
 WORKSPACES = st.sampled_from([1, 300, 5000, '8MB'])
 LAYOUTS = st.sampled_from(['C', 'permuted', 'part', 'broadcast', 'backwards'])
@@ -97,7 +98,7 @@ def evaluate(workspace, call):
 
 
 @pytest.mark.parametrize('run', [train, evaluate])
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(maps(), WORKSPACES, TILES)
 def test_batch_normalization_has_chainers_bits(run, call, workspace, tile_bytes):
     with pytest.MonkeyPatch.context() as patch:
@@ -107,7 +108,7 @@ def test_batch_normalization_has_chainers_bits(run, call, workspace, tile_bytes)
 
 @pytest.mark.parametrize(('shape', 'dtypes', 'run'), spread(
     [(4, 5, 97, 101), (2, 3, 9001), (2, 3, 8192), (10000, 3), (5, 1, 90, 97)], ['ee', 'ef', 'ff', 'dd'],
-    [train, evaluate], every=4))
+    [train, evaluate], every=8))
 def test_sums_longer_than_numpys_buffer_have_chainers_bits(run, dtypes, shape):
     random = np.random.default_rng(0)
     for order in {tuple(range(len(shape))), tuple(range(len(shape)))[::-1], (*range(2, len(shape)), 0, 1)}:
@@ -195,7 +196,7 @@ NUMBERS = st.tuples(
     st.sampled_from([0.75, 0.5, 1, 0, -1, -2, -0.5, np.float64(0.75)]))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=5), st.sampled_from(['e', 'f', 'd', '>f']), LAYOUTS, LAYOUTS,
        NUMBERS, WORKSPACES, TILES)
 def test_local_response_normalization_has_chainers_bits(

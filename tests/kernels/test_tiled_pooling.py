@@ -7,10 +7,11 @@ import chainer
 import chainer.functions as F
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from chainer_ooc.kernels.tiled import tiles
+from support.examples import examples
 from support.poolings import TAME, poolings
 
 WORKSPACES = [1, 300, 5000, '8MB']
@@ -49,7 +50,7 @@ def assert_nodes_alike(ours, theirs):
     assert ours['_input_indexes_to_retain'] == theirs['_input_indexes_to_retain']
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(poolings(), st.booleans(), st.sampled_from(WORKSPACES), st.sampled_from(['C', 'transposed']))
 def test_max_pooling_has_chainers_bits(call, cover_all, workspace, layout):
     x, kernel, stride, pad = call
@@ -60,7 +61,7 @@ def test_max_pooling_has_chainers_bits(call, cover_all, workspace, layout):
         assert_same_bits(a, b)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(poolings(), st.sampled_from([0, None]), st.sampled_from(WORKSPACES), st.sampled_from(['C', 'transposed']))
 def test_average_pooling_nd_has_chainers_bits(call, pad_value, workspace, layout):
     x, kernel, stride, pad = call
@@ -74,7 +75,7 @@ def test_average_pooling_nd_has_chainers_bits(call, pad_value, workspace, layout
         assert_same_bits(a, b)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(poolings(st.just(2)), st.sampled_from(WORKSPACES), st.sampled_from(['C', 'transposed']))
 def test_average_pooling_2d_has_chainers_bits(call, workspace, layout):
     x, kernel, stride, pad = call
@@ -85,7 +86,7 @@ def test_average_pooling_2d_has_chainers_bits(call, workspace, layout):
         assert_same_bits(a, b)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(poolings(), st.booleans(), st.sampled_from(WORKSPACES), st.sampled_from(['C', 'transposed']))
 def test_unpooling_has_chainers_bits(call, cover_all, workspace, layout):
     x, kernel, stride, pad = call
@@ -101,7 +102,7 @@ def test_unpooling_has_chainers_bits(call, cover_all, workspace, layout):
             assert_same_bits(a, b)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(poolings(st.just(2)), st.sampled_from(WORKSPACES), st.sampled_from(['C', 'transposed']))
 def test_upsampling_has_chainers_bits(call, workspace, layout):
     x, kernel, stride, pad = call

@@ -8,6 +8,7 @@ import pytest
 from chainer_ooc.cli.totals import least_of
 from chainer_ooc.trace import Trace
 from chainer_ooc.trace.scaling import scale
+from support.combinations import spread
 from support.trainings import several_graphs
 from support.trainings.ooc_training import ooc
 
@@ -17,9 +18,9 @@ def profiled(kind, optimizer=chainer.optimizers.Adam):
         return chainer_ooc.profile(several_graphs.updater_of(kind, optimizer))
 
 
-@pytest.mark.parametrize('optimizer', [chainer.optimizers.Adam, chainer.optimizers.SGD])
-@pytest.mark.parametrize('kind', [
-    several_graphs.InTurn, several_graphs.Shared, several_graphs.Penalised, several_graphs.Sloped])
+@pytest.mark.parametrize(('kind', 'optimizer'), spread(
+    [several_graphs.InTurn, several_graphs.Shared, several_graphs.Penalised, several_graphs.Sloped],
+    [chainer.optimizers.Adam, chainer.optimizers.SGD], every=2))
 def test_the_floor_of_a_profile_is_enough_for_all_graphs(kind, optimizer):
     floor_bytes = least_of(profiled(kind, optimizer), 0).floor_bytes
     updater = several_graphs.updater_of(kind, optimizer)

@@ -2,7 +2,7 @@
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.classify import annealing, search
@@ -13,6 +13,7 @@ from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate import compiled
 from chainer_ooc.simulate.compiled import Outcome, evaluator_of
 from chainer_ooc.simulate.simulator import run
+from support.examples import examples
 from support.planning import drawn_problems, random_problems
 from support.planning.literal_problems import literal_problem
 
@@ -74,7 +75,7 @@ def in_python(problem, decision):
 
 
 @needs_library
-@settings(max_examples=5 * settings.default.max_examples)
+@examples(500)
 @given(evaluations(), st.booleans())
 def test_c_gives_what_python_gives(given, has_little_memory):
     problem, decision = given
@@ -90,7 +91,7 @@ def test_c_gives_what_python_gives(given, has_little_memory):
 
 
 @needs_library
-@settings(max_examples=200)
+@examples(200)
 @given(evaluations(), st.data())
 def test_a_map_without_bytes_is_one_that_has_none(given, data):
     problem, decision = given
@@ -104,7 +105,7 @@ def test_a_map_without_bytes_is_one_that_has_none(given, data):
 
 @needs_library
 @pytest.mark.parametrize('policy', POLICIES)
-@settings(max_examples=15)
+@examples(15)
 @given(drawn_problems.problems())
 def test_every_policy_decides_the_same_without_the_library(policy, problem):
     with pytest.MonkeyPatch.context() as patch:

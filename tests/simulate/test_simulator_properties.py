@@ -2,11 +2,12 @@
 import dataclasses
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from chainer_ooc.problem import Verdict
 from chainer_ooc.simulate.simulator import run, simulate
 from chainer_ooc.simulate.timeline import Cause, Stream
+from support.examples import examples
 from support.planning.literal_iterations import make_problem, run_problem
 from support.planning.random_problems import problems, problems_of_one_map
 from support.planning.reference_simulator import reference
@@ -23,7 +24,7 @@ def computing_seconds(problem, schedule):
             for position, each in enumerate(seconds)]
 
 
-@settings(max_examples=300, report_multiple_bugs=False)
+@examples(300, report_multiple_bugs=False)
 @given(problems())
 def test_a_simulator_written_from_the_rules_alone_gives_the_same_timeline(given):
     problem, schedule = given
@@ -34,7 +35,7 @@ def test_a_simulator_written_from_the_rules_alone_gives_the_same_timeline(given)
     assert found == expected
 
 
-@settings(max_examples=300, report_multiple_bugs=False)
+@examples(300, report_multiple_bugs=False)
 @given(problems())
 def test_what_moves_is_all_that_memory_holds_beside_the_schedule(given):
     problem, schedule = given
