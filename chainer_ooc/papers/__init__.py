@@ -13,7 +13,7 @@ room, and training needs nothing of it. The files, in the order of the data:
     pooch, pooch_2018, pooch_speeds, window_va  the tables of PoocH's two papers and of Window+VA
     layers, layer_networks, layer_memory        SuperNeurons' own way to count memory, layer by layer
     superneurons                                its tables
-    littles_law, paleo_formulas, paleo_cases    OOC-Paleo's equations, and what they and the simulator say to a case
+    paleo_formulas, paleo_cases                 OOC-Paleo's equations, and what they and the simulator say to a case
     ooc_paleo                                   its tables
     presentation, plot                          a table as text, Markdown and JSON; as bars
 """

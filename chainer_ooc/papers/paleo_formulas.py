@@ -2,9 +2,10 @@
 
 The paper's symbols and ours::
 
-    T_proc(l), T_swap(l)       Pass.seconds[l], Pass.swap_seconds[l]
-    NMCa, Calayers, Tcatch     capacity, kept_layers, catch_seconds
-    ProcTh, ProcL, SwapinTh    as in `littles_law`
+    T_proc(l), T_swap(l)    Pass.seconds[l], Pass.swap_seconds[l]
+    Num_buffer(l)           the data of a layer
+    ProcTh(l), SwapTh       the throughput of its computation, and of transfers
+    Tcatch                  when processing catches up with swap-in, see `catching_layer`
 
 Backward is divided into *sections*. One begins when a layer begins, and ends when the layer after it may begin::
 
@@ -24,12 +25,11 @@ Source: OOC-Paleo 3.4 (equations 7 to 9), 3.5 (10 to 12), 3.6.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.papers.littles_law import concurrency
 from chainer_ooc.trace import Trace
 
 
@@ -59,23 +59,15 @@ class Sections:
     Attributes:
         lead_seconds: the wait before the first section.
         seconds: of each section.
-        work_seconds: of these, what the processing unit works.
     """
 
     lead_seconds: float
     seconds: tuple[float, ...]
-    work_seconds: tuple[float, ...]
 
     @property
     def total_seconds(self) -> float:
         """Of the whole pass."""
         return self.lead_seconds + sum(self.seconds)
-
-    @property
-    def utilisations(self) -> tuple[float, ...]:
-        """Util of each section (equations 9 and 12); 1 for one that takes no time."""
-        return tuple(work / all_ if all_ else 1.0
-                     for work, all_ in zip(self.work_seconds, self.seconds, strict=True))
 
 
 def passes_of(trace: Trace, costs: Costs, swapped: Collection[int]) -> tuple[Pass, Pass]:
@@ -102,21 +94,9 @@ def section_seconds(work_seconds: float, next_swap_seconds: float) -> float:
     return max(work_seconds, next_swap_seconds)
 
 
-def section_concurrency(work_per_second: float, work_latency_seconds: float, work_seconds: float,
-                        next_swap_seconds: float) -> float:
-    """The average concurrency over a section, in buffers (equation 8)."""
-    return (concurrency(work_latency_seconds, work_per_second) * work_seconds
-            / section_seconds(work_seconds, next_swap_seconds))
-
-
-def section_utilisation(work_seconds: float, next_swap_seconds: float) -> float:
-    """Util = T_proc(l) / T of a section, 0 to 1 (equation 9)."""
-    return work_seconds / section_seconds(work_seconds, next_swap_seconds)
-
-
 def vdnn_backward(backward: Pass) -> Sections:
     """Sections of equation 7, behind the wait for the first layer's data, beside which nothing runs (figure 3)."""
-    return Sections(backward.swap_seconds[0], _in_step(backward, 0), backward.seconds)
+    return Sections(backward.swap_seconds[0], _in_step(backward, 0))
 
 
 def vdnn_forward(forward: Pass) -> Sections:
@@ -130,7 +110,7 @@ def vdnn_forward(forward: Pass) -> Sections:
     """
     before = (0.0, *forward.swap_seconds)
     seconds = [section_seconds(work, swap) for work, swap in zip(forward.seconds, before[:-1], strict=True)]
-    return Sections(0.0, (*seconds, before[-1]), (*forward.seconds, 0.0))
+    return Sections(0.0, (*seconds, before[-1]))
 
 
 def _in_step(backward: Pass, first: int) -> tuple[float, ...]:
@@ -140,30 +120,13 @@ def _in_step(backward: Pass, first: int) -> tuple[float, ...]:
         backward.seconds[first:], pairwise(swaps), strict=True))
 
 
-def kept_layers(layer_bytes: Sequence[int], capacity_bytes: int) -> int:
-    """Calayers: how many layers, in the order of backward, near memory holds when backward begins."""
-    return sum(held_bytes <= capacity_bytes for held_bytes in accumulate(layer_bytes))
-
-
-def catch_seconds(worked_buffers: float, capacity_buffers: float, swap_in_per_second: float) -> float:
-    """Tcatch, from the beginning of backward to the moment when processing catches up with swap-in (equation 11).
-
-    Equation 10 says what has been worked on by then: all that was in near memory and all that has come. The paper sums
-    it over Calayers, the layers that near memory holds. But these are no more than its capacity, and Tcatch would never
-    be above 0. The sum is meant over the layers up to the one that has to wait, which is how `catching_layer` finds it.
-
-    Args:
-        worked_buffers: the sum of ProcTh(i) x T_proc(i), which is the data of those layers.
-        capacity_buffers: NMCa, of which as much counts as whole layers fill, since no layer runs on a part of its data.
-        swap_in_per_second: SwapinTh, in the same unit a second.
-    """
-    return (worked_buffers - capacity_buffers) / swap_in_per_second
-
-
 def catching_layer(backward: Pass) -> int | None:
     """The first layer that has to wait for its data if swap-in never pauses; None if Tcatch is not in this backward.
 
-    A layer's data is there at Tcatch, summed up to that layer; the layers before it have ended by the sum of T_proc.
+    Equation 10 says what has been worked on at Tcatch: all that was in near memory and all that has come. The paper
+    sums it over the layers that near memory holds. But these are no more than its capacity, and Tcatch would never be
+    above 0. The sum is meant up to the layer that has to wait, the first whose data is there (equation 11) after the
+    layers before it have ended.
     """
     ended = accumulate(backward.seconds, initial=0.0)
     arrived = accumulate(backward.swap_seconds)
@@ -182,13 +145,13 @@ def capacity_backward(backward: Pass) -> Sections:
     """
     caught = catching_layer(backward)
     if caught is None:
-        return Sections(0.0, backward.seconds, backward.seconds)
+        return Sections(0.0, backward.seconds)
     wait_seconds = sum(backward.swap_seconds[:caught + 1]) - sum(backward.seconds[:caught])
     later = _in_step(backward, caught)
     if not caught:
-        return Sections(wait_seconds, later, backward.seconds)
+        return Sections(wait_seconds, later)
     last_seconds = backward.seconds[caught - 1] + wait_seconds
-    return Sections(0.0, (*backward.seconds[:caught - 1], last_seconds, *later), backward.seconds)
+    return Sections(0.0, (*backward.seconds[:caught - 1], last_seconds, *later))
 
 
 def capacity_forward_seconds(forward: Pass) -> float:
@@ -215,32 +178,25 @@ class PaleoIteration:
 
     Attributes:
         forward_seconds, backward_seconds: with waits.
-        in_core_seconds: without.
     """
 
     forward_seconds: float
     backward_seconds: float
-    in_core_seconds: float
 
     @property
     def seconds(self) -> float:
         """Of the whole iteration."""
         return self.forward_seconds + self.backward_seconds
 
-    @property
-    def utilisation(self) -> float:
-        """The share of it in which the processing unit works."""
-        return self.in_core_seconds / self.seconds
-
 
 def vdnn_iteration(forward: Pass, backward: Pass) -> PaleoIteration:
     """An iteration of the vDNN-like strategy: everything leaves and comes back, in step with the layers."""
-    return _iteration(vdnn_forward(forward).total_seconds, vdnn_backward(backward), forward)
+    return PaleoIteration(vdnn_forward(forward).total_seconds, vdnn_backward(backward).total_seconds)
 
 
 def capacity_iteration(forward: Pass, backward: Pass) -> PaleoIteration:
     """An iteration of the capacity-based strategy: what near memory holds stays, and swap-in does not pause."""
-    return _iteration(capacity_forward_seconds(forward), capacity_backward(backward), forward)
+    return PaleoIteration(capacity_forward_seconds(forward), capacity_backward(backward).total_seconds)
 
 
 def on_demand_iteration(forward: Pass, backward: Pass) -> PaleoIteration:
@@ -248,9 +204,4 @@ def on_demand_iteration(forward: Pass, backward: Pass) -> PaleoIteration:
 
     A swap-in begins when its layer would, with nothing beside it. The paper measures this and has no formula for it.
     """
-    seconds = tuple(map(sum, zip(backward.swap_seconds, backward.seconds, strict=True)))
-    return _iteration(capacity_forward_seconds(forward), Sections(0.0, seconds, backward.seconds), forward)
-
-
-def _iteration(forward_seconds: float, backward: Sections, forward: Pass) -> PaleoIteration:
-    return PaleoIteration(forward_seconds, backward.total_seconds, forward.in_core_seconds + sum(backward.work_seconds))
+    return PaleoIteration(capacity_forward_seconds(forward), sum(backward.swap_seconds) + sum(backward.seconds))
