@@ -1,4 +1,4 @@
-"""What every simulated allocator can do, and what it counts.
+"""What every simulated allocator can do.
 
 Two figures differ by what is lost: *used* is the sum of what was asked for, *reserved* is what the device has given to
 the allocator. In between lie rounding (internal fragmentation) and cached memory that fits no request (external
@@ -11,7 +11,6 @@ fragmentation)::
 from __future__ import annotations
 
 import abc
-from collections import Counter
 from dataclasses import dataclass
 
 from chainer_ooc.errors import OocError
@@ -36,27 +35,6 @@ class ModelBlock:
 NOTHING = ModelBlock(-1, 0, 0)
 
 
-@dataclass(frozen=True)
-class Operations:
-    """How often an allocator did what.
-
-    Attributes:
-        mallocs, frees: requests of more than 0 bytes.
-        device_mallocs, device_frees: calls of the device's own allocator: regions of a pool, physical chunks.
-        splits, merges: of cached memory.
-        maps, unmaps: of one physical chunk each.
-    """
-
-    mallocs: int = 0
-    frees: int = 0
-    device_mallocs: int = 0
-    device_frees: int = 0
-    splits: int = 0
-    merges: int = 0
-    maps: int = 0
-    unmaps: int = 0
-
-
 class DeviceFullError(OocError, MemoryError):
     """The capacity does not hold a request, although all cached memory that can be given back was given back.
 
@@ -79,11 +57,6 @@ class DeviceFullError(OocError, MemoryError):
                 f'{format_bytes(self.free_bytes)}, of which {format_bytes(self.largest_free_bytes)} in one piece); '
                 'plan with a smaller budget, or take an allocator that fragments less')
 
-    @property
-    def external_fragmentation(self) -> float:
-        """The share of free memory that is out of reach of a single request: 0 if it lies in one piece."""
-        return (self.free_bytes - self.largest_free_bytes) / self.free_bytes if self.free_bytes else 0.0
-
 
 class AllocatorModel(abc.ABC):
     """Gives blocks of a device of limited size, and takes them back.
@@ -103,7 +76,6 @@ class AllocatorModel(abc.ABC):
         self.reserved_bytes = 0
         self._taken_bytes = 0
         self._live: dict[int, ModelBlock] = {}
-        self._counts: Counter[str] = Counter()
 
     def malloc(self, nbytes: int) -> ModelBlock:
         """Gives a block of `nbytes`.
@@ -122,7 +94,6 @@ class AllocatorModel(abc.ABC):
         self.used_bytes += nbytes
         self._taken_bytes += block.size_bytes
         self._live[block.address] = block
-        self._counts['mallocs'] += 1
         return block
 
     def free(self, block: ModelBlock) -> None:
@@ -138,13 +109,7 @@ class AllocatorModel(abc.ABC):
         del self._live[block.address]
         self.used_bytes -= block.nbytes
         self._taken_bytes -= block.size_bytes
-        self._counts['frees'] += 1
         self._give_back(block)
-
-    @property
-    def blocks(self) -> tuple[ModelBlock, ...]:
-        """The live blocks, in the order in which they were given."""
-        return tuple(self._live.values())
 
     @property
     def free_bytes(self) -> int:
@@ -155,11 +120,6 @@ class AllocatorModel(abc.ABC):
     @abc.abstractmethod
     def largest_free_bytes(self) -> int:
         """The largest request that can be met without giving cached memory back."""
-
-    @property
-    def operations(self) -> Operations:
-        """What was done so far."""
-        return Operations(**self._counts)
 
     def _full(self, nbytes: int) -> DeviceFullError:
         return DeviceFullError(nbytes, self.capacity_bytes, self.used_bytes, self.reserved_bytes, self.free_bytes,

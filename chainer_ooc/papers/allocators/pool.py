@@ -88,7 +88,6 @@ class BestFitPool(AllocatorModel):
         chunk.behind, chunk.size_bytes = rest, size_bytes
         self._chunks[rest.address] = rest
         self._cache(rest)
-        self._counts['splits'] += 1
 
     def _region(self, nbytes: int, size_bytes: int) -> Chunk:
         if self.reserved_bytes + size_bytes > self._usable_bytes:
@@ -100,7 +99,6 @@ class BestFitPool(AllocatorModel):
 
     def _new_region(self, address: int, size_bytes: int) -> Chunk:
         self.reserved_bytes += size_bytes
-        self._counts['device_mallocs'] += 1
         self._chunks[address] = Chunk(address, size_bytes)
         return self._chunks[address]
 
@@ -114,7 +112,6 @@ class BestFitPool(AllocatorModel):
     def _drop_region(self, chunk: Chunk) -> None:
         del self._chunks[chunk.address]
         self.reserved_bytes -= chunk.size_bytes
-        self._counts['device_frees'] += 1
 
     def _give_back(self, block: ModelBlock) -> None:
         chunk = self._chunks[block.address]
@@ -139,5 +136,4 @@ class BestFitPool(AllocatorModel):
         if second.behind is not None:
             second.behind.before = first
         del self._chunks[second.address]
-        self._counts['merges'] += 1
         return first

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chainer_ooc.papers.allocators.allocator import AllocatorModel, DeviceFullError, ModelBlock, Operations
+from chainer_ooc.papers.allocators.allocator import AllocatorModel, DeviceFullError, ModelBlock
 from chainer_ooc.papers.allocators.events import BEFORE, Event
 from chainer_ooc.papers.allocators.exact import ExactAllocator
 
@@ -27,23 +27,12 @@ class Replay:
     Attributes:
         peak_used_bytes: the most that was asked for and alive.
         peak_reserved_bytes: the most that the allocator had from the device.
-        fragmentation: 1 - used / reserved, when `reserved` first was at its peak.
         failed_at: the position whose malloc failed (`BEFORE` for what precedes the iteration), or None.
-        external_fragmentation: 1 - largest free piece / free bytes at the failure; 0 without one.
-        used_bytes: by position, the most that lived during its computation, in any iteration; 0 for what was not
-            reached.
-        reserved_bytes: by position, the same of what was reserved.
-        operations: how often what was done.
     """
 
     peak_used_bytes: int
     peak_reserved_bytes: int
-    fragmentation: float
     failed_at: int | None
-    external_fragmentation: float
-    used_bytes: tuple[int, ...]
-    reserved_bytes: tuple[int, ...]
-    operations: Operations
 
 
 def replay(events: Sequence[Event], allocator: AllocatorModel, iterations: int = 1) -> Replay:
@@ -54,48 +43,22 @@ def replay(events: Sequence[Event], allocator: AllocatorModel, iterations: int =
         allocator: is changed: it holds afterwards what lives between iterations, or what lived at the failure.
         iterations: how often the iteration runs; later ones find the cache that the first has cut up.
     """
-    gauge = _Gauge(allocator, max((event.position for event in events), default=BEFORE) + 1)
     blocks: dict[int, ModelBlock] = {}
-    failed_at, external_fragmentation = None, 0.0
+    peak_used_bytes = peak_reserved_bytes = 0
     try:
         for number in range(iterations):
             for event in events:
-                failed_at = event.position
                 if number and event.position == BEFORE:
                     continue
-                gauge.read(event)
                 if event.kind == 'malloc':
                     blocks[event.block] = allocator.malloc(event.nbytes)
                 else:
                     allocator.free(blocks.pop(event.block))
-                gauge.read(event)
-        failed_at = None
-    except DeviceFullError as error:
-        external_fragmentation = error.external_fragmentation
-    return Replay(gauge.peak_used_bytes, gauge.peak_reserved_bytes, gauge.fragmentation, failed_at,
-                  external_fragmentation, tuple(gauge.used_bytes), tuple(gauge.reserved_bytes), allocator.operations)
-
-
-class _Gauge:
-    """Notes the peaks."""
-
-    def __init__(self, allocator: AllocatorModel, positions: int):
-        self.allocator = allocator
-        self.peak_used_bytes = self.peak_reserved_bytes = 0
-        self.fragmentation = 0.0
-        self.used_bytes = [0] * positions
-        self.reserved_bytes = [0] * positions
-
-    def read(self, event: Event) -> None:
-        used_bytes, reserved_bytes, position = (
-            self.allocator.used_bytes, self.allocator.reserved_bytes, event.position)
-        self.peak_used_bytes = max(self.peak_used_bytes, used_bytes)
-        if reserved_bytes > self.peak_reserved_bytes:
-            self.peak_reserved_bytes = reserved_bytes
-            self.fragmentation = (reserved_bytes - used_bytes) / reserved_bytes
-        if not event.at_edge:
-            self.used_bytes[position] = max(self.used_bytes[position], used_bytes)
-            self.reserved_bytes[position] = max(self.reserved_bytes[position], reserved_bytes)
+                peak_used_bytes = max(peak_used_bytes, allocator.used_bytes)
+                peak_reserved_bytes = max(peak_reserved_bytes, allocator.reserved_bytes)
+    except DeviceFullError:
+        return Replay(peak_used_bytes, peak_reserved_bytes, event.position)
+    return Replay(peak_used_bytes, peak_reserved_bytes, None)
 
 
 def smallest_capacity(events: Sequence[Event], allocator: Callable[[int], AllocatorModel], iterations: int = 1) -> int:

@@ -77,15 +77,12 @@ class VirtualModel(AllocatorModel):
         made = range(self._made, self._made + count - len(reused))
         self._made += len(made)
         self.reserved_bytes = self._made * self.chunk_bytes
-        self._counts['device_mallocs'] += len(made)
-        self._counts['maps'] += count
         address, self._next_address = self._next_address, self._next_address + count * self.chunk_bytes
         return address, (*reused, *made)
 
     def unmap(self, chunks: tuple[int, ...]) -> None:
         """Takes chunks from their addresses, and caches them."""
         self._cached.extend(reversed(chunks))
-        self._counts['unmaps'] += len(chunks)
 
     def _take(self, nbytes: int) -> ModelBlock:
         if nbytes < self.small_bytes:

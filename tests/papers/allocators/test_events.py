@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from chainer_ooc.cost.costs import Costs
-from chainer_ooc.papers.allocators import events_of
+from chainer_ooc.papers.allocators.events import events_of
 from chainer_ooc.problem import WITH_THE_STEP_BEFORE, Decision, Problem, Standing, Verdict
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.simulate.simulator import simulate
