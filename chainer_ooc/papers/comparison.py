@@ -100,7 +100,6 @@ class Reported:
         what: what is stated.
         low, high: the value twice, a range, or None on an open side.
         unit: as in `Row`.
-        remark: where the text is not plain.
     """
 
     paper: str
@@ -109,7 +108,6 @@ class Reported:
     low: float | None
     high: float | None
     unit: str
-    remark: str = ''
 
     @property
     def bounds(self) -> Bounds:

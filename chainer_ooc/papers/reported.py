@@ -7,19 +7,18 @@ here is what their texts and tables say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from chainer_ooc.papers.comparison import Reported
 
 
-def _at(paper: str, place: str, what: str, low: float | None, high: float | None, unit: str,
-        remark: str = '') -> Reported:
-    return Reported(paper, place, what, low, high, unit, remark)
+def _at(paper: str, place: str, what: str, low: float | None, high: float | None, unit: str) -> Reported:
+    return Reported(paper, place, what, low, high, unit)
 
 
-def _exactly(paper: str, place: str, what: str, value: float, unit: str, remark: str = '') -> Reported:
-    return Reported(paper, place, what, value, value, unit, remark)
+def _exactly(paper: str, place: str, what: str, value: float, unit: str) -> Reported:
+    return Reported(paper, place, what, value, value, unit)
 
 
 def _by_key(paper: str, place: str, what: str, values: Mapping[int, float], unit: str) -> dict[int, Reported]:
@@ -29,17 +28,17 @@ def _by_key(paper: str, place: str, what: str, values: Mapping[int, float], unit
 # PoocH: Ito et al. 2019. x86 has PCIe gen3, POWER9 has NVLink 2.0; both a V100 with 16 GB.
 _range, _one = partial(_at, 'pooch'), partial(_exactly, 'pooch')
 
-POOCH_MEMORY = _range('section 2.2, figure 3', 'ResNet50, batch 640, memory', 50, None, 'GB', 'exceeds 50 GB')
+POOCH_MEMORY = _range('section 2.2, figure 3', 'ResNet50, batch 640, memory', 50, None, 'GB')
 POOCH_VIDEO_MEMORY = _one('section 2.2, figure 4', 'ResNeXt101 (3D), largest input, memory', 58, 'GB')
 POOCH_TOO_LARGE = _one('section 5.2', 'ResNet50, smallest batch that fails in-core', 256, 'images')
 POOCH_SWAP_ALL = _range('section 5.1, figure 15', 'swap-all over swap-all without scheduling', 1.02, 1.14, 'x')
 POOCH_SWAP_OPT = _range('section 5.1, figure 15', 'swap-opt over swap-all', 1.4, 3.0, 'x')
 POOCH_RESNET50_GAIN = _one('section 5.1, figure 15', 'ResNet50, PoocH over swap-opt', 1.45, 'x')
-POOCH_ALEXNET_GAIN = _one('section 5.1, figure 15', 'AlexNet, PoocH over swap-opt', 1.0, 'x',
-                          'in words only: the difference is small')
+# In words only: the difference is small.
+POOCH_ALEXNET_GAIN = _one('section 5.1, figure 15', 'AlexNet, PoocH over swap-opt', 1.0, 'x')
 POOCH_IN_CORE = _one('section 5.2, figure 17', 'x86, ResNet50, in-core', 316, 'images/s')
-POOCH_SPEED = _range('section 5.2, figure 17', 'x86, ResNet50, batch 128 to 640, PoocH', 195, 316, 'images/s',
-                     'the upper end is in-core, so that of batch 128: from 256 on at least 13 % are lost')
+# The upper end is in-core, so that of batch 128: from 256 on at least 13 % are lost.
+POOCH_SPEED = _range('section 5.2, figure 17', 'x86, ResNet50, batch 128 to 640, PoocH', 195, 316, 'images/s')
 POOCH_X86_BELOW = _range('section 5.2, figure 17', 'x86, ResNet50, batch 256 to 640, PoocH below in-core', 0.13, 0.38,
                          'share')
 POOCH_OVER_SUPERNEURONS = _range('section 5.2, figure 17', 'x86, ResNet50, batch 256 to 512, PoocH over superneurons',
@@ -55,16 +54,17 @@ POOCH_VERDICTS = {
         ('PoocH', 'POWER9', (66, 36, 3)), ('superneurons', 'POWER9', (66, 21, 18)))}
 POOCH_ALEXNET_BELOW = {
     machine: _range(f'section 5.2, figure {figure}', f'{machine}, AlexNet, PoocH below in-core at worst', None, 0.061,
-                    'share', 'less than 6.1 % on both machines')
+                    'share')
     for machine, figure in (('x86', 19), ('POWER9', 20))}
 POOCH_VIDEO_BELOW = {
     machine: _range(f'section 5.2, figure {figure}', f'{machine}, ResNeXt101 (3D), PoocH below in-core at worst', None,
-                    0.10, 'share', 'less than 10 % on both machines')
+                    0.10, 'share')
     for machine, figure in (('x86', 21), ('POWER9', 22))}
-POOCH_PLANNING = _range('section 5.2', 'ResNeXt101 (3D), planning', None, 120, 's',
-                        '"about 2 minutes", taken as a bound: to plan faster is no deviation')
-POOCH_LAYERS = _range('section 5.2', 'ResNeXt101 (3D), layers', 300, None, 'calls', 'more than 300')
-POOCH_MAPS = _one('table 3', 'ResNet50, maps that are classified', 105, 'maps', 'the sum of each row')
+# "About 2 minutes", taken as a bound: to plan faster is no deviation.
+POOCH_PLANNING = _range('section 5.2', 'ResNeXt101 (3D), planning', None, 120, 's')
+POOCH_LAYERS = _range('section 5.2', 'ResNeXt101 (3D), layers', 300, None, 'calls')
+# The sum of each row.
+POOCH_MAPS = _one('table 3', 'ResNet50, maps that are classified', 105, 'maps')
 # The next two are no statement of the paper: they check the graph, from the structure of ResNet50 as Chainer runs it.
 POOCH_BYTES_PER_IMAGE = _one('check of the graph', 'ResNet50, retained for an image', 80.1, 'MB')
 POOCH_INPUTS = {
@@ -88,7 +88,7 @@ POOCH_2018_MEMORY = _range('section 5.2', 'ResNet50, batch 640, memory', 50, Non
 POOCH_2018_GOOGLENET_BELOW = _range('section 5.2, figure 16', 'GoogLeNet, proposed below in-core', 0.02, 0.39, 'share')
 POOCH_2018_GOOGLENET_OVER = _one('section 5.2, figure 16', 'GoogLeNet, proposed over superneurons at best', 1.33, 'x')
 POOCH_2018_ALEXNET_BELOW = _range('section 5.2, figure 17', 'AlexNet, proposed below in-core at worst', None, 0.05,
-                                  'share', 'less than 5 %')
+                                  'share')
 
 # Window+VA: ResNet-50, images/s by batch size; a batch that is missing did not fit.
 _table = partial(_by_key, 'window-va', 'table 1')
@@ -108,9 +108,11 @@ WINDOW_KEPT = {
 WINDOW_LARGER = _one('section 1', 'largest batch with VA over the largest of LMS', 1.55, 'x')
 WINDOW_BEYOND = _one('abstract', 'largest batch with VA over the largest in-core', 7.5, 'x')
 WINDOW_BUDGET = _one('section 5.1, figure 3a', 'batch 928, budget that scheduling alone could be given', 8, 'GB')
-WINDOW_CAPACITY = _one('section 5.1, figure 3a', 'batch 928, memory that it took', 16, 'GB', 'almost 16 GB')
-WINDOW_CHUNK = _one('section 4', 'physical chunk', 40, 'MiB', 'MB in the paper; CUDA knows multiples of 2 MiB')
-WINDOW_SMALLEST_CHUNK = _one('section 4', 'smallest physical chunk of the device', 2, 'MiB', 'MB in the paper')
+# Almost 16 GB.
+WINDOW_CAPACITY = _one('section 5.1, figure 3a', 'batch 928, memory that it took', 16, 'GB')
+# MB in the paper; CUDA knows multiples of 2 MiB.
+WINDOW_CHUNK = _one('section 4', 'physical chunk', 40, 'MiB')
+WINDOW_SMALLEST_CHUNK = _one('section 4', 'smallest physical chunk of the device', 2, 'MiB')
 
 # SuperNeurons: K40c with 12 GB. A MB is 2^20 bytes there.
 _range, _one = partial(_at, 'superneurons'), partial(_exactly, 'superneurons')
@@ -149,25 +151,10 @@ SUPERNEURONS_PEAK_BATCHES = {
     network: _one('table 5', f'{network}, peak batch', batch, 'images')
     for network, batch in (('AlexNet', 1792), ('VGG16', 224), ('InceptionV4', 240), ('ResNet50', 384),
                            ('ResNet101', 256), ('ResNet152', 176))}
-SUPERNEURONS_DEPTH = _one('table 4', 'deepest ResNet', 1920, 'layers',
-                          'at batch 16, which the text at hand does not say')
+# At batch 16, which the text at hand does not say.
+SUPERNEURONS_DEPTH = _one('table 4', 'deepest ResNet', 1920, 'layers')
 SUPERNEURONS_UNITS = _one('section 4.2', 'residual units at batch 1', 2500, 'units')
 
 # OOC-Paleo: V100 with 16 GB on PCIe gen3. The rest of what it says are claims without a number.
-PALEO_PREFETCHING = _exactly('ooc-paleo', 'section 4.3', 'Unified Memory with prefetching over without', 1.35, 'x',
-                             'about 35 %')
-
-
-def all_stated() -> tuple[Reported, ...]:
-    """Every figure of this module."""
-    return tuple(each for name, value in globals().items() if name.isupper() for each in _figures(value))
-
-
-def _figures(value: object) -> Iterator[Reported]:
-    if isinstance(value, Reported):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _figures(tuple(value.values()))
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _figures(each)
+# "About 35 %".
+PALEO_PREFETCHING = _exactly('ooc-paleo', 'section 4.3', 'Unified Memory with prefetching over without', 1.35, 'x')

@@ -2,8 +2,9 @@
 import pytest
 
 from chainer_ooc.papers import reported
+from support.stated import all_stated
 
-FIGURES = reported.all_stated()
+FIGURES = all_stated()
 
 
 def test_each_paper_has_figures_and_each_figure_a_place():

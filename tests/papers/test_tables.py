@@ -3,10 +3,11 @@ import collections
 
 import pytest
 
-from chainer_ooc.papers import TABLES, pooch, reported
+from chainer_ooc.papers import TABLES, pooch
 from chainer_ooc.papers.comparison import PaperTable
 from chainer_ooc.papers.published import POOCH
 from support.fake_experiments import FakeExperiments
+from support.stated import all_stated
 
 PAPERS = ('pooch', 'pooch-2018', 'window-va')
 ENTRIES = [each for each in TABLES if each.paper in PAPERS]
@@ -44,7 +45,7 @@ def test_an_entry_makes_the_table_that_it_names(experiments, entry):
 def test_every_stated_figure_stands_in_a_row(experiments, paper):
     rows = collections.Counter((each.unit, each.stated) for entry in ENTRIES if entry.paper == paper
                                for each in entry.make(experiments).rows)
-    for figure in (each for each in reported.all_stated() if each.paper == paper):
+    for figure in (each for each in all_stated() if each.paper == paper):
         low, high = figure.bounds
         keys = [(figure.unit, figure.bounds)]
         if keys[0] not in rows:
