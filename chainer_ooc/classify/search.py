@@ -86,7 +86,7 @@ def evaluate(problem: Problem, decision: Decision, without: int = -1) -> Evaluat
     evaluator = evaluator_of(problem)
     outcome = evaluator.evaluate(decision, problem.budget_bytes, without) if evaluator else None
     if outcome is None:
-        return _evaluated_in_python(problem if without < 0 else _without(problem, without), decision)
+        return _evaluated_in_python(problem if without < 0 else without_bytes_of(problem, without), decision)
     return Evaluation(decision, outcome.floor_bytes, outcome.needed_bytes,
                       outcome.needed_bytes <= problem.budget_bytes, outcome.seconds)
 
@@ -111,8 +111,8 @@ def _evaluated_in_python(problem: Problem, decision: Decision) -> Evaluation:
                       run(problem, schedule)[0] if fits else float('inf'))
 
 
-def _without(problem: Problem, map_id: int) -> Problem:
-    """The same iteration, in which one map has no bytes."""
+def without_bytes_of(problem: Problem, map_id: int) -> Problem:
+    """The same iteration, in which one map has no bytes, so that its copies take no time."""
     maps = list(problem.trace.maps)
     maps[map_id] = replace(maps[map_id], nbytes=0)
     return replace(problem, trace=replace(problem.trace, maps=tuple(maps)))

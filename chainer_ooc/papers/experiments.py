@@ -249,7 +249,7 @@ class Experiments:
                               images_per_second: float | None) -> Planned | None:
         problem = self.as_pooch_has_it(network, size, machine, images_per_second)
         began = time.perf_counter()
-        schedule = lay_out(problem, PUBLISHED[policy].decide(problem))
+        schedule = lay_out(problem, PUBLISHED[policy](problem))
         fits = schedule.fits(problem.budget_bytes)
         return Planned(schedule, problem.budget_bytes, time.perf_counter() - began) if fits else None
 

@@ -25,8 +25,7 @@ from dataclasses import replace
 
 from chainer_ooc.classify.kinds import are_of, calls_of, steps_of
 from chainer_ooc.classify.policies import capacity, keep, pooch
-from chainer_ooc.classify.policies.policy import Policy
-from chainer_ooc.classify.search import Evaluation, Search, evaluate
+from chainer_ooc.classify.search import Evaluation, Search, evaluate, without_bytes_of
 from chainer_ooc.cost.analytic import is_convolution
 from chainer_ooc.papers.pooch_chainer import blocks_of
 from chainer_ooc.problem import EARLY, Decision, Problem, Starts, Verdict, changed, everything, from_the_output
@@ -105,10 +104,12 @@ def overhead_ratio(problem: Problem, found: Evaluation, schedule: Schedule, map_
     again = evaluate(problem, _recomputing(found.decision, map_id))
     if not again.fits or not found.fits:
         return float('inf')
-    copied_seconds = found.seconds - run(_without_copies(problem, map_id), schedule)[0]
+    # The schedule still counts the map's bytes.
+    copied_seconds = found.seconds - run(without_bytes_of(problem, map_id), schedule)[0]
     if copied_seconds <= 0:
         return float('inf')
-    more_seconds = _again_seconds(problem, lay_out(problem, again.decision)) - _again_seconds(problem, schedule)
+    seconds = problem.costs.seconds
+    more_seconds = lay_out(problem, again.decision).chains.seconds(seconds) - schedule.chains.seconds(seconds)
     return more_seconds / copied_seconds
 
 
@@ -145,26 +146,8 @@ def _recomputing(decision: Decision, map_id: int) -> Decision:
     return replace(decision, verdicts=changed(decision.verdicts, [map_id], Verdict.RECOMPUTE))
 
 
-def _without_copies(problem: Problem, map_id: int) -> Problem:
-    """The same iteration, in which the copies of one map take no time; a schedule still counts its bytes."""
-    maps = list(problem.trace.maps)
-    maps[map_id] = replace(maps[map_id], nbytes=0)
-    return replace(problem, trace=replace(problem.trace, maps=tuple(maps)))
-
-
-def _again_seconds(problem: Problem, schedule: Schedule) -> float:
-    return sum(problem.costs.seconds[call] for calls in schedule.chains.calls_at.values() for call in calls)
-
-
-def _policy(name: str, summary: str, decide: Callable[[Problem], Decision]) -> Policy:
-    return Policy(f'{name} as published', summary, decide)
-
-
 SWAP_ALL_NAIVE, SWAP_ALL, SWAP_OPT, POOCH, SUPERNEURONS = (f'{name} as published' for name in (
     'swap-all-naive', 'swap-all', 'swap-opt', 'pooch', 'superneurons'))
-PUBLISHED = {policy.name: policy for policy in (
-    _policy('swap-all-naive', "PoocH's swap-all without scheduling", swap_all_at_once),
-    _policy('swap-all', "PoocH's swap-all", swap_all),
-    _policy('swap-opt', 'step 1 of PoocH', swap_opt),
-    _policy('pooch', 'both steps of PoocH', both_steps),
-    _policy('superneurons', "superneurons as PoocH's authors have it", superneurons))}
+PUBLISHED: dict[str, Callable[[Problem], Decision]] = {
+    SWAP_ALL_NAIVE: swap_all_at_once, SWAP_ALL: swap_all, SWAP_OPT: swap_opt, POOCH: both_steps,
+    SUPERNEURONS: superneurons}

@@ -105,8 +105,7 @@ class Reasons:
             return None
 
         def total(verdict: Verdict) -> float:
-            chains = find_chains(self._problem.trace, self._with(map_id, verdict))
-            return sum(self._problem.costs.seconds[call] for calls in chains.calls_at.values() for call in calls)
+            return find_chains(self._problem.trace, self._with(map_id, verdict)).seconds(self._problem.costs.seconds)
 
         return total(Verdict.RECOMPUTE) - total(Verdict.SWAP)
 

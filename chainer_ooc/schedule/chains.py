@@ -45,6 +45,10 @@ class Chains:
         """All calls that run again."""
         return frozenset(call for calls in self.calls_at.values() for call in calls)
 
+    def seconds(self, seconds: Sequence[float]) -> float:
+        """What all of them take together, by the seconds of each call."""
+        return sum(seconds[call] for calls in self.calls_at.values() for call in calls)
+
 
 def find_chains(trace: Trace, verdicts: tuple[Verdict, ...], shared: Shared = True) -> Chains:
     """Follows the steps and works out what each of them needs to have made again."""

@@ -155,5 +155,5 @@ def test_when_time_is_up_the_best_so_far_is_the_answer():
 @pytest.mark.parametrize('name', list(PUBLISHED))
 def test_equal_problems_get_equal_decisions(name):
     problem = chain_problem(nbytes=[4, 8, 2, 4], budget_bytes=16, bytes_per_second=0.5)
-    assert PUBLISHED[name].decide(problem) == PUBLISHED[name].decide(problem)
-    assert PUBLISHED[name].decide(problem).shares_chains is False
+    assert PUBLISHED[name](problem) == PUBLISHED[name](problem)
+    assert PUBLISHED[name](problem).shares_chains is False

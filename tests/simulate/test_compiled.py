@@ -98,7 +98,7 @@ def test_a_map_without_bytes_is_one_that_has_none(given, data):
     without = data.draw(st.integers(0, len(problem.trace.maps) - 1)) if problem.trace.maps else -1
     found = evaluator_of(problem).evaluate(decision, problem.budget_bytes, without)
     if found is not None:
-        less = search._without(problem, without) if without >= 0 else problem
+        less = search.without_bytes_of(problem, without) if without >= 0 else problem
         assert found == in_python(less, decision)
         assert evaluator_of(problem).evaluate(decision, problem.budget_bytes) == in_python(problem, decision)
 
