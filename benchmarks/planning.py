@@ -204,15 +204,14 @@ def without_scratch(trace: Trace) -> Trace:
 
 
 def link_bound_costs(trace: Trace) -> Costs:
-    """Times under which a link of 12 GB/s is the bottleneck."""
+    """Times under which a link of 12 GB/s is the bottleneck: it takes four times as long as all computations."""
     touched = [sum(trace.maps[each].nbytes for each in {*call.inputs, *call.outputs, *call.hidden} - {-1})
                for call in trace.calls]
     touched += [sum(trace.maps[each].nbytes for each in step.maps) + (touched[step.call] if step.call >= 0 else 0)
                 for step in trace.steps]
     retained_bytes = sum(each.nbytes for each in trace.maps if each.retained)
     unit = retained_bytes / (2 * LINK_BYTES_PER_SECOND) / sum(touched)
-    return Costs(tuple(unit * each for each in touched), LINK_BYTES_PER_SECOND, LINK_BYTES_PER_SECOND,
-                 source='a link of 12 GB/s that takes four times as long as all computations')
+    return Costs(tuple(unit * each for each in touched), LINK_BYTES_PER_SECOND, LINK_BYTES_PER_SECOND)
 
 
 if __name__ == '__main__':

@@ -63,9 +63,8 @@ def analytic(trace: Trace, machine: Machine, in_core_seconds: float | None = Non
     seconds = [max(each.operations / rate, each.nbytes / machine.memory_bytes_per_second) for each in work_of(trace)]
     total = sum(seconds)
     stretch = in_core_seconds / total if in_core_seconds is not None and total else 1.0
-    source = f'roofline of {machine.name}' + ('' if in_core_seconds is None else f', drawn out {stretch:.2f} times')
     return Costs(tuple(stretch * each for each in seconds), machine.write_bytes_per_second,
-                 machine.read_bytes_per_second, machine.latency_seconds, source=source)
+                 machine.read_bytes_per_second, machine.latency_seconds)
 
 
 def with_memory(trace: Trace, workspace_bytes: int, adds_in_place: bool = False) -> Trace:

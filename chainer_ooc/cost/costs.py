@@ -21,7 +21,6 @@ class Costs:
         latency_seconds: what each transfer takes beside its bytes.
         slowdown: a computation takes 1 + slowdown times as long while copies run: a GPU has engines for them, on a host
             the cores that compute make them.
-        source: where the times come from, such as 'measured'.
     """
 
     seconds: tuple[float, ...]
@@ -29,7 +28,6 @@ class Costs:
     read_bytes_per_second: float
     latency_seconds: float = 0.0
     slowdown: float = 0.0
-    source: str = 'measured'
 
     def write_seconds(self, nbytes: int) -> float:
         """Time of a swap-out."""

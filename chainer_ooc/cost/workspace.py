@@ -33,21 +33,16 @@ def could_have(trace: Trace) -> bool:
         len(each.arguments) == len(each.inputs) for each in trace.calls)
 
 
-def with_workspace(trace: Trace, workspace_bytes: int = WORKSPACE_BYTES) -> Trace:
-    """Returns the iteration with as much scratch as a workspace leaves to each call.
-
-    Args:
-        trace: recorded on the host.
-        workspace_bytes: of ``ooc_workspace``.
-    """
+def with_workspace(trace: Trace) -> Trace:
+    """Returns an iteration, recorded on the host, with as much scratch as the workspace leaves to each call."""
     def bounded(label: str, peak_bytes: int, made: int) -> int:
         if not _BOUNDED.search(label):
             return peak_bytes
-        return min(peak_bytes, made + workspace_bytes)
+        return min(peak_bytes, made + WORKSPACE_BYTES)
 
     made_in_backward = follow_gradients(trace, adds_in_place=False).made_bytes
     calls = tuple(replace(each, peak_bytes=bounded(each.label, each.peak_bytes, made_bytes(trace, each)))
                   for each in trace.calls)
     steps = tuple(replace(each, peak_bytes=bounded(trace.calls[each.call].label, each.peak_bytes, made))
                   if each.call >= 0 else each for each, made in zip(trace.steps, made_in_backward, strict=True))
-    return replace(trace, calls=calls, steps=steps, workspace_bytes=workspace_bytes)
+    return replace(trace, calls=calls, steps=steps, workspace_bytes=WORKSPACE_BYTES)

@@ -16,8 +16,6 @@ class Standing:
 
     Attributes:
         forward_bytes, backward_bytes: all of them, in forward and in backward.
-        unaccounted_bytes: of both, what the device counts in the budget and the manager does not: arrays of the
-            program's own, what was allocated before, what an allocator rounds up.
         left_bytes: of both, maps that iterations before have left and that cannot be moved.
         forward_expected_bytes, backward_expected_bytes: of neither, what may stand there later and does not for
             certain, such as an optimizer's state before its first update. The floor that a refusal names counts it.
@@ -28,7 +26,6 @@ class Standing:
     left_bytes: int = 0
     forward_expected_bytes: int = 0
     backward_expected_bytes: int = 0
-    unaccounted_bytes: int = 0
 
     @property
     def expected_bytes(self) -> int:
@@ -41,9 +38,12 @@ class Standing:
                         self.backward_bytes + self.backward_expected_bytes + more_bytes, self.left_bytes)
 
     def beside(self, unaccounted_bytes: int) -> Standing:
-        """The same on a device that counts so much more than the manager does."""
+        """The same on a device that counts so much in the budget that the manager does not.
+
+        That is arrays of the program's own, what was allocated before, and what an allocator rounds up.
+        """
         return replace(self, forward_bytes=self.forward_bytes + unaccounted_bytes,
-                       backward_bytes=self.backward_bytes + unaccounted_bytes, unaccounted_bytes=unaccounted_bytes)
+                       backward_bytes=self.backward_bytes + unaccounted_bytes)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def add_intervals(change: MutableSequence[int] | Bytes, intervals: Iterable[tupl
 
 def residency(
         trace: Trace, feature_map: FeatureMap, verdict: Verdict, min_bytes: int,
-        chains: Chains | None = None, leave: int | None = None, mapped: bool = False) -> tuple[tuple[int, int], ...]:
+        chains: Chains, leave: int | None = None, mapped: bool = False) -> tuple[tuple[int, int], ...]:
     """Returns the intervals of positions, both ends included, in which the map lies in near memory.
 
     The call that makes a map allocates it within its `peak_bytes`, so that it counts from the position after. A map
@@ -65,7 +65,6 @@ def residency(
         return ((born, end),)
     if not feature_map.retained:
         return ((born, max(feature_map.last_forward_use, feature_map.last_alive)),)
-    chains = chains or find_chains(trace, (Verdict.KEEP,))
     uses = chains.uses[feature_map.id]
     if verdict is not Verdict.KEEP:
         away = (born, feature_map.leaves_at if leave is None else leave)

@@ -43,8 +43,6 @@ def test_other_functions_take_what_they_took(label):
 def test_less_scratch_than_the_workspace_stays():
     before = trace_of('Convolution2DFunction', 9 * MB, 2 * MB)
     assert (with_workspace(before).calls, with_workspace(before).steps) == (before.calls, before.steps)
-    smaller = with_workspace(before, MB // 2)
-    assert [each.peak_bytes for each in (*smaller.calls, *smaller.steps)] == [8 * MB + MB // 2, MB // 2]
 
 
 @pytest.mark.parametrize(('changes', 'could'), [

@@ -2,6 +2,7 @@
 import pytest
 
 from chainer_ooc.problem import Verdict
+from chainer_ooc.schedule.chains import find_chains
 from chainer_ooc.schedule.demand import Standing, demand, residency
 
 KEEP, SWAP = Verdict.KEEP, Verdict.SWAP
@@ -13,7 +14,7 @@ def lives(trace_of):
     """Residency of a single map of 10 bytes in an iteration of three calls and three steps."""
     def lives(producer, last, uses, verdict, min_bytes=1, mapped=False, **attributes):
         trace = trace_of([0] * 3, [0] * 3, [(10, producer, last, uses, attributes)])
-        return residency(trace, trace.maps[0], verdict, min_bytes, mapped=mapped)
+        return residency(trace, trace.maps[0], verdict, min_bytes, find_chains(trace, (verdict,)), mapped=mapped)
     return lives
 
 

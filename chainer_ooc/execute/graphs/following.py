@@ -87,7 +87,7 @@ class Following:
 
         `arguments` are the forms of the call's inputs, `first_bytes` is the size of the first. By what graphs did with
         parameters, `standing_of` gives what lives beside the maps of one, and `doubt_of` why that may not be all, or
-        ''. See `Standing` for `unaccounted_bytes`.
+        ''. See `Standing.beside` for `unaccounted_bytes`.
 
         Raises:
             InfeasibleBudgetError: no plan for that graph keeps within the budget.
