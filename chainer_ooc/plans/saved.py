@@ -53,8 +53,8 @@ class Terms:
     min_bytes: int
     workspace_bytes: int | None
     budget_bytes: int
-    onednn: str = ''  # which older files do not have
-    parameters: str = ''
+    onednn: str
+    parameters: str
 
     @property
     def recorded(self) -> Recorded:

@@ -106,16 +106,6 @@ def check_bandwidth(where: str, bytes_per_second: float) -> None:
         raise Damage(where, f'{shown(bytes_per_second)} is no bandwidth: 0 if it is unknown, or 1 and more')
 
 
-def check_slowdown(where: str, slowdown: float) -> None:
-    """Passes for a share by which a computation takes longer.
-
-    Raises:
-        Damage: it is none.
-    """
-    if not 0 <= slowdown <= MOST_SLOWDOWN:
-        raise Damage(where, f'{shown(slowdown)} is no slowdown: 0 to {MOST_SLOWDOWN:g}')
-
-
 def _check_map(rows: _Rows, number: int, row: FeatureMap) -> None:
     where, calls, positions = f'maps, row {number}', len(rows.calls), rows.positions
     if row.id != number:

@@ -26,7 +26,7 @@ import numpy as np
 
 from chainer_ooc.errors import TraceFormatError
 from chainer_ooc.quantities import counted
-from chainer_ooc.trace.invariants import check_bandwidth, check_bytes, check_rows, check_seconds, check_slowdown
+from chainer_ooc.trace.invariants import MOST_SLOWDOWN, check_bandwidth, check_bytes, check_rows, check_seconds
 from chainer_ooc.trace.rows import ArrayForm, Call, FeatureMap, Step
 from chainer_ooc.trace.tables import Damage, Form, dump_table, load_table, make, shown
 
@@ -207,7 +207,6 @@ class Trace:
 
 def _trace(values: dict[str, Any]) -> Trace:
     with FORM.reading():
-        values.pop('events', None)  # a table that older releases wrote
         tables = {name: load_table(name, kind, values.get(name), _FORMS) for name, kind in _TABLES.items()}
         trace = make('trace', Trace, {**values, **tables})
         _check(trace)
@@ -218,7 +217,8 @@ def _check(trace: Trace) -> None:
     check_seconds('seconds', trace.seconds)
     check_bandwidth('write_bytes_per_second', trace.write_bytes_per_second)
     check_bandwidth('read_bytes_per_second', trace.read_bytes_per_second)
-    check_slowdown('copy_slowdown', trace.copy_slowdown)
+    if not 0 <= trace.copy_slowdown <= MOST_SLOWDOWN:
+        raise Damage('copy_slowdown', f'{shown(trace.copy_slowdown)} is no slowdown: 0 to {MOST_SLOWDOWN:g}')
     check_bytes('workspace_bytes', trace.workspace_bytes or 0)
     check_bytes('standing_forward_bytes', trace.standing_forward_bytes)
     check_bytes('standing_backward_bytes', trace.standing_backward_bytes)

@@ -1,4 +1,4 @@
-"""The rows of a trace: feature maps, forward calls, steps of backward, and what of memory came and went.
+"""The rows of a trace: feature maps, forward calls, and steps of backward.
 
 Values alone. What a position is, and what holds between rows, stands in `model` and in `invariants`.
 """
