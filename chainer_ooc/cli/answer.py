@@ -95,7 +95,7 @@ def trying(act: str, instead: str, errors: tuple[type[Exception], ...] = (OSErro
         raise OocError(f'cannot {act}: {message(error)}; name {instead}') from None
 
 
-def listing(title: str, heading: str, facts: Mapping[str, object]) -> Table:
+def listing(heading: str, facts: Mapping[str, object]) -> Table:
     """A table of names and values, the names under ``heading``; what has no value is left out."""
     rows = [{'name': name, 'value': value} for name, value in facts.items() if value is not None]
-    return Table([Column('name', heading), Column('value', '')], rows, title)
+    return Table([Column('name', heading), Column('value', '')], rows)

@@ -82,7 +82,7 @@ def _less(before: float | None, after: float | None) -> float | None:
 
 def tables(plan: Plan, bound: Bound | None, facts: dict[str, Any]) -> list[Table]:
     """The same to read."""
-    found = [] if bound is None or plan.mapped else [listing('', 'the best possible', _lines(plan, bound, facts))]
+    found = [] if bound is None or plan.mapped else [listing('the best possible', _lines(plan, bound, facts))]
     changes = [Table([
         Column('what', 'with'), Column('lower_bound_seconds', 'proven: at least', seconds, right=True),
         Column('proven_less_seconds', 'less', seconds, right=True),

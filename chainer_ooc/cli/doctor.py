@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         found.warnings += found.facts.get(topic, {}).pop('warnings', [])
     can_train = not found.problems
     facts = {**found.facts, 'problems': found.problems, 'warnings': found.warnings, 'can_train': can_train}
-    tables = [listing('', topic, show(found.facts[topic])) for topic, show in _SHOWN.items() if topic in found.facts]
+    tables = [listing(topic, show(found.facts[topic])) for topic, show in _SHOWN.items() if topic in found.facts]
     tables += [ranks.table(found.facts['ranks']['each'])] if 'ranks' in found.facts else []
     closing = [f'problem: {line}' for line in found.problems] + [f'warning: {line}' for line in found.warnings]
     closing.append('training can work' if can_train else 'training cannot work before the problems are solved')

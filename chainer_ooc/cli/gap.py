@@ -53,10 +53,8 @@ def nearness(gap: float) -> str:
     return 'no plan is faster' if shown == percent_at_most(0.0) else f'within {shown} of the best possible'
 
 
-def best_of(bound: Bound | None) -> str:
+def best_of(bound: Bound) -> str:
     """What is possible at best."""
-    if bound is None:
-        return 'not known'
     if bound.seconds == math.inf:
         return f'none, since {format_enough(bound.floor_bytes)} is the least'
     return f'{seconds(bound.seconds)} or more'

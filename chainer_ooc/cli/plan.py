@@ -66,4 +66,4 @@ def run(arguments: argparse.Namespace) -> Answer:
         'planned in': seconds(planning_seconds),
     }
     closing = [f'plan written to {arguments.save}'] if arguments.save is not None else []
-    return Answer(facts, [listing('', plan.policy, shown)], [*gap.hints([bound]), *closing])
+    return Answer(facts, [listing(plan.policy, shown)], [*gap.hints([bound]), *closing])

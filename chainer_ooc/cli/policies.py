@@ -18,4 +18,4 @@ def run(arguments: argparse.Namespace) -> Answer:
     import chainer_ooc
 
     found = chainer_ooc.policies()
-    return Answer({'policies': found}, [listing('', 'chainer.config.ooc', found)])
+    return Answer({'policies': found}, [listing('chainer.config.ooc', found)])

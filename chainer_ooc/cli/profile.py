@@ -193,7 +193,7 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
 def _totals_table(found: Totals, least: Least) -> Table:
     each_bytes = found.retained_bytes_per_image
     per_image = '' if each_bytes is None else f', {format_bytes(round(each_bytes))} per image'
-    return listing('', 'one iteration', {
+    return listing('one iteration', {
         'feature maps': f'{found.maps}, {found.retained_maps} of them kept for backward',
         'bytes kept for backward': format_bytes(found.retained_bytes) + per_image,
         'forward': f'{seconds(found.forward_seconds)} in {counted(found.calls, "call")}',

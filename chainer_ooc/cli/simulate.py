@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     }
     shown = _shown(found, facts, bound)
     title = arguments.policy if batch is None else f'{arguments.policy}, batch {batch}'
-    tables = [listing('', title, shown)]
+    tables = [listing(title, shown)]
     if arguments.ranks is not None:
         assert batch is not None  # by `check`
         facts['across'] = across.across(problem, plan, batch, batch_of(recorded) or batch, at, arguments.ranks,
