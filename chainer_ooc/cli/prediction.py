@@ -123,6 +123,19 @@ def batch_of(trace: Trace) -> int | None:
     return found[0] if found and found[0] > 0 else None
 
 
+def known_batch_of(trace: Trace, next_step: str = '') -> int:
+    """As `batch_of`.
+
+    Raises:
+        OocError: the trace does not tell; the message ends with `next_step`.
+    """
+    found = batch_of(trace)
+    if found is None:
+        raise OocError('the trace does not tell its batch size, as no call reads an array from outside, and so not how '
+                       f'it grows with the batch{next_step}')
+    return found
+
+
 def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int | None]:
     """Returns the trace as it may be for a larger batch, and the batch; None if that is not known.
 
@@ -130,13 +143,10 @@ def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int | None]:
         OocError: the batch is smaller than the trace's, so that figures for it might be too low, or it is too large;
             or the trace does not tell its own.
     """
-    own = batch_of(trace)
     if batch is None:
-        return trace, own
-    if own is None:
-        raise OocError('the trace does not tell its batch size, as no call reads an array from outside, and so not how '
-                       f'it grows with the batch; record one with "chainer-ooc profile MODEL --batchsize {batch} '
-                       '--save FILE", and leave --batch out')
+        return trace, batch_of(trace)
+    own = known_batch_of(trace, f'; record one with "chainer-ooc profile MODEL --batchsize {batch} --save FILE", and '
+                         'leave --batch out')
     if batch < own:
         raise OocError(f'a trace of batch {own} says nothing safe about batch {batch}; record one with '
                        f'"chainer-ooc profile MODEL --batchsize {batch} --save FILE"')

@@ -21,7 +21,7 @@ from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
 from chainer_ooc.cli.answer import Answer, UsageError
 from chainer_ooc.cli.model import NAMES, NoRoomError
-from chainer_ooc.cli.prediction import batch_of, predict, read_trace, trace_for
+from chainer_ooc.cli.prediction import known_batch_of, predict, read_trace, trace_for
 from chainer_ooc.cli.profile import record
 from chainer_ooc.cli.stage import stage
 from chainer_ooc.cli.totals import least_of
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     """
     machine = common.machine_of(arguments)
     recordings = _recordings(arguments, machine)
-    own_batch = _batch_of(recordings[-1])
+    own_batch = known_batch_of(recordings[-1])
     budget_bytes, budget = _budget(arguments.budget, machine, recordings[-1].device)
     batch = arguments.batch or own_batch
 
@@ -249,11 +249,3 @@ def _left(problem: Problem) -> list[str]:
 
 def _doubt(trace: Trace) -> list[str]:
     return [f'# the training may need more than is known: {trace.doubt}'] if trace.doubt else []
-
-
-def _batch_of(trace: Trace) -> int:
-    found = batch_of(trace)
-    if found is None:
-        raise OocError('the trace does not tell its batch size, as no call reads an array from outside, and so not how '
-                       'it grows with the batch')
-    return found
