@@ -22,8 +22,8 @@ from chainer_ooc.cli.model import LEAST, Model, NoRoomError
 from chainer_ooc.cli.prediction import batch_of
 from chainer_ooc.cli.program import Program, load
 from chainer_ooc.cli.stage import stage
-from chainer_ooc.cli.totals import Least, Totals, least_of, totals
-from chainer_ooc.errors import WORKSPACE, OocError
+from chainer_ooc.cli.totals import Totals, least_of, totals
+from chainer_ooc.errors import WORKSPACE, InfeasibleBudgetError, OocError
 from chainer_ooc.profiling.profile import RECORDINGS
 from chainer_ooc.quantities import counted, format_bytes, format_enough, parse_bytes
 from chainer_ooc.report.table import Column, Table, seconds
@@ -84,7 +84,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     largest = sorted(retained, key=lambda each: -each.nbytes)[:arguments.top]
     facts = {
         'model': arguments.model, 'policy': policy, 'batchsize': batchsize, 'insize': images['insize'],
-        **asdict(found), **asdict(least), 'largest_maps': [_row(trace, each) for each in largest],
+        **asdict(found), 'floor_bytes': least.floor_bytes, 'workspace_floor_bytes': least.workspace_floor_bytes,
+        'doubt': least.doubt, 'largest_maps': [_row(trace, each) for each in largest],
     }
     closing = [f'trace written to {arguments.save}'] if arguments.save is not None else []
     if arguments.policy != policy != 'keep':
@@ -190,7 +191,7 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
     return Table(columns, shown, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
 
 
-def _totals_table(found: Totals, least: Least) -> Table:
+def _totals_table(found: Totals, least: InfeasibleBudgetError) -> Table:
     each_bytes = found.retained_bytes_per_image
     per_image = '' if each_bytes is None else f', {format_bytes(round(each_bytes))} per image'
     return listing('one iteration', {

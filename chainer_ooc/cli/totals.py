@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chainer_ooc.cli.prediction import predict
+from chainer_ooc.classify.policies import POLICIES
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.plans.making import floor_of
 from chainer_ooc.problem import Standing, Verdict, everything, problem_of
 from chainer_ooc.schedule.demand import demand
 from chainer_ooc.trace import Trace
@@ -42,26 +44,14 @@ class Totals:
     working_set_at: str
 
 
-@dataclass(frozen=True)
-class Least:
-    """The smallest budget of any policy that keeps within one.
+def least_of(trace: Trace, min_bytes: int) -> InfeasibleBudgetError:
+    """How `swap-all`, which needs the least of all policies that keep within a budget, refuses one byte.
 
-    Attributes:
-        floor_bytes: with what the recording had of parameters, gradients and optimizer state.
-        workspace_floor_bytes: about that with a workspace, see `InfeasibleBudgetError`; None where it is no less.
-        doubt: why the training may need more, see there; '' if it is not known to.
+    Its floor is with what the recording had of parameters, gradients and optimizer state.
     """
-
-    floor_bytes: int
-    workspace_floor_bytes: int | None
-    doubt: str
-
-
-def least_of(trace: Trace, min_bytes: int) -> Least:
-    """What `swap-all` needs, which needs the least."""
-    refused = predict('swap-all', problem_of(trace, 1, min_bytes))
-    assert refused.floor_bytes is not None
-    return Least(refused.floor_bytes, refused.workspace_floor_bytes, trace.doubt)
+    refused = floor_of(POLICIES['swap-all'], problem_of(trace, 1, min_bytes))
+    assert refused is not None, 'a whole iteration needs more than a byte'
+    return refused
 
 
 def totals(trace: Trace, batchsize: int | None, min_bytes: int) -> Totals:

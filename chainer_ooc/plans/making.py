@@ -78,6 +78,15 @@ def make_as_decided(policy: Policy, problem: Problem, decision: Decision) -> Pla
     return plan_of(policy.name, problem, schedule)
 
 
+def floor_of(policy: Policy, problem: Problem) -> InfeasibleBudgetError | None:
+    """How the policy refuses a budget of one byte: with the smallest that it plans for; None if that is enough."""
+    try:
+        plan_within(policy, replace(problem, budget_bytes=1))
+    except InfeasibleBudgetError as error:
+        return error.with_traceback(None)  # it would keep what was tried alive
+    return None
+
+
 def in_core(problem: Problem) -> Plan:
     """The plan of policy keep without a limit of memory, which others are compared with."""
     return make_plan(POLICIES['keep'], replace(problem, budget_bytes=MOST_BYTES))

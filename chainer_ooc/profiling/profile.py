@@ -19,7 +19,7 @@ from typing import Any
 from chainer_ooc.classify import policies as known
 from chainer_ooc.errors import InfeasibleBudgetError, ProfileError
 from chainer_ooc.execute import manager
-from chainer_ooc.plans.making import plan_within
+from chainer_ooc.plans.making import floor_of
 from chainer_ooc.problem import problem_of
 from chainer_ooc.profiling.reach import links_of
 from chainer_ooc.profiling.untouched import untouched
@@ -96,12 +96,11 @@ def _among_others(trace: Trace, refusals: list[InfeasibleBudgetError]) -> Trace:
     """
     import chainer
 
-    try:
-        plan_within(known.POLICIES[POLICIES[-1]], problem_of(trace, 1, parse_bytes(chainer.config.ooc_min_bytes)))
-    except InfeasibleBudgetError as own:
-        more_bytes = max(each.floor_bytes for each in refusals) - own.floor_bytes
-        return replace(trace, others_bytes=max(0, more_bytes), doubt=refusals[-1].doubt)
-    return trace  # it needs nothing, as no call has a map
+    own = floor_of(known.POLICIES[POLICIES[-1]], problem_of(trace, 1, parse_bytes(chainer.config.ooc_min_bytes)))
+    if own is None:
+        return trace  # it needs nothing, as no call has a map
+    more_bytes = max(each.floor_bytes for each in refusals) - own.floor_bytes
+    return replace(trace, others_bytes=max(0, more_bytes), doubt=refusals[-1].doubt)
 
 
 def training_of(program: Any, batch: tuple[Any, ...], named: dict[str, Any], optimizer: Any = None) -> Training:

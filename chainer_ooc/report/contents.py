@@ -17,7 +17,7 @@ from typing import Any
 from chainer_ooc.classify.bound import Bound, known_bound
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.errors import InfeasibleBudgetError
-from chainer_ooc.plans.making import in_core, plan_of, plan_within
+from chainer_ooc.plans.making import floor_of, in_core, plan_of, plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.run import Run
 from chainer_ooc.problem import Problem, problem_of
@@ -155,10 +155,8 @@ def _others(policy: Policy, problem: Problem, peak_bytes: int, budgets: Sequence
 
 def _floor(policy: Policy, problem: Problem) -> int:
     """The smallest budget that the policy plans for."""
-    try:
-        return plan_within(policy, replace(problem, budget_bytes=1)).budget_bytes
-    except InfeasibleBudgetError as error:
-        return error.floor_bytes
+    refused = floor_of(policy, problem)
+    return 1 if refused is None else refused.floor_bytes
 
 
 def _between(floor_bytes: int, peak_bytes: int) -> list[int]:
