@@ -86,5 +86,10 @@ def format_enough(nbytes: int) -> str:
     for unit_bytes, digits, _ in _SHOWN:
         if nbytes >= unit_bytes:
             step_bytes = unit_bytes // 10**digits
-            return format_bytes(-(-nbytes // step_bytes) * step_bytes)
+            return format_bytes(rounded_up(nbytes, step_bytes))
     return format_bytes(nbytes)
+
+
+def rounded_up(nbytes: int, step_bytes: int) -> int:
+    """The smallest multiple of `step_bytes` that is no less."""
+    return -(-nbytes // step_bytes) * step_bytes

@@ -31,6 +31,7 @@ from chainer_ooc.execute.recording.registration import is_foreign, name_of
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.problem import Standing
+from chainer_ooc.quantities import rounded_up
 from chainer_ooc.trace import Step
 
 #: What an unknown call may allocate, as a multiple of its inputs.
@@ -233,7 +234,7 @@ class Room:
         known_bytes = self._memory.near_bytes() + sum(self._memory.bytes_of(kind) for kind in ('spare', 'program'))
         batch_bytes = self._following.batch_bytes(label, arguments, first_bytes)
         step_bytes = max(1, budget_bytes // UNACCOUNTED_STEPS)
-        return -(-max(0, counted_bytes - known_bytes - batch_bytes) // step_bytes) * step_bytes
+        return rounded_up(max(0, counted_bytes - known_bytes - batch_bytes), step_bytes)
 
     def _model(self) -> int | None:
         """The number of the parameter that stands for the model; None if the first call has none, or a new one."""

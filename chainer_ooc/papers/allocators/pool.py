@@ -26,6 +26,7 @@ from __future__ import annotations
 import bisect
 
 from chainer_ooc.papers.allocators.allocator import AllocatorModel, ModelBlock
+from chainer_ooc.quantities import rounded_up
 
 UNIT_BYTES = 512
 
@@ -67,7 +68,7 @@ class BestFitPool(AllocatorModel):
         return tuple(sorted((address, size_bytes) for size_bytes, address in self._cached))
 
     def _take(self, nbytes: int) -> ModelBlock:
-        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
+        size_bytes = rounded_up(nbytes, UNIT_BYTES)
         best = bisect.bisect_left(self._cached, (size_bytes, -1))
         if best < len(self._cached):
             chunk = self._chunks[self._cached.pop(best)[1]]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: Sizes are rounded up to a multiple, as CuPy does.
 UNIT_BYTES = 512
@@ -34,7 +34,7 @@ class AsyncAllocator(Allocator):
         self._pool.keep_freed()
 
     def malloc(self, nbytes: int) -> DeviceMemory:
-        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
+        size_bytes = rounded_up(nbytes, UNIT_BYTES)
         memory = self._within_limit(size_bytes)
         if memory is None:
             self._pool.trim(0)

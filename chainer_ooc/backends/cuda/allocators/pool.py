@@ -27,7 +27,7 @@ from typing import Any
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: CuPy's pools round sizes up to a multiple.
 UNIT_BYTES = 512
@@ -41,7 +41,7 @@ SHARED_BYTES = 1 << 20
 
 def paged(nbytes: int) -> int:
     """What a region of `nbytes` takes from the device, in bytes."""
-    return nbytes if nbytes <= SHARED_BYTES else -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+    return nbytes if nbytes <= SHARED_BYTES else rounded_up(nbytes, PAGE_BYTES)
 
 
 class PoolAllocator(Allocator):
@@ -77,7 +77,7 @@ class PoolAllocator(Allocator):
         return self._pool_of(nbytes).malloc(nbytes).mem  # type: ignore[no-any-return]
 
     def _pool_of(self, nbytes: int) -> Pool:
-        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES if nbytes > SHARED_BYTES else 0
+        size_bytes = rounded_up(nbytes, UNIT_BYTES) if nbytes > SHARED_BYTES else 0
         if size_bytes not in self._pools:
             self._pools[size_bytes] = self._calls.pool(self._grow)
         self._pools.move_to_end(size_bytes)

@@ -42,7 +42,7 @@ from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
 CHUNK_SHARE = 512
@@ -101,7 +101,7 @@ class VirtualAllocator(Allocator):
         self._given = chunk_bytes is not None
         self._suited_bytes = self.limit_bytes
         self.chunk_bytes = self._suitable_bytes() if chunk_bytes is None else (
-            -(-chunk_bytes // self._unit_bytes) * self._unit_bytes)
+            rounded_up(chunk_bytes, self._unit_bytes))
         self._free: list[Any] = []  # handles of the chunks that are mapped nowhere; the last is taken first
         self._held_bytes = 0  # of all chunks
         self._timestamps = Timestamps(mapping)
