@@ -35,7 +35,7 @@ class Offer(NamedTuple):
     Attributes:
         room_bytes: what it is made for.
         rank: that has made it.
-        plan: values of Python's own types alone.
+        plan: what pickles, and can be compared.
     """
 
     room_bytes: int

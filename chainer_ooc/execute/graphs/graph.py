@@ -27,7 +27,7 @@ from chainer_ooc.execute.graphs.likeness import Likeness
 from chainer_ooc.execute.graphs.orders import Orders, far_bytes, give_orders, swapping, terms_of
 from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
-from chainer_ooc.execute.graphs.shared_plans import SharedPlans, packed, unpacked
+from chainer_ooc.execute.graphs.shared_plans import SharedPlans
 from chainer_ooc.execute.graphs.times import Times, Timing
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import written_with
@@ -213,13 +213,13 @@ class Graph(Likeness):
         if told is None or told is planned.told or (before is None and shared.is_own(told)):
             return
         planned.told = told
-        if before is not None and (packed(before.plan.decision()) == told.plan
+        if before is not None and (before.plan.decision() == told.plan
                                    or (shared.is_own(told) and before.plan is not planned.taken)):
             return
         standing = standing_of(self.used)
         try:
             plan = self._planned(settings, budget_bytes, standing,
-                                 functools.partial(make_as_decided, decision=unpacked(told.plan)))
+                                 functools.partial(make_as_decided, decision=told.plan))
             self._take(planned, plan, standing, sources, settings.min_bytes)
         except OocError as error:
             log.logger.info('the plan of rank %d does not hold here: %s', told.rank, error)

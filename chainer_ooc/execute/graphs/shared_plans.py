@@ -11,17 +11,13 @@ Left out: estimates, which no other rank need have; plans from a file, which eac
 
 from __future__ import annotations
 
-from typing import Any
-
 from chainer_ooc.config import Settings
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.saved import recorded
-from chainer_ooc.problem import Decision, Shared, Standing, Starts, Verdict
+from chainer_ooc.problem import Standing
 from chainer_ooc.ranks.agreement import Agreement, Offer, agreement
 from chainer_ooc.trace import Trace
 from chainer_ooc.version import __version__
-
-_VERDICTS = tuple(Verdict)
 
 
 class SharedPlans:
@@ -41,7 +37,7 @@ class SharedPlans:
     def offer(self, trace: Trace, settings: Settings, plan: Plan, standing: Standing) -> None:
         """Offers a plan that was made here."""
         standing_bytes = max(standing.forward_bytes, standing.backward_bytes)
-        self._agreement.offer(_key(trace, settings), plan.budget_bytes - standing_bytes, packed(plan.decision()))
+        self._agreement.offer(_key(trace, settings), plan.budget_bytes - standing_bytes, plan.decision())
 
 
 def current() -> SharedPlans | None:
@@ -57,19 +53,3 @@ def _key(trace: Trace, settings: Settings) -> str:
     """What ranks have to have in common."""
     return repr((__version__, trace.whole_fingerprint, trace.device, *recorded(trace)[1:], settings.policy,
                  settings.budget_bytes, settings.min_bytes))
-
-
-def packed(decision: Decision) -> tuple[Any, ...]:
-    """A decision in values of Python's own types, a few bytes for each map."""
-    shared = decision.shares_chains
-    return (bytes(each.code for each in decision.verdicts), dict(decision.starts.positions or {}),
-            dict(decision.leaves), decision.synchronous, sorted(shared) if isinstance(shared, frozenset) else shared,
-            decision.mapped)
-
-
-def unpacked(plan: tuple[Any, ...]) -> Decision:
-    """The decision that `packed` was given."""
-    codes, positions, leaves, synchronous, shared, mapped = plan
-    chains: Shared | None = frozenset(shared) if isinstance(shared, list) else shared
-    return Decision(tuple(_VERDICTS[each] for each in codes), Starts(checks_memory=not mapped, positions=positions),
-                    leaves, synchronous, chains, mapped)

@@ -19,7 +19,6 @@ import chainer
 import chainermn
 import numpy as np
 
-from chainer_ooc.execute.graphs.shared_plans import packed
 from chainer_ooc.execute.graphs.times import Times
 from chainer_ooc.ranks.buffers import to_come_bytes
 from support.ranks import double_buffering
@@ -68,7 +67,7 @@ def train(device, policy, double=False, budget=None):
         optimizer.wait()
     bits.update({f'parameter {name}': on_host(each.array) for name, each in sorted(model.namedparams())})
     chainer_ooc.reset()
-    return {'bits': bits, 'stats': stats, 'decision': None if plan is None else packed(plan.decision()),
+    return {'bits': bits, 'stats': stats, 'decision': None if plan is None else plan.decision(),
             'budget': budget, 'to_come': to_come}
 
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.classify.policies import POLICIES, Policy
-from chainer_ooc.execute.graphs.shared_plans import packed
 from chainer_ooc.execute.graphs.times import Times
 from chainer_ooc.problem import Decision, Verdict, changed, everything
 from chainer_ooc.ranks.messages import Messages
@@ -55,7 +54,7 @@ def main(case, comm, everybody):
             comm.send_obj(number, (comm.rank + 1) % comm.size)
             assert comm.recv_obj((comm.rank - 1) % comm.size) == number
         plan = chainer_ooc.plan()
-        decisions.append(None if plan is None else packed(plan.decision()))
+        decisions.append(None if plan is None else plan.decision())
 
     with ooc(None if case in ('off', 'plain') and (first or case == 'plain') else 'by-rank',
              min_bytes=1 if case == 'setting' and last else 0,
