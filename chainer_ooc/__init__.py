@@ -45,14 +45,14 @@ def stats() -> IterationStats | None:
 
     Attributes of what is returned:
         policy, phase: the policy; 'profile' while the graph is recorded, else 'run', under a plan or as all has room.
-        budget_bytes, peak_bytes: the budget, and the most that was in use.
+        budget_bytes, peak_bytes: the budget, and the most that was in use: parameters, their state, maps and scratch.
         swapped_out_bytes, swapped_in_bytes: what was copied to far memory and back.
-        tier_bytes: of what was swapped out, the bytes by tier of far memory, on a GPU 'pinned' and 'file'.
+        tier_bytes: of what was swapped out, the bytes by tier: on a GPU 'pinned' and 'file'; on the host it is empty.
         recomputed_calls, faults: calls that ran once more; maps that were read while they were away and not awaited.
-        stall_seconds, seconds: waiting for copies; the whole iteration.
+        stall_seconds, seconds: waiting for copies; from the first function to the end of backward.
         predicted_seconds, predicted_peak_bytes: what the plan promised; None without one.
-        keep, swap, recompute: numbers of feature maps with each verdict of the plan.
-        is_searching: a better plan was still being looked for.
+        keep, swap, recompute: numbers of feature maps with each verdict of the plan; all zero without one.
+        is_searching: a better plan was still being looked for when the iteration ended.
         gap: by how much the plan may be slower than the best, proven: 0.02 is two percent; None without SciPy.
     """
     from chainer_ooc.execute import manager

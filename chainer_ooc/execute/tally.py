@@ -138,25 +138,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class IterationStats(WithGap):
-    """The last finished iteration. Its `gap` is that of the plan which it followed.
-
-    Attributes:
-        policy: its name.
-        phase: 'profile' while a graph is recorded, 'run' when a plan runs, or when none is needed.
-        budget_bytes: what the iteration had to keep within.
-        peak_bytes: the highest that near memory was, by accounting: parameters, gradients, optimizer state, feature
-            maps and what the calls allocate.
-        swapped_out_bytes, swapped_in_bytes: copied to and from far memory.
-        recomputed_calls: forward calls that ran again.
-        faults: feature maps that were read while they were away and no swap-in was under way.
-        stall_seconds: waited for transfers.
-        seconds: from the first function to the end of backward.
-        predicted_seconds, predicted_peak_bytes: the plan's, or None without one.
-        keep, swap, recompute: feature maps by verdict; all zero without a plan.
-        is_searching: a better plan was still being looked for when the iteration ended.
-        tier_bytes: of `swapped_out_bytes`, what went to each tier of far memory: on a GPU `'pinned'` and `'file'`;
-            empty on the host, which has one.
-    """
+    """The last finished iteration; `chainer_ooc.stats` says what each attribute is. Its `gap` is its plan's."""
 
     policy: str
     phase: str
