@@ -172,14 +172,6 @@ def test_trim_keeps_as_much_as_it_may(allocator):
     assert allocator.held_bytes() == CHUNK
 
 
-def test_larger_chunks_are_rounded_to_what_the_device_can_map(calls, driver):
-    allocator = VirtualAllocator(calls, MappingCalls(0, driver), 3 * MIB)
-    assert allocator.chunk_bytes == 4 * MIB
-    assert allocator.malloc(9 * MIB).size == 12 * MIB
-    allocator.close()
-    driver.check_empty()
-
-
 # How large a chunk is
 
 class QuickDriver(fake.FakeDriver):
@@ -195,14 +187,14 @@ MAPS = [(64, 112, 1), (64, 56, 7), (256, 56, 3), (128, 56, 1), (128, 28, 7), (51
         (1024, 14, 6), (512, 14, 1), (512, 7, 5), (2048, 7, 3)]
 
 
-def trained(chunk_bytes, limit_bytes=16 * GB, iterations=2):
+def trained(limit_bytes=16 * GB, iterations=2):
     """Calls of the driver, and the most that rounding took, for maps that come and leave as under an eviction.
 
     Each map has batch normalisation's beside it; the oldest leave when there is no room, and come back in reverse.
     """
     calls = fake.FakeCalls(fake.FakeDevice(141 * GB))
     driver = QuickDriver(calls.device)
-    allocator = VirtualAllocator(calls, MappingCalls(0, driver), chunk_bytes)
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
     allocator.limit_bytes = limit_bytes
     sizes = [640 * channels * side * side * 4 for channels, side, count in MAPS for _ in range(2 * count)]
     live, most_lost = {}, 0
@@ -221,11 +213,14 @@ def trained(chunk_bytes, limit_bytes=16 * GB, iterations=2):
     return made, most_lost
 
 
-def test_chunks_that_suit_the_limit_take_a_thirteenth_of_the_calls_and_little_memory():
-    before, _ = trained(2 * MIB)
-    after, most_lost = trained(None)
+def test_chunks_that_suit_the_limit_take_a_thirteenth_of_the_calls_and_little_memory(monkeypatch):
+    after, most_lost = trained()
+    monkeypatch.setattr(virtual, 'CHUNK_SHARE', 16 * GB // (2 * MIB))
+    before, _ = trained()
+    monkeypatch.setattr(virtual, 'CHUNK_SHARE', 16 * GB // (14 * MIB))
+    smaller, _ = trained()
     assert before == {'cuMemCreate': 7629, 'cuMemMap': 62_674, 'cuMemUnmap': 254}, 'docs/gpu.md has these'
-    assert trained(14 * MIB)[0] == {'cuMemCreate': 1089, 'cuMemMap': 9_282, 'cuMemUnmap': 258}
+    assert smaller == {'cuMemCreate': 1089, 'cuMemMap': 9_282, 'cuMemUnmap': 258}
     assert after == {'cuMemCreate': 544, 'cuMemMap': 4_708, 'cuMemUnmap': 258}
     assert most_lost <= 0.06 * 16 * GB
 

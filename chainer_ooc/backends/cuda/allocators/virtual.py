@@ -42,7 +42,7 @@ from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
-from chainer_ooc.quantities import format_bytes, rounded_up
+from chainer_ooc.quantities import format_bytes
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
 CHUNK_SHARE = 512
@@ -90,18 +90,18 @@ class VirtualAllocator(Allocator):
 
     Args:
         calls, mapping: of CuPy and of the driver.
-        chunk_bytes: of a physical chunk, rounded up to what the device can map; None takes what suits the limit.
+
+    Attributes:
+        chunk_bytes: of a physical chunk; a multiple of what the device can map.
     """
 
     name = 'virtual'
 
-    def __init__(self, calls: Calls, mapping: MappingCalls, chunk_bytes: int | None = None) -> None:
+    def __init__(self, calls: Calls, mapping: MappingCalls) -> None:
         self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
-        self._given = chunk_bytes is not None
         self._suited_bytes = self.limit_bytes
-        self.chunk_bytes = self._suitable_bytes() if chunk_bytes is None else (
-            rounded_up(chunk_bytes, self._unit_bytes))
+        self.chunk_bytes = self._suitable_bytes()
         self._free: list[Any] = []  # handles of the chunks that are mapped nowhere; the last is taken first
         self._held_bytes = 0  # of all chunks
         self._timestamps = Timestamps(mapping)
@@ -149,7 +149,7 @@ class VirtualAllocator(Allocator):
     def _suit(self) -> None:
         """Chooses the chunk anew for another limit, if nothing lives; what is cached goes back first."""
         self._suited_bytes = self.limit_bytes
-        chunk_bytes = self.chunk_bytes if self._given else self._suitable_bytes()
+        chunk_bytes = self._suitable_bytes()
         if chunk_bytes == self.chunk_bytes or self.used_bytes():
             return
         self.trim(0)
