@@ -27,11 +27,13 @@ class Replay:
     Attributes:
         peak_used_bytes: the most that was asked for and alive.
         peak_reserved_bytes: the most that the allocator had from the device.
+        fragmentation: the share of that which was not used, when it first was so much.
         failed_at: the position whose malloc failed (`BEFORE` for what precedes the iteration), or None.
     """
 
     peak_used_bytes: int
     peak_reserved_bytes: int
+    fragmentation: float
     failed_at: int | None
 
 
@@ -44,7 +46,7 @@ def replay(events: Sequence[Event], allocator: AllocatorModel, iterations: int =
         iterations: how often the iteration runs; later ones find the cache that the first has cut up.
     """
     blocks: dict[int, ModelBlock] = {}
-    peak_used_bytes = peak_reserved_bytes = 0
+    peak_used_bytes, peak_reserved_bytes, fragmentation, failed_at = 0, 0, 0.0, None
     try:
         for number in range(iterations):
             for event in events:
@@ -55,10 +57,12 @@ def replay(events: Sequence[Event], allocator: AllocatorModel, iterations: int =
                 else:
                     allocator.free(blocks.pop(event.block))
                 peak_used_bytes = max(peak_used_bytes, allocator.used_bytes)
-                peak_reserved_bytes = max(peak_reserved_bytes, allocator.reserved_bytes)
+                if allocator.reserved_bytes > peak_reserved_bytes:
+                    peak_reserved_bytes = allocator.reserved_bytes
+                    fragmentation = 1 - allocator.used_bytes / peak_reserved_bytes
     except DeviceFullError:
-        return Replay(peak_used_bytes, peak_reserved_bytes, event.position)
-    return Replay(peak_used_bytes, peak_reserved_bytes, None)
+        failed_at = event.position
+    return Replay(peak_used_bytes, peak_reserved_bytes, fragmentation, failed_at)
 
 
 def smallest_capacity(events: Sequence[Event], allocator: Callable[[int], AllocatorModel], iterations: int = 1) -> int:

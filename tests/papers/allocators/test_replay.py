@@ -30,13 +30,14 @@ HOLES = '0:a1 0:b1 0:c2 1:-a 1:-c 2:d3 2:-d 2:-b'
 def test_peaks_are_those_of_the_whole_replay(events):
     result = replay(events('0:a3 0:b2 1:-a 2:c4 2:-b 2:-c'), ExactAllocator(100 * UNIT))
     assert result.peak_used_bytes == result.peak_reserved_bytes == 6 * UNIT
-    assert result.failed_at is None
+    assert (result.failed_at, result.fragmentation) == (None, 0)
 
 
-def test_what_most_was_reserved_for_may_not_be_what_most_was_used(events):
+def test_fragmentation_is_what_is_not_used_when_most_is_reserved(events):
     # xxxx -> ab.. -> .b.. and ddd behind them: 4 of 7 units are used
     result = replay(events('0:x4 0:-x 0:a1 0:b1 0:c2 1:-a 1:-c 2:d3 2:-d 2:-b'), BestFitPool(100 * UNIT))
     assert (result.peak_used_bytes, result.peak_reserved_bytes) == (4 * UNIT, 7 * UNIT)
+    assert result.fragmentation == pytest.approx(3 / 7)
 
 
 def test_a_failure_has_its_position(events):
