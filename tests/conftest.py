@@ -12,17 +12,14 @@ import tracemalloc
 import hypothesis
 import pytest
 
+_PATIENT = {'deadline': None, 'suppress_health_check': [hypothesis.HealthCheck.too_slow]}
 # The same examples in every run, however slow the machine: a failure is the change's, not the seed's or the load's.
-# `pytest --hypothesis-profile default` draws new ones, and as many as a test says (`support.examples`).
-hypothesis.settings.register_profile(
-    'repeatable', max_examples=40, derandomize=True, deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.register_profile(
-    'nightly', max_examples=1000, deadline=None, print_blob=True, suppress_health_check=[
-        hypothesis.HealthCheck.too_slow])
-# Here and not where they are used: pytest asks for a profile before it reads any test.
-hypothesis.settings.register_profile(
-    'many', max_examples=300, deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile('repeatable', max_examples=40, derandomize=True, **_PATIENT)
+# Others each time: as many as a test says (`support.examples`), three times and ten times as many.
+# All are here and not where they are used: pytest asks for a profile before it reads any test.
+hypothesis.settings.register_profile('full', max_examples=100, print_blob=True, **_PATIENT)
+hypothesis.settings.register_profile('many', max_examples=300, print_blob=True, **_PATIENT)
+hypothesis.settings.register_profile('nightly', max_examples=1000, print_blob=True, **_PATIENT)
 hypothesis.settings.load_profile('repeatable')
 
 # It has asserts of its own. Here, since several folders import it.
