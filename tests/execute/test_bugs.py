@@ -1,4 +1,5 @@
 """Faults that were there, each with what the code did before. What users do in many ways is in `tests/usage`."""
+import gc
 import os
 import pickle
 import threading
@@ -697,3 +698,66 @@ def test_what_a_step_writes_to_what_its_function_hides_is_what_the_next_backward
     assert len({*plain}) == 2
     with ooc(policy, budget=None):
         assert [list(passes()) for _ in range(3)] == [plain] * 3
+
+
+@pytest.fixture
+def no_collections():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'window', 'keep'])
+def test_the_budget_holds_where_a_model_takes_the_place_of_one_that_is_not_collected_yet(policy, no_collections):
+    """Parameters of both stood beside a map that came for a step, and the garbage was looked for after that."""
+    def train(rows):
+        for _ in range(2):  # an optimizer and its model refer to each other
+            model = chainer.Sequential(L.Linear(32, 300), F.relu, L.Linear(300, 300), F.relu, L.Linear(300, 3))
+            optimizer = chainer.optimizers.SGD().setup(model)
+            for number in range(3):
+                x, _ = batch(number, rows)
+                learn(model, optimizer, F.mean(model(x) ** 2))
+                yield chainer_ooc.stats()
+
+    for rows in (150, 200, 300):
+        with ooc(policy, budget=1):
+            with pytest.raises(InfeasibleBudgetError) as refused:
+                list(train(rows))
+            budget_bytes = int(1.02 * refused.value.floor_bytes)
+        chainer_ooc.reset()
+        with ooc(policy, budget=budget_bytes):
+            trained = list(train(rows))
+        assert [each.peak_bytes <= budget_bytes for each in trained[1:]] == [True] * 5, rows
+        chainer_ooc.reset()
+
+
+@pytest.mark.parametrize('policy', ['auto', 'pooch', 'keep', 'capacity', 'lms', 'swap-all'])
+def test_the_first_floor_works_where_backward_goes_over_what_ran_quietly(policy):
+    """A call between two backward passes begins an iteration; a batch that is held counted as left before."""
+    layer = L.Linear(48, 48)
+    optimizer = chainer.optimizers.SGD().setup(layer)
+
+    def step(x):
+        z0 = chainer.Variable(x)
+        z1 = F.tanh(layer(z0))
+        loss = F.mean(z1 ** 2)
+        u = chainer.Variable(np.ones((80, 48), 'f'))
+        w, = chainer.grad([z1], [z0], [u])
+        u = u + w
+        layer.cleargrads()
+        z1.grad = u.array
+        z1.backward()
+        loss.backward()
+        optimizer.update()
+
+    batches = [np.random.RandomState(number).rand(80, 48).astype('f') for number in range(5)]
+    with ooc(policy, budget=1, min_bytes=1000):
+        step(batches[0])
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            step(batches[1])
+    assert refused.value.doubt == ''
+    with ooc(policy, budget=int(1.02 * refused.value.floor_bytes), min_bytes=1000):
+        for each in batches[1:]:
+            step(each)
+            assert chainer_ooc.stats().peak_bytes <= chainer_ooc.stats().budget_bytes

@@ -11,6 +11,8 @@ had ended (`Token.has_ended`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage, Token
@@ -31,12 +33,20 @@ def left_bytes(memory: Residency, min_bytes: int) -> int:
 def hand_over(memory: Residency, latest: Token | None, min_bytes: int) -> None:
     """Books what iterations have left and cannot be moved as the program's own.
 
-    What came from outside at once: the program had it before, such as a list of batches. Maps when another iteration is
-    over: those of the `latest` are those of the last loss, which most programs still have.
+    What came from outside at once, see `hand_over_batches`. Maps when another iteration is over: those of the `latest`
+    are those of the last loss, which most programs still have.
     """
     memory.book_alone(lambda token: token is not latest and token.has_ended)
+    _book(memory, min_bytes, lambda storage: storage.from_outside or storage.token is not latest)
+
+
+def hand_over_batches(memory: Residency, min_bytes: int) -> None:
+    """The same of what came from outside: the program had it before, such as a list of batches."""
+    _book(memory, min_bytes, lambda storage: storage.from_outside)
+
+
+def _book(memory: Residency, min_bytes: int, is_programs: Callable[[Storage], bool]) -> None:
     for storage in memory.storages():
         token = storage.token
-        if (token is not None and token.has_ended and (storage.from_outside or token is not latest)
-                and not can_leave(storage, min_bytes)):
+        if token is not None and token.has_ended and is_programs(storage) and not can_leave(storage, min_bytes):
             memory.book(storage, 'program')

@@ -22,11 +22,13 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from chainer_ooc.config import Settings
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN
 from chainer_ooc.execute.iteration.compared import MOST_DIFFERENCES, Compared, Quiet
 from chainer_ooc.execute.iteration.comparison import given_to, made_by
 from chainer_ooc.execute.iteration.counted import Counted
+from chainer_ooc.execute.iteration.left import hand_over_batches
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
@@ -41,12 +43,14 @@ class Quietly(abc.ABC):
     Attributes:
         quiet: compares what runs, while nothing of it is registered, else None.
         was_quiet: it began so, and went on otherwise.
+        settings: in force for it.
         recorded: what its calls allocate is measured.
         counted: gives what counts it, if it may be of an unknown graph.
     """
 
     quiet: Quiet | None = None
     was_quiet = False
+    settings: Settings
     recorded: bool
     counted: Callable[[], Counted | None]
 
@@ -164,7 +168,9 @@ class QuietIterations:
             self._before.append((iteration, iteration.quiet))
 
     def end(self) -> None:
-        """Registers what earlier iterations have left: something may have to leave now."""
+        """Registers what earlier iterations have left: something may have to leave now. Their batches stay."""
         while self._before:
-            self._before[0][0].register_all()
+            iteration = self._before[0][0]
+            iteration.register_all()
             del self._before[0]
+            hand_over_batches(self._memory, iteration.settings.min_bytes)

@@ -278,9 +278,7 @@ class Room:
         certain = position >= 0 and self._following.is_certain
         fits = memory.make_room(need_bytes)
         if not fits and certain:
-            gc.collect()
-            self.look_again()
-            self.stand(self._scratch_bytes)
+            self._collect()
             fits = memory.make_room(need_bytes, thorough=True)
         near_bytes = memory.note_peak(need_bytes if certain else 0)
         if not fits and certain and graph is not None:
@@ -292,6 +290,17 @@ class Room:
         if most_bytes > need_bytes:
             memory.make_room(most_bytes)
         return near_bytes
+
+    def make_for_map(self, nbytes: int) -> None:
+        """Makes room for a map that a step needs and that has not begun to come, as far as there is any."""
+        if not self._memory.make_room(nbytes):
+            self._collect()
+
+    def _collect(self) -> None:
+        """Frees what the program has no more, such as a model that another one has replaced."""
+        gc.collect()
+        self.look_again()
+        self.stand(self._scratch_bytes)
 
     def _beside_bytes(self, scratch_bytes: int) -> int:
         return self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - self._replaced_bytes
