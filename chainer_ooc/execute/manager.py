@@ -158,6 +158,13 @@ def exchange(run: Callable[[Any, bool], None], target: Any, zero_fill: bool) -> 
         run(target, zero_fill)
 
 
+def note_sent(target: Any) -> None:
+    """The first update of a model on several ranks has sent its parameters to all of them, and used no gradients."""
+    session = current()
+    if session is not None:
+        session.note_sent(target.params())
+
+
 def before_exchange(nbytes: int) -> None:
     """Leaves room for what MPI allocates when it exchanges an array of the host of so many bytes."""
     session = current()

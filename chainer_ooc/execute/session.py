@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from chainer_ooc import config
@@ -207,6 +207,11 @@ class Session:
             self.settings = settings
             log.set_level(settings.log_level)
         return True
+
+    def note_sent(self, parameters: Iterable[Any]) -> None:
+        """See `Expected.note_sent`."""
+        with LOCK:
+            self._parameters.note_sent(parameters)
 
     # --- what `chainer_ooc` offers ---------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """How long an iteration of several ranks takes: gradients are added up beside backward, or after it.
 
 A step's gradients of parameters are there when it ends. While ranks add up some, those of further steps gather, and go
-together next: many small arrays would take a latency each::
+together next: many small arrays would take a latency each. Where latencies are all that counts, one exchange after
+backward is faster than these::
 
     backward  | step | step | step | step |
     exchange         | 1st  |  2nd, 3rd   | 4th |         iteration ends here

@@ -1,4 +1,4 @@
-"""Patches 0040 to 0043: ChainerMN on today's NumPy. Of 0044 and 0045 other files here tell."""
+"""Patches 0040 to 0043, and 0046: ChainerMN on today's NumPy. Of 0044 and 0045 other files here tell."""
 import numpy as np
 import pytest
 
@@ -41,3 +41,8 @@ def test_gradients_of_float16_are_unpacked_from_a_buffer_of_float32(left):
     for each in left:
         np.testing.assert_array_equal(np.concatenate(each['unpacked']), np.arange(5, dtype='e'))
         assert {array.dtype for array in each['unpacked']} == {np.dtype('e')}
+
+
+def test_losses_are_averaged_over_ranks_and_iterations(left):
+    mean = 2 + (len(left) - 1) / 2
+    assert [float(each['observed']) for each in left] == [mean] * len(left)

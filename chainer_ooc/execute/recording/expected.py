@@ -94,6 +94,11 @@ class Expected:
             if rule is not None and (each.grad is None or id(each) not in self._updates):
                 self._updates[id(each)] = rule.t
 
+    def note_sent(self, parameters: Iterable[Any]) -> None:
+        """Notes that parameters were sent to other ranks in place of an update, which uses no gradients either."""
+        for each in parameters:
+            self._updates.pop(id(each), None)
+
     def nbytes(self, parameters: Iterable[Any], lies_on_file: Callable[[Any], bool]) -> int:
         """Bytes to come whichever graph runs: state of optimizers, buffers for exchanges, models only evaluated so far.
 

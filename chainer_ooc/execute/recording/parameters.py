@@ -153,6 +153,10 @@ class Parameters:
     def begin_backward(self) -> None:
         self._expected.begin_backward(each for _, each in self._alive())
 
+    def note_sent(self, parameters: Iterable[Any]) -> None:
+        """See `Expected.note_sent`."""
+        self._expected.note_sent(parameters)
+
     def _nbytes(self, array: Any, is_counted: Callable[[Any], bool] | None) -> int:
         root = arrays.root_of(array) if arrays.is_array(array) else None
         if root is not None and (self._is_on_file(root) or (is_counted is not None and is_counted(root))):

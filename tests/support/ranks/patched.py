@@ -1,4 +1,6 @@
 """What the patches of ChainerMN mend, rank by rank: left are the results of each."""
+import types
+
 import chainer_ooc  # noqa: F401  before chainer
 
 # isort: split
@@ -55,5 +57,18 @@ def unpack():
     return [each.grad for each in parameters]
 
 
+def observed(comm):
+    """The mean over ranks of an observation that is a Variable, as losses are, for two iterations."""
+    trainer = types.SimpleNamespace(observation={}, updater=types.SimpleNamespace(iteration=0))
+    aggregator = chainermn.extensions.ObservationAggregator(
+        comm, 'main/loss', 'mean', comm_trigger=lambda trainer: trainer.updater.iteration == 2)
+    for value in (1, 3):
+        trainer.updater.iteration += 1
+        trainer.observation['main/loss'] = chainer.Variable(np.array(value + comm.rank, 'f'))
+        aggregator(trainer)
+    return chainer.as_array(trainer.observation['mean'])
+
+
 comm = chainermn.create_communicator('naive')
-leave({'iterator': iterate(comm, 7), 'position': positions(comm), 'float16': exchange(comm), 'unpacked': unpack()})
+leave({'iterator': iterate(comm, 7), 'position': positions(comm), 'float16': exchange(comm), 'unpacked': unpack(),
+       'observed': observed(comm)})
