@@ -179,6 +179,14 @@ def test_options_reach_the_run(capsys, mine, tmp_path):
     assert chainer.config.ooc_budget is None
 
 
+@pytest.mark.parametrize(('arguments', 'beside'), [
+    (['mine:pair'], 'with parameters and gradients'), (['mine:updater'], 'with parameters, gradients and optimizer'),
+    (['mine:pair', '--optimizer', 'Adam'], 'with parameters, gradients and optimizer')])
+def test_what_is_counted_beside_maps_is_said(capsys, mine, arguments, beside):
+    _, out, _ = run(capsys, 'profile', *arguments)
+    assert [each.rpartition(', with ')[2] for each in out.splitlines() if ', with ' in each] == [beside[5:]] * 2
+
+
 def test_a_budget_below_the_smallest_is_said(capsys, mine):
     assert 'is below the smallest' not in run(capsys, 'profile', 'mine:pair', '--budget', '70MB')[1]
     status, out, _ = run(capsys, 'profile', 'mine:pair', '--budget', '100')
@@ -215,16 +223,17 @@ WITH_BATCH = 'have it return the model together with its batch: (model, (x, t)),
 @pytest.mark.parametrize(('arguments', 'message'), [
     (['nowhere:Model'], "cannot import nowhere for nowhere:Model: No module named 'nowhere'; run this where it can be"),
     (['mine:Missing'], 'mine has no Missing; it has: '),
+    (['mine:updater.nothing'], 'mine.updater has no nothing; it has: nothing that can be called'),
     (['mine:number'], f'mine:number is of type int, which cannot be called; name a class or function that {RETURNS}'),
     (['mine:Linear'], 'mine:Linear cannot be called without arguments'),
-    (['mine:nothing'], f'mine:nothing returns a NoneType; have it return {RESULTS}'),
-    (['builtins:dict'], f'builtins:dict returns a dict; have it return {RESULTS}'),
+    (['mine:nothing'], f'mine:nothing returns a value of type NoneType; have it return {RESULTS}'),
+    (['builtins:dict'], f'builtins:dict returns a value of type dict; have it return {RESULTS}'),
     (['mine:Three'], f'mine:Three takes 3 arguments, not images, or images and labels; {WITH_BATCH}'),
     (['mine:named_labels'], f"mine:named_labels is a Classifier that is given its labels as 't'; {WITH_BATCH}"),
     (['mine:scores'], 'mine:scores cannot be profiled: the model gave a Variable of float32 and shape (4, 3), not a'),
     (['mine:updater', '--optimizer', 'Adam'], 'mine:updater is a StandardUpdater, which has its optimizer; leave'),
-    (['mine:updater', '--batchsize', '4'], 'mine:updater brings its own batch, on a device of its own; leave --batch'),
-    (['mine:pair', '--device', '@numpy'], 'mine:pair brings its own batch, on a device of its own; leave --device out'),
+    (['mine:updater', '--batchsize', '4'], 'mine:updater brings its own batch and device; leave --batch'),
+    (['mine:pair', '--device', '@numpy'], 'mine:pair brings its own batch and device; leave --device out'),
     (['mine:pair', '--optimizer', 'Adm'], "there is no optimizer 'Adm'; did you mean 'Adam'?"),
 ])
 def test_what_cannot_be_profiled_is_said_in_one_line_with_the_next_step(capsys, mine, arguments, message):

@@ -67,7 +67,7 @@ def test_the_lines_can_be_pasted(capsys, file):
         'chainer.config.ooc_workspace = None\n'
         '# batch 8: 0.9 images per second under keep\n'
         '# batch 19 fits, and perhaps more: 0.8 images per second under pooch\n'
-        "# an optimizer's state is not counted: name with --budget what it leaves\n")
+        "# an optimizer's state counts if one was recorded; else lower --budget by it\n")
     pasted = types.SimpleNamespace(config=types.SimpleNamespace())
     exec(out, {'chainer': pasted})
     for entry, value in vars(pasted.config).items():

@@ -46,6 +46,11 @@ class Model:
     takes_labels: bool
     optimizer: Any = None
 
+    @property
+    def is_updated(self) -> bool:
+        """Whether an optimizer runs, whose state is in the trace."""
+        return self.optimizer is not None
+
     def to_device(self, name: str) -> None:
         """Moves the chain, and the images of later iterations, to a device that Chainer knows by this name.
 

@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> Answer:
                        'refused once its first iterations are recorded')
     if least.doubt:
         closing.append(f'the smallest budget is what is needed as far as is known; {least.doubt}')
-    tables = [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found, least)]
+    tables = [_maps_table(facts['largest_maps'], found.retained_maps), _totals_table(found, least, program.is_updated)]
     return Answer(facts, tables, closing)
 
 
@@ -110,7 +110,7 @@ def _images(arguments: argparse.Namespace, program: Model | Program) -> dict[str
         return {name: _OF_IMAGES[name] if value is None else value for name, value in given.items()}
     for name, value in given.items():
         if value is not None:
-            raise UsageError(f'{program.name} brings its own batch, on a device of its own; leave --{name} out, which '
+            raise UsageError(f'{program.name} brings its own batch and device; leave --{name} out, which '
                              'is for a model alone')
     return given
 
@@ -191,7 +191,8 @@ def _maps_table(rows: list[dict[str, Any]], count: int) -> Table:
     return Table(columns, shown, f'the largest {len(rows)} of {counted(count, "feature map")} kept for backward')
 
 
-def _totals_table(found: Totals, least: InfeasibleBudgetError) -> Table:
+def _totals_table(found: Totals, least: InfeasibleBudgetError, is_updated: bool) -> Table:
+    beside = 'with parameters, gradients and optimizer' if is_updated else 'with parameters and gradients'
     each_bytes = found.retained_bytes_per_image
     per_image = '' if each_bytes is None else f', {format_bytes(round(each_bytes))} per image'
     return listing('one iteration', {
@@ -199,9 +200,9 @@ def _totals_table(found: Totals, least: InfeasibleBudgetError) -> Table:
         'bytes kept for backward': format_bytes(found.retained_bytes) + per_image,
         'forward': f'{seconds(found.forward_seconds)} in {counted(found.calls, "call")}',
         'backward': f'{seconds(found.backward_seconds)} in {counted(found.steps, "step")}',
-        'peak, all maps kept': f'{format_bytes(found.kept_bytes)}, with parameters and gradients',
+        'peak, all maps kept': f'{format_bytes(found.kept_bytes)}, {beside}',
         'largest working set': f'{format_bytes(found.working_set_bytes)} at {found.working_set_at}',
-        'smallest budget': f'{format_enough(least.floor_bytes)}, with parameters and gradients',
+        'smallest budget': f'{format_enough(least.floor_bytes)}, {beside}',
         'with a workspace': None if least.workspace_floor_bytes is None else
                             f'about {format_enough(least.workspace_floor_bytes)}: --workspace {WORKSPACE}',
     })

@@ -39,6 +39,11 @@ class Program:
     name: str
     training: Training
 
+    @property
+    def is_updated(self) -> bool:
+        """Whether an optimizer runs, whose state is in the trace."""
+        return not {'optimizer', 'optimizers'}.isdisjoint(self.training.roots)
+
     def record(self, policy: str) -> Trace:
         """Records it under a policy; what it changes is not put back.
 
@@ -98,7 +103,7 @@ def _taken_apart(name: str, found: Any) -> tuple[Any, tuple[Any, ...], dict[str,
         if isinstance(batch, dict):
             return model, (), batch
         return model, batch if isinstance(batch, tuple) else (batch,), {}
-    raise UsageError(f'{name} returns a {type(found).__name__}; have it return {_RESULTS}')
+    raise UsageError(f'{name} returns a value of type {type(found).__name__}; have it return {_RESULTS}')
 
 
 def _is_training(found: Any) -> bool:
@@ -133,10 +138,12 @@ def _attribute(name: str) -> Any:
         raise
     except (Exception, SystemExit) as error:  # a script that has no `if __name__ == '__main__'` may end the process
         raise programs.failed(f'cannot import {module_name} for {name}', error, 2) from None
+    where = module_name
     for part in attribute.split('.'):
         if not hasattr(found, part):
-            raise UsageError(f'{module_name} has no {attribute}; it has: {", ".join(_public_callables(found))}')
-        found = getattr(found, part)
+            has = ', '.join(_public_callables(found)) or 'nothing that can be called'
+            raise UsageError(f'{where} has no {part}; it has: {has}')
+        found, where = getattr(found, part), f'{where}.{part}'
     return found
 
 
@@ -168,4 +175,5 @@ def _call(name: str, build: Callable[[], Any]) -> Any:
 
 
 def _public_callables(module: object) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value) and not name.startswith('_')]
+    return [name for name, value in vars(module).items() if callable(value) and not name.startswith('_')] if hasattr(
+        module, '__dict__') else []

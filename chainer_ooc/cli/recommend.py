@@ -49,7 +49,7 @@ NOISE = 1.7
 #: The batch that a model is recorded at, without a workspace and with one.
 RECORDED_BATCH = 8
 _LARGEST_BATCH = 1 << 30
-_NOT_COUNTED = "# an optimizer's state is not counted: name with --budget what it leaves"
+_OPTIMIZER = "# an optimizer's state counts if one was recorded; else lower --budget by it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         'reasons': {each.entry: each.reason for each in lines},
     }
     closing = [text for each in lines for text in (f'# {each.reason}', f'chainer.config.{each.entry} = {each.value!r}')]
-    closing += [*_rates((batch, plan), (largest, there), machine), _NOT_COUNTED, *_left(own), *_doubt(own.trace),
+    closing += [*_rates((batch, plan), (largest, there), machine), _OPTIMIZER, *_left(own), *_doubt(own.trace),
                 *(f'# {each}' for each in gap.hints([bound]))]
     return Answer(facts, [], closing)
 
