@@ -9,7 +9,9 @@ import weakref
 import numpy as np
 import pytest
 
-from chainer_ooc.backends.host import HostBackend
+from chainer_ooc.backends.base import Bandwidth
+from chainer_ooc.backends.host import HostBackend, measure
+from chainer_ooc.backends.host import backend as host
 from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.errors import SpillError
 
@@ -228,3 +230,31 @@ def test_a_thread_that_cannot_start_is_an_error_and_no_copy(backend, monkeypatch
     backend.release(copy)
     out(backend, array)
     assert backend.describe()['spill_file_bytes'] == MB  # the swap-in that never was holds no space
+
+
+def test_a_bandwidth_is_measured_once_for_each_disk_of_a_process(tmp_path, monkeypatch):
+    """Each thread that trained measured it anew, for as long as a hundred iterations of a small network."""
+    measured = []
+
+    def measure_once(backend, nbytes):
+        measured.append(nbytes)
+        return Bandwidth(1e9, 1e9, 1e-5)
+    monkeypatch.setattr(host, '_bandwidths', {})
+    monkeypatch.setattr(measure, 'bandwidth', measure_once)
+
+    def asked():
+        backend = HostBackend(str(tmp_path))
+        try:
+            return backend.bandwidth()
+        finally:
+            backend.close()
+    monkeypatch.setattr(HostBackend, 'has_room', lambda self, nbytes: False)  # what small samples say is not kept
+    asked()
+    monkeypatch.undo()
+    monkeypatch.setattr(host, '_bandwidths', {})
+    monkeypatch.setattr(measure, 'bandwidth', measure_once)
+    assert asked() is asked()
+    assert measured == [measure.SMALL_SAMPLE_BYTES, measure.SAMPLE_BYTES]
+    host._bandwidths = {number + 1: each for number, each in host._bandwidths.items()}  # as if on another disk
+    asked()
+    assert len(measured) == 3

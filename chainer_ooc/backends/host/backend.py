@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import time
 import weakref
 from collections.abc import Callable
@@ -36,6 +37,9 @@ from chainer_ooc.ranks import threads
 
 #: More than a BLAS maps for one thread.
 _BLAS_BYTES = 64 << 20
+
+#: By the disk of the spill file, as measured in this process: that takes as long as many small iterations.
+_bandwidths: dict[int, Bandwidth] = {}
 
 
 class HostCopy(OwnedCopy):
@@ -73,7 +77,8 @@ class HostBackend(OwnedBackend):
         self.file_backed: HostFileBacked | None = None if self._no_arena else HostFileBacked(
             self._write_whole, self.release, self.leaves_outside, self._clean)
         self._mappings: weakref.WeakSet[Mapping] = weakref.WeakSet()
-        self._bandwidth: Bandwidth | None = None
+        self._disk = os.fstat(self._file.fileno()).st_dev
+        self._bandwidth: Bandwidth | None = _bandwidths.get(self._disk)
         self._heap = heap.return_freed_memory()
         close_in_children(self)
 
@@ -195,6 +200,8 @@ class HostBackend(OwnedBackend):
             fits = self.has_room(needed_bytes)
             with self._guard:
                 self._bandwidth = measure.bandwidth(self, measure.SAMPLE_BYTES if fits else measure.SMALL_SAMPLE_BYTES)
+            if fits:
+                _bandwidths[self._disk] = self._bandwidth
         return self._bandwidth
 
     def machine(self) -> str:
