@@ -239,8 +239,8 @@ class Iteration(Quietly):
             self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
         for storage in needed:
             if storage.state is not State.RESIDENT:
-                if known is not None and storage.state in (State.AWAY, State.LOST):
-                    self.room.make_for_map(storage.nbytes)
+                if known is not None and storage.state is not State.ARRIVING:
+                    self.room.make_for_map(storage)
                 storage.memory.fetch(storage, exposed=False)
             storage.use(recorder.now)
         self.writes.expect(function, self.is_foreign, needed)  # of the bytes as they are now

@@ -29,6 +29,7 @@ from chainer_ooc.execute.recording.parameters import Beside, Parameters
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import is_foreign, name_of
 from chainer_ooc.execute.storage.slots import array_of
+from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.problem import Standing
 from chainer_ooc.quantities import rounded_up
@@ -291,9 +292,11 @@ class Room:
             memory.make_room(most_bytes)
         return near_bytes
 
-    def make_for_map(self, nbytes: int) -> None:
+    def make_for_map(self, storage: Storage) -> None:
         """Makes room for a map that a step needs and that has not begun to come, as far as there is any."""
-        if not self._memory.make_room(nbytes):
+        comes = storage.state is State.LOST or (
+            storage.state is State.AWAY and self._memory.context.far.takes_memory)
+        if comes and storage.memory is self._memory and not self._memory.make_room(storage.nbytes):
             self._collect()
 
     def _collect(self) -> None:
