@@ -26,7 +26,6 @@ from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.spill.swap_thread import DRIVER_STACK_BYTES, SwapThread
 from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.errors import SpillError
-from chainer_ooc.quantities import rounded_up
 
 #: The thread pins so much at once, or one block that is larger.
 REGION_BYTES = 1 << 30
@@ -183,7 +182,7 @@ def in_regions(driver: Driver, sizes: Iterable[int]) -> Iterator[Region]:
 
 def aligned(nbytes: int) -> int:
     """The bytes that a block takes of its region."""
-    return rounded_up(nbytes, ALIGNMENT_BYTES)
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 if hasattr(os, 'register_at_fork'):

@@ -16,15 +16,13 @@ from __future__ import annotations
 import bisect
 import os
 
-from chainer_ooc.quantities import rounded_up
-
 #: Extents start and end at multiples of this, so that two copies never share a page of the page cache.
 ALIGNMENT_BYTES = max(4096, os.sysconf('SC_PAGE_SIZE'))
 
 
 def aligned(nbytes: int) -> int:
     """Returns ``nbytes`` rounded up to whole pages."""
-    return rounded_up(nbytes, ALIGNMENT_BYTES)
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 class Extents:
