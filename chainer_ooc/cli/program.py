@@ -175,5 +175,5 @@ def _call(name: str, build: Callable[[], Any]) -> Any:
 
 
 def _public_callables(module: object) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value) and not name.startswith('_')] if hasattr(
-        module, '__dict__') else []
+    return [name for name, value in getattr(module, '__dict__', {}).items()
+            if callable(value) and not name.startswith('_')]

@@ -182,7 +182,7 @@ def in_regions(driver: Driver, sizes: Iterable[int]) -> Iterator[Region]:
 
 def aligned(nbytes: int) -> int:
     """The bytes that a block takes of its region."""
-    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES  # `rounded_up` would be a call more for each copy
 
 
 if hasattr(os, 'register_at_fork'):

@@ -22,7 +22,7 @@ ALIGNMENT_BYTES = max(4096, os.sysconf('SC_PAGE_SIZE'))
 
 def aligned(nbytes: int) -> int:
     """Returns ``nbytes`` rounded up to whole pages."""
-    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES  # `rounded_up` would be a call more for each copy
 
 
 class Extents:

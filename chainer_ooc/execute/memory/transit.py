@@ -348,9 +348,15 @@ class Transit(Budget):
 
         Copies end in order, so that one that an interrupt hid from us has ended when a later one has.
         """
-        while (transfer := next((each for _, each in self._targets if each is not None), None)) and transfer.done:
-            while self._targets.popleft()[1] is not transfer:
-                pass
+        over = 0
+        for number, (_, transfer) in enumerate(self._targets, 1):
+            if transfer is None:
+                continue
+            if not transfer.done:
+                break
+            over = number
+        for _ in range(over):
+            self._targets.popleft()
 
     def _count(self, root: Any, storage: Storage, metered: bool) -> None:
         self.count(root, storage, metered and self.context.listener is not None)
