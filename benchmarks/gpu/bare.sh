@@ -55,7 +55,8 @@ test_on_card() {
     mkdir -p "$CUPY_CACHE_DIR" "$out"
     if [ -e "$kernels" ]; then tar -xzf "$kernels" -C "$CUPY_CACHE_DIR"; fi
     status=0
-    timeout 525 "$python" -m pytest tests/gpu -q -p no:cacheprovider "$@" >"$out/tests.txt" 2>&1 || status=$?
+    # Interrupted, pytest still says what it has found.
+    timeout -s INT -k 15 "${SECONDS_AT_MOST:-525}" "$python" -m pytest tests/gpu -q -p no:cacheprovider "$@" >"$out/tests.txt" 2>&1 || status=$?
     tail -n 40 "$out/tests.txt"
     tar -czf "$out/kernels.tar.gz" -C "$CUPY_CACHE_DIR" .
     return "$status"

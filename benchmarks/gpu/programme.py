@@ -9,6 +9,7 @@ state are guesses from which a schedule begins; `costs` puts measured ones in th
 """
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Callable, Generator, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,12 +83,14 @@ class Programme:
         sizes: `FULL` or `SMALL`.
         tf32: Whether factors of products may be rounded to what tensor cores take, in Chainer and in PyTorch alike.
         host_limit_bytes: What rows may pin; None leaves it to the manager.
+        traces: The folder for traces of rows that train; None for none.
     """
 
     def __init__(self, device: str, budget_bytes: int, sizes: Sizes, tf32: bool = False,
-                 host_limit_bytes: int | None = None) -> None:
+                 host_limit_bytes: int | None = None, traces: pathlib.Path | None = None) -> None:
         self.device, self.budget_bytes, self.sizes, self.tf32 = device, budget_bytes, sizes, tf32
         self.host_limit_bytes = host_limit_bytes
+        self._traces, self._trace_count = traces, 0
 
     def parts(self) -> list[Part]:
         """All parts, in the order in which they run."""
@@ -141,7 +144,8 @@ class Programme:
                 'iterations': self.sizes.iterations, 'min_bytes': self.sizes.min_bytes,
                 'image_side': self.sizes.image_side, 'tf32': self.tf32, 'autotune': False,
                 **({'workspace': self.sizes.workspace} if self.sizes.workspace else {}),
-                **({'host_limit_bytes': self.host_limit_bytes} if limited and self.host_limit_bytes else {}), **more}
+                **({'host_limit_bytes': self.host_limit_bytes} if limited and self.host_limit_bytes else {}),
+                **self._trace(policy), **more}
         return Row(kind='training', asks=asks, like=(network, str(batch), limited, asks['tf32'], asks['autotune']),
                    host_bytes=self.sizes.host_bytes_an_image * images if limited and policy not in IN_CORE else 0,
                    family='limited' if limited else 'in-core',
@@ -230,9 +234,15 @@ class Programme:
         return Row(kind='torch', alone=True, like=('torch', mode), start_seconds=10, asks={
             'device': self.device, 'mode': mode, 'batch': batch, 'iterations': self.sizes.iterations,
             'budget_bytes': None if mode == 'in-core' else self.budget_bytes,
-            'image_side': self.sizes.image_side or 224, 'tf32': tf32},
+            'image_side': self.sizes.image_side or 224, 'tf32': tf32, **self._trace('torch')},
             expected_seconds=5 + 0.02 * batch,
             host_bytes=self.sizes.host_bytes_an_image * batch if mode == 'save_on_cpu' else 0)
+
+    def _trace(self, name: str) -> dict[str, str]:
+        if self._traces is None:
+            return {}
+        self._trace_count += 1
+        return {'trace': str(self._traces / f'trace-{self._trace_count}-{name}.json.gz')}
 
 
 def _self_test() -> Rows:

@@ -45,7 +45,8 @@ def main() -> int:
         os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))
     budget_bytes = parse_bytes(asked.budget or sizes.budget)
     programme = Programme(asked.device, budget_bytes, sizes, asked.tf32,
-                          int(SHARE_PINNED * host_bytes) if asked.host_memory else None)
+                          int(SHARE_PINNED * host_bytes) if asked.host_memory else None,
+                          asked.out if asked.profile else None)
     parts = chosen(programme.parts(), asked.parts, asked.stage)
     said = (f'device {asked.device}: {sizes.network}, batches {" ".join(map(str, sizes.batches))}, budget '
             f'{format_bytes(budget_bytes)}, host memory {format_bytes(host_bytes)}')
@@ -126,6 +127,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument('--budget', metavar='BYTES', help='near memory out-of-core (16GB; 8MB without a GPU)')
     parser.add_argument('--device', choices=['cuda', 'host'], default='cuda', help='(%(default)s)')
     parser.add_argument('--tf32', action='store_true', help='tensor cores for float32')
+    parser.add_argument('--profile', action='store_true', help='rows that train run two iterations more, under '
+                        "PyTorch's profiler and Python's, and leave a trace")
     parser.add_argument('--sizes', choices=['full', 'small'], help='small ones try the programme itself, and are the '
                         'default without a GPU')
     parser.add_argument('--host-memory', metavar='BYTES', help='of the machine, where it shows less at first (what it '

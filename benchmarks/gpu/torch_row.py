@@ -10,12 +10,14 @@ unit, and `torch.autograd.graph.save_on_cpu(pin_memory=True)`.
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import evidence
+import profiler
 from pace import Pace
 
 SETTLE = 2
@@ -24,8 +26,8 @@ BLOCKS = (3, 4, 6, 3)
 
 
 def train(*, device: str, mode: str, batch: int, iterations: int, budget_bytes: int | None,
-          image_side: int, tf32: bool) -> dict[str, Any]:
-    """Trains ResNet50 and returns the seconds of an iteration and the allocator's peaks.
+          image_side: int, tf32: bool, trace: str | None = None) -> dict[str, Any]:
+    """Trains ResNet50 and returns the seconds of an iteration and the allocator's peaks; see `training_row.train`.
 
     Raises:
         RuntimeError: PyTorch is not installed, or has no GPU.
@@ -68,11 +70,14 @@ def train(*, device: str, mode: str, batch: int, iterations: int, budget_bytes: 
         return time.perf_counter() - began
 
     _, times = Pace().run(iterate, SETTLE, iterations, _peaks_from_here(torch, on_gpu), evidence.note)
-    peaks = {'peak_bytes': torch.cuda.max_memory_allocated(),
+    peaks: dict[str, Any] = {'peak_bytes': torch.cuda.max_memory_allocated(),
              'held_peak_bytes': torch.cuda.max_memory_reserved()} if on_gpu else {}
     median_seconds = statistics.median(times)
+    timed = host_seconds[-len(times):]
+    if trace is not None and on_gpu:
+        peaks['profile'] = profiler.profile(iterate, torch.cuda.synchronize, pathlib.Path(trace))
     return {'seconds': median_seconds, 'spread': [min(times), max(times)], 'images_per_second': batch / median_seconds,
-            'host_seconds': statistics.median(host_seconds[-len(times):]),
+            'host_seconds': statistics.median(timed),
             'torch': torch.__version__, 'cudnn': torch.backends.cudnn.version(), **peaks}
 
 

@@ -13,6 +13,7 @@ Data lie on the device, weights are random, the optimizer is momentum SGD. 'plai
 from __future__ import annotations
 
 import contextlib
+import pathlib
 import statistics
 import time
 from collections.abc import Hashable, Iterator
@@ -28,6 +29,7 @@ import chainer_ooc
 import evidence
 import near
 import networks
+import profiler
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.plans.run import Run
 from chainer_ooc.simulate.timeline import Stream
@@ -103,8 +105,8 @@ def planned_for_good() -> Iterator[None]:
 def train(*, device: str, network: str, batch: Any, policy: str, budget_bytes: int | None, settle: int,
           iterations: int, min_bytes: int, image_side: int | None, allocator: str | None = None,
           tf32: bool = False, autotune: bool = False, host_limit_bytes: int | None = None,
-          workspace: str | None = None) -> dict[str, Any]:
-    """Trains and returns the figures of the timed iterations."""
+          workspace: str | None = None, trace: str | None = None) -> dict[str, Any]:
+    """Trains and returns the figures of the timed iterations; `trace` is a file that a profiler's goes to."""
     on = near.of(device)
     share = (None if policy == 'plain' else
              (network, str(batch), allocator, tf32, autotune, host_limit_bytes, min_bytes))
@@ -115,7 +117,11 @@ def train(*, device: str, network: str, batch: Any, policy: str, budget_bytes: i
             training = _trained.get(share) or Training(network, batch, image_side, on)
             if share is not None:
                 _trained[share] = training
-            return figures(training, on, policy, batch, settle, iterations, Pace())
+            found = figures(training, on, policy, batch, settle, iterations, Pace())
+            if trace is not None:
+                with planned_for_good():
+                    found['profile'] = profiler.profile(training.iterate, on.synchronize, pathlib.Path(trace))
+            return found
     finally:
         on.trim()
 
