@@ -1,4 +1,4 @@
-"""One iteration under two profilers: what the card did (PyTorch's, which asks CUPTI) and what the program did (cProfile).
+"""One iteration under two profilers: the card's work (by PyTorch's, which asks CUPTI), and the program's (cProfile).
 
 CUPTI sees a process whole, so CuPy's kernels, cuDNN's and the backend's copies are all there::
 
@@ -71,7 +71,7 @@ def _traced(iterate: Callable[[], object], synchronize: Callable[[], object], fi
 
 
 def summary(events: Iterable[Event]) -> dict[str, Any]:
-    """What a trace says: seconds of the card by kernel and stream, gaps of the one that computes, calls of the program."""
+    """What a trace says: seconds by kernel and stream, gaps of the stream that computes, calls of the program."""
     events = list(events)
     card = sorted((each for each in events if each.get('cat') in ON_CARD), key=lambda each: each['ts'])
     if not card:

@@ -303,7 +303,17 @@ class _Reservation:
     def __init__(self, size):
         self.size = size
         self.mapped = {}  # offset -> (size, handle)
-        self.allowed = False
+        self.allowed = set()  # offsets of those that may be used
+
+    def within(self, offset, size):
+        """Offsets of what is mapped there, all of which must be."""
+        found, end = [], offset + size
+        while offset < end:
+            check(offset in self.mapped, 'not all of this is mapped, or it begins within a chunk')
+            found.append(offset)
+            offset += self.mapped[offset][0]
+        check(offset == end, 'this ends within a chunk')
+        return found
 
 
 class FakeDriver:
@@ -329,6 +339,7 @@ class FakeDriver:
         self.streams = {}
         self.reservations = {}
         self.handles = {}
+        self.mapped_handles = set()
         self.events = {}
         self._numbers = itertools.count(1)
 
@@ -391,25 +402,27 @@ class FakeDriver:
         result = self._result('cuMemMap')
         if not result[0]:
             reservation.mapped[ptr - start] = size, handle
-            reservation.allowed = False
+            self.mapped_handles.add(handle)
         return result
 
     def cuMemSetAccess(self, ptr, size, desc, count):  # noqa: N802 - the driver's name
-        _, reservation = self._around(ptr, size)
+        start, reservation = self._around(ptr, size)
         check(len(desc) == count == 1 and desc[0].flags == 'readwrite' and desc[0].location.id == 0, 'access')
-        check(sum(each for each, _ in reservation.mapped.values()) == size, 'allows what is not all mapped')
+        found = reservation.within(ptr - start, size)
         result = self._result('cuMemSetAccess')
-        reservation.allowed = not result[0]
+        if not result[0]:
+            reservation.allowed.update(found)
         return result
 
     def cuMemUnmap(self, ptr, size):  # noqa: N802 - the driver's name
         start, reservation = self._around(ptr, size)
-        check(ptr == start and sum(each for each, _ in reservation.mapped.values()) == size, 'unmaps a part')
+        found = reservation.within(ptr - start, size)
         for stream in self.streams.values():
             check(not stream.touches(ptr, ptr + size), 'unmaps what a kernel has yet to use')
         result = self._result('cuMemUnmap')
-        if not result[0]:
-            reservation.mapped.clear()
+        for offset in found if not result[0] else ():
+            self.mapped_handles.discard(reservation.mapped.pop(offset)[1])
+            reservation.allowed.discard(offset)
         return result
 
     def cuEventCreate(self, Flags):  # noqa: N802, N803 - the driver's names
@@ -442,10 +455,11 @@ class FakeDriver:
 
     def check_accessible(self, first, behind):
         start, reservation = self._around(first, behind - first)
-        check(reservation.allowed, 'a kernel touches memory without access')
-        for address in range(first, behind, self.GRANULARITY_BYTES):
-            check(any(offset <= address - start < offset + size for offset, (size, _) in reservation.mapped.items()),
-                  'a kernel touches addresses with nothing behind them')
+        touched = [(offset, size) for offset, (size, _) in reservation.mapped.items()
+                   if offset < behind - start and first - start < offset + size]
+        reached = sum(min(offset + size, behind - start) - max(offset, first - start) for offset, size in touched)
+        check(reached == behind - first, 'a kernel touches addresses with nothing behind them')
+        check(all(offset in reservation.allowed for offset, _ in touched), 'a kernel touches memory without access')
 
     def check_empty(self):
         """Nothing of the driver's is left."""
@@ -460,7 +474,7 @@ class FakeDriver:
         raise RuleBrokenError('addresses that are not reserved')
 
     def _is_mapped(self, handle):
-        return any(handle == mapped for each in self.reservations.values() for _, mapped in each.mapped.values())
+        return handle in self.mapped_handles
 
     def _check_properties(self, prop):
         check((prop.type, prop.location.type, prop.location.id) == ('pinned', 'device', 0), 'properties')

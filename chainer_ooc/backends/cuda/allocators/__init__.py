@@ -2,7 +2,8 @@
 
     allocator.py                 what an allocator is, and how it refuses
     pool.py                      'pool', CuPy's best fit, and 'unified' behind it
-    virtual.py, timestamps.py    'virtual': chunks behind addresses, and when their last use is over
+    virtual.py                   'virtual': chunks that are moved behind the addresses that lack them
+    space.py, timestamps.py      which addresses are free and mapped, and when the last use of what is idle is over
     async_pool.py                'async', the driver's own pool
     ledger.py                    counts what may be freed at any moment
     calls.py                     what is asked of CuPy

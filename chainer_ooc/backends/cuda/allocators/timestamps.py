@@ -1,33 +1,32 @@
-"""Timestamps in a stream's order: events of the driver, shared by all that wait for the same one, and used again."""
+"""Timestamps in a stream's order: events of the driver, which are used again when nobody refers to them any more."""
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 
 
 class Timestamp:
-    """All that a stream had been given when its event was recorded; `users` is how many ranges refer to it."""
+    """All that a stream had been given when its event was recorded; of two, the later one has the higher number."""
 
-    __slots__ = ('event', 'users')
+    __slots__ = ('_spare', 'event', 'number')
 
-    def __init__(self, event: Any) -> None:
-        self.event = event
-        self.users = 0
+    def __init__(self, event: Any, number: int, spare: deque[Any]) -> None:
+        self.event, self.number, self._spare = event, number, spare
 
-    def shared(self) -> Timestamp:
-        """Counts one more user; returns itself."""
-        self.users += 1
-        return self
+    def __del__(self) -> None:
+        self._spare.append(self.event)
 
 
 class Timestamps:
-    """Records and waits; an event without users records the next timestamp."""
+    """Records and waits."""
 
     def __init__(self, mapping: MappingCalls) -> None:
         self._mapping = mapping
-        self._spare: list[Any] = []
+        self._spare: deque[Any] = deque()
+        self._count = 0
 
     def record(self, stream: Any) -> Timestamp:
         """The moment that a stream is at now."""
@@ -37,22 +36,15 @@ class Timestamps:
         except BaseException:
             self._spare.append(event)
             raise
-        return Timestamp(event)
+        self._count += 1
+        return Timestamp(event, self._count, self._spare)
 
-    def wait(self, timestamp: Timestamp | None) -> None:
-        """Blocks until the moment has passed; at once if there is none."""
-        if timestamp is not None:
-            self._mapping.wait(timestamp.event)
-
-    def drop(self, timestamp: Timestamp | None) -> None:
-        """Counts one user less."""
-        if timestamp is not None:
-            timestamp.users -= 1
-            if not timestamp.users:
-                self._spare.append(timestamp.event)
+    def wait(self, timestamp: Timestamp) -> None:
+        """Blocks until the moment has passed."""
+        self._mapping.wait(timestamp.event)
 
     def close(self) -> None:
-        """Destroys the events without users."""
+        """Destroys the events of timestamps that nobody refers to."""
         while self._spare:
             self._mapping.destroy_event(self._spare[-1])
             self._spare.pop()

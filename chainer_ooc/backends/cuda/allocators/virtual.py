@@ -1,88 +1,89 @@
-"""'virtual': each array in addresses of its own, out of physical chunks that are all alike.
+"""'virtual': blocks at addresses of one wide range, over physical chunks that are all alike and can be moved.
 
-A pool that splits regions ends with free bytes that fit nothing. Here a large array is given a range of addresses, and
-as many chunks are mapped into it as it needs, from anywhere in the device; what is lost is the rest of its last chunk.
+A pool that splits regions ends with free bytes that fit nothing. Here a block is placed wherever addresses are free
+(`space`), those with memory behind them first: free neighbours are one extent, so what several blocks left serves one,
+and nothing is called. Where no such extent is large enough, chunks come behind other addresses: free ones, new ones
+from the driver, and at last those that nobody uses, from behind the addresses where they are::
 
-Mapping costs calls of the driver, so it is put off until a request cannot do without::
+    free a, free b (neighbours)     one extent, still mapped; nothing is called
+    malloc within it, same stream   as it is: the stream's order is the order of its users
+    malloc that fits none           chunks from the driver, within the limit; else idle ones are unmapped, the longest
+                                    idle first, and mapped behind addresses that are free
 
-    free a       range of a -> idle, still mapped; nothing is called
-    malloc, the same number of chunks, the same stream -> the newest idle range of that size, as it is
-    malloc, another size -> free chunks; else new ones from the driver; else the oldest idle ranges are unmapped
-
-An idle range that goes to the same stream needs no wait: the stream's order is the order of its users. To unmap it,
-all that the stream had been given when the array was freed must be over, and the driver does not wait by itself. So an
-event is recorded, not by the finalizer (which may run at any moment, in any thread: it only appends to a deque) but at
-the next request, once for all that was freed since the last one::
+To unmap a chunk, all that the stream had been given when its last block was freed must be over, and the driver does not
+wait by itself. So an event is recorded, not by the finalizer (which may run at any moment, in any thread: it only
+appends to a deque) but at the next request, once for all that was freed since the last one::
 
     compute   k1(a) k2(b)     k3       k4
-    host             del a,b     malloc(c): records e after k3; a, b idle; chunks are short: waits for e, unmaps a
+    host             del a,b     malloc(c): records e after k3; chunks are short: waits for e, moves those of a to c
 
-Requests below a chunk share chunks through CuPy's caching pool: a chunk for each would be mostly rounding. That pool
-asks for exactly what it cannot find, so it is first made to take a whole chunk and to free it again, which it splits.
+Nothing is recorded while the driver would still give new chunks; those that became idle before are waited for by an
+event of the moment at which they are needed.
 
-A chunk is a 512th of what the allocator may hold, between the least that the device can map and 38 MiB: an array that
-is a tenth of the memory takes 51 calls to map, however much memory that is, and each large array loses a 1024th of the
-memory on average. It is chosen while nothing lives here: other chunks for what lives would need memory for both.
+Small requests are cut from blocks of `REGION_BYTES` by CuPy's caching pool, which takes less of the host's time.
 
-Source: Window+VA section 4. What differs: ranges stay mapped until their chunks are needed (the paper unmaps at each
-free), small arrays share chunks (of which the paper says nothing), and the paper took chunks of 40 MB within 16 GB.
+A chunk is a 2048th of what the allocator may hold, from the least that the device can map to 32 MiB. Smaller ones take
+more calls of the driver to move, larger ones leave more behind the ends of blocks. It is chosen while nothing lives
+here: other chunks for what lives would need memory for both.
+
+Source: Window+VA section 4. What differs: the paper gives each array addresses of its own and unmaps at each free; here
+addresses are used again as they are mapped, so that an iteration that is like the one before moves few chunks.
+PyTorch's expandable segments have the same idea, for one segment that grows.
 Left out: CuPy's per-thread default stream, which is one address for many streams; other chunks for a limit that is
 changed while arrays live.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import threading
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
+from chainer_ooc.backends.cuda.allocators.space import UNIT_BYTES, Space
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
-from chainer_ooc.quantities import format_bytes
+from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
-CHUNK_SHARE = 512
-MOST_CHUNK_BYTES = 38 << 20
+CHUNK_SHARE = 2048
+MOST_CHUNK_BYTES = 32 << 20
 
+#: A space has so many times the addresses of what the allocator may hold: few blocks split them, and they cost nothing.
+WIDTH = 4
 
-@dataclass(eq=False)
-class Range:
-    """Addresses with chunks behind them.
-
-    Attributes:
-        stream: whose work may use it; kept alive, as an event will be recorded on it.
-        timestamp: when that work is over, since it was freed; None while it lives.
-    """
-
-    address: int
-    size_bytes: int
-    handles: list[Any]
-    stream: Any
-    timestamp: Timestamp | None = None
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Ranges of one key stand for each other, as they are."""
-        return self.stream.ptr, self.size_bytes
+#: Requests below are cut from blocks of this size.
+SMALL_BYTES = 1 << 20
+REGION_BYTES = 4 << 20
 
 
 class MappedMemory:
-    """A live range; see `DeviceMemory`. When it dies its range joins the freed ones, and nothing else happens."""
+    """A live block; see `DeviceMemory`. When it dies it joins the freed ones, and nothing else happens."""
 
-    __slots__ = ('_freed', '_live', '_range', 'ptr', 'size')
+    __slots__ = ('_freed', '_live', '_offset', '_space', 'ptr', 'size')
 
-    def __init__(self, range_: Range, freed: deque[Range], live: Ledger) -> None:
-        self._range, self._freed, self._live = range_, freed, live
-        self.ptr, self.size = range_.address, range_.size_bytes
-        live.add(self.size)
+    def __init__(self, space: Space, offset: int, size_bytes: int, freed: deque[tuple[Space, int, int]],
+                 live: Ledger) -> None:
+        self._space, self._offset, self._freed, self._live = space, offset, freed, live
+        self.ptr, self.size = space.address + offset, size_bytes
+        live.add(size_bytes)
 
     def __del__(self) -> None:
-        self._freed.append(self._range)
+        self._freed.append((self._space, self._offset, self.size))
         self._live.lower(self.size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Idle:
+    """Chunks that lie side by side and are used by nothing that was given to their stream after a moment."""
+
+    space: Space
+    chunks: range
+    since: Timestamp | None
 
 
 class VirtualAllocator(Allocator):
@@ -100,17 +101,16 @@ class VirtualAllocator(Allocator):
     def __init__(self, calls: Calls, mapping: MappingCalls) -> None:
         self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
-        self._suited_bytes = self.limit_bytes
-        self.chunk_bytes = self._suitable_bytes()
         self._free: list[Any] = []  # handles of the chunks that are mapped nowhere; the last is taken first
         self._held_bytes = 0  # of all chunks
+        self._suited_bytes = self.limit_bytes
+        self.chunk_bytes = self._suitable_bytes()
+        self._is_full = False  # the driver, or the limit, has refused a chunk
         self._timestamps = Timestamps(mapping)
-        self._freed: deque[Range] = deque()
-        self._arriving: list[Range] = []  # freed, and not idle yet
-        self._idle: dict[Range, None] = {}  # the oldest first
-        self._alike: dict[tuple[int, int], list[Range]] = {}
+        self._freed: deque[tuple[Space, int, int]] = deque()
+        self._spaces: dict[int, list[Space]] = {}  # by the address of their stream
         self._live = Ledger()
-        self._small = calls.pool(self._share)
+        self._small = calls.pool(self._region)
         # Reentrant: the small pool asks for its regions from within `malloc`. Finalizers never take it.
         self._lock = threading.RLock()
 
@@ -118,9 +118,9 @@ class VirtualAllocator(Allocator):
         with self._lock:
             if self.limit_bytes != self._suited_bytes:
                 self._suit()
-            if nbytes < self.chunk_bytes:
-                return self._malloc_small(nbytes)
-            return self._mapped(nbytes)
+            if nbytes >= SMALL_BYTES:
+                return self._placed(nbytes)
+            return self._malloc_small(nbytes)
 
     def used_bytes(self) -> int:
         """See `Allocator.used_bytes`; regions of the small pool count by what lives in them."""
@@ -136,140 +136,205 @@ class VirtualAllocator(Allocator):
                 return
             self._small.free_all_blocks()
             self._settle()
-            while self.held_bytes() - self._live.total() > keep_bytes and (self._free or self._unmap_oldest()):
+            surplus = -(-(self.held_bytes() - self._live.total() - keep_bytes) // self.chunk_bytes)
+            self._unmap(self._oldest(surplus - len(self._free)))
+            for _ in range(min(surplus, len(self._free))):
                 self._mapping.release(self._free[-1], self.chunk_bytes)
                 self._free.pop()
                 self._held_bytes -= self.chunk_bytes
+                self._is_full = False
 
     def close(self) -> None:
         with self._lock:
             self.trim(0)
+            self._give_addresses_back()
             self._timestamps.close()
 
     def _suit(self) -> None:
         """Chooses the chunk anew for another limit, if nothing lives; what is cached goes back first."""
-        self._suited_bytes = self.limit_bytes
+        self._suited_bytes, self._is_full = self.limit_bytes, False
         chunk_bytes = self._suitable_bytes()
         if chunk_bytes == self.chunk_bytes or self.used_bytes():
             return
         self.trim(0)
         if not self.held_bytes():
-            self.chunk_bytes, self._free = chunk_bytes, []
+            self._give_addresses_back()
+            self.chunk_bytes = chunk_bytes
 
     def _suitable_bytes(self) -> int:
         """See the module."""
-        may_hold_bytes = self._calls.free_bytes() if self.limit_bytes is None else self.limit_bytes
-        count = min(may_hold_bytes // CHUNK_SHARE, MOST_CHUNK_BYTES) // self._unit_bytes
-        return max(count, 1) * self._unit_bytes
+        return rounded_up(max(min(self._may_hold_bytes() // CHUNK_SHARE, MOST_CHUNK_BYTES), 1), self._unit_bytes)
+
+    def _may_hold_bytes(self) -> int:
+        return self._calls.free_bytes() + self._held_bytes if self.limit_bytes is None else self.limit_bytes
 
     def _malloc_small(self, nbytes: int) -> DeviceMemory:
         try:
             return self._small.malloc(nbytes).mem  # type: ignore[no-any-return]
         except NoRegionError:
             pass
-        self._small.malloc(self.chunk_bytes)  # dropped at once: cached, for the next request to split
+        # Dropped at once: cached, for the next request to split. Where a region has no room, what is asked for may.
+        try:
+            self._small.malloc(REGION_BYTES)
+        except NoRoomError:
+            return self._placed(nbytes)
         return self._small.malloc(nbytes).mem  # type: ignore[no-any-return]
 
-    def _share(self, nbytes: int) -> Any:
-        """Gives the small pool a chunk, and only a chunk."""
-        if nbytes != self.chunk_bytes:
+    def _region(self, nbytes: int) -> Any:
+        """Gives the small pool a region, and only a region."""
+        if nbytes != REGION_BYTES:
             raise NoRegionError(f'the pool of small arrays has no {format_bytes(nbytes)}')
-        memory = self._mapped(nbytes)
+        memory = self._placed(nbytes)
         return self._calls.pointer(memory.ptr, nbytes, memory)
 
-    def _mapped(self, nbytes: int) -> MappedMemory:
+    def _placed(self, nbytes: int) -> MappedMemory:
+        size_bytes = rounded_up(nbytes, UNIT_BYTES)
         self._settle()
-        count, stream = -(-nbytes // self.chunk_bytes), self._calls.stream()
-        alike = self._alike.get((stream.ptr, count * self.chunk_bytes))
-        range_ = self._revive(alike[-1]) if alike else self._new_range(count, stream)
-        return MappedMemory(range_, self._freed, self._live)
+        stream = self._calls.stream()
+        space, offset, missing = self._place(size_bytes, stream)
+        if missing:
+            self._back(space, space.chunks(offset, size_bytes), missing)
+        space.take(offset, size_bytes)
+        return MappedMemory(space, offset, size_bytes, self._freed, self._live)
+
+    def _place(self, size_bytes: int, stream: Any) -> tuple[Space, int, int]:
+        """Where a block goes, and how many chunks have to be mapped for it."""
+        for space in self._spaces.get(stream.ptr, ()):
+            found = space.place(size_bytes)
+            if found is not None:
+                return space, *found
+        may_hold_bytes = self._may_hold_bytes()
+        if size_bytes > may_hold_bytes:
+            raise NoRoomError(f'{format_bytes(size_bytes)} of chunks are needed, of {format_bytes(may_hold_bytes)}')
+        width_bytes = rounded_up(WIDTH * may_hold_bytes, self.chunk_bytes)
+        space = Space(self._mapping.reserve(width_bytes), width_bytes, self.chunk_bytes, stream)
+        self._spaces.setdefault(stream.ptr, []).append(space)
+        return space, 0, len(space.chunks(0, size_bytes))
 
     def _settle(self) -> None:
-        """Makes what was freed since the last call idle, after the moment that its streams are at now."""
-        # All of them are taken before a moment is recorded: another thread may launch work and free what it uses
-        # meanwhile, and that work comes after the moment. They are kept, should the recording fail.
+        """Makes free what was freed since the last call; its chunks are idle after the moment of their streams now."""
+        arrived: dict[int, list[tuple[Space, range]]] = {}
         for _ in range(len(self._freed)):
-            self._arriving.append(self._freed.popleft())
-        now: dict[int, Timestamp] = {}
-        while self._arriving:
-            range_ = self._arriving[-1]
-            stream = range_.stream
-            if stream.ptr not in now:
-                now[stream.ptr] = self._timestamps.record(stream)
-            range_.timestamp = now[stream.ptr].shared()
-            self._arriving.pop()
-            self._idle[range_] = None
-            self._alike.setdefault(range_.key, []).append(range_)
+            space, offset, size_bytes = self._freed.popleft()
+            chunks = space.give(offset, size_bytes)
+            if chunks:
+                arrived.setdefault(space.stream.ptr, []).append((space, chunks))
+        if not self._is_full:
+            return
+        # Now that all of them are known: another thread may launch work and free what it uses meanwhile, and that work
+        # comes after the moment.
+        for each in arrived.values():
+            moment = self._timestamps.record(each[0][0].stream)
+            for space, chunks in each:
+                space.note(chunks, moment)
 
-    def _revive(self, range_: Range) -> Range:
-        """Takes a range out of the idle ones."""
-        del self._idle[range_]
-        alike = self._alike[range_.key]
-        alike.remove(range_)
-        if not alike:
-            del self._alike[range_.key]
-        self._timestamps.drop(range_.timestamp)
-        range_.timestamp = None
-        return range_
-
-    def _new_range(self, count: int, stream: Any) -> Range:
-        self._gather(count)
-        size_bytes = count * self.chunk_bytes
-        address = self._mapping.reserve(size_bytes)
-        handles = [self._free.pop() for _ in range(count)]
-        mapped_bytes = 0
-        try:
-            for handle in handles:
-                self._mapping.map(address + mapped_bytes, self.chunk_bytes, handle)
-                mapped_bytes += self.chunk_bytes
-            self._mapping.allow(address, size_bytes)
-        except BaseException:
-            if mapped_bytes:
-                self._mapping.unmap(address, mapped_bytes)
-            self._free.extend(reversed(handles))
-            self._mapping.free_addresses(address, size_bytes)
-            raise
-        return Range(address, size_bytes, handles, stream)
-
-    def _gather(self, count: int) -> None:
-        """Has `count` chunks free: those that are, new ones, those of idle ranges, those that small arrays left.
+    def _back(self, space: Space, chunks: range, missing: int) -> None:
+        """Maps the chunks that addresses lack.
 
         Raises:
             NoRoomError: there are too few.
         """
-        while len(self._free) < count:
-            if self._create() or self._unmap_oldest():
-                continue
+        self._gather(missing, space, chunks)
+        for run in [*space.runs(chunks)]:
+            self._map(space, run)
+
+    def _map(self, space: Space, run: range) -> None:
+        address, mapped = space.address + run.start * self.chunk_bytes, 0
+        try:
+            for mapped in range(len(run)):
+                self._mapping.map(address + mapped * self.chunk_bytes, self.chunk_bytes, self._free[-1 - mapped])
+            mapped = len(run)
+            self._mapping.allow(address, mapped * self.chunk_bytes)
+        except BaseException:
+            if mapped:
+                self._mapping.unmap(address, mapped * self.chunk_bytes)
+            raise
+        for chunk in run:
+            space.put(chunk, self._free.pop())
+
+    def _gather(self, count: int, space: Space, but: range) -> None:
+        """Has `count` chunks free: those that are, new ones, idle ones, those that small arrays left.
+
+        Raises:
+            NoRoomError: there are too few.
+        """
+        while len(self._free) < count and self._create():
+            pass
+        lacking = count - len(self._free)
+        if lacking <= 0:
+            return
+        chosen = self._oldest(lacking, space, but)
+        if _count(chosen) < lacking:
             self._small.free_all_blocks()
             self._settle()
-            if not self._idle:
-                raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
-                                  f'{format_bytes(len(self._free) * self.chunk_bytes)} are free')
+            chosen = self._oldest(lacking, space, but)
+        if _count(chosen) < lacking:
+            raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
+                              f'{format_bytes((len(self._free) + _count(chosen)) * self.chunk_bytes)} are free')
+        self._unmap(chosen)
 
     def _create(self) -> bool:
         """Takes one more chunk from the driver; False if the limit or the device refuses."""
         if self.limit_bytes is not None and self._held_bytes + self.chunk_bytes > self.limit_bytes:
+            self._is_full = True
             return False
         try:
             self._free.append(self._mapping.create(self.chunk_bytes))
         except NoRoomError:
+            self._is_full = True
             return False
         self._held_bytes += self.chunk_bytes
         return True
 
-    def _unmap_oldest(self) -> bool:
-        """Frees the chunks of the range that is idle for longest; False if there is none."""
-        if not self._idle:
-            return False
-        range_ = next(iter(self._idle))
-        self._timestamps.wait(range_.timestamp)  # a failed wait leaves the range idle
-        # Out of the idle ones first: should anything go wrong now, chunks are lost, and no unmapped range is given out.
-        self._revive(range_)
-        self._mapping.unmap(range_.address, range_.size_bytes)
-        self._free.extend(reversed(range_.handles))
-        self._mapping.free_addresses(range_.address, range_.size_bytes)
-        return True
+    def _oldest(self, count: int, space: Space | None = None, but: range = range(0)) -> list[Idle]:
+        """Idle chunks of all spaces but some of one, the longest idle first: `count`, or as many as there are."""
+        found: list[Idle] = []
+        for each in itertools.chain.from_iterable(self._spaces.values()):
+            for run, since in each.idle():
+                for part in (run,) if each is not space else _without(run, but):
+                    found.append(Idle(each, part, since))
+        found.sort(key=lambda idle: 0 if idle.since is None else idle.since.number)
+        chosen = []
+        for idle in found:
+            if count <= 0:
+                break
+            chosen.append(dataclasses.replace(idle, chunks=idle.chunks[:count]))
+            count -= len(idle.chunks)
+        return chosen
+
+    def _unmap(self, chosen: list[Idle]) -> None:
+        """Frees idle chunks, when no work uses them any more; a failed wait leaves them where they are."""
+        now: dict[int, Timestamp] = {}
+        for idle in chosen:
+            moment, stream = idle.since, idle.space.stream
+            if moment is None:  # from when nothing was recorded
+                moment = now[stream.ptr] = now.get(stream.ptr) or self._timestamps.record(stream)
+            self._timestamps.wait(moment)
+        for idle in chosen:
+            self._mapping.unmap(idle.space.address + idle.chunks.start * self.chunk_bytes,
+                                len(idle.chunks) * self.chunk_bytes)
+            self._free.extend(idle.space.remove(chunk) for chunk in idle.chunks)
+
+    def _give_addresses_back(self) -> None:
+        """Of spaces that nothing is mapped behind."""
+        for pointer, spaces in [*self._spaces.items()]:
+            for space in [*spaces]:
+                if space.is_empty:
+                    self._mapping.free_addresses(space.address, space.size_bytes)
+                    spaces.remove(space)
+            if not spaces:
+                del self._spaces[pointer]
+
+
+def _count(chosen: list[Idle]) -> int:
+    return sum(len(idle.chunks) for idle in chosen)
+
+
+def _without(run: range, but: range) -> list[range]:
+    """What of a run is before and after another."""
+    parts = range(run.start, min(run.stop, but.start)), range(max(run.start, but.stop), run.stop)
+    return [part for part in parts if part]
 
 
 class NoRegionError(MemoryError):
-    """The pool of small arrays has nothing cached; it is to be given a chunk first."""
+    """The pool of small arrays has nothing cached; it is to be given a region first."""
