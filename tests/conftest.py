@@ -25,8 +25,8 @@ hypothesis.settings.load_profile('repeatable')
 # It has asserts of its own. Here, since several folders import it.
 pytest.register_assert_rewrite('support.planning.literal_iterations')
 
-#: A GPU's driver opens its device again when it likes, and keeps it open.
-OF_DRIVERS = ('/dev/nvidia', '/dev/dri/', '/dev/nvhost')
+#: A GPU's driver opens its device again when it likes, and one more event, and keeps them open.
+OF_DRIVERS = ('/dev/nvidia', '/dev/dri/', '/dev/nvhost', 'anon_inode:[eventfd]')
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 import pytest
 
 from chainer_ooc.classify.policies import POLICIES
-from support.gpu.gpu_training import ON_GPU, in_core_peak, plain, tight_budget, train
+from support.gpu.gpu_training import ON_GPU, in_core_peak, plain, settled, tight_budget, train
 from support.trainings.ooc_training import assert_same_bits
 
-ITERATIONS = 4  # the first is recorded
+ITERATIONS = 5  # the first is recorded, and two more where kernels are compiled
 
 #: Policies that need not swap in: they may recompute all that has to leave, or read it where it is.
 MAY_RECOMPUTE = ('pooch', 'sublinear', 'unified')
@@ -20,13 +20,13 @@ def test_policy_at_half_of_in_core_has_the_bits_of_plain_chainer(network, policy
     budget = None if policy == 'keep' else tight_budget(network, policy)
     outcome = train(network, policy, ITERATIONS, budget=budget)
     assert_same_bits(outcome, plain(network, ITERATIONS))
-    assert [each.phase for each in outcome.stats[1:]] == ['run'] * (ITERATIONS - 1)
+    stats = settled(outcome.stats)
     if policy == 'keep':
         return
-    assert max(each.peak_bytes for each in outcome.stats[1:]) <= budget
+    assert max(each.peak_bytes for each in stats) <= budget
     if budget <= SHORT * in_core_peak(network) or policy.startswith('swap-all'):
-        assert min(each.swapped_out_bytes + each.recomputed_calls for each in outcome.stats[1:]) > 0
-        assert policy in MAY_RECOMPUTE or sum(each.swapped_in_bytes for each in outcome.stats[1:]) > 0
+        assert min(each.swapped_out_bytes + each.recomputed_calls for each in stats) > 0
+        assert policy in MAY_RECOMPUTE or sum(each.swapped_in_bytes for each in stats) > 0
 
 
 @pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'superneurons'])

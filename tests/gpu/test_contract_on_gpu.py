@@ -55,6 +55,11 @@ def backend(tmp_path):
     made.close()
 
 
+@pytest.fixture
+def has_mappings():
+    """A GPU maps pinned memory, in which the copies of these tests lie."""
+
+
 def test_most_of_the_suite_runs_here():
     every = [name for name in vars(suite) if name.startswith('test_')]
     assert len(_chosen(suite)) >= 0.6 * len(every)

@@ -56,6 +56,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def own_session():
+    handles.forget()  # the plans of what ran before
     yield
     handles.forget()
 

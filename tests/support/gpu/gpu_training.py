@@ -130,3 +130,11 @@ def tight_budget(network, policy, size=None):
     finally:
         chainer_ooc.reset()
     return half
+
+
+def settled(stats):
+    """The stats of the iterations under a plan; those before compiled kernels or planned for cuDNN, twice at most."""
+    phases = [each.phase for each in stats]
+    recorded = phases.index('run')
+    assert recorded <= 3 and phases == ['profile'] * recorded + ['run'] * (len(stats) - recorded)
+    return stats[recorded:]
