@@ -279,8 +279,11 @@ class Room:
         certain = position >= 0 and self._following.is_certain
         fits = memory.make_room(need_bytes)
         if not fits and certain:
-            self._collect()
+            collected = self._collect()
             fits = memory.make_room(need_bytes, thorough=True)
+            if not fits and not collected:
+                self._collect(always=True)
+                fits = memory.make_room(need_bytes, thorough=True)
         near_bytes = memory.note_peak(need_bytes if certain else 0)
         if not fits and certain and graph is not None:
             floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
@@ -299,11 +302,20 @@ class Room:
         if comes and storage.memory is self._memory and not self._memory.make_room(storage.nbytes):
             self._collect()
 
-    def _collect(self) -> None:
-        """Frees what the program has no more, such as a model that another one has replaced."""
+    def _collect(self, always: bool = False) -> bool:
+        """Frees what the program has no more, such as a model that another one has replaced; whether it was looked for.
+
+        Without `always` that is seldom where it was in vain.
+        """
+        memory = self._memory
+        if not (memory.garbage.is_due() or always):
+            return False
+        before_bytes = memory.near_bytes()
         gc.collect()
         self.look_again()
         self.stand(self._scratch_bytes)
+        memory.garbage.note(memory.near_bytes() < before_bytes)
+        return True
 
     def _beside_bytes(self, scratch_bytes: int) -> int:
         return self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - self._replaced_bytes

@@ -17,6 +17,7 @@ from collections import deque
 
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.execute.memory.eviction import Candidates
+from chainer_ooc.execute.memory.garbage import Garbage
 from chainer_ooc.execute.storage.account import Account
 from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.states import State
@@ -33,12 +34,14 @@ class Budget(Account, abc.ABC):
         tally: of the iteration in hand.
         budget_bytes: what near memory may hold; None if that is not limited.
         candidates: what may be evicted.
+        garbage: whether it is worth looking for what the program has no more.
     """
 
     def __init__(self, backend: Backend):
         super().__init__()
         self.backend = backend
         self.candidates = Candidates()
+        self.garbage = Garbage()
         self._spare: deque[weakref.ref[Storage]] = deque()
         self.begin(Tally(backend), None)
 
