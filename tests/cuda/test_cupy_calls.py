@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from chainer_ooc.backends.cuda import budget as budget_module
-from chainer_ooc.backends.cuda.allocators.allocator import NoPoolError, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError, UnavailableError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from support import fake_device_memory as fake
 
 MIB = fake.MIB
@@ -145,7 +146,7 @@ def test_the_drivers_pool_keeps_what_is_freed_until_it_is_restored(cupy):
 def test_a_device_without_such_a_pool_has_cupys(cupy, monkeypatch, caplog):
     monkeypatch.setattr(budget_module, '_budgets', {})
     cupy.cuda.runtime.attributes[115] = 0
-    with pytest.raises(NoPoolError, match='cudaMallocAsync'):
+    with pytest.raises(UnavailableError, match='cudaMallocAsync'):
         Calls().stream_ordered_pool()
     with caplog.at_level('WARNING', 'chainer_ooc'):
         assert budget_module.budget_of('async') is budget_module.budget_of('pool')
@@ -170,9 +171,17 @@ def test_there_is_one_budget_for_each_allocator(cupy, monkeypatch):
     assert cupy.fakes.device.taken_bytes == 3 * MIB
 
 
-def test_virtual_addresses_without_the_bindings_name_the_remedy(cupy, monkeypatch):
+def test_virtual_addresses_without_the_bindings_name_the_remedy_and_another_is_used(cupy, monkeypatch, caplog):
     monkeypatch.setattr(budget_module, '_budgets', {})
     monkeypatch.setitem(sys.modules, 'cuda.bindings', None)
-    with pytest.raises(RuntimeError, match=r'needs cuda-bindings 12\.6'):
-        budget_module.budget_of('virtual')
-    assert not budget_module._budgets
+    with caplog.at_level('WARNING', 'chainer_ooc'):
+        assert budget_module.budget_of('virtual') is budget_module.budget_of('async')
+    assert 'needs cuda-bindings 12.6' in caplog.text
+    assert "ooc_allocator 'async' is used" in caplog.text
+
+
+def test_a_device_whose_memory_cannot_be_mapped_is_named():
+    driver = fake.FakeDriver(fake.FakeDevice(MIB))
+    driver.failing['cuMemGetAllocationGranularity'] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(UnavailableError, match='needs a device whose memory can be mapped: cuMemGetAllocationGran'):
+        MappingCalls(0, driver).granularity_bytes()

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoPoolError
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, UnavailableError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
@@ -292,21 +292,23 @@ class _Thread(threading.local):
 _budgets: dict[str, AllocatorBudget] = {}
 
 
+#: What is used instead of an allocator that the device, or what is installed, does not allow.
+INSTEAD = {'virtual': 'async', 'async': 'pool'}
+
+
 def budget_of(name: str) -> AllocatorBudget:
     """Returns this process's budget before the allocator of that name, made at the first call.
 
-    Where the device has no pool of the driver's for 'async', the default, that of 'pool' is given after a warning.
-
-    Raises:
-        RuntimeError: the device or the installation has no such allocator; the message names the remedy.
+    Where the device or the installation does not allow it, that of another is given after a warning.
     """
     if name not in _budgets:
         calls = Calls()
         try:
             allocator = ALLOCATORS[name](calls)
-        except NoPoolError as error:
-            _LOG.warning("%s; chainer.config.ooc_allocator 'pool' is used", error)
-            return budget_of('pool')
+        except UnavailableError as error:
+            instead = INSTEAD[name]
+            _LOG.warning('%s; chainer.config.ooc_allocator %r is used', error, instead)
+            return budget_of(instead)
         _budgets[name] = AllocatorBudget(allocator, calls, lambda: [*_budgets.values()])
     return _budgets[name]
 

@@ -29,8 +29,8 @@ class NoRoomError(MemoryError):
     """The device, or the limit, refuses. `AllocatorBudget` catches it and makes room, or raises with the next step."""
 
 
-class NoPoolError(RuntimeError):
-    """The device has no stream-ordered memory pool."""
+class UnavailableError(RuntimeError):
+    """The device, or what is installed, lacks what an allocator needs; the message names it."""
 
 
 class Allocator(abc.ABC):

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, cast
 
-from chainer_ooc.backends.cuda.allocators.allocator import DeviceMemory, NoPoolError, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import DeviceMemory, NoRoomError, UnavailableError
 from chainer_ooc.quantities import format_bytes
 
 #: What CuPy calls for memory: takes bytes, returns a `cupy.cuda.MemoryPointer`.
@@ -58,7 +58,7 @@ class Calls:
         """The driver's pool of the device.
 
         Raises:
-            NoPoolError: the device has none.
+            UnavailableError: the device has none.
         """
         return StreamOrderedPool(self.device_id)
 
@@ -131,7 +131,7 @@ class StreamOrderedPool:
         self._runtime = runtime = cupy.cuda.runtime
         self._current_stream = cupy.cuda.get_current_stream
         if not runtime.deviceGetAttribute(runtime.cudaDevAttrMemoryPoolsSupported, device_id):
-            raise NoPoolError(f'device {device_id} has no stream-ordered memory pools (cudaMallocAsync)')
+            raise UnavailableError(f'device {device_id} has no stream-ordered memory pools (cudaMallocAsync)')
         self._pool = runtime.deviceGetMemPool(device_id)
         self._kept_bytes: int | None = None
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError, UnavailableError
 from chainer_ooc.quantities import format_bytes
 
 
@@ -23,7 +23,7 @@ class MappingCalls:
     """The driver's calls for one device; `driver` is `cuda.bindings.driver`, or what stands in for it.
 
     Raises:
-        RuntimeError: cuda-bindings is missing, or older than 12.6.
+        UnavailableError: cuda-bindings is missing, or older than 12.6.
     """
 
     def __init__(self, device_id: int, driver: Any = None) -> None:
@@ -39,9 +39,17 @@ class MappingCalls:
         self._access.flags = self._driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 
     def granularity_bytes(self) -> int:
-        """What sizes of physical memory, and of mappings, are multiples of."""
+        """What sizes of physical memory, and of mappings, are multiples of.
+
+        Raises:
+            UnavailableError: the device, or its driver, maps no memory.
+        """
         flag = self._driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
-        return int(self._call(0, self._driver.cuMemGetAllocationGranularity, self._properties, flag))
+        try:
+            return int(self._call(0, self._driver.cuMemGetAllocationGranularity, self._properties, flag))
+        except RuntimeError as error:
+            raise UnavailableError(
+                f"the allocator 'virtual' needs a device whose memory can be mapped: {error}") from None
 
     def reserve(self, nbytes: int) -> int:
         """Sets addresses aside, with nothing behind them; returns the first."""
@@ -98,13 +106,13 @@ class MappingCalls:
         what = f'{function.__name__} of {format_bytes(nbytes)}' if nbytes else function.__name__
         if result == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise NoRoomError(f'{what} was refused by the device ({result.name})')
-        raise RuntimeError(f"{what} failed with {result.name}; set chainer.config.ooc_allocator to 'pool'")
+        raise RuntimeError(f"{what} failed with {result.name}; set chainer.config.ooc_allocator to 'async' or 'pool'")
 
 
 def _bindings() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise RuntimeError("the allocator 'virtual' needs cuda-bindings 12.6 or newer; install the cuda-bindings of "
-                           "your CUDA version, or set chainer.config.ooc_allocator to 'pool'") from error
+        raise UnavailableError("the allocator 'virtual' needs cuda-bindings 12.6 or newer; install the cuda-bindings "
+                               'of your CUDA version') from error
     return driver
