@@ -249,8 +249,11 @@ def test_arrays_of_cupy_say_where_they_are_and_how_they_lie():
     copied = []
     for other in (array(4), aligned.transpose(0, 1, 3, 2), aligned[:, :2]):
         assert facade._address(other) % 16 or not other.flags.c_contiguous
-        stand_in = SimpleNamespace(data=other.data, flags=other.flags, copy=lambda order: copied.append(order))
-        facade._ready(stand_in)
+        stand_in = SimpleNamespace(
+            data=other.data, flags=other.flags, copy=lambda order: copied.append(order) or aligned)
+        found, address = facade._placed(stand_in)
+        assert found is aligned
+        assert address == host.ctypes.data + start
     assert copied == ['C'] * 3
 
 

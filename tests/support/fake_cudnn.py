@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from support.fake_cudnn_native import FIRST_NATIVE, Handle, Lowered
+
 heur_mode = enum.Enum('heur_mode', 'A B FALLBACK OPENSOURCE')
 numerical_note = enum.Enum('numerical_note', 'TENSOR_CORE DOWN_CONVERT_INPUTS REDUCED_PRECISION_REDUCTION FFT '
                            'NONDETERMINISTIC WINOGRAD')
@@ -81,12 +83,16 @@ class Library:
         device: whose current stream kernels have to be queued on.
         graphs: every graph that was begun.
         handles: stream of each handle; None for a destroyed one.
+        streams_set: how often a handle was given a stream.
+        has_native: whether graphs have what `launch.direct` looks for.
     """
 
     device: object
     engines: list = field(default_factory=lambda: [Engine()])
     graphs: list = field(default_factory=list)
     handles: dict = field(default_factory=dict)
+    streams_set: int = 0
+    has_native: bool = True
     heur_mode = heur_mode
     numerical_note = numerical_note
     data_type = data_type
@@ -96,7 +102,7 @@ class Library:
         return 92800
 
     def create_handle(self):
-        handle = f'handle {len(self.handles)}'
+        handle = Handle(f'handle {len(self.handles)}')
         self.handles[handle] = 0
         return handle
 
@@ -107,6 +113,7 @@ class Library:
     def set_stream(self, handle, stream):
         assert self.handles[handle] is not None
         self.handles[handle] = stream
+        self.streams_set += 1
 
     def pygraph(self, **arguments):
         graph = Graph(self, **arguments)
@@ -126,6 +133,9 @@ class Graph:
         assert library.handles[handle] is not None
         self.library, self.handle, self.step = library, handle, 'described'
         self.tensors, self.suggested, self.candidates, self.engine, self.runs = [], [], [], None, 0
+        self.executed, self.selected_engine = 0, None
+        if library.has_native:
+            self._lowered_graph = Lowered(self)
 
     def tensor(self, *, dim, stride, data_type, name, uid, is_pass_by_value=False):
         assert self.step == 'described'
@@ -283,6 +293,7 @@ class Graph:
         self._next('lowered', 'suggested')
         self.suggested = [engine for mode in modes for engine in self.library.engines if mode in engine.modes]
         self.candidates = list(self.suggested)
+        self._plans = [SimpleNamespace(cpp_index=FIRST_NATIVE + number) for number in range(len(self.suggested))]
         if not self.candidates:
             raise GraphNotSupportedError('no engine')
 
@@ -309,6 +320,7 @@ class Graph:
     def build_plans(self):
         self._next('supported', 'built')
         self.engine = self.candidates[0]
+        self._plan_index = self.suggested.index(self.engine)
 
     def get_execution_plan_count(self):
         return len(self.suggested)
@@ -321,7 +333,7 @@ class Graph:
         engine = self.suggested[index]
         if engine not in self.candidates:
             raise GraphNotSupportedError('deselected')
-        self.engine = engine
+        self.engine, self._plan_index = engine, index
 
     def get_workspace_size(self):
         assert self.step == 'built'
@@ -329,9 +341,13 @@ class Graph:
 
     def execute(self, pack, workspace, *, handle):
         assert self.step == 'built' and handle == self.handle
-        assert self.library.handles[handle] == self.library.device.stream(), 'queued on another stream'
         assert set(pack) == {tensor.uid for tensor in self.tensors}
         assert all(type(number) is int for number in [*pack, *pack.values()])
+        self.executed += 1
+        self._queue(pack, workspace)
+
+    def _queue(self, pack, workspace):
+        assert self.library.handles[self.handle] == self.library.device.stream(), 'queued on another stream'
         self._check_scratch(workspace)
         assert all(pack[tensor.uid] % 16 == 0 for tensor in self.tensors if not tensor.scalar)
         if self.engine.fault is not None:
@@ -376,7 +392,7 @@ class HostDevice:
     def scratch(self, nbytes):
         array = np.empty(nbytes, np.uint8)
         self.lent[int(array.ctypes.data)] = nbytes
-        return array
+        return array, int(array.ctypes.data)
 
 
 def module(version='1.32.0', backend=92800):

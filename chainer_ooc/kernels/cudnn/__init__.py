@@ -3,12 +3,14 @@
 Nothing here imports CuPy or cuDNN before a call on a GPU, and nothing is done differently on the CPU.
 
     seam.py           what Chainer's functions call; None where it is for their own kernels
-    settings.py          the settings that it is done under
+    settings.py       the settings that it is done under
     facade.py         arrays -> operations -> arrays, by the names of CuPy's former module
     operations.py     a call as a value; its graph in cuDNN's words
     library.py        finds cuDNN, or says why not
     handles.py        one thread's handle, and its plans
-    plan.py           a graph with its engine, and how it is run
+    plan.py           which engine serves an operation
+    execution.py      a graph with its engine, and how it is run
+    launch.py         the run itself, without looking at arrays
     normalization.py  batch normalization in kernels of our own, where cuDNN does not serve
 """
 

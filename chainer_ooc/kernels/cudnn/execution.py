@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from chainer_ooc.backends.cuda import preparations
+from chainer_ooc.kernels.cudnn import launch
+from chainer_ooc.kernels.cudnn.launch import Launch
 from chainer_ooc.kernels.cudnn.operations import Operation, Port
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
@@ -35,20 +37,32 @@ class ExecutionPlan:
         self._graph = graph
         self._scalars = scalars  # read on the host at each run
         self._constants = {port: int(value.ctypes.data) for port, value in scalars.items()}
+        self._launch: Launch | None = None
+        self._has_run = False
         self.workspace_bytes = int(graph.get_workspace_size())
 
-    def run(self, device: Any, handle: Any, arrays: Mapping[Port, Any]) -> None:
+    def run(self, device: Any, handle: Any, addresses: Mapping[Port, int]) -> None:
         """Queues the kernels on the handle's stream.
 
         Args:
             device: where the arrays are; see `CupyDevice`.
             handle: cuDNN's, of the calling thread and the arrays' device.
-            arrays: the tensors that the operation names, laid out as it says.
+            addresses: of the arrays that the operation names, laid out as it says.
         """
-        addresses = {int(port): device.address(array) for port, array in arrays.items()}
-        scratch = device.scratch(self.workspace_bytes) if self.workspace_bytes else None
-        self._graph.execute({**addresses, **self._constants},
-                            None if scratch is None else device.address(scratch), handle=handle)
+        scratch, at = device.scratch(self.workspace_bytes) if self.workspace_bytes else (None, None)
+        if self._launch is None:
+            self._execute(handle, addresses, at)
+        else:
+            self._launch.run(addresses, at, handle)
+        del scratch  # not before the kernel is queued
+
+    def _execute(self, handle: Any, addresses: Mapping[Port, int], scratch_address: int | None) -> None:
+        """The public way, which the first run takes; see `launch`."""
+        pack = {**{int(port): address for port, address in addresses.items()}, **self._constants}
+        self._graph.execute(pack, scratch_address, handle=handle)
+        if not self._has_run:
+            self._has_run = True
+            self._launch = launch.direct(self._graph, handle, sorted(pack), self._constants)
 
 
 class TimedPlan(ExecutionPlan):
@@ -69,7 +83,7 @@ class TimedPlan(ExecutionPlan):
         self._asked = asked
         self._is_chosen = False
 
-    def run(self, device: Any, handle: Any, arrays: Mapping[Port, Any]) -> None:
+    def run(self, device: Any, handle: Any, addresses: Mapping[Port, int]) -> None:
         """Queues the kernels on the handle's stream; the first time it waits for the device while it times engines.
 
         Raises:
@@ -77,19 +91,19 @@ class TimedPlan(ExecutionPlan):
             MemoryError: none had the scratch that it needs.
         """
         if not self._is_chosen:
-            self._choose(device, handle, arrays)
-        super().run(device, handle, arrays)
+            self._choose(device, handle, addresses)
+        super().run(device, handle, addresses)
 
-    def _choose(self, device: Any, handle: Any, arrays: Mapping[Port, Any]) -> None:
+    def _choose(self, device: Any, handle: Any, addresses: Mapping[Port, int]) -> None:
         preparations.note()
         key = (device.number(), *self._asked)
         name = _fastest.get(key)
         if name is None:
-            name = _fastest.setdefault(key, self._name_of_fastest(device, handle, arrays))
+            name = _fastest.setdefault(key, self._name_of_fastest(device, handle, addresses))
         self._select(self._names().index(name))
         self._is_chosen = True
 
-    def _name_of_fastest(self, device: Any, handle: Any, arrays: Mapping[Port, Any]) -> str:
+    def _name_of_fastest(self, device: Any, handle: Any, addresses: Mapping[Port, int]) -> str:
         seconds: dict[str, float] = {}
         failure: Exception | None = None
         for index, name in enumerate(self._names()):
@@ -97,7 +111,7 @@ class TimedPlan(ExecutionPlan):
                 continue
             try:
                 self._select(index)
-                seconds[name] = self._seconds(device, handle, arrays, min(seconds.values(), default=math.inf))
+                seconds[name] = self._seconds(device, handle, addresses, min(seconds.values(), default=math.inf))
             except self._library.cudnnGraphNotSupportedError:  # the settings rule it out, or it cannot be built here
                 continue
             except (RuntimeError, MemoryError) as error:
@@ -107,9 +121,9 @@ class TimedPlan(ExecutionPlan):
         _LOG.debug('cuDNN engines for %s, seconds: %s', self._asked[0], seconds)
         return min(seconds, key=seconds.__getitem__)
 
-    def _seconds(self, device: Any, handle: Any, arrays: Mapping[Port, Any], best_seconds: float) -> float:
+    def _seconds(self, device: Any, handle: Any, addresses: Mapping[Port, int], best_seconds: float) -> float:
         """The fewest of a few runs, after one that is not timed: it may load the kernel."""
-        run = functools.partial(super().run, device, handle, arrays)
+        run = functools.partial(super().run, device, handle, addresses)
         run()
         seconds = device.seconds_of(run)
         for _ in range(TIMED_RUNS - 1 if seconds < HOPELESS * best_seconds else 0):
@@ -121,6 +135,7 @@ class TimedPlan(ExecutionPlan):
 
     def _select(self, index: int) -> None:
         self._graph.build_plan_at_index(index)
+        self._launch, self._has_run = None, False
         self.workspace_bytes = int(self._graph.get_workspace_size())
 
 

@@ -24,6 +24,8 @@ from chainer_ooc.kernels.cudnn.settings import PlanSettings
 #: What cuDNN's kernels expect of an address, in bytes.
 ALIGNMENT_BYTES = 16
 
+_X, _W, _Y = Port.X, Port.W, Port.Y  # a member takes longer to look up than a name
+
 
 def convolution_forward(handle: Handle, settings: PlanSettings, x: Any, w: Any, b: Any, y: Any, pad: Shape,
                         stride: Shape, dilation: Shape, *, channels_last: bool = False,
@@ -32,8 +34,8 @@ def convolution_forward(handle: Handle, settings: PlanSettings, x: Any, w: Any, 
 
     The number of groups is that of x's channels to those of w.
     """
-    return _convolve(handle, settings, Port.Y, x, w, y, (pad, stride, dilation), (channels_last, filter_last)) and _add(
-        b, y, channels_last)
+    return _convolve(handle, settings, Port.Y, x, w, y, (pad, stride, dilation), (channels_last, filter_last)) and (
+        b is None or _add(b, y, channels_last))
 
 
 def convolution_backward_filter(handle: Handle, settings: PlanSettings, x: Any, gy: Any, gw: Any, pad: Shape,
@@ -50,8 +52,8 @@ def convolution_backward_data(handle: Handle, settings: PlanSettings, w: Any, x:
 
     `x` is the gradient of the output, and `y` that of the input: extents that the stride skips are y's to say.
     """
-    return _convolve(handle, settings, Port.X, y, w, x, (pad, stride, dilation), (channels_last, filter_last)) and _add(
-        b, y, channels_last)
+    return _convolve(handle, settings, Port.X, y, w, x, (pad, stride, dilation), (channels_last, filter_last)) and (
+        b is None or _add(b, y, channels_last))
 
 
 def batch_normalization_forward_training(
@@ -117,20 +119,29 @@ def batch_normalization_backward(
 
 def _convolve(handle: Handle, settings: PlanSettings, result: Port, x: Any, w: Any, y: Any, windows: tuple[Shape, ...],
               last: tuple[bool, bool]) -> bool:
+    call = result, x.shape, w.shape, y.shape, windows, last, x.dtype.char, settings
+    answer = handle.recall(call)
+    if answer is None:
+        answer = handle.answer(call, _operation(result, x, w, y, windows, last), settings)
+    if answer.plan is None:
+        return False
+    x, x_address = (x, _address(x)) if result == _X else _placed(x)
+    w, w_address = (w, _address(w)) if result == _W else _placed(w)
+    y, y_address = (y, _address(y)) if result == _Y else _placed(y)
+    handle.launch(answer.plan, {_X: x_address, _W: w_address, _Y: y_address})
+    return True
+
+
+def _operation(result: Port, x: Any, w: Any, y: Any, windows: tuple[Shape, ...],
+               last: tuple[bool, bool]) -> Convolution:
     channels_last, filter_last = last
     shapes = (_extents(x.shape, channels_last), _extents(w.shape, filter_last), _extents(y.shape, channels_last))
     pad, stride, dilation = windows
     if len(pad) == 1:  # cuDNN has two axes at least; one more of a single element changes nothing
         shapes = (_with_row(shapes[0]), _with_row(shapes[1]), _with_row(shapes[2]))
         pad, stride, dilation = (0, *pad), (1, *stride), (1, *dilation)
-    operation = Convolution(result, *shapes, tuple(pad), tuple(stride), tuple(dilation), x.dtype.name, channels_last,
-                            filter_last)
-    plan = handle.find(operation, settings)
-    if plan is None:
-        return False
-    arrays = {Port.X: x, Port.W: w, Port.Y: y}
-    handle.run(plan, {port: array if port == result else _ready(array) for port, array in arrays.items()})
-    return True
+    return Convolution(result, *shapes, tuple(pad), tuple(stride), tuple(dilation), x.dtype.name, channels_last,
+                       filter_last)
 
 
 def _extents(shape: Shape, channels_last: bool) -> Shape:
@@ -144,9 +155,16 @@ def _with_row(shape: Shape) -> Shape:
 
 def _ready(array: Any) -> Any:
     """The array, or a copy of it that is contiguous and begins where cuDNN can read it."""
-    if array.flags.c_contiguous and _address(array) % ALIGNMENT_BYTES == 0:
-        return array
-    return array.copy(order='C')
+    return _placed(array)[0]
+
+
+def _placed(array: Any) -> tuple[Any, int]:
+    """What `_ready` returns, and its address."""
+    address = _address(array)
+    if address % ALIGNMENT_BYTES or not array.flags.c_contiguous:
+        array = array.copy(order='C')
+        address = _address(array)
+    return array, address
 
 
 def _address(array: Any) -> int:
@@ -155,8 +173,7 @@ def _address(array: Any) -> int:
 
 
 def _add(b: Any, y: Any, channels_last: bool) -> bool:
-    if b is not None:
-        y += b if channels_last else b.reshape(-1, *(1 for _ in y.shape[2:]))
+    y += b if channels_last else b.reshape(-1, *(1 for _ in y.shape[2:]))
     return True
 
 

@@ -6,11 +6,12 @@ shared, and nothing needs a lock. A thread's handles go with the thread, or with
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.backends.cuda import preparations
@@ -21,6 +22,9 @@ from chainer_ooc.kernels.cudnn.settings import PlanSettings
 
 #: Plans of one handle; ResNet-152 takes some 100. A plan that is used again after it went is made again.
 MOST_PLANS = 1024
+
+#: Calls of one handle whose plan is known without describing their operation. Several may have the same plan.
+MOST_CALLS = 2 * MOST_PLANS
 
 _LOG = logging.getLogger('chainer_ooc')
 _of_thread = threading.local()
@@ -45,12 +49,15 @@ class CupyDevice:
         """Returns where the first element of `array` is on the device."""
         return int(array.data.ptr)
 
-    def scratch(self, nbytes: int) -> Any:
-        """Returns `nbytes` of device memory from CuPy's allocator, so that it counts in the budget.
+    def scratch(self, nbytes: int) -> tuple[Any, int]:
+        """Returns `nbytes` of device memory from CuPy's allocator, so that it counts in the budget, and its address.
 
         The memory may go back as soon as the kernel is queued: what CuPy hands out next is used on the same stream.
         """
-        return self.empty((nbytes,), 'uint8')
+        import cupy
+
+        memory = cupy.cuda.alloc(nbytes)
+        return memory, int(memory.ptr)
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """Returns a new array from CuPy's allocator; its content is undefined."""
@@ -70,8 +77,27 @@ class CupyDevice:
         return float(cupy.cuda.get_elapsed_time(began, over)) / 1000
 
 
+_DEVICE = CupyDevice()
+
+
+@dataclass
+class Answer:
+    """What cuDNN said of an operation.
+
+    Attributes:
+        plan: how it runs; None where cuDNN has no kernel.
+        used: when it was last asked for, counted in questions to the handle.
+    """
+
+    plan: ExecutionPlan | None
+    used: int
+
+
 class Handle:
     """A handle, and the least recently used plans of it.
+
+    A call asks by what it was called with (`recall`), which costs one look at a dict, and describes its operation only
+    where that is not known (`answer`).
 
     Args:
         cudnn: the module of NVIDIA's Python package.
@@ -82,22 +108,44 @@ class Handle:
         self._cudnn = cudnn
         self._device = device
         self._handle = cudnn.create_handle()
-        self._plans: OrderedDict[tuple[Operation, PlanSettings], ExecutionPlan | None] = OrderedDict()
+        self._stream: int | None = None
+        self._questions = itertools.count()
+        self._answers: dict[tuple[Operation, PlanSettings], Answer] = {}
+        self._calls: dict[Hashable, Answer] = {}
 
     def find(self, operation: Operation, settings: PlanSettings) -> ExecutionPlan | None:
         """Returns the plan for `operation` under `settings`, made at the first call; None where cuDNN has none."""
-        key = (operation, settings)
-        if key not in self._plans:
-            self._plans[key] = self._make(operation, settings)
-            if len(self._plans) > MOST_PLANS:
-                self._plans.popitem(last=False)
-        self._plans.move_to_end(key)
-        return self._plans[key]
+        return self._answer(operation, settings).plan
+
+    def recall(self, call: Hashable) -> Answer | None:
+        """Returns what was said of a call, or None where that is not known (any more)."""
+        answer = self._calls.get(call)
+        if answer is not None:
+            answer.used = next(self._questions)
+        return answer
+
+    def answer(self, call: Hashable, operation: Operation, settings: PlanSettings) -> Answer:
+        """As `find`, and keeps it for the next `recall`.
+
+        Args:
+            call: equal only for calls with the same operation and settings.
+            operation: what it computes.
+            settings: that it is done under.
+        """
+        answer = self._answer(operation, settings)
+        if len(self._calls) >= MOST_CALLS:
+            self._calls.clear()
+        self._calls[call] = answer
+        return answer
 
     def run(self, found: ExecutionPlan, arrays: Mapping[Port, Any]) -> None:
         """Queues a plan on the stream that the thread computes on now."""
-        self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
-        found.run(self._device, self._handle, arrays)
+        self.launch(found, {port: self._device.address(array) for port, array in arrays.items()})
+
+    def launch(self, found: ExecutionPlan, addresses: Mapping[Port, int]) -> None:
+        """As `run`, by where the arrays are; the caller keeps them until it returns."""
+        self._follow()
+        found.run(self._device, self._handle, addresses)
 
     def empty(self, shape: Shape, dtype: Any) -> Any:
         """Returns a new array on the device; its content is undefined."""
@@ -108,19 +156,43 @@ class Handle:
         return self._device.empty(array.shape, array.dtype)
 
     def asked(self) -> list[tuple[Operation, PlanSettings, int | None]]:
-        """Returns what plans were asked for, and the bytes of scratch of each; None where cuDNN has none."""
-        return [(*key, None if found is None else found.workspace_bytes) for key, found in self._plans.items()]
+        """Returns what plans were asked for, and the bytes of scratch of each; None where cuDNN has none.
+
+        The one that was last asked for is the last.
+        """
+        answers = sorted(self._answers.items(), key=lambda item: item[1].used)
+        return [(*key, None if answer.plan is None else answer.plan.workspace_bytes) for key, answer in answers]
 
     def close(self) -> None:
         """Drops the plans and the handle."""
-        self._plans.clear()
+        self._answers.clear()
+        self._calls.clear()
         handle, self._handle = self._handle, None
         if handle is not None:
             self._cudnn.destroy_handle(handle)
 
+    def _follow(self) -> None:
+        """The handle's stream is the thread's."""
+        stream = self._device.stream()
+        if stream != self._stream:
+            self._cudnn.set_stream(handle=self._handle, stream=stream)
+            self._stream = stream
+
+    def _answer(self, operation: Operation, settings: PlanSettings) -> Answer:
+        key = operation, settings
+        answer = self._answers.get(key)
+        if answer is not None:
+            answer.used = next(self._questions)
+            return answer
+        answer = self._answers[key] = Answer(self._make(operation, settings), next(self._questions))
+        if len(self._answers) > MOST_PLANS:
+            del self._answers[min(self._answers, key=lambda each: self._answers[each].used)]
+            self._calls.clear()  # some of them have the plan that goes
+        return answer
+
     def _make(self, operation: Operation, settings: PlanSettings) -> ExecutionPlan | None:
         preparations.note()
-        self._cudnn.set_stream(handle=self._handle, stream=self._device.stream())
+        self._follow()
         try:
             made = plan.make(self._cudnn, self._handle, operation, settings)
         except (RuntimeError, ValueError) as error:
@@ -138,11 +210,10 @@ def current() -> Handle | None:
     cudnn = library.load()
     if cudnn is None:
         return None
-    device = CupyDevice()
     handles: dict[int, Handle | None] = _of_thread.__dict__.setdefault('handles', {})
-    number = device.number()
+    number = _DEVICE.number()
     if number not in handles:
-        handles[number] = _opened(cudnn, device)
+        handles[number] = _opened(cudnn, _DEVICE)
     return handles[number]
 
 

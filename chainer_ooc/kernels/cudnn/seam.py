@@ -7,11 +7,17 @@ and all others take their CuPy kernels. Where CuPy does have its cuDNN (CuPy 13 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
+
+from chainer import memory_layouts
+from chainer.backends import cuda
+from chainer.utils import conv
 
 from chainer_ooc.kernels.cudnn import facade, handles, normalization, settings
 
 Arrays = tuple[Any, ...]
+Serving = tuple[handles.Handle, settings.PlanSettings]
 
 
 def convolution_2d(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
@@ -48,44 +54,40 @@ def deconvolution_2d(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
 
 def deconvolution_nd(function: Any, x: Any, w: Any, b: Any) -> Arrays | None:
     """DeconvolutionND on a GPU, when its output size is known."""
-    return _deconvolution(function, x, w, b, function.outs, _windows_nd(function), (None, None))
+    return _deconvolution(function, x, w, b, tuple(function.outs), _windows_nd(function), (None, None))
 
 
 def _convolution(function: Any, x: Any, w: Any, b: Any, windows: Any, layouts: Any) -> Arrays | None:
-    from chainer.utils import conv
-
-    if function.cover_all or not _serves(x, w):
+    serving = None if function.cover_all else _serving(x, w)
+    if serving is None:
         return None
-    x_shape, w_shape = _semantic(x.shape, layouts[0]), _semantic(w.shape, layouts[1])
-    outs = tuple(conv.get_conv_outsize(extent, k, s, p, d=d) for extent, k, p, s, d in zip(
-        x_shape[2:], w_shape[2:], *windows, strict=True))
-    if min(outs) < 1:
+    shape = _convolved(x.shape, w.shape, windows, layouts)
+    if shape is None:
         return None  # Chainer's own way says what is wrong
-    y = _empty((x_shape[0], w_shape[0], *outs), layouts[0], x)
-    return _done(facade.convolution_forward, function, layouts, (x, w, b, y, *windows), y, declares=True)
+    y = serving[0].empty(shape, x.dtype)
+    return _done(facade.convolution_forward, serving, function, layouts, (x, w, b, y, *windows), y, declares=True)
 
 
 def _grad_w(function: Any, x: Any, gy: Any, w_shape: Any, windows: Any, layouts: Any) -> Arrays | None:
-    if function.cover_all or x.dtype != function.W_dtype or not _serves(x, gy):
+    serving = None if function.cover_all or x.dtype != function.W_dtype else _serving(x, gy)
+    if serving is None:
         return None
-    gw = _empty(w_shape, layouts[1], x)
-    return _done(facade.convolution_backward_filter, function, layouts, (x, gy, gw, *windows), gw)
+    gw = serving[0].empty(_raw(w_shape, layouts[1]), x.dtype)
+    return _done(facade.convolution_backward_filter, serving, function, layouts, (x, gy, gw, *windows), gw)
 
 
 def _deconvolution(function: Any, x: Any, w: Any, b: Any, outs: Any, windows: Any, layouts: Any) -> Arrays | None:
-    if function.cover_all or not _serves(x, w):
+    serving = None if function.cover_all else _serving(x, w)
+    if serving is None:
         return None
-    channels = _semantic(w.shape, layouts[1])[1] * function.groups
-    y = _empty((x.shape[0], channels, *outs), layouts[0], x)
-    return _done(facade.convolution_backward_data, function, layouts, (w, x, b, y, *windows), y, declares=True)
+    y = serving[0].empty(_deconvolved(x.shape, w.shape, outs, function.groups, layouts), x.dtype)
+    return _done(facade.convolution_backward_data, serving, function, layouts, (w, x, b, y, *windows), y, declares=True)
 
 
-def _done(call: Any, function: Any, layouts: Any, arguments: Any, result: Any, declares: bool = False) -> Arrays | None:
-    current = handles.current()
-    if current is None or result.size == 0:
-        return None
-    served = call(current, settings.current(result.dtype), *arguments, channels_last=layouts[0] is not None,
-                  filter_last=layouts[1] is not None)
+def _done(call: Any, serving: Serving, function: Any, layouts: Any, arguments: Any, result: Any,
+          declares: bool = False) -> Arrays | None:
+    served = result.size and call(*serving, *arguments, channels_last=layouts[0] is not None,
+                                  filter_last=layouts[1] is not None)
     if not served:
         return None
     if declares and layouts[0] is not None:
@@ -101,27 +103,42 @@ def _windows_nd(function: Any) -> Any:
     return function.pad, function.stride, function.dilate
 
 
-def _semantic(shape: Any, layout: Any) -> Any:
-    from chainer import memory_layouts
+@functools.lru_cache(maxsize=handles.MOST_CALLS)
+def _convolved(x_shape: Any, w_shape: Any, windows: Any, layouts: Any) -> Any:
+    """The shape of a convolution's output as it lies in memory, or None where it has no elements."""
+    x_shape, w_shape = _semantic(x_shape, layouts[0]), _semantic(w_shape, layouts[1])
+    outs = tuple(conv.get_conv_outsize(extent, k, s, p, d=d) for extent, k, p, s, d in zip(
+        x_shape[2:], w_shape[2:], *windows, strict=True))
+    return None if min(outs) < 1 else _raw((x_shape[0], w_shape[0], *outs), layouts[0])
 
+
+@functools.lru_cache(maxsize=handles.MOST_CALLS)
+def _deconvolved(x_shape: Any, w_shape: Any, outs: Any, groups: int, layouts: Any) -> Any:
+    """The shape of a deconvolution's output as it lies in memory."""
+    return _raw((x_shape[0], _semantic(w_shape, layouts[1])[1] * groups, *outs), layouts[0])
+
+
+def _semantic(shape: Any, layout: Any) -> Any:
     return memory_layouts._transpose_shape(shape, layout, None)
 
 
-def _empty(shape: Any, layout: Any, like: Any) -> Any:
-    from chainer import backend, memory_layouts
-
-    xp = backend.get_array_module(like)
-    return xp.empty(memory_layouts._transpose_shape(tuple(shape), None, layout), like.dtype)
+def _raw(shape: Any, layout: Any) -> Any:
+    return shape if layout is None else memory_layouts._transpose_shape(tuple(shape), None, layout)
 
 
-def _serves(*arrays: Any) -> bool:
-    """Whether arrays are such as cuDNN is asked about, the user lets it be asked, and it is there."""
-    from chainer.backends import cuda
-
+def _serving(*arrays: Any) -> Serving | None:
+    """What serves, where arrays are such as cuDNN is asked about, the user lets it be asked, and it is there."""
     dtype = arrays[0].dtype
-    return (dtype.name in ('float32', 'float16') and all(array.dtype == dtype and array.size for array in arrays)
-            and not cuda.cudnn_enabled and not getattr(cuda, '_cudnn_disabled_by_user', False) and settings.wanted()
-            and handles.current() is not None)
+    if dtype.char not in 'fe':  # float32 and float16; dtype.name is made anew at each look
+        return None
+    for array in arrays:
+        if array.dtype != dtype or not array.size:
+            return None
+    read = settings.entries()
+    if cuda.cudnn_enabled or getattr(cuda, '_cudnn_disabled_by_user', False) or not settings.is_wanted(read):
+        return None
+    current = handles.current()
+    return None if current is None else (current, settings.plan_settings(read, dtype))
 
 
 def _is_for_our_kernels(axis: Any, *arrays: Any) -> bool:
@@ -145,9 +162,9 @@ class BatchNormalization:
                 decay: float, running_mean: Any, running_var: Any) -> Arrays:
         """Normalizes; see Chainer's ``GeneralBatchNormalizationImpl``."""
         last = x_layout is not None
-        current = self._handle(x, gamma)
-        found = None if current is None else facade.batch_normalization_forward_training(
-            current, settings.current(x.dtype), x, gamma, beta, eps, channels_last=last)
+        serving = self._serving(x, gamma)
+        found = None if serving is None else facade.batch_normalization_forward_training(
+            *serving, x, gamma, beta, eps, channels_last=last)
         if found is not None:
             y, mean, inv_std = found
             if running_mean is not None:
@@ -164,9 +181,9 @@ class BatchNormalization:
     def backward(self, axis: Any, gamma: Any, gy: Any, x: Any, x_layout: Any, xp: Any, expander: Any, mean: Any,
                  inv_std: Any, eps: float, var: Any, forward_data: Any) -> Arrays:
         """Computes the gradients; the statistics may be from either way forward."""
-        current = self._handle(x, gamma, gy)
-        found = None if current is None else facade.batch_normalization_backward(
-            current, settings.current(x.dtype), x, gamma, gy, mean, inv_std, channels_last=x_layout is not None)
+        serving = self._serving(x, gamma, gy)
+        found = None if serving is None else facade.batch_normalization_backward(
+            *serving, x, gamma, gy, mean, inv_std, channels_last=x_layout is not None)
         if found is not None:
             gx, ggamma, gbeta = found
             return gx, x_layout, ggamma, gbeta
@@ -176,8 +193,6 @@ class BatchNormalization:
         return tuple(self._own.backward(axis, gamma, gy, x, x_layout, xp, expander, mean, inv_std, eps, var,
                                         forward_data))
 
-    def _handle(self, x: Any, gamma: Any, *gradients: Any) -> handles.Handle | None:
+    def _serving(self, x: Any, gamma: Any, *gradients: Any) -> Serving | None:
         """None also for a gamma of float16: Chainer expects statistics in float16 then, and cuDNN's are float32."""
-        if x.ndim != 4 or gamma.dtype.name != 'float32' or not _serves(x, *gradients):
-            return None
-        return handles.current()
+        return None if x.ndim != 4 or gamma.dtype.char != 'f' else _serving(x, *gradients)

@@ -20,11 +20,18 @@ Chainer's entries, and what they mean here:
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from typing import Any
 
+import chainer
 import numpy as np
 
 from chainer_ooc.kernels.cudnn.operations import SMALL_WORKSPACE_BYTES
+from chainer_ooc.quantities import parse_bytes
+
+#: Entries of chainer.config that are read here.
+ENTRIES = ('use_cudnn', 'ooc_workspace', 'cudnn_deterministic', 'use_cudnn_tensor_core', 'autotune')
 
 _max_workspace_bytes: int | None = None
 
@@ -52,11 +59,7 @@ def current(dtype: np.dtype) -> PlanSettings:
     Raises:
         ValueError: ``use_cudnn_tensor_core`` has a value that Chainer does not know.
     """
-    import chainer
-
-    config = chainer.config
-    return PlanSettings(_workspace_bytes(config.ooc_workspace), bool(config.cudnn_deterministic),
-                 _tensor_cores(config.use_cudnn_tensor_core, dtype), bool(config.autotune))
+    return plan_settings(entries(), dtype)
 
 
 def wanted() -> bool:
@@ -65,9 +68,31 @@ def wanted() -> bool:
     Raises:
         ValueError: it has a value that Chainer does not know.
     """
-    import chainer
+    return is_wanted(entries())
 
-    setting = chainer.config.use_cudnn
+
+def entries() -> tuple[Any, ...]:
+    """Returns the values of `ENTRIES` for the calling thread, as they are now.
+
+    What chainer.config does for each of them in Python is done here for all at once: an entry of the thread's own goes
+    before the global one.
+    """
+    own, common = chainer.config._local.__dict__, chainer.config._global
+    if own.keys().isdisjoint(ENTRIES):
+        return (common.use_cudnn, common.ooc_workspace, common.cudnn_deterministic, common.use_cudnn_tensor_core,
+                common.autotune)
+    return tuple([own[name] if name in own else getattr(common, name) for name in ENTRIES])
+
+
+def plan_settings(read: tuple[Any, ...], dtype: np.dtype) -> PlanSettings:
+    """As `current`, from what `entries` returned."""
+    _, workspace, deterministic, tensor_cores, timed = read
+    return _made(workspace, _max_workspace_bytes, bool(deterministic), tensor_cores, bool(timed), dtype.char == 'e')
+
+
+def is_wanted(read: tuple[Any, ...]) -> bool:
+    """As `wanted`, from what `entries` returned."""
+    setting = read[0]
     if setting not in ('always', 'auto', 'never'):
         raise ValueError(f'chainer.config.use_cudnn = {setting!r} cannot be used; use "always", "auto" or "never"')
     return bool(setting != 'never')
@@ -87,16 +112,15 @@ def set_max_workspace_size(size: int) -> None:
     _max_workspace_bytes = int(size)
 
 
-def _workspace_bytes(setting: int | str | None) -> int | None:
-    if setting is None:
-        return _max_workspace_bytes
-    from chainer_ooc.quantities import parse_bytes
+@functools.lru_cache(maxsize=256, typed=True)
+def _made(workspace: int | str | None, max_workspace_bytes: int | None, deterministic: bool, tensor_cores: str,
+          timed: bool, half: bool) -> PlanSettings:
+    return PlanSettings(max_workspace_bytes if workspace is None else parse_bytes(workspace), deterministic,
+                        _tensor_cores(tensor_cores, half), timed)
 
-    return parse_bytes(setting)
 
-
-def _tensor_cores(setting: str, dtype: np.dtype) -> bool:
+def _tensor_cores(setting: str, half: bool) -> bool:
     if setting not in ('always', 'auto', 'never'):
         raise ValueError(f'chainer.config.use_cudnn_tensor_core = {setting!r} cannot be used; '
                          'use "always", "auto" or "never"')
-    return setting == 'always' or (setting == 'auto' and dtype == np.float16)
+    return setting == 'always' or (setting == 'auto' and half)
