@@ -9,7 +9,7 @@ Nothing here imports CuPy or cuDNN before a call on a GPU, and nothing is done d
     library.py        finds cuDNN, or says why not
     handles.py        one thread's handle, and its plans
     plan.py           a graph with its engine, and how it is run
-    normalization.py  batch normalization in kernels of our own, where cuDNN does not serve
+    normalization.py  batch normalization in kernels of our own (normalization.cu), where cuDNN does not serve
 """
 
 from __future__ import annotations
