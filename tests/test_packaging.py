@@ -45,7 +45,8 @@ def run_installed(folder, *arguments):
 
 
 def test_a_wheel_holds_every_module_and_every_patch(wheel):
-    expected = {str(file.relative_to(ROOT)) for file in (ROOT / 'chainer_ooc').rglob('*.py')}
+    expected = {str(file.relative_to(ROOT)) for ending in ('py', 'cu')
+                for file in (ROOT / 'chainer_ooc').rglob(f'*.{ending}')}
     expected |= {f'chainer_ooc/{file.relative_to(ROOT)}' for pattern in ('*.patch', '*.sha256', 'README.md')
                  for file in (ROOT / 'patches').glob(pattern)}
     expected |= {f'chainer_ooc/report/assets/{file.name}' for file in (

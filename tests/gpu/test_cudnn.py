@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from chainer.backends import cuda
 
-from chainer_ooc.kernels.cudnn import handles, library, settings
+from chainer_ooc.kernels.cudnn import handles, library, normalization, settings
 
 cupy = pytest.importorskip('cupy', reason='needs CuPy')
 
@@ -230,7 +230,8 @@ def test_batch_normalization_is_that_of_chainers_own_kernels(dtype, shape):
 
 @pytest.mark.parametrize(('shape', 'dtype'), [
     ((64, 64, 56, 56), 'float32'), ((3, 5, 7, 9), 'float32'), ((2, 16, 128, 128), 'float16'),
-    ((2, 6, 5, 8, 9), 'float32'), ((4, 12, 33), 'float64')])
+    ((2, 6, 5, 8, 9), 'float32'), ((4, 12, 33), 'float64'), ((128, 70, 7, 7), 'float32'), ((9, 40, 14, 14), 'float16'),
+    ((300, 5, 1, 1), 'float32'), ((1, 3, 1 << 20), 'float32')])
 def test_batch_normalization_under_the_usual_limit_is_our_own_and_near_chainers_own(shape, dtype):
     with chainer.using_config('ooc_workspace', '1kB'):
         found, again = normalize(shape, dtype)[0], normalize(shape, dtype)[0]
@@ -239,6 +240,24 @@ def test_batch_normalization_under_the_usual_limit_is_our_own_and_near_chainers_
         expected, _ = normalize(shape, dtype)
     assert all((one == other).all() for one, other in zip(found, again, strict=True))
     assert_close(found, expected, 1e-4 if dtype != 'float16' else TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(('shape', 'dtype'), [((8, 6, 16, 16), 'float32'), ((9, 40, 14, 14), 'float16')])
+def test_our_own_batch_normalization_has_the_same_bits_at_any_address(shape, dtype):
+    x, gy = draw(shape, dtype), draw(shape, dtype, 1)
+    gamma, beta = draw(shape[1], 'float32', 2), draw(shape[1], 'float32', 3)
+
+    def both_ways(x, gy):
+        y, mean, var, inv_std = normalization.forward(x, gamma, beta, 2e-5, 0.9, None, None)
+        return [each.tobytes() for each in (
+            y, mean, var, inv_std, *normalization.backward(x, gamma, gy, mean, inv_std))]
+
+    def shifted(array):
+        moved = cupy.empty(array.size + 1, dtype)[1:].reshape(shape)
+        moved[...] = array
+        return moved
+
+    assert both_ways(shifted(x), shifted(gy)) == both_ways(x, gy)
 
 
 def test_channels_last_gives_the_same():

@@ -1,11 +1,13 @@
 """What the tests of kernels share; chainer_ooc comes before them, as they import chainer."""
 import tracemalloc
 
+import numpy as np
 import pytest
 
 import chainer_ooc  # noqa: F401
 from chainer_ooc.kernels.cudnn import handles
 from chainer_ooc.kernels.onednn import library, primitives
+from support import cuda_on_host
 from support.fake_cudnn import HostDevice, Library
 
 
@@ -64,3 +66,16 @@ def cudnn(device):
 def ours(cudnn, device):
     """A handle of it."""
     return handles.Handle(cudnn, device)
+
+
+@pytest.fixture
+def kernels_on_host(monkeypatch):
+    """Arrays of NumPy are taken for CuPy's, and kernels run on the host; gives the names of those that ran."""
+    from chainer.backends import cuda
+
+    if cuda_on_host.COMPILER is None:
+        pytest.skip('needs a compiler of C++')
+    monkeypatch.setattr(cuda, 'cupy', np)
+    monkeypatch.setattr(np, 'RawKernel', cuda_on_host.RawKernel, raising=False)
+    with cuda_on_host.launches() as launched:
+        yield launched

@@ -17,7 +17,6 @@ from chainer_ooc.kernels import cudnn as offered
 from chainer_ooc.kernels.cudnn import facade, handles, library
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
 from support.fake_cudnn import Engine, Library
-from support.fake_kernels import Kernels
 
 LAST_X, LAST_W = 'CUDNN_CHANNEL_LAST_X', 'CUDNN_CHANNEL_LAST_W'
 TOLERANCE = {'float32': 2e-5, 'float16': 2e-2}
@@ -194,12 +193,8 @@ def test_a_refused_convolution_goes_chainers_way_and_is_asked_about_once(fake):
 
 
 @pytest.fixture
-def as_gpu(fake, monkeypatch):
+def as_gpu(fake, kernels_on_host):
     """Batch normalization takes arrays of NumPy for CuPy's."""
-    kernels = Kernels()
-    monkeypatch.setattr(cuda, 'cupy', np)
-    monkeypatch.setattr(cuda, 'elementwise', kernels.elementwise)
-    monkeypatch.setattr(cuda, 'reduce', kernels.reduce)
     return fake
 
 

@@ -11,7 +11,7 @@ Nothing here imports CuPy or cuDNN before a call on a GPU, and nothing is done d
     plan.py           which engine serves an operation
     execution.py      a graph with its engine, and how it is run
     launch.py         the run itself, without looking at arrays
-    normalization.py  batch normalization in kernels of our own, where cuDNN does not serve
+    normalization.py  batch normalization in kernels of our own (normalization.cu), where cuDNN does not serve
 """
 
 from __future__ import annotations
