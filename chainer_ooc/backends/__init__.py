@@ -37,7 +37,7 @@ class BackendOptions:
 
     spill_dir: str | None
     host_limit_bytes: int | None = None
-    allocator: str = 'async'
+    allocator: str = 'virtual'
     parameters: str | None = None
 
     @classmethod

@@ -56,7 +56,7 @@ BAD = {
 GOOD_CASES = [(name, value) for name, values in GOOD.items() for value in values]
 BAD_CASES = [(name, value, message) for name, rows in BAD.items() for value, message in rows]
 DEFAULTS = {'ooc': None, 'ooc_budget': None, 'ooc_spill_dir': None, 'ooc_host_limit': None, 'ooc_workspace': None,
-            'ooc_min_bytes': 1000000, 'ooc_profile_iterations': 1, 'ooc_plan': None, 'ooc_allocator': 'async',
+            'ooc_min_bytes': 1000000, 'ooc_profile_iterations': 1, 'ooc_plan': None, 'ooc_allocator': 'virtual',
             'ooc_log': None, 'ooc_parameters': None}
 
 
@@ -154,7 +154,7 @@ def test_settings_are_read_in_bytes_and_levels(tmp_path):
                ooc_min_bytes='2MB', ooc_profile_iterations=3, ooc_plan=tmp_path / 'plan.json', ooc_log='debug'):
         assert config.current() == config.Settings(
             policy='swap-all', budget_bytes=1500000000, spill_dir=str(tmp_path), host_limit_bytes=2**31,
-            workspace_bytes=4096, min_bytes=2000000, allocator='async', profile_iterations=3,
+            workspace_bytes=4096, min_bytes=2000000, allocator='virtual', profile_iterations=3,
             plan_file=str(tmp_path / 'plan.json'), log_level=logging.DEBUG)
 
 

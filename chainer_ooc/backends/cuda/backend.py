@@ -62,7 +62,7 @@ class CudaBackend(OwnedBackend):
     counts_all = True
     prepares_far_memory = True
 
-    def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'async',
+    def __init__(self, spill_dir: str | None = None, *, host_limit_bytes: int | None = None, allocator: str = 'virtual',
                  driver: Driver | None = None) -> None:
         super().__init__()
         self._driver = Driver() if driver is None else driver

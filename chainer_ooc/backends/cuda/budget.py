@@ -103,7 +103,9 @@ class AllocatorBudget:
         """
         if not nbytes:
             return self._calls.pointer(0, 0, None)
-        memory = self._take(nbytes)
+        memory = self._try(nbytes)
+        if memory is None:
+            memory = self._make_room_for(nbytes)
         ledgers = self.ledgers.add(memory.size)
         return self._calls.pointer(
             memory.ptr, nbytes, LimitedBlock(memory, nbytes, self._calls.device_id, ledgers, self))
@@ -222,12 +224,10 @@ class AllocatorBudget:
             finally:
                 self._giving_back.release()
 
-    def _take(self, nbytes: int) -> DeviceMemory:
+    def _make_room_for(self, nbytes: int) -> DeviceMemory:
+        self._calls.trim_outside()
+        self._share_limit()
         memory = self._try(nbytes)
-        if memory is None:
-            self._calls.trim_outside()
-            self._share_limit()
-            memory = self._try(nbytes)
         while memory is None and self._has_made_room(nbytes):
             memory = self._try(nbytes)
         if memory is None and not self._thread.alone:

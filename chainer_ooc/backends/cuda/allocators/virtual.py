@@ -10,6 +10,9 @@ from the driver, and at last those that nobody uses, from behind the addresses w
     malloc that fits none           chunks from the driver, within the limit; else idle ones are unmapped, the longest
                                     idle first, and mapped behind addresses that are free
 
+While the driver still gives chunks, what was freed is kept as it is for a request of the same size, which most are; a
+request of another size has all that is kept joined with its neighbours first.
+
 To unmap a chunk, all that the stream had been given when its last block was freed must be over, and the driver does not
 wait by itself. So an event is recorded, not by the finalizer (which may run at any moment, in any thread: it only
 appends to a deque) but at the next request, once for all that was freed since the last one::
@@ -22,9 +25,9 @@ event of the moment at which they are needed.
 
 Small requests are cut from blocks of `REGION_BYTES` by CuPy's caching pool, which takes less of the host's time.
 
-A chunk is a 2048th of what the allocator may hold, from the least that the device can map to 32 MiB. Smaller ones take
-more calls of the driver to move, larger ones leave more behind the ends of blocks. It is chosen while nothing lives
-here: other chunks for what lives would need memory for both.
+A chunk is a 512th of what the allocator may hold, from the least that the device can map to 64 MiB. To move one takes
+80 microseconds (H100), whatever its size; larger ones leave more idle behind the ends of blocks. It is chosen while
+nothing lives here: other chunks for what lives would need memory for both.
 
 Source: Window+VA section 4. What differs: the paper gives each array addresses of its own and unmaps at each free; here
 addresses are used again as they are mapped, so that an iteration that is like the one before moves few chunks.
@@ -43,15 +46,14 @@ from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.space import UNIT_BYTES, Space
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
-CHUNK_SHARE = 2048
-MOST_CHUNK_BYTES = 32 << 20
+CHUNK_SHARE = 512
+MOST_CHUNK_BYTES = 64 << 20
 
 #: A space has so many times the addresses of what the allocator may hold: few blocks split them, and they cost nothing.
 WIDTH = 4
@@ -64,17 +66,14 @@ REGION_BYTES = 4 << 20
 class MappedMemory:
     """A live block; see `DeviceMemory`. When it dies it joins the freed ones, and nothing else happens."""
 
-    __slots__ = ('_freed', '_live', '_offset', '_space', 'ptr', 'size')
+    __slots__ = ('_freed', '_offset', '_space', 'ptr', 'size')
 
-    def __init__(self, space: Space, offset: int, size_bytes: int, freed: deque[tuple[Space, int, int]],
-                 live: Ledger) -> None:
-        self._space, self._offset, self._freed, self._live = space, offset, freed, live
+    def __init__(self, space: Space, offset: int, size_bytes: int, freed: deque[tuple[Space, int, int]]) -> None:
+        self._space, self._offset, self._freed = space, offset, freed
         self.ptr, self.size = space.address + offset, size_bytes
-        live.add(size_bytes)
 
     def __del__(self) -> None:
         self._freed.append((self._space, self._offset, self.size))
-        self._live.lower(self.size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +107,9 @@ class VirtualAllocator(Allocator):
         self._is_full = False  # the driver, or the limit, has refused a chunk
         self._timestamps = Timestamps(mapping)
         self._freed: deque[tuple[Space, int, int]] = deque()
+        self._kept: dict[tuple[int, int], list[tuple[Space, int]]] = {}  # freed, by stream and size
         self._spaces: dict[int, list[Space]] = {}  # by the address of their stream
-        self._live = Ledger()
+        self._live_bytes = 0
         self._small = calls.pool(self._region)
         # Reentrant: the small pool asks for its regions from within `malloc`. Finalizers never take it.
         self._lock = threading.RLock()
@@ -124,7 +124,9 @@ class VirtualAllocator(Allocator):
 
     def used_bytes(self) -> int:
         """See `Allocator.used_bytes`; regions of the small pool count by what lives in them."""
-        return self._live.total() - int(self._small.free_bytes())
+        with self._lock:
+            self._settle()
+            return self._live_bytes - int(self._small.free_bytes())
 
     def held_bytes(self) -> int:
         return self._held_bytes
@@ -136,7 +138,8 @@ class VirtualAllocator(Allocator):
                 return
             self._small.free_all_blocks()
             self._settle()
-            surplus = -(-(self.held_bytes() - self._live.total() - keep_bytes) // self.chunk_bytes)
+            self._join()
+            surplus = -(-(self.held_bytes() - self._live_bytes - keep_bytes) // self.chunk_bytes)
             self._unmap(self._oldest(surplus - len(self._free)))
             for _ in range(min(surplus, len(self._free))):
                 self._mapping.release(self._free[-1], self.chunk_bytes)
@@ -188,14 +191,20 @@ class VirtualAllocator(Allocator):
         return self._calls.pointer(memory.ptr, nbytes, memory)
 
     def _placed(self, nbytes: int) -> MappedMemory:
-        size_bytes = rounded_up(nbytes, UNIT_BYTES)
-        self._settle()
+        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
         stream = self._calls.stream()
-        space, offset, missing = self._place(size_bytes, stream)
-        if missing:
-            self._back(space, space.chunks(offset, size_bytes), missing)
-        space.take(offset, size_bytes)
-        return MappedMemory(space, offset, size_bytes, self._freed, self._live)
+        self._settle()
+        alike = self._kept.get((stream.ptr, size_bytes))
+        if alike:
+            space, offset = alike.pop()
+        else:
+            self._join()
+            space, offset, missing = self._place(size_bytes, stream)
+            if missing:
+                self._back(space, space.chunks(offset, size_bytes), missing)
+            space.take(offset, size_bytes)
+        self._live_bytes += size_bytes
+        return MappedMemory(space, offset, size_bytes, self._freed)
 
     def _place(self, size_bytes: int, stream: Any) -> tuple[Space, int, int]:
         """Where a block goes, and how many chunks have to be mapped for it."""
@@ -212,13 +221,28 @@ class VirtualAllocator(Allocator):
         return space, 0, len(space.chunks(0, size_bytes))
 
     def _settle(self) -> None:
-        """Makes free what was freed since the last call; its chunks are idle after the moment of their streams now."""
+        """Keeps what was freed since the last call for requests of the same sizes."""
+        freed = self._freed
+        for _ in range(len(freed)):
+            space, offset, size_bytes = freed.popleft()
+            self._live_bytes -= size_bytes
+            key = space.stream.ptr, size_bytes
+            alike = self._kept.get(key)
+            if alike is None:
+                alike = self._kept[key] = []
+            alike.append((space, offset))
+        if self._is_full:
+            self._join()
+
+    def _join(self) -> None:
+        """Makes the addresses of what was freed free; its chunks are idle after the moment of their streams now."""
         arrived: dict[int, list[tuple[Space, range]]] = {}
-        for _ in range(len(self._freed)):
-            space, offset, size_bytes = self._freed.popleft()
-            chunks = space.give(offset, size_bytes)
-            if chunks:
-                arrived.setdefault(space.stream.ptr, []).append((space, chunks))
+        kept, self._kept = self._kept, {}
+        for (pointer, size_bytes), blocks in kept.items():
+            for space, offset in blocks:
+                chunks = space.give(offset, size_bytes)
+                if chunks:
+                    arrived.setdefault(pointer, []).append((space, chunks))
         if not self._is_full:
             return
         # Now that all of them are known: another thread may launch work and free what it uses meanwhile, and that work
@@ -267,6 +291,7 @@ class VirtualAllocator(Allocator):
         if _count(chosen) < lacking:
             self._small.free_all_blocks()
             self._settle()
+            self._join()
             chosen = self._oldest(lacking, space, but)
         if _count(chosen) < lacking:
             raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
