@@ -165,7 +165,7 @@ class Programme:
             yield Row(kind='host-alloc', asks=asks, host_bytes=nbytes / 0.75, expected_seconds=1 + nbytes / 2e9)
 
     def _in_core(self) -> Rows:
-        for policy, tf32 in (('keep', False), ('keep', True), ('plain', False)):
+        for policy, tf32 in (('keep', False), ('plain', False), ('keep', True), ('plain', True)):
             yield self.training(self.sizes.network, self.sizes.in_core_batch, policy, tf32=tf32 or self.tf32)
 
     def _autotune(self) -> Rows:
