@@ -125,7 +125,7 @@ def test_near_memory_is_the_budgets(fake):
     backend = fake(near_bytes=1000)
     driver = fake.driver_of(backend)
     assert driver.budgets[0].installed
-    assert driver.budgets[0].allocator == 'async'
+    assert driver.budgets[0].allocator == 'virtual'
     first = backend.allocate(600)
     assert (backend.free_bytes(), backend.has_room(400), backend.has_room(401)) == (400, True, False)
     with pytest.raises(MemoryError):

@@ -111,6 +111,13 @@ class Allocations(RuleBasedStateMachine):
         ranges = sorted((pointer.ptr, pointer.ptr + nbytes) for pointer, nbytes in self.live.values() if nbytes)
         assert all(first[1] <= second[0] for first, second in itertools.pairwise(ranges))
 
+    @precondition(lambda self: self.NAME == 'virtual')
+    @invariant()
+    def live_blocks_share_no_memory(self):
+        used = sorted(part for pointer, nbytes in self.live.values() if nbytes
+                      for part in self.driver.physical(pointer.ptr, pointer.ptr + nbytes))
+        assert all(one[0] != other[0] or one[2] <= other[1] for one, other in itertools.pairwise(used))
+
     @invariant()
     def the_limit_is_not_passed_but_by_what_lived_before_it(self):
         limit_bytes = self.budget.limit_bytes

@@ -2,11 +2,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainer_ooc.backends.cuda.allocators.space import UNIT_BYTES, Space
+from chainer_ooc.backends.cuda.allocators.space import UNIT_BYTES, Chunk, Space
 
 CHUNK = 4 * UNIT_BYTES
-CHUNKS = 12
-UNITS = 4 * CHUNKS
+PAGES = 12
+UNITS = 4 * PAGES
 
 
 def picture(blocks):
@@ -19,59 +19,67 @@ def picture(blocks):
     return found
 
 
+def pages_with_users(blocks):
+    return {unit // 4 for unit, block in enumerate(picture(blocks)) if block is not None}
+
+
+def back(space, pages, chunks, idle):
+    """Puts idle chunks behind the pages that lack one, as the allocator does; whether there were enough."""
+    for page in space.shared(pages):
+        space.remove(page)
+    lacking = [page for run in space.runs(pages) for page in run]
+    theirs = {space.chunk(page) for page in pages}
+    found = [chunk for chunk in chunks if chunk not in theirs and (chunk in idle or not chunk.pages)]
+    if len(found) < len(lacking):
+        return False
+    for page, chunk in zip(lacking, found, strict=False):
+        if space.chunk(page) is not None:
+            space.remove(page)
+        space.put(page, chunk)
+        idle[chunk] = None
+    return True
+
+
 @given(st.data())
 def test_any_sequence_of_blocks(data):
-    space, blocks, mapped = Space(1 << 20, CHUNKS * CHUNK, CHUNK, None), {}, set()
+    idle, blocks = {}, {}
+    space = Space(1 << 20, PAGES * CHUNK, CHUNK, None, idle)
+    chunks = [Chunk(number) for number in range(data.draw(st.integers(1, PAGES)))]
     for number in range(data.draw(st.integers(1, 25))):
         if blocks and data.draw(st.booleans()):
-            left = data.draw(st.sampled_from(sorted(blocks)))
-            offset, size = blocks.pop(left)
-            users = {unit // 4 for unit, block in enumerate(picture(blocks)) if block is not None}
+            offset, size = blocks.pop(data.draw(st.sampled_from(sorted(blocks))))
             touched = set(range(offset // CHUNK, -(-(offset + size) // CHUNK)))
-            assert set(space.give(offset, size)) == touched - users
-            assert {chunk for run, _ in space.idle() for chunk in run} == mapped - users
-            for chunk in sorted(mapped - users):
-                if data.draw(st.booleans()):
-                    assert space.remove(chunk) == f'chunk {chunk}'
-                    mapped.remove(chunk)
+            assert set(space.give(offset, size)) == touched - pages_with_users(blocks)
         size = data.draw(st.integers(1, UNITS)) * UNIT_BYTES
         before = picture(blocks)
         longest = max((len(run) for run in ''.join(' x'[each is not None] for each in before).split('x')), default=0)
-        found = space.place(size)
-        assert (found is None) == (longest * UNIT_BYTES < size)
-        if found is None:
+        offset = space.place(size)
+        assert (offset is None) == (longest * UNIT_BYTES < size)
+        if offset is None:
             continue
-        offset, missing = found
-        chunks = space.chunks(offset, size)
-        assert missing == space.missing(offset, size) == len(set(chunks) - mapped)
-        if not missing:  # the smallest of the extents in which nothing is missing, from their ends
-            assert before[offset // UNIT_BYTES:(offset + size) // UNIT_BYTES] == [None] * (size // UNIT_BYTES)
-        runs = list(space.runs(chunks))
-        assert [chunk for run in runs for chunk in run] == sorted(set(chunks) - mapped)
-        for run in runs:
-            for chunk in run:
-                space.put(chunk, f'chunk {chunk}')
-                mapped.add(chunk)
-        users = {unit // 4 for unit, block in enumerate(before) if block is not None}
-        space.take(offset, size)
-        blocks[number] = offset, size
-        picture(blocks)
-        assert {chunk for run, _ in space.idle() for chunk in run} == mapped - users - set(chunks)
+        assert before[offset // UNIT_BYTES:(offset + size) // UNIT_BYTES] == [None] * (size // UNIT_BYTES)
+        if back(space, space.pages(offset, size), chunks, idle):
+            space.take(offset, size)
+            blocks[number] = offset, size
+        used = [space.chunk(page) for page in pages_with_users(blocks)]
+        assert len({*used}) == len(used), 'two pages with users have the same chunk'
+        assert {chunk for chunk in chunks if chunk.pages and chunk not in used} == {*idle}
     for offset, size in blocks.values():
         space.give(offset, size)
-    assert {chunk for run, _ in space.idle() for chunk in run} == mapped
-    assert space.place(CHUNKS * CHUNK) == (0, CHUNKS - len(mapped))
+    assert space.place(PAGES * CHUNK) == 0
 
 
 def test_the_place_that_lacks_the_fewest_chunks_is_taken_and_of_these_the_smallest():
-    space = Space(0, CHUNKS * CHUNK, CHUNK, None)
-    for chunk in (0, 1, 2, 5, 6, 9):
-        space.put(chunk, chunk)
-    for chunk in (3, 7, 8):  # blocks that live, so that there are extents of 3, 3 and 3 chunks
-        space.put(chunk, chunk)
-        space.take(chunk * CHUNK, CHUNK)
-    assert space.place(3 * CHUNK) == (0, 0)
-    assert space.place(2 * CHUNK) == (0, 0)
+    idle = {}
+    space = Space(0, PAGES * CHUNK, CHUNK, None, idle)
+    for page in (0, 1, 2, 5, 6, 9, 3, 7, 8):
+        chunk = Chunk(page)
+        space.put(page, chunk)
+        idle[chunk] = None
+    for page in (3, 7, 8):  # blocks that live, so that there are extents of 3, 3 and 3 pages
+        space.take(page * CHUNK, CHUNK)
+    assert space.place(3 * CHUNK) == 0
+    assert space.place(2 * CHUNK) == 0
     space.take(0, 3 * CHUNK)
-    assert space.place(2 * CHUNK) == (5 * CHUNK, 0)  # from the end of the extent [4, 7)
-    assert space.place(3 * CHUNK) == (4 * CHUNK, 1)
+    assert space.place(2 * CHUNK) == 5 * CHUNK  # from the end of the extent [4, 7)
+    assert space.place(3 * CHUNK) == 4 * CHUNK

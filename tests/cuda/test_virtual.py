@@ -7,6 +7,7 @@ import pytest
 from chainer_ooc.backends.cuda.allocators import virtual
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
+from chainer_ooc.backends.cuda.allocators.space import Space
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from support import fake_device_memory as fake
 
@@ -91,10 +92,14 @@ def test_idle_chunks_stay_mapped_until_they_are_short(allocator, driver):
     del blocks[0], blocks[-1]
     allocator.malloc(5 * CHUNK)
     assert 'cuMemUnmap' not in driver.calls
-    kept = allocator.malloc(7 * CHUNK)  # two of the three chunks before the one that lives
-    assert driver.calls.count('cuMemUnmap') == 1
+    kept = allocator.malloc(9 * CHUNK)  # at other addresses too, and none of what lives
+    assert 'cuMemUnmap' not in driver.calls
     assert allocator.held_bytes() == 10 * CHUNK
+    assert not driver.overlap((kept.ptr, kept.ptr + kept.size), (blocks[0].ptr, blocks[0].ptr + CHUNK))
     del kept
+    driver.calls.clear()
+    allocator.malloc(9 * CHUNK)
+    assert driver.calls == ['cuEventCreate', 'cuEventRecord']
 
 
 def test_no_event_is_recorded_while_there_are_new_chunks(allocator, driver):
@@ -111,9 +116,9 @@ def test_one_event_serves_all_that_was_freed_together(allocator, driver):
     kept = [allocator.malloc(CHUNK) for _ in range(3)]
     assert driver.calls == ['cuEventCreate', 'cuEventRecord']
     del kept[:]
-    driver.calls.clear()
-    allocator.malloc(CHUNK)
-    assert driver.calls == ['cuEventRecord']  # the same event again
+    for _ in range(10):  # events are used again when no page refers to them
+        allocator.malloc(3 * CHUNK)
+    assert driver.calls.count('cuEventCreate') <= 4
 
 
 def fill(allocator):
@@ -124,16 +129,48 @@ def fill(allocator):
     return blocks
 
 
+def crowd(allocator, between=lambda block: None):
+    """Has a block need a page whose chunk another one has; `between` is told of the block that was there before."""
+    a, k, b, rest = (allocator.malloc(count * CHUNK) for count in (3, 1, 3, 3))
+    between(b)
+    del a, b
+    elsewhere = allocator.malloc(6 * CHUNK)  # the chunks of both
+    del k, rest
+    return elsewhere, allocator.malloc(4 * CHUNK)  # behind three pages that are usable, and the last one of b
+
+
 def test_unmapping_waits_for_the_work_that_was_given_before_the_free(allocator, driver, calls):
     fill(allocator)
-    stream, blocks = calls.current_stream, [allocator.malloc(4 * CHUNK) for _ in range(2)]
-    stream.launch(driver, blocks[0], 4 * CHUNK)
-    del blocks[0]
-    other = allocator.malloc(CHUNK)  # here the free is noticed, and the event recorded
-    stream.launch(driver, other, CHUNK)
+    stream = calls.current_stream
+    blocks = crowd(allocator, lambda block: stream.launch(driver, block, 3 * CHUNK))
+    assert stream.done == 1
+    assert not driver.overlap(*((block.ptr, block.ptr + block.size) for block in blocks))
+
+
+def test_unmapping_waits_for_no_later_work(allocator, driver, calls):
+    fill(allocator)
+    stream = calls.current_stream
+    a, k, b, rest = (allocator.malloc(count * CHUNK) for count in (3, 1, 3, 3))
+    stream.launch(driver, b, 3 * CHUNK)
+    del a, b
+    elsewhere = allocator.malloc(6 * CHUNK)
+    stream.launch(driver, elsewhere, 6 * CHUNK)
     assert stream.done == 0
-    assert allocator.malloc(5 * CHUNK).size == 5 * CHUNK
-    assert stream.done == 1  # not for what came later
+    del k, rest
+    allocator.malloc(4 * CHUNK)
+    assert stream.done == 1
+
+
+def test_a_block_has_a_chunk_once_that_is_behind_two_of_its_pages(allocator, driver):
+    blocks = [allocator.malloc(CHUNK) for _ in range(10)]
+    del blocks[0], blocks[1:8]  # the second and the last live
+    far = allocator.malloc(8 * CHUNK)  # beyond the ten, by the same chunks
+    del far
+    del blocks[-1]
+    wide = allocator.malloc(9 * CHUNK)  # over pages of both kinds
+    parts = driver.physical(wide.ptr, wide.ptr + wide.size)
+    assert len({handle for handle, *_ in parts}) == len(parts) == 9
+    del blocks
 
 
 def test_reuse_on_the_same_stream_waits_for_nothing(allocator, driver, calls):
@@ -292,9 +329,9 @@ def trained(limit_bytes=16 * GB, iterations=2):
                 except NoRoomError:
                     del live[next(iter(live))]
             most_lost = max(most_lost, allocator.used_bytes() - sum(sizes[each] for each in live))
+    made = {name: driver.calls.count(name) for name in ('cuMemCreate', 'cuMemMap', 'cuMemUnmap')}
     live.clear()
     allocator.close()
-    made = {name: driver.calls.count(name) for name in ('cuMemCreate', 'cuMemMap', 'cuMemUnmap')}
     driver.check_empty()
     return made, most_lost
 
@@ -303,8 +340,8 @@ def test_chunks_that_suit_the_limit_take_few_calls_and_no_memory(monkeypatch):
     usual, lost = trained()
     monkeypatch.setattr(virtual, 'CHUNK_SHARE', 16 * GB // (2 * MIB))
     smaller, _ = trained()
-    assert usual == {'cuMemCreate': 508, 'cuMemMap': 1_226, 'cuMemUnmap': 89}, 'docs/gpu.md has these'
-    assert smaller == {'cuMemCreate': 3814, 'cuMemMap': 9_619, 'cuMemUnmap': 98}
+    assert usual == {'cuMemCreate': 508, 'cuMemMap': 994, 'cuMemUnmap': 41}, 'docs/gpu.md has these'
+    assert smaller == {'cuMemCreate': 3814, 'cuMemMap': 9_807, 'cuMemUnmap': 40}
     assert lost == 0
 
 
@@ -397,12 +434,16 @@ def test_close_leaves_what_lives(calls, driver):
 
 def test_a_missing_wait_is_caught(driver, calls, monkeypatch):
     allocator = VirtualAllocator(calls, MappingCalls(0, driver))
-    blocks = [allocator.malloc(6 * CHUNK), allocator.malloc(CHUNK)]
-    calls.current_stream.launch(driver, blocks[0], 6 * CHUNK)
-    del blocks[0]
     monkeypatch.setattr(allocator._timestamps, 'wait', lambda moment: None)
     with pytest.raises(fake.RuleBrokenError, match='unmaps what a kernel has yet to use'):
-        allocator.malloc(8 * CHUNK)
+        crowd(allocator, lambda block: calls.current_stream.launch(driver, block, 3 * CHUNK))
+
+
+def test_a_chunk_that_a_block_has_twice_is_caught(driver, calls, monkeypatch):
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
+    monkeypatch.setattr(Space, 'shared', lambda space, pages: [])
+    with pytest.raises(KeyError):
+        test_a_block_has_a_chunk_once_that_is_behind_two_of_its_pages(allocator, driver)
 
 
 def test_memory_that_crosses_streams_is_caught(allocator, driver, calls, monkeypatch):

@@ -8,6 +8,7 @@ Every broken rule raises `RuleBrokenError`. Addresses are numbers with nothing b
 """
 from __future__ import annotations
 
+import collections
 import contextlib
 import enum
 import itertools
@@ -277,10 +278,11 @@ class FakeStream:
     def launch(self, driver, pointer, nbytes):
         """A kernel that touches memory, some time later."""
         used = pointer.ptr, pointer.ptr + nbytes
-        for other in driver.streams.values():
-            check(other is self or not other.touches(*used), 'a kernel of another stream still uses this memory')
         driver.streams[self.ptr] = self
         driver.check_accessible(*used)
+        for other in driver.streams.values():
+            check(other is self or not any(driver.overlap(used, queued) for queued in other.queue),
+                  'a kernel of another stream still uses this memory')
         self.queue.append(used)
         self.begun += 1
 
@@ -339,7 +341,7 @@ class FakeDriver:
         self.streams = {}
         self.reservations = {}
         self.handles = {}
-        self.mapped_handles = set()
+        self._mappings = collections.Counter()
         self.events = {}
         self._numbers = itertools.count(1)
 
@@ -397,12 +399,11 @@ class FakeDriver:
     def cuMemMap(self, ptr, size, offset, handle, flags):  # noqa: N802 - the driver's name
         start, reservation = self._around(ptr, size)
         check(self.handles.get(handle) == size and not (offset or flags), 'maps what is no whole chunk')
-        check(not self._is_mapped(handle), 'maps a chunk twice: two arrays would share it')
         check(ptr - start not in reservation.mapped, 'maps addresses twice')
         result = self._result('cuMemMap')
         if not result[0]:
             reservation.mapped[ptr - start] = size, handle
-            self.mapped_handles.add(handle)
+            self._mappings[handle] += 1
         return result
 
     def cuMemSetAccess(self, ptr, size, desc, count):  # noqa: N802 - the driver's name
@@ -421,7 +422,7 @@ class FakeDriver:
             check(not stream.touches(ptr, ptr + size), 'unmaps what a kernel has yet to use')
         result = self._result('cuMemUnmap')
         for offset in found if not result[0] else ():
-            self.mapped_handles.discard(reservation.mapped.pop(offset)[1])
+            self._mappings[reservation.mapped.pop(offset)[1]] -= 1
             reservation.allowed.discard(offset)
         return result
 
@@ -473,8 +474,21 @@ class FakeDriver:
                 return start, reservation
         raise RuleBrokenError('addresses that are not reserved')
 
+    def physical(self, first, behind):
+        """What memory is behind addresses: (handle, begin in it, end in it) each."""
+        start, reservation = self._around(first, behind - first)
+        return [(handle, max(0, first - start - offset), min(size, behind - start - offset))
+                for offset, (size, handle) in reservation.mapped.items()
+                if offset < behind - start and first - start < offset + size]
+
+    def overlap(self, some, others):
+        """Whether two stretches of addresses have memory in common."""
+        theirs = self.physical(*others)
+        return any(handle == other and low < other_high and other_low < high
+                   for handle, low, high in self.physical(*some) for other, other_low, other_high in theirs)
+
     def _is_mapped(self, handle):
-        return handle in self.mapped_handles
+        return self._mappings[handle] > 0
 
     def _check_properties(self, prop):
         check((prop.type, prop.location.type, prop.location.id) == ('pinned', 'device', 0), 'properties')

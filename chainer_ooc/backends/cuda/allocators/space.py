@@ -1,15 +1,14 @@
-"""Addresses of one stream: which are free, which have memory behind them, and who uses that memory.
+"""Addresses of one stream: which are free, and which chunks of physical memory are behind them.
 
     addresses  |  a  |.. free ..|   b   |. free .|  c  |........ free, never used ........
-    chunks     [ 1 ][ 1 ][ 0 ][ 1 ][ 1 ][ 1 ][ 1 ][ 1 ]                  1: mapped
-    users        1    1    0    1    2    1    1    1                    0 and mapped: idle, others may have the chunk
+    pages      [  3  ][  7  ][  1  ][  5  ][  3  ][  2  ][    ][    ]      number of the chunk behind each page
+    users         1      1      1      1      .      1                     blocks that live on the page
 
-A block is placed by bytes, in units of 512; a chunk behind the end of one block and the start of the next belongs to
-both. Free extents that touch are one. So whatever is freed serves any request that fits, with no call of the driver,
-as long as it is mapped.
-
-All but the first and the last chunk of a block are its alone. So whole stretches are noted at once: a map of 2 GB has
-250 chunks, and their times would be what an allocation takes.
+A block is placed by bytes, in units of 512; a page behind the end of one block and the start of the next belongs to
+both. Free extents that touch are one. A chunk may be behind several pages, of which one at most has users: that has the
+chunk, and the others (above, the second page with the chunk 3) lack one meanwhile. A page is usable if the chunk behind
+it is idle, or its own. So whatever is freed serves any request that fits, with no call of the driver, and a page that
+had to have another chunk in one iteration has it in the next one too.
 
 Left out: the driver (`virtual`).
 """
@@ -26,22 +25,40 @@ from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp
 UNIT_BYTES = 512
 
 
+class Chunk:
+    """Physical memory of one size.
+
+    Attributes:
+        handle: the driver's.
+        space: in which it is mapped, or was at last.
+        pages: of that, behind which it is.
+    """
+
+    __slots__ = ('handle', 'pages', 'space')
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.space: Space | None = None
+        self.pages: list[int] = []
+
+
 class Space:
-    """See the module. Offsets count from `address`, chunks from there too.
+    """See the module. Offsets count from `address`, pages from there too.
 
     Args:
         address: the first one.
         size_bytes: of all addresses, a multiple of `chunk_bytes`.
-        chunk_bytes: of one chunk.
+        chunk_bytes: of one chunk, and of one page.
         stream: whose work uses the memory; kept alive, as events will be recorded on it.
+        idle: takes the chunks that no block has any more, and loses those that one takes.
     """
 
-    def __init__(self, address: int, size_bytes: int, chunk_bytes: int, stream: Any) -> None:
+    def __init__(self, address: int, size_bytes: int, chunk_bytes: int, stream: Any, idle: dict[Chunk, None]) -> None:
         self.address, self.size_bytes, self.stream = address, size_bytes, stream
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes, self._idle = chunk_bytes, idle
         count = size_bytes // chunk_bytes
-        self._handles: list[Any] = [None] * count
-        self._mapped, self._idle = bytearray(count), bytearray(count)
+        self._chunks: list[Chunk | None] = [None] * count
+        self._usable = bytearray(count)
         self._users = [0] * count
         self._since: list[Timestamp | None] = [None] * count
         self._ends = {0: size_bytes}  # of each free extent, by its start
@@ -51,74 +68,94 @@ class Space:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is mapped."""
-        return 1 not in self._mapped
+        return not any(self._chunks)
 
-    def place(self, size_bytes: int) -> tuple[int, int] | None:
-        """Where a block would need the fewest chunks mapped, and how many these are; None where it fits nowhere.
+    def place(self, size_bytes: int) -> int | None:
+        """The offset at which a block would lack the fewest chunks; None where it fits nowhere.
 
-        Among several, that in the smallest extent: best fit.
+        Among several, that in the smallest extent: best fit. A chunk that is behind two of its pages counts twice.
         """
         best: tuple[int, int] | None = None
         for index in range(bisect.bisect_left(self._by_size, (size_bytes, 0)), len(self._by_size)):
             extent_bytes, start = self._by_size[index]
             end = start + extent_bytes
             for offset in (start,) if end == self.size_bytes else (start, end - size_bytes):
-                missing = self.missing(offset, size_bytes)
+                first, behind = offset // self._chunk_bytes, -(-(offset + size_bytes) // self._chunk_bytes)
+                missing = self._usable.count(0, first, behind)
                 if not missing:
-                    return offset, 0
-                if best is None or missing < best[1]:
-                    best = offset, missing
-        return best
+                    return offset
+                if best is None or missing < best[0]:
+                    best = missing, offset
+        return None if best is None else best[1]
 
-    def chunks(self, offset: int, size_bytes: int) -> range:
-        """Numbers of the chunks behind addresses."""
+    def pages(self, offset: int, size_bytes: int) -> range:
+        """Numbers of the pages with these addresses."""
         return range(offset // self._chunk_bytes, -(-(offset + size_bytes) // self._chunk_bytes))
 
-    def missing(self, offset: int, size_bytes: int) -> int:
-        """How many of the chunks behind addresses are not mapped."""
-        first, behind = offset // self._chunk_bytes, -(-(offset + size_bytes) // self._chunk_bytes)
-        return self._mapped.count(0, first, behind)
+    def shared(self, pages: range) -> list[int]:
+        """Usable pages whose chunk is behind an earlier usable one of these too: a block cannot have both."""
+        seen: set[Chunk] = set()
+        found = []
+        for page in pages:
+            chunk = self._chunks[page]
+            if chunk is not None and len(chunk.pages) > 1 and self._usable[page]:
+                if chunk in seen:
+                    found.append(page)
+                seen.add(chunk)
+        return found
 
-    def runs(self, chunks: range) -> Iterator[range]:
-        """Those of consecutive chunks that are not mapped, as runs."""
-        first = self._mapped.find(0, chunks.start, chunks.stop)
+    def runs(self, pages: range) -> Iterator[range]:
+        """Those that lack a chunk, in runs."""
+        first = self._usable.find(0, pages.start, pages.stop)
         while first >= 0:
-            behind = self._mapped.find(1, first, chunks.stop)
-            behind = chunks.stop if behind < 0 else behind
+            behind = self._usable.find(1, first, pages.stop)
+            behind = pages.stop if behind < 0 else behind
             yield range(first, behind)
-            first = self._mapped.find(0, behind, chunks.stop)
+            first = self._usable.find(0, behind, pages.stop)
 
-    def put(self, chunk: int, handle: Any) -> None:
-        """Notes that a chunk is mapped; it is idle until a block takes it."""
-        self._handles[chunk], self._since[chunk] = handle, None
-        self._mapped[chunk] = self._idle[chunk] = 1
+    def chunk(self, page: int) -> Chunk | None:
+        """What is behind a page."""
+        return self._chunks[page]
 
-    def remove(self, chunk: int) -> Any:
-        """Notes that an idle chunk is not mapped any more; returns its handle."""
-        handle, self._handles[chunk] = self._handles[chunk], None
-        self._since[chunk] = None
-        self._mapped[chunk] = self._idle[chunk] = 0
-        return handle
+    def since(self, page: int) -> Timestamp | None:
+        """When the work of the last block on a page was given; None where nothing was recorded since."""
+        return self._since[page]
+
+    def put(self, page: int, chunk: Chunk) -> None:
+        """Notes that an idle chunk is behind a page."""
+        self._chunks[page], self._since[page] = chunk, None
+        self._usable[page] = 1
+        chunk.space = self
+        chunk.pages.append(page)
+
+    def remove(self, page: int) -> None:
+        """Notes that nothing is behind a page any more."""
+        chunk, self._chunks[page] = self._chunks[page], None
+        self._since[page] = None
+        self._usable[page] = 0
+        if chunk is not None:
+            chunk.pages.remove(page)
 
     def take(self, offset: int, size_bytes: int) -> None:
-        """Takes addresses that are free, and all mapped, for a block."""
+        """Takes addresses that are free, and whose pages are all usable, for a block."""
         start = self._starts[bisect.bisect_right(self._starts, offset) - 1]
         end = self._drop(start)
         if offset > start:
             self._add(start, offset)
         if offset + size_bytes < end:
             self._add(offset + size_bytes, end)
-        chunks = self.chunks(offset, size_bytes)
-        count = len(chunks)
-        self._idle[chunks.start:chunks.stop] = bytes(count)
-        self._since[chunks.start:chunks.stop] = [None] * count
-        self._users[chunks.start] += 1
-        if count > 1:
-            self._users[chunks.start + 1:chunks.stop - 1] = [1] * (count - 2)
-            self._users[chunks.stop - 1] += 1
+        users, usable = self._users, self._usable
+        for page in self.pages(offset, size_bytes):
+            users[page] += 1
+            chunk = self._chunks[page]
+            if users[page] == 1 and chunk is not None:
+                del self._idle[chunk]
+                if len(chunk.pages) > 1:
+                    for other in chunk.pages:
+                        usable[other] = other == page
 
     def give(self, offset: int, size_bytes: int) -> range:
-        """Makes a block's addresses free; returns the chunks that are idle now."""
+        """Makes a block's addresses free; returns the pages without users."""
         start, end = offset, offset + size_bytes
         at = bisect.bisect_left(self._starts, start)
         if at < len(self._starts) and self._starts[at] == end:
@@ -127,32 +164,24 @@ class Space:
             start = self._starts[at - 1]
             self._drop(start)
         self._add(start, end)
-        chunks = self.chunks(offset, size_bytes)
-        first, behind = chunks.start, chunks.stop
-        self._users[first + 1:behind - 1] = [0] * (behind - first - 2)
-        for chunk in {first, behind - 1}:
-            self._users[chunk] -= 1
-        first += bool(self._users[first])
-        behind -= behind > first and bool(self._users[behind - 1])
-        self._idle[first:behind] = b'\1' * (behind - first)
+        pages = self.pages(offset, size_bytes)
+        first, behind = pages.start, pages.stop
+        users, usable = self._users, self._usable
+        for page in pages:
+            users[page] -= 1
+            chunk = self._chunks[page]
+            if not users[page] and chunk is not None:
+                self._idle[chunk] = None
+                if len(chunk.pages) > 1:
+                    for other in chunk.pages:
+                        usable[other] = 1
+        first += bool(users[first])
+        behind -= behind > first and bool(users[behind - 1])
         return range(first, behind)
 
-    def note(self, chunks: range, moment: Timestamp) -> None:
-        """Says since when idle chunks are used by nothing that the stream has been given."""
-        self._since[chunks.start:chunks.stop] = [moment] * len(chunks)
-
-    def idle(self) -> Iterator[tuple[range, Timestamp | None]]:
-        """Idle chunks in runs, and since when they are; None where nothing was recorded."""
-        first = self._idle.find(1)
-        while first >= 0:
-            behind = self._idle.find(0, first)
-            behind = len(self._idle) if behind < 0 else behind
-            begin = first
-            for chunk in range(first + 1, behind + 1):
-                if chunk == behind or self._since[chunk] is not self._since[begin]:
-                    yield range(begin, chunk), self._since[begin]
-                    begin = chunk
-            first = self._idle.find(1, behind)
+    def note(self, pages: range, moment: Timestamp) -> None:
+        """Says since when pages without users are used by nothing that the stream has been given."""
+        self._since[pages.start:pages.stop] = [moment] * len(pages)
 
     def _add(self, start: int, end: int) -> None:
         self._ends[start] = end

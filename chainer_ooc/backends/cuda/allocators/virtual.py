@@ -1,53 +1,59 @@
-"""'virtual': blocks at addresses of one wide range, over physical chunks that are all alike and can be moved.
+"""'virtual': blocks at addresses of one wide range, over physical chunks that are all alike and can be anywhere.
 
 A pool that splits regions ends with free bytes that fit nothing. Here a block is placed wherever addresses are free
-(`space`), those with memory behind them first: free neighbours are one extent, so what several blocks left serves one,
-and nothing is called. Where no such extent is large enough, chunks come behind other addresses: free ones, new ones
-from the driver, and at last those that nobody uses, from behind the addresses where they are::
+(`space`), those with usable memory behind them first: free neighbours are one extent, so what several blocks left
+serves one, and nothing is called. Where no such extent is large enough, chunks come behind addresses that lack them:
+new ones from the driver, or those that nobody has, the longest idle first. These stay behind the other addresses too,
+for blocks that will be there when the chunk is idle again::
 
-    free a, free b (neighbours)     one extent, still mapped; nothing is called
+    free a, free b (neighbours)     one extent; nothing is called
     malloc within it, same stream   as it is: the stream's order is the order of its users
-    malloc that fits none           chunks from the driver, within the limit; else idle ones are unmapped, the longest
-                                    idle first, and mapped behind addresses that are free
+    malloc that fits none           chunks from the driver, within the limit; else idle ones, mapped once more
+
+So an iteration that is like the one before finds most chunks where it needs them. Of two blocks that live, no two have
+the same chunk, and what one left is used by another after it, in the stream's order, as in any pool: which address that
+is by makes no difference to kernels that do not run at once.
 
 While the driver still gives chunks, what was freed is kept as it is for a request of the same size, which most are; a
 request of another size has all that is kept joined with its neighbours first.
 
-To unmap a chunk, all that the stream had been given when its last block was freed must be over, and the driver does not
-wait by itself. So an event is recorded, not by the finalizer (which may run at any moment, in any thread: it only
-appends to a deque) but at the next request, once for all that was freed since the last one::
+Before another chunk is mapped behind a page, the old one is unmapped, and all that the stream had been given when the
+page's last block was freed must be over: the driver does not wait by itself. So an event is recorded, not by the
+finalizer (which may run at any moment, in any thread: it only appends to a deque) but at the next request, once for all
+that was freed since the last one::
 
     compute   k1(a) k2(b)     k3       k4
-    host             del a,b     malloc(c): records e after k3; chunks are short: waits for e, moves those of a to c
+    host             del a,b     malloc(c): records e after k3; a page of a needs another chunk: waits for e
 
-Nothing is recorded while the driver would still give new chunks; those that became idle before are waited for by an
-event of the moment at which they are needed.
+Nothing is recorded while the driver would still give new chunks; for what was freed before, an event of the moment at
+which a page is needed is waited for.
 
 Small requests are cut from blocks of `REGION_BYTES` by CuPy's caching pool, which takes less of the host's time.
 
-A chunk is a 512th of what the allocator may hold, from the least that the device can map to 64 MiB. To move one takes
-80 microseconds (H100), whatever its size; larger ones leave more idle behind the ends of blocks. It is chosen while
-nothing lives here: other chunks for what lives would need memory for both.
+A chunk is a 512th of what the allocator may hold, from the least that the device can map to 64 MiB. To put one behind
+other addresses takes 80 microseconds (H100), whatever its size; larger ones leave more idle behind the ends of blocks.
+It is chosen while nothing lives here: other chunks for what lives would need memory for both.
 
 Source: Window+VA section 4. What differs: the paper gives each array addresses of its own and unmaps at each free; here
-addresses are used again as they are mapped, so that an iteration that is like the one before moves few chunks.
-PyTorch's expandable segments have the same idea, for one segment that grows.
+addresses are used again as they are mapped, and chunks are behind several. PyTorch's expandable segments move chunks
+too, within one segment that grows. CUDA's programming guide, "Virtual Aliasing Support", says what holds for memory
+with several addresses: what one kernel writes, kernels that begin after its end read by all of them.
 Left out: CuPy's per-thread default stream, which is one address for many streams; other chunks for a limit that is
 changed while arrays live.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import threading
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.space import UNIT_BYTES, Space
+from chainer_ooc.backends.cuda.allocators.space import UNIT_BYTES, Chunk, Space
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
 from chainer_ooc.quantities import format_bytes, rounded_up
 
@@ -55,7 +61,7 @@ from chainer_ooc.quantities import format_bytes, rounded_up
 CHUNK_SHARE = 512
 MOST_CHUNK_BYTES = 64 << 20
 
-#: A space has so many times the addresses of what the allocator may hold: few blocks split them, and they cost nothing.
+#: A space has so many times the addresses of what the allocator may hold: chunks are behind several of them.
 WIDTH = 4
 
 #: Requests below are cut from blocks of this size.
@@ -76,15 +82,6 @@ class MappedMemory:
         self._freed.append((self._space, self._offset, self.size))
 
 
-@dataclasses.dataclass(frozen=True)
-class Idle:
-    """Chunks that lie side by side and are used by nothing that was given to their stream after a moment."""
-
-    space: Space
-    chunks: range
-    since: Timestamp | None
-
-
 class VirtualAllocator(Allocator):
     """See the module.
 
@@ -100,7 +97,8 @@ class VirtualAllocator(Allocator):
     def __init__(self, calls: Calls, mapping: MappingCalls) -> None:
         self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
-        self._free: list[Any] = []  # handles of the chunks that are mapped nowhere; the last is taken first
+        self._free: list[Chunk] = []  # those that are mapped nowhere; the last is taken first
+        self._idle: dict[Chunk, None] = {}  # those that are mapped, and that no block has; the longest idle first
         self._held_bytes = 0  # of all chunks
         self._suited_bytes = self.limit_bytes
         self.chunk_bytes = self._suitable_bytes()
@@ -140,9 +138,9 @@ class VirtualAllocator(Allocator):
             self._settle()
             self._join()
             surplus = -(-(self.held_bytes() - self._live_bytes - keep_bytes) // self.chunk_bytes)
-            self._unmap(self._oldest(surplus - len(self._free)))
+            self._detach([*itertools.islice(self._idle, max(0, surplus - len(self._free)))])
             for _ in range(min(surplus, len(self._free))):
-                self._mapping.release(self._free[-1], self.chunk_bytes)
+                self._mapping.release(self._free[-1].handle, self.chunk_bytes)
                 self._free.pop()
                 self._held_bytes -= self.chunk_bytes
                 self._is_full = False
@@ -199,26 +197,25 @@ class VirtualAllocator(Allocator):
             space, offset = alike.pop()
         else:
             self._join()
-            space, offset, missing = self._place(size_bytes, stream)
-            if missing:
-                self._back(space, space.chunks(offset, size_bytes), missing)
+            space, offset = self._place(size_bytes, stream)
+            self._back(space, space.pages(offset, size_bytes))
             space.take(offset, size_bytes)
         self._live_bytes += size_bytes
         return MappedMemory(space, offset, size_bytes, self._freed)
 
-    def _place(self, size_bytes: int, stream: Any) -> tuple[Space, int, int]:
-        """Where a block goes, and how many chunks have to be mapped for it."""
+    def _place(self, size_bytes: int, stream: Any) -> tuple[Space, int]:
+        """Where a block goes."""
         for space in self._spaces.get(stream.ptr, ()):
-            found = space.place(size_bytes)
-            if found is not None:
-                return space, *found
+            offset = space.place(size_bytes)
+            if offset is not None:
+                return space, offset
         may_hold_bytes = self._may_hold_bytes()
         if size_bytes > may_hold_bytes:
             raise NoRoomError(f'{format_bytes(size_bytes)} of chunks are needed, of {format_bytes(may_hold_bytes)}')
         width_bytes = rounded_up(WIDTH * may_hold_bytes, self.chunk_bytes)
-        space = Space(self._mapping.reserve(width_bytes), width_bytes, self.chunk_bytes, stream)
+        space = Space(self._mapping.reserve(width_bytes), width_bytes, self.chunk_bytes, stream, self._idle)
         self._spaces.setdefault(stream.ptr, []).append(space)
-        return space, 0, len(space.chunks(0, size_bytes))
+        return space, 0
 
     def _settle(self) -> None:
         """Keeps what was freed since the last call for requests of the same sizes."""
@@ -235,49 +232,67 @@ class VirtualAllocator(Allocator):
             self._join()
 
     def _join(self) -> None:
-        """Makes the addresses of what was freed free; its chunks are idle after the moment of their streams now."""
+        """Makes the addresses of what was freed free; nothing uses them after the moment of their streams now."""
         arrived: dict[int, list[tuple[Space, range]]] = {}
         kept, self._kept = self._kept, {}
         for (pointer, size_bytes), blocks in kept.items():
             for space, offset in blocks:
-                chunks = space.give(offset, size_bytes)
-                if chunks:
-                    arrived.setdefault(pointer, []).append((space, chunks))
+                pages = space.give(offset, size_bytes)
+                if pages:
+                    arrived.setdefault(pointer, []).append((space, pages))
         if not self._is_full:
             return
         # Now that all of them are known: another thread may launch work and free what it uses meanwhile, and that work
         # comes after the moment.
         for each in arrived.values():
             moment = self._timestamps.record(each[0][0].stream)
-            for space, chunks in each:
-                space.note(chunks, moment)
+            for space, pages in each:
+                space.note(pages, moment)
 
-    def _back(self, space: Space, chunks: range, missing: int) -> None:
-        """Maps the chunks that addresses lack.
+    def _back(self, space: Space, pages: range) -> None:
+        """Maps the chunks that pages lack.
 
         Raises:
             NoRoomError: there are too few.
         """
-        self._gather(missing, space, chunks)
-        for run in [*space.runs(chunks)]:
-            self._map(space, run)
+        self._clear(space, space.shared(pages))
+        missing = sum(map(len, space.runs(pages)))
+        if not missing:
+            return
+        self._gather(missing, space, pages)
+        self._clear(space, space.shared(pages))  # what was found on the way may be behind two of them
+        runs = [*space.runs(pages)]
+        missing = sum(map(len, runs))
+        self._clear(space, (page for run in runs for page in run))
+        chunks = [self._free.pop() for _ in range(min(missing, len(self._free)))]
+        chunks += self._longest_idle(missing - len(chunks), space, pages)
+        try:
+            for run in runs:
+                self._map(space, run, chunks)
+        finally:
+            self._free.extend(each for each in chunks if not each.pages)  # after a failure
 
-    def _map(self, space: Space, run: range) -> None:
+    def _map(self, space: Space, run: range, chunks: list[Chunk]) -> None:
+        """Maps the last ones of some chunks behind a run of pages, and drops them from the list."""
         address, mapped = space.address + run.start * self.chunk_bytes, 0
         try:
             for mapped in range(len(run)):
-                self._mapping.map(address + mapped * self.chunk_bytes, self.chunk_bytes, self._free[-1 - mapped])
+                self._mapping.map(address + mapped * self.chunk_bytes, self.chunk_bytes, chunks[-1 - mapped].handle)
             mapped = len(run)
             self._mapping.allow(address, mapped * self.chunk_bytes)
         except BaseException:
             if mapped:
                 self._mapping.unmap(address, mapped * self.chunk_bytes)
             raise
-        for chunk in run:
-            space.put(chunk, self._free.pop())
+        for page in run:
+            chunk = chunks.pop()
+            space.put(page, chunk)
+            self._idle[chunk] = None
 
-    def _gather(self, count: int, space: Space, but: range) -> None:
-        """Has `count` chunks free: those that are, new ones, idle ones, those that small arrays left.
+    def _gather(self, count: int, space: Space, pages: range) -> None:
+        """Has `count` chunks for these pages: free ones, new ones, idle ones, those that small arrays left.
+
+        Those of another stream are unmapped, when its work is over.
 
         Raises:
             NoRoomError: there are too few.
@@ -287,16 +302,21 @@ class VirtualAllocator(Allocator):
         lacking = count - len(self._free)
         if lacking <= 0:
             return
-        chosen = self._oldest(lacking, space, but)
-        if _count(chosen) < lacking:
+        chosen = self._longest_idle(lacking, space, pages)
+        if len(chosen) < lacking:
             self._small.free_all_blocks()
             self._settle()
             self._join()
-            chosen = self._oldest(lacking, space, but)
-        if _count(chosen) < lacking:
+            chosen = self._longest_idle(lacking, space, pages)
+        if len(chosen) < lacking:
             raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
-                              f'{format_bytes((len(self._free) + _count(chosen)) * self.chunk_bytes)} are free')
-        self._unmap(chosen)
+                              f'{format_bytes((len(self._free) + len(chosen)) * self.chunk_bytes)} are free')
+        self._detach([chunk for chunk in chosen if chunk.space is not space])
+
+    def _longest_idle(self, count: int, space: Space, pages: range) -> list[Chunk]:
+        """So many idle chunks, or all there are, but for those that these pages have already."""
+        theirs = {space.chunk(page) for page in pages}
+        return [*itertools.islice((each for each in self._idle if each not in theirs), count)]
 
     def _create(self) -> bool:
         """Takes one more chunk from the driver; False if the limit or the device refuses."""
@@ -304,41 +324,37 @@ class VirtualAllocator(Allocator):
             self._is_full = True
             return False
         try:
-            self._free.append(self._mapping.create(self.chunk_bytes))
+            self._free.append(Chunk(self._mapping.create(self.chunk_bytes)))
         except NoRoomError:
             self._is_full = True
             return False
         self._held_bytes += self.chunk_bytes
         return True
 
-    def _oldest(self, count: int, space: Space | None = None, but: range = range(0)) -> list[Idle]:
-        """Idle chunks of all spaces but some of one, the longest idle first: `count`, or as many as there are."""
-        found: list[Idle] = []
-        for each in itertools.chain.from_iterable(self._spaces.values()):
-            for run, since in each.idle():
-                for part in (run,) if each is not space else _without(run, but):
-                    found.append(Idle(each, part, since))
-        found.sort(key=lambda idle: 0 if idle.since is None else idle.since.number)
-        chosen = []
-        for idle in found:
-            if count <= 0:
-                break
-            chosen.append(dataclasses.replace(idle, chunks=idle.chunks[:count]))
-            count -= len(idle.chunks)
-        return chosen
+    def _detach(self, chunks: list[Chunk]) -> None:
+        """Unmaps idle chunks everywhere, when no work uses them any more."""
+        for space in {chunk.space: None for chunk in chunks if chunk.space is not None}:
+            self._clear(space, [page for chunk in chunks if chunk.space is space for page in chunk.pages])
+        for chunk in chunks:
+            del self._idle[chunk]
+        self._free += chunks
 
-    def _unmap(self, chosen: list[Idle]) -> None:
-        """Frees idle chunks, when no work uses them any more; a failed wait leaves them where they are."""
-        now: dict[int, Timestamp] = {}
-        for idle in chosen:
-            moment, stream = idle.since, idle.space.stream
-            if moment is None:  # from when nothing was recorded
-                moment = now[stream.ptr] = now.get(stream.ptr) or self._timestamps.record(stream)
+    def _clear(self, space: Space, pages: Iterable[int]) -> None:
+        """Unmaps what is behind pages without users, when the work that used them is over; if a wait fails, none."""
+        pages = sorted(page for page in pages if space.chunk(page) is not None)
+        now: Timestamp | None = None
+        moments: dict[int, Timestamp] = {}
+        for page in pages:
+            moment = space.since(page)
+            if moment is None:  # nothing was recorded when it was freed
+                moment = now = now or self._timestamps.record(space.stream)
+            moments[id(moment)] = moment
+        for moment in moments.values():
             self._timestamps.wait(moment)
-        for idle in chosen:
-            self._mapping.unmap(idle.space.address + idle.chunks.start * self.chunk_bytes,
-                                len(idle.chunks) * self.chunk_bytes)
-            self._free.extend(idle.space.remove(chunk) for chunk in idle.chunks)
+        for run in _runs(pages):
+            self._mapping.unmap(space.address + run.start * self.chunk_bytes, len(run) * self.chunk_bytes)
+            for page in run:
+                space.remove(page)
 
     def _give_addresses_back(self) -> None:
         """Of spaces that nothing is mapped behind."""
@@ -351,14 +367,13 @@ class VirtualAllocator(Allocator):
                 del self._spaces[pointer]
 
 
-def _count(chosen: list[Idle]) -> int:
-    return sum(len(idle.chunks) for idle in chosen)
-
-
-def _without(run: range, but: range) -> list[range]:
-    """What of a run is before and after another."""
-    parts = range(run.start, min(run.stop, but.start)), range(max(run.start, but.stop), run.stop)
-    return [part for part in parts if part]
+def _runs(pages: list[int]) -> Iterator[range]:
+    """Numbers in rising order as runs of consecutive ones."""
+    first = 0
+    for index in range(1, len(pages) + 1):
+        if index == len(pages) or pages[index] != pages[index - 1] + 1:
+            yield range(pages[first], pages[index - 1] + 1)
+            first = index
 
 
 class NoRegionError(MemoryError):
