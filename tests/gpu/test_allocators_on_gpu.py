@@ -1,5 +1,7 @@
 """Each allocator of `chainer.config.ooc_allocator` trains with the same bits, and gives back what it took."""
+import contextlib
 import gc
+import random
 
 import pytest
 
@@ -70,3 +72,32 @@ def test_an_array_outlives_the_session_that_it_was_made_in(allocator):
     gc.collect()
     assert int(array.sum()) == MB * (MB - 1) // 2
     assert len(others) == 8
+
+
+@pytest.mark.parametrize('seed', range(3))
+@pytest.mark.parametrize('allocator', ['pool', 'virtual', 'async'])
+def test_what_lives_keeps_its_content_whatever_is_allocated_and_freed_beside_it(allocator, seed):
+    """Also where a chunk of memory is behind several addresses; nothing waits for the device between two kernels."""
+    import cupy
+
+    from chainer_ooc.backends.cuda.budget import budget_of
+
+    draws, live = random.Random(seed), {}
+    wrong = cupy.zeros((), 'i8')
+    budget = budget_of(allocator)
+    budget.install()
+    try:
+        budget.limit_bytes = 64 * MB + budget.outside_bytes()
+        for number in range(400):
+            while live and (draws.random() < 0.4 or sum(each.nbytes for each in live.values()) > 52 * MB):
+                old = draws.choice([*live])
+                wrong += (live.pop(old) != old).sum()
+            with contextlib.suppress(MemoryError):
+                live[number] = cupy.full(draws.randrange(1, 24 * MB) // 4, number, 'i4')
+        for number, array in live.items():
+            wrong += (array != number).sum()
+        assert int(wrong) == 0
+        assert budget.held_bytes() <= 64 * MB
+    finally:
+        live.clear()
+        budget.close()
