@@ -89,7 +89,7 @@ def test_what_lives_keeps_its_content_whatever_is_allocated_and_freed_beside_it(
     try:
         budget.limit_bytes = 64 * MB + budget.outside_bytes()
         for number in range(400):
-            while live and (draws.random() < 0.4 or sum(each.nbytes for each in live.values()) > 52 * MB):
+            while live and (draws.random() < 0.4 or sum(each.nbytes for each in live.values()) > 28 * MB):
                 old = draws.choice([*live])
                 wrong += (live.pop(old) != old).sum()
             with contextlib.suppress(MemoryError):
