@@ -155,7 +155,7 @@ class Cuda:
         return max(float(self._cupy.cuda.get_elapsed_time(began, over)) / 1000 / REPETITIONS, 1e-9)
 
     def pin(self, nbytes: int, ask_first: bool) -> dict[str, Any]:
-        """Seconds to pin so many bytes at once, and to give them back.
+        """Seconds to pin so many bytes at once as the package does, and to give them back; beside it, by `hostAlloc`.
 
         Args:
             nbytes: how many.
@@ -168,12 +168,23 @@ class Cuda:
         if ask_first and nbytes > PINNED_SHARE * free_bytes:
             raise SkippedError(f'{nbytes / 1e9:.0f} GB are more than {PINNED_SHARE:.0%} of the {free_bytes / 1e9:.0f} '
                                'GB that the host says are free')
+        from chainer_ooc.backends.cuda import pages
+
+        runtime, host = self._runtime, pages.of(self._runtime)
         began = time.perf_counter()
-        address = self._runtime.hostAlloc(nbytes, self._runtime.hostAllocPortable)
+        address = host.pin(nbytes)
         pinned = time.perf_counter()
-        self._runtime.freeHost(address)
-        return {'pin_seconds': pinned - began, 'unpin_seconds': time.perf_counter() - pinned,
-                'pin_bytes_per_second': nbytes / max(pinned - began, 1e-9)}
+        registered = host.is_registered(address)
+        host.unpin(address)
+        unpinned = time.perf_counter()
+        address = runtime.hostAlloc(nbytes, runtime.hostAllocPortable)
+        allocated = time.perf_counter()
+        runtime.freeHost(address)
+        return {'pin_seconds': pinned - began, 'unpin_seconds': unpinned - pinned,
+                'pin_bytes_per_second': nbytes / max(pinned - began, 1e-9), 'registered': registered,
+                'pin_threads': pages.threads(), 'alloc_seconds': allocated - unpinned,
+                'free_seconds': time.perf_counter() - allocated,
+                'alloc_bytes_per_second': nbytes / max(allocated - unpinned, 1e-9)}
 
     def chainer_device(self) -> Any:
         """What models are sent to."""

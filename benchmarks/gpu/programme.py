@@ -162,7 +162,8 @@ class Programme:
             yield Row(kind='link', asks={'device': self.device, 'nbytes': nbytes}, expected_seconds=1, like='link')
         for nbytes in self.sizes.pinned_bytes:
             asks = {'device': self.device, 'nbytes': nbytes, 'ask_first': self.host_limit_bytes is None}
-            yield Row(kind='host-alloc', asks=asks, host_bytes=nbytes / 0.75, expected_seconds=1 + nbytes / 2e9)
+            yield Row(kind='host-alloc', asks=asks, host_bytes=nbytes / 0.75,
+                      expected_seconds=1 + nbytes / 1.5e9)
 
     def _in_core(self) -> Rows:
         for policy, tf32 in (('keep', False), ('plain', False), ('keep', True), ('plain', True)):

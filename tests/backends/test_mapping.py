@@ -91,7 +91,7 @@ def test_what_is_mapped_does_not_count_as_free(backend):
 
 
 def test_the_system_is_told_to_read_ahead(backend, monkeypatch):
-    told, libc = [], mapping._libc()
+    told, libc = [], mapping.libc()
 
     class Libc:
         mmap, munmap = libc.mmap, libc.munmap
@@ -100,7 +100,7 @@ def test_the_system_is_told_to_read_ahead(backend, monkeypatch):
         def madvise(address, nbytes, advice):
             told.append((address, nbytes, advice))
             return libc.madvise(address, nbytes, advice)
-    monkeypatch.setattr(mapping, '_libc', Libc)
+    monkeypatch.setattr(mapping, 'libc', Libc)
     _, array = mapped(backend, 3 * MB)
     assert told == [(array.ctypes.data, 3 * MB, mmap.MADV_WILLNEED)]
 

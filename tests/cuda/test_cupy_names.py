@@ -19,6 +19,9 @@ SIGNATURES = {
     'memcpyAsync': 'memcpyAsync(intptr_t dst, intptr_t src, size_t size, int kind, intptr_t stream)',
     'hostAlloc': 'hostAlloc(size_t size, unsigned int flags) -> intptr_t',
     'freeHost': 'freeHost(intptr_t ptr)',
+    'hostRegister': 'hostRegister(intptr_t ptr, size_t size, unsigned int flags)',
+    'hostUnregister': 'hostUnregister(intptr_t ptr)',
+    'deviceGetAttribute': 'deviceGetAttribute(int attrib, int device) -> int',
     'eventQuery': 'eventQuery(intptr_t event)',
 }
 METHODS = {
@@ -40,6 +43,13 @@ def test_runtime_calls_take_what_they_are_given(name):
     assert first_line(getattr(cupy.cuda.runtime, name)) == SIGNATURES[name]
 
 
+@pytest.mark.parametrize(('status', 'name'), [(2, 'cudaErrorMemoryAllocation'),
+                                              (713, 'cudaErrorHostMemoryNotRegistered')])
+def test_refusals_of_pinned_pages_are_known_by_their_numbers(status, name):
+    with pytest.raises(cupy.cuda.runtime.CUDARuntimeError, match=name):
+        cupy.cuda.runtime.check_status(status)
+
+
 @pytest.mark.parametrize(('owner', 'name'), METHODS)
 def test_methods_take_what_they_are_given(owner, name):
     parameters = first_line(getattr(owner, name)).split('(', 1)[1].rstrip(')')
@@ -56,6 +66,7 @@ def test_functions_take_what_they_are_given():
 def test_constants_are_cudas():
     runtime = cupy.cuda.runtime
     assert (runtime.memcpyHostToDevice, runtime.memcpyDeviceToHost, runtime.hostAllocPortable) == (1, 2, 1)
+    assert runtime.cudaDevAttrCanUseHostPointerForRegisteredMem == 91
 
 
 def test_a_status_is_raised_as_an_error_that_has_it():

@@ -4,6 +4,7 @@ import inspect
 import numpy as np
 import pytest
 
+from chainer_ooc.backends.cuda import pages
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.backends.cuda.driver import Driver
 from chainer_ooc.backends.cuda.owner import Owner
@@ -96,7 +97,7 @@ def test_a_driver_has_the_kernels_counted_that_cupy_compiles(cupy, runtime, monk
 
 
 def test_what_a_driver_has_pinned_serves_the_next_one(driver, runtime):
-    assert type(driver)().host is driver.host is runtime
+    assert type(driver)().host is driver.host is pages.of(runtime)
 
 
 def test_a_copy_names_its_ends_its_way_and_its_stream(driver, runtime):
@@ -111,6 +112,14 @@ def test_pinned_memory_is_portable_and_of_the_size_asked_for(driver, runtime):
     assert driver.pin(1001) == 4096
     driver.unpin(4096)
     assert runtime.calls == [('hostAlloc', 1001, 1), ('freeHost', 4096)]
+
+
+def test_a_large_region_is_registered(driver, runtime):
+    runtime.results |= {'deviceGetAttribute': 1, 'hostAlloc': 0}
+    address = driver.pin(4 << 20)
+    driver.unpin(address)
+    assert runtime.calls == [('getDevice',), ('deviceGetAttribute', 91, 3), ('hostRegister', address, 4 << 20, 1),
+                             ('hostUnregister', address)]
 
 
 @pytest.mark.parametrize('timed', [False, True])

@@ -117,6 +117,7 @@ class Pins:
     """A stand-in for CuPy's runtime."""
 
     hostAllocPortable = 1  # noqa: N815 - CuPy's name
+    cudaDevAttrCanUseHostPointerForRegisteredMem = 91  # noqa: N815 - CuPy's name
 
     def __init__(self):
         self.calls = []
@@ -127,6 +128,12 @@ class Pins:
 
     def freeHost(self, address):  # noqa: N802 - CuPy's name
         self.calls.append(address)
+
+    def getDevice(self):  # noqa: N802 - CuPy's name
+        return 0
+
+    def deviceGetAttribute(self, attribute, device):  # noqa: N802 - CuPy's name
+        return 0  # large regions are left to hostAlloc: nobody touches 32 GB here
 
     def getDeviceProperties(self, number):  # noqa: N802 - CuPy's name
         return {'name': b'Some GPU', 'major': 9, 'minor': 0}
@@ -174,13 +181,23 @@ def test_pinning_is_timed_where_the_host_has_the_memory_or_is_said_to(card, monk
     import near
     monkeypatch.setattr(near.limits, 'free_bytes', lambda: 10 * GB)
     found = card.pin(8 * GB, True)
-    assert card._runtime.calls == [(8 * GB, 1), 4096]
-    assert found['pin_seconds'] > 0
-    assert found['unpin_seconds'] > 0
+    assert card._runtime.calls == [(8 * GB, 1), 4096] * 2, 'as the package pins, and by hostAlloc'
+    assert not found['registered']
+    for act in ('pin', 'unpin', 'alloc', 'free'):
+        assert found[f'{act}_seconds'] > 0
     with pytest.raises(near.SkippedError, match='32 GB are more than 90% of the 10 GB that the host says are free'):
         card.pin(32 * GB, True)
     card.pin(32 * GB, False)
-    assert card._runtime.calls[2:] == [(32 * GB, 1), 4096]
+    assert card._runtime.calls[4:] == [(32 * GB, 1), 4096] * 2
+
+
+def test_pinning_is_timed_as_the_package_pins(card):
+    from support.host_runtime import HostRuntime
+    card._runtime = HostRuntime()
+    found = card.pin(4 << 20, False)
+    assert card._runtime.names() == ['hostRegister', 'hostUnregister', 'hostAlloc', 'freeHost']
+    assert found['registered']
+    assert card._runtime.left_behind() == []
 
 
 # --- evidence --------------------------------------------------------------------------------------------------------

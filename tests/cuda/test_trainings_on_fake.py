@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.backends.cuda import CudaBackend
+from chainer_ooc.backends.cuda import CudaBackend, pages
 from chainer_ooc.errors import SpillError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graph import Graph
@@ -19,6 +19,7 @@ from support import pinning
 from support.combinations import spread
 from support.devices import chosen
 from support.fake_driver import FakeDriver
+from support.host_runtime import PagesDriver
 from support.mutant_devices import AlwaysPassed, ComputeGoesOn, CopiesBeforeKernels
 from support.trainings.ooc_networks import NETWORKS
 from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain, train_at_the_floor
@@ -202,3 +203,17 @@ def test_times_are_asked_for_when_the_device_has_finished(monkeypatch):
         training.finish()
     assert noted
     assert all(recorder is recorders[begun - 2] for begun, recorder in noted)
+
+
+@pytest.mark.parametrize('network', ['residual', 'hidden'])
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
+def test_the_bits_are_the_same_where_maps_go_to_registered_pages(network, policy, monkeypatch):
+    monkeypatch.setattr(pages, 'HUGE_PAGE_BYTES', 1 << 12)  # these maps are small
+    driver = PagesDriver(1, enforces=False)
+    with on(lambda: driver, ROOMY), ooc(policy):
+        training = Training(network)
+        training.iterate(4)
+        training.finish()
+    assert_same_bits(training.outcome, plain(network))
+    assert 'hostRegister' in driver.runtime.names()
+    assert driver.misuses == driver.left_behind() == driver.runtime.left_behind() == []

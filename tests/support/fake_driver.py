@@ -142,6 +142,10 @@ class FakeDriver:
     def misuse(self, text):
         self.misuses.append(text)
 
+    def memory_for(self, nbytes):
+        """What is pinned: an array right over its memory."""
+        return np.ndarray(nbytes, np.uint8, buffer=HeapBlock(-1, nbytes))
+
     # The driver.
 
     def use(self):
@@ -280,7 +284,7 @@ class FakeDriver:
         if sum(found.nbytes for found in self._pinned.values()) + nbytes > self.pinned_bytes:
             self.pageable = True
             raise RuntimeError('cudaErrorMemoryAllocation: out of memory')
-        memory = np.ndarray(nbytes, np.uint8, buffer=HeapBlock(-1, nbytes))
+        memory = self.memory_for(nbytes)
         memory.fill(POISON)
         found = Range(memory.ctypes.data, nbytes)
         found.memory = memory

@@ -9,6 +9,7 @@ Nothing here imports CuPy until something is made that calls it, such as a `Cuda
     allocators/                who gives that memory
     far.py, transfer.py        copies on two streams, and what orders them
     pinned.py, regions.py      the first tier of far memory: blocks of pinned regions, and the thread that pins them
+    pages.py                   how a region is pinned
     disk.py                    the second one: the spill file, through staging blocks
     tiers.py                   what went to which tier
     preparations.py            counts kernels and plans that were made: their first calls are not timed

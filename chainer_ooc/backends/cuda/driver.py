@@ -7,7 +7,7 @@ signatures.
 Streams and events are opaque here. An event is always made and recorded in one step: CUDA says of one that was never
 recorded that it has passed.
 
-Pinned memory comes from `hostAlloc` itself, since CuPy's pool of it rounds up to powers of two.
+Pinned memory comes from `pages`, since CuPy's pool of it rounds up to powers of two and pins by one thread.
 
 Whether an event has passed is asked of `eventQuery`, and not of `Event.done`: that one takes an error of the device for
 "not yet", for ever. And CUDA leaves "not ready" behind as the thread's last error, where the next kernel of CUB (CuPy's
@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.backends.cuda import arrays, preparations
+from chainer_ooc.backends.cuda import arrays, pages, preparations
 from chainer_ooc.backends.cuda.budget import AllocatorBudget, budget_of
 from chainer_ooc.backends.cuda.owner import Guest, Owner
 from chainer_ooc.backends.cuda.presence import cuda_version, gpu_of
@@ -75,7 +75,8 @@ class Driver:
         import cupy
 
         self._cupy: Any = cupy
-        self._runtime = self.host = cupy.cuda.runtime
+        self._runtime = cupy.cuda.runtime
+        self.host = pages.of(self._runtime)
         self._number: int = self._runtime.getDevice()
         preparations.watch_compiler(cupy.cuda.compiler)
 
@@ -176,12 +177,12 @@ class Driver:
             device_address, host_address, nbytes, self._runtime.memcpyHostToDevice, stream.ptr)
 
     def pin(self, nbytes: int) -> int:
-        """Returns the address of new host memory that the device reads and writes by itself, of exactly that size.
+        """Returns the address of new host memory that the device reads and writes by itself; see `HostPages.pin`.
 
         Raises:
             RuntimeError: the system gives no more of it; or MemoryError.
         """
-        return int(self._runtime.hostAlloc(nbytes, self._runtime.hostAllocPortable))
+        return self.host.pin(nbytes)
 
     def show(self, address: int, nbytes: int, gone: Callable[[], None]) -> ByteArray:
         """Shows what `pin` gave, 1 byte or more, as an array of the device, which reads and writes it over the link.
@@ -189,9 +190,14 @@ class Driver:
         `gone` is called once when nothing refers to the memory through the array any more; from any thread, also within
         the garbage collector.
         """
-        # With unified addressing, which every 64-bit CUDA has, the device knows pinned memory by its host address.
+        # With unified addressing, which every 64-bit CUDA has, the device knows memory of `hostAlloc` by its host
+        # address; `pages` registers memory of its own where the same holds for that.
         return arrays.flat_bytes(Guest(address, nbytes, self._number, gone))
 
     def unpin(self, address: int) -> None:
-        """Gives back what `pin` gave; no copy may be using it."""
-        self._runtime.freeHost(address)
+        """Gives back what `pin` gave; no copy may be using it.
+
+        Raises:
+            RuntimeError: CUDA does not let go of it.
+        """
+        self.host.unpin(address)

@@ -1,8 +1,8 @@
 """Host memory that the device copies to and from by itself: pinned once, of exact sizes, used again and again.
 
-Pinning costs milliseconds for each ten megabytes, and a training iteration repeats its sizes; so a block that a copy
-leaves is the next one's of the same size. What copies will want is pinned before they begin, by a thread, many blocks
-at once. When the limit is reached, regions none of whose blocks is lent are unpinned first.
+Pinning costs half a millisecond to several for each ten megabytes, and a training iteration repeats its sizes; so a
+block that a copy leaves is the next one's of the same size. What copies will want is pinned before they begin, by a
+thread, many blocks at once. When the limit is reached, regions none of whose blocks is lent are unpinned first.
 
     prepare(sizes)  -- thread --> region  -- cut -->  unused  -- lend(same size) -->  lent
                                     |                   ^                              |

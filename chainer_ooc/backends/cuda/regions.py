@@ -12,7 +12,7 @@ lock which an interrupt could leave taken, and each region is known to the calle
 
 What is pinned outlives its backend (`KEPT`): the next one of the process would pin the same bytes once more.
 
-Left out: touching the pages by several threads before they are pinned.
+The driver may have several threads touch a region's pages (see ``pages``).
 """
 
 from __future__ import annotations

@@ -48,14 +48,14 @@ class Mapping:
     def __init__(self, descriptor: int, start: int, nbytes: int, mapped: set[object]) -> None:
         self._start, self._nbytes = start, nbytes
         self._mapped, self._token = mapped, object()
-        self._unmap = _libc().munmap
+        self._unmap = libc().munmap
         mapped.add(self._token)
         try:
             self._address = _map(None, nbytes, mmap.MAP_SHARED, descriptor, start)
         except BaseException:
             mapped.discard(self._token)
             raise
-        _libc().madvise(self._address, nbytes, mmap.MADV_WILLNEED)  # mere advice: a refusal costs time only
+        libc().madvise(self._address, nbytes, mmap.MADV_WILLNEED)  # mere advice: a refusal costs time only
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Mapping:
 
 
 def _map(address: int | None, nbytes: int, flags: int, descriptor: int, start: int) -> int:
-    found: int = _libc().mmap(address, nbytes, _READ_WRITE, flags, descriptor, start)
+    found: int = libc().mmap(address, nbytes, _READ_WRITE, flags, descriptor, start)
     if found != _FAILED:
         return found
     number = ctypes.get_errno()
@@ -87,10 +87,11 @@ def _map(address: int | None, nbytes: int, flags: int, descriptor: int, start: i
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-    libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return libc
+def libc() -> ctypes.CDLL:
+    """The C library, whose `mmap`, `munmap` and `madvise` take addresses; `ctypes.get_errno` has why one failed."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+    library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    library.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return library
