@@ -236,6 +236,19 @@ def test_plans_leave_room_for_memory_that_nobody_accounts_for(on_device, older_m
     assert schedule.trims[-1] == schedule.trims[0]
 
 
+def test_what_stands_beside_a_training_is_not_rounded_by_the_size_of_the_card(on_device, monkeypatch):
+    """A 64th of 80 GB, with no budget given, was added to the peak of a network of 30 MB."""
+    with on_device(0), ooc('keep', budget=100 * MAP_BYTES):
+        gradients(cupy, 3)
+        peak_bytes = chainer_ooc.stats().peak_bytes
+    with on_device(0), ooc('keep', budget=None):
+        monkeypatch.setattr(cupy_over_host.HostCalls, 'older_bytes', 4 * MAP_BYTES)
+        gradients(cupy, 3)
+        stats = chainer_ooc.stats()
+    assert peak_bytes + 3 * MAP_BYTES <= stats.peak_bytes <= peak_bytes + 6 * MAP_BYTES
+    assert stats.budget_bytes > 1000 * stats.peak_bytes
+
+
 def test_a_budget_that_nothing_fits_in_is_refused_and_the_next_iteration_works(on_device):
     with on_device(0):
         with ooc('swap-all', budget=2 * MAP_BYTES), pytest.raises(InfeasibleBudgetError, match='Computed'):

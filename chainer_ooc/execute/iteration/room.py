@@ -38,8 +38,10 @@ from chainer_ooc.trace import Step
 #: What an unknown call may allocate, as a multiple of its inputs.
 UNKNOWN_CALL_ROOM = 4
 
-#: Unaccounted bytes are rounded up to a multiple of the budget divided by this.
+#: Unaccounted bytes are rounded up to a multiple of the budget divided by this. Where none is given, what the device
+#: counts when an iteration begins, so many times, stands for it if that is less.
 UNACCOUNTED_STEPS = 64
+MANY_TIMES = 8
 
 #: A floor times this works at once, though little things may have changed since the recording.
 SHARE_ENOUGH = 1.02
@@ -234,6 +236,8 @@ class Room:
             return 0
         known_bytes = self._memory.near_bytes() + sum(self._memory.bytes_of(kind) for kind in ('spare', 'program'))
         batch_bytes = self._following.batch_bytes(label, arguments, first_bytes)
+        if self._settings.budget_bytes is None:  # a card's free memory says little of what an iteration needs
+            budget_bytes = min(budget_bytes, 1 << (MANY_TIMES * counted_bytes).bit_length())
         step_bytes = max(1, budget_bytes // UNACCOUNTED_STEPS)
         return rounded_up(max(0, counted_bytes - known_bytes - batch_bytes), step_bytes)
 
