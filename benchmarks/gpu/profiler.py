@@ -60,9 +60,12 @@ def _traced(iterate: Callable[[], object], synchronize: Callable[[], object], fi
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
-    with profiler(activities=[ProfilerActivity.CUDA]):  # the first one starts CUPTI, which takes a second
+    def watching() -> Any:
+        return profiler(activities=[ProfilerActivity.CUDA], acc_events=True)  # or it warns that it forgets them
+
+    with watching():  # the first one starts CUPTI, which takes a second
         synchronize()
-    with profiler(activities=[ProfilerActivity.CUDA]) as found:
+    with watching() as found:
         iterate()
         synchronize()
     found.export_chrome_trace(str(file))
