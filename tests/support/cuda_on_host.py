@@ -26,7 +26,7 @@ HEADER = pathlib.Path(__file__).with_name('cuda_on_host.h')
 
 # As on the device, no product is fused but those that the source fuses. Shared memory is a static variable of a
 # template, which several libraries of one process would else have together.
-OPTIONS = ['-std=c++17', '-O1', '-shared', '-fPIC', '-fno-gnu-unique', '-ffp-contract=off', '-fsanitize=alignment',
+OPTIONS = ['-std=c++17', '-O0', '-shared', '-fPIC', '-fno-gnu-unique', '-ffp-contract=off', '-fsanitize=alignment',
            '-fsanitize-undefined-trap-on-error']
 
 _launched = []
