@@ -157,6 +157,13 @@ class Backend(abc.ABC):
         """Returns the seconds from one moment to a later one, on the device; waits until both have passed."""
         return float(end - start)
 
+    def computing_seconds(self, spans: Iterable[tuple[Any, Any]]) -> list[float]:
+        """Returns how long computations took between two moments each, in their order, as `seconds_between` does.
+
+        Without the time in which the device had nothing to do because the program waited for memory, where it can tell.
+        """
+        return [self.seconds_between(*span) for span in spans]
+
     def computing(self) -> contextlib.AbstractContextManager[None]:
         """What goes around each computation, the same each time; not to be nested.
 

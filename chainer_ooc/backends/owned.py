@@ -11,13 +11,14 @@ import collections
 import os
 import threading
 import weakref
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from chainer_ooc.backends.base import Backend, ByteArray, FarCopy, Transfer
 from chainer_ooc.errors import SpillError
+
+RoomMaker = TypeVar('RoomMaker')
 
 
 class Place:
@@ -153,17 +154,17 @@ def check_target(into: ByteArray, nbytes: int) -> None:
                          f'{into.nbytes} bytes)')
 
 
-class RoomMakers:
+class RoomMakers(Generic[RoomMaker]):
     """Who makes room for the arrays of which thread.
 
     Several may for one, as a profile in the midst of a training. The one that was set last is asked.
     """
 
     def __init__(self) -> None:
-        self._by_owner: dict[int, tuple[int, Callable[[int], bool]]] = {}
+        self._by_owner: dict[int, tuple[int, RoomMaker]] = {}
 
-    def set(self, owner: object, make_room: Callable[[int], bool] | None) -> None:
-        """Sets what is called with the missing bytes for the calling thread's arrays; None: `owner` is asked no more.
+    def set(self, owner: object, make_room: RoomMaker | None) -> None:
+        """Sets what makes room for the calling thread's arrays; None: `owner` is asked no more.
 
         An owner makes room for one thread at a time.
         """
@@ -171,7 +172,7 @@ class RoomMakers:
         if make_room is not None:
             self._by_owner[id(owner)] = threading.get_ident(), make_room
 
-    def of_this_thread(self) -> Callable[[int], bool] | None:
+    def of_this_thread(self) -> RoomMaker | None:
         """What makes room for the calling thread, or None."""
         own = threading.get_ident()
         return next((make_room for thread, make_room in reversed([*self._by_owner.values()]) if thread == own), None)

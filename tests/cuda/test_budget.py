@@ -1,4 +1,5 @@
 """The hard limit (P3): who is asked for room, in which order, and what is left when nobody has some."""
+import contextlib
 import gc
 import threading
 
@@ -76,6 +77,32 @@ def test_relief_is_asked_as_long_as_it_helps(budget):
     assert len(arrays) == 2
     assert budget.used_bytes() == 8 * MIB
     del kept
+
+
+def test_all_that_is_done_for_room_is_a_wait_of_the_thread_that_asks(budget):
+    noted, live = [], {}
+
+    @contextlib.contextmanager
+    def waiting():
+        noted.append('begins')
+        yield
+        noted.append('ends')
+
+    def relieve(missing_bytes):
+        noted.append('relief')
+        del live['old']
+        return True
+
+    budget.limit_bytes = 4 * MIB
+    budget.ask(budget, relieve, waiting)
+    live['old'] = budget(3 * MIB)
+    assert noted == []
+    live['new'] = budget(2 * MIB)
+    assert noted == ['begins', 'relief', 'ends']
+    thread = threading.Thread(target=lambda: live.update(another=budget(MIB)))
+    thread.start()
+    thread.join()
+    assert noted == ['begins', 'relief', 'ends'] and 'another' in live
 
 
 def test_relief_that_finds_nothing_ends_in_an_error_with_the_figures(budget):

@@ -102,6 +102,24 @@ def test_idle_chunks_stay_mapped_until_they_are_short(allocator, driver):
     assert driver.calls == ['cuEventCreate', 'cuEventRecord']
 
 
+def test_what_has_to_be_mapped_is_waited_for_and_nothing_else(allocator):
+    waits = []
+
+    @contextlib.contextmanager
+    def waiting():
+        waits.append('begun')
+        yield
+        waits.append('over')
+
+    allocator.waiting = waiting
+    for _ in range(3):
+        allocator.malloc(3 * CHUNK)
+    assert waits == ['begun', 'over']
+    kept = [allocator.malloc(3 * CHUNK), allocator.malloc(2 * CHUNK)]
+    assert waits == ['begun', 'over'] * 2
+    del kept
+
+
 def test_no_event_is_recorded_while_there_are_new_chunks(allocator, driver):
     for _ in range(3):
         allocator.malloc(5 * CHUNK)

@@ -463,7 +463,7 @@ class FakeBudget:
         self.installed, self.limit_bytes = False, None
         self.room_makers.clear()
 
-    def ask(self, owner, on_out_of_memory):
+    def ask(self, owner, on_out_of_memory, waiting=contextlib.nullcontext):
         self.room_makers.set(owner, on_out_of_memory)
 
     def used_bytes(self):

@@ -12,6 +12,7 @@ Nothing here imports CuPy until something is made that calls it, such as a `Cuda
     pages.py                   how a region is pinned
     disk.py                    the second one: the spill file, through staging blocks
     tiers.py                   what went to which tier
+    waits.py                   takes out of computations' times what the device was idle for
     preparations.py            counts kernels and plans that were made: their first calls are not timed
     driver.py                  what is asked of CUDA, through CuPy
 """

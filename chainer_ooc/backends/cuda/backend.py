@@ -23,6 +23,7 @@ from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
 from chainer_ooc.backends.cuda.transfer import ELSEWHERE
+from chainer_ooc.backends.cuda.waits import Waits
 from chainer_ooc.backends.host import measure
 from chainer_ooc.backends.metering import Meter
 from chainer_ooc.backends.owned import OwnedBackend, check_array, check_target, close_in_children
@@ -71,6 +72,7 @@ class CudaBackend(OwnedBackend):
         self._facts = self._driver.facts()
         self._budget = self._driver.budget(allocator)
         self._room_bytes = 0
+        self._waits = Waits(self._driver)
         self._budget.install()
         try:
             self._look_at_room()
@@ -95,12 +97,15 @@ class CudaBackend(OwnedBackend):
         self._driver.synchronize(end)
         return self._driver.seconds_between(start, end)
 
+    def computing_seconds(self, spans: Iterable[tuple[Event, Event]]) -> list[float]:
+        return self._waits.without([*spans])
+
     def preparations(self) -> int:
         return self._driver.preparations()
 
     def limit(self, nbytes: int | None, on_out_of_memory: Callable[[int], bool]) -> None:
         self._share_budget(nbytes)
-        self._budget.ask(self, None if nbytes is None else on_out_of_memory)
+        self._budget.ask(self, None if nbytes is None else on_out_of_memory, self._waits.within)
         self._look_at_room()
 
     def allocate(self, nbytes: int) -> ByteArray:

@@ -45,6 +45,9 @@ _LOG = logging.getLogger('chainer_ooc')
 #: Makes room for so many bytes: waits for swap-outs or evicts, and returns whether it freed something.
 OnOutOfMemory = Callable[[int], bool]
 
+#: Goes around what has the program wait for memory in the midst of a computation.
+Waiting = Callable[[], contextlib.AbstractContextManager[None]]
+
 
 class LimitedBlock(Owner):
     """Owns memory on behalf of the arrays that show it; `nbytes` is what they asked for."""
@@ -83,8 +86,9 @@ class AllocatorBudget:
         self.closed = False
         self.ledgers = Ledgers()
         self._allocator, self._calls, self._others = allocator, calls, others
+        allocator.waiting = self.waiting
         self._limit_bytes: int | None = None
-        self._room_makers = RoomMakers()
+        self._room_makers: RoomMakers[tuple[OnOutOfMemory, Waiting]] = RoomMakers()
         self._thread = _Thread()
         self._before: CupyAllocator | None = None
         self._giving_back = threading.Lock()  # a finalizer must not give back in the midst of giving back
@@ -105,7 +109,8 @@ class AllocatorBudget:
             return self._calls.pointer(0, 0, None)
         memory = self._try(nbytes)
         if memory is None:
-            memory = self._make_room_for(nbytes)
+            with self.waiting():
+                memory = self._make_room_for(nbytes)
         ledgers = self.ledgers.add(memory.size)
         return self._calls.pointer(
             memory.ptr, nbytes, LimitedBlock(memory, nbytes, self._calls.device_id, ledgers, self))
@@ -123,9 +128,15 @@ class AllocatorBudget:
         if share_bytes is not None and self.held_bytes() > share_bytes:
             self.trim(max(0, share_bytes - self.used_bytes()))
 
-    def ask(self, owner: object, on_out_of_memory: OnOutOfMemory | None) -> None:
+    def ask(self, owner: object, on_out_of_memory: OnOutOfMemory | None,
+            waiting: Waiting = contextlib.nullcontext) -> None:
         """Sets who makes room for the calling thread: each that trains evicts its own maps. None: not `owner`."""
-        self._room_makers.set(owner, on_out_of_memory)
+        self._room_makers.set(owner, None if on_out_of_memory is None else (on_out_of_memory, waiting))
+
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
+        """What goes around waits for memory in the calling thread."""
+        asked = self._room_makers.of_this_thread()
+        return contextlib.nullcontext() if asked is None else asked[1]()
 
     @contextlib.contextmanager
     def no_relief(self) -> Iterator[None]:
@@ -244,11 +255,11 @@ class AllocatorBudget:
             return None
 
     def _has_made_room(self, nbytes: int) -> bool:
-        on_out_of_memory = self._room_makers.of_this_thread()
-        if on_out_of_memory is None or self._thread.alone:
+        asked = self._room_makers.of_this_thread()
+        if asked is None or self._thread.alone:
             return False
         with self.no_relief():
-            return on_out_of_memory(self._missing_bytes(nbytes))
+            return asked[0](self._missing_bytes(nbytes))
 
     def _missing_bytes(self, nbytes: int) -> int:
         """By how much the limit would be passed; all of it where the device refuses, which does not say."""

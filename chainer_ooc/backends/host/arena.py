@@ -48,7 +48,7 @@ _CAPSULE_NAME = b'mem_handler'  # as NumPy wants it; the capsule does not copy i
 _open: set[int] = set()
 
 #: Who makes room for a thread's arrays.
-_asked = RoomMakers()
+_asked: RoomMakers[Callable[[int], bool]] = RoomMakers()
 
 #: The threads whose arrays just fail for now.
 _alone: set[int] = set()

@@ -175,7 +175,7 @@ class Recorder:
 
     def seconds(self, backend: Backend) -> list[float]:
         """Durations of the computations, by position; waits until the device has come to the last one."""
-        return [backend.seconds_between(*span) for span in self.spans]
+        return backend.computing_seconds(self.spans)
 
     def trace(self, backend: Backend, seconds: float, bandwidth: Bandwidth) -> Trace:
         """Freezes the rows, with the times that the device has measured."""

@@ -15,6 +15,8 @@ device's.
 from __future__ import annotations
 
 import abc
+import contextlib
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -40,10 +42,14 @@ class Allocator(abc.ABC):
         name: as in `chainer.config.ooc_allocator`.
         limit_bytes: `held_bytes` never passes it from now on; None: what the device has. Lowering it frees nothing by
             itself.
+        waiting: goes around what takes long in `malloc`.
     """
 
     name: str
     limit_bytes: int | None = None
+
+    def __init__(self) -> None:
+        self.waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     @abc.abstractmethod
     def malloc(self, nbytes: int) -> DeviceMemory:

@@ -27,6 +27,7 @@ class AsyncAllocator(Allocator):
     name = 'async'
 
     def __init__(self, calls: Calls) -> None:
+        super().__init__()
         self._calls = calls
         self._pool = calls.stream_ordered_pool()
 

@@ -50,6 +50,7 @@ class PoolAllocator(Allocator):
     name = 'pool'
 
     def __init__(self, calls: Calls) -> None:
+        super().__init__()
         self._calls = calls
         self._held = Ledger()
         self._pools: OrderedDict[int, Pool] = OrderedDict()  # the one used longest ago is the first

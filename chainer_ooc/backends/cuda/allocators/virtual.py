@@ -95,6 +95,7 @@ class VirtualAllocator(Allocator):
     name = 'virtual'
 
     def __init__(self, calls: Calls, mapping: MappingCalls) -> None:
+        super().__init__()
         self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
         self._free: list[Chunk] = []  # those that are mapped nowhere; the last is taken first
@@ -257,8 +258,11 @@ class VirtualAllocator(Allocator):
         """
         self._clear(space, space.shared(pages))
         missing = sum(map(len, space.runs(pages)))
-        if not missing:
-            return
+        if missing:
+            with self.waiting():
+                self._back_all(space, pages, missing)
+
+    def _back_all(self, space: Space, pages: range, missing: int) -> None:
         self._gather(missing, space, pages)
         self._clear(space, space.shared(pages))  # what was found on the way may be behind two of them
         runs = [*space.runs(pages)]
