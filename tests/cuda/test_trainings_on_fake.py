@@ -205,10 +205,8 @@ def test_times_are_asked_for_when_the_device_has_finished(monkeypatch):
     assert all(recorder is recorders[begun - 2] for begun, recorder in noted)
 
 
-@pytest.mark.parametrize(('policy', 'network'), [
-    ('pooch', 'residual'),
-    *(pytest.param(*each, marks=pytest.mark.long) for each in [
-        ('swap-all', 'residual'), ('swap-all', 'hidden'), ('pooch', 'hidden')])])
+@pytest.mark.parametrize('network', ['residual', 'hidden'])
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
 def test_the_bits_are_the_same_where_maps_go_to_registered_pages(network, policy, monkeypatch):
     monkeypatch.setattr(pages, 'HUGE_PAGE_BYTES', 1 << 12)  # these maps are small
     driver = PagesDriver(1, enforces=False)
