@@ -24,8 +24,8 @@ class Device:
 
     name = 'host'
 
-    def seconds_between(self, start, end):
-        return end - start
+    def computing_seconds(self, spans):
+        return [end - start for start, end in spans]
 
 
 def linear_then_sum(recorder, x=X, y=Y, label='LinearFunction', seconds=0.5, peak_bytes=7, hidden=False):
