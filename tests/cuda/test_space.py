@@ -2,7 +2,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chainer_ooc.backends.cuda.allocators.space import UNIT_BYTES, Chunk, Space
+from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES
+from chainer_ooc.backends.cuda.allocators.space import Chunk, Space
 
 CHUNK = 4 * UNIT_BYTES
 PAGES = 12

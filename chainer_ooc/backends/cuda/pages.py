@@ -36,6 +36,7 @@ from typing import Any
 
 from chainer_ooc.backends.host import limits
 from chainer_ooc.backends.spill.mapping import libc
+from chainer_ooc.quantities import rounded_up
 from chainer_ooc.ranks.node import share
 from chainer_ooc.ranks.threads import own_cores
 
@@ -150,7 +151,7 @@ class Pages:
     __slots__ = ('address', 'nbytes', 'touching')
 
     def __init__(self, nbytes: int) -> None:
-        self.nbytes = _rounded_up(nbytes, mmap.PAGESIZE)
+        self.nbytes = rounded_up(nbytes, mmap.PAGESIZE)
         self.touching: set[object] = set()
         # A huge page more, as the system chooses where it begins; what lies before and after goes back at once.
         mapped_bytes = self.nbytes + HUGE_PAGE_BYTES
@@ -158,7 +159,7 @@ class Pages:
                             mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         if start == _FAILED:
             raise _error()
-        self.address = _rounded_up(start, HUGE_PAGE_BYTES)
+        self.address = rounded_up(start, HUGE_PAGE_BYTES)
         if self.address > start:
             libc().munmap(start, self.address - start)
         libc().munmap(self.address + self.nbytes, start + HUGE_PAGE_BYTES - self.address)
@@ -173,7 +174,7 @@ class Pages:
 
         If this fails: after an interrupt no thread writes any more, unless `touching` names it.
         """
-        part_bytes = max(LEAST_PART_BYTES, _rounded_up(-(-self.nbytes // threads), HUGE_PAGE_BYTES))
+        part_bytes = max(LEAST_PART_BYTES, rounded_up(-(-self.nbytes // threads), HUGE_PAGE_BYTES))
         end = self.address + self.nbytes
         parts = deque(range(self.address, end, part_bytes))
 
@@ -233,10 +234,6 @@ def _unmap(address: int) -> None:
     pages = _MAPPED.pop(address, None)
     if pages is not None:  # only one gets it
         pages.unmap()
-
-
-def _rounded_up(nbytes: int, to: int) -> int:
-    return -(-nbytes // to) * to
 
 
 def _error() -> OSError:

@@ -14,6 +14,7 @@ Where the device was busy all the time, the two events are passed one right afte
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -67,8 +68,11 @@ class Waits:
         for start, end in ((between(first, start), between(first, end)) for start, end in spans):
             while number < len(waits) and waits[number][1] <= start:
                 number += 1
-            idle = sum(max(0.0, min(end, after) - max(start, before))
-                       for before, after in waits[number:] if before < end)
+            idle = 0.0
+            for before, after in itertools.islice(waits, number, None):
+                if before >= end:
+                    break
+                idle += min(end, after) - max(start, before)
             found.append(max(0.0, end - start - idle))
         return found
 

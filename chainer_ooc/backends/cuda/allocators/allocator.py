@@ -19,6 +19,9 @@ import contextlib
 from collections.abc import Callable
 from typing import Protocol
 
+#: Sizes are rounded up to a multiple, as CuPy does.
+UNIT_BYTES = 512
+
 
 class DeviceMemory(Protocol):
     """Memory that lives as long as this object, such as CuPy's `BaseMemory`; `size` is rounded by its allocator."""

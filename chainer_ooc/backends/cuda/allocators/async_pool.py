@@ -13,12 +13,9 @@ order of a stream shares what is cached; that memory counts against the limit.
 
 from __future__ import annotations
 
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.quantities import format_bytes, rounded_up
-
-#: Sizes are rounded up to a multiple, as CuPy does.
-UNIT_BYTES = 512
 
 
 class AsyncAllocator(Allocator):

@@ -21,9 +21,6 @@ from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp
 
-#: Blocks start and end at multiples of this, as CuPy's do.
-UNIT_BYTES = 512
-
 
 class Chunk:
     """Physical memory of one size.

@@ -50,10 +50,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.space import UNIT_BYTES, Chunk, Space
+from chainer_ooc.backends.cuda.allocators.space import Chunk, Space
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
 from chainer_ooc.quantities import format_bytes, rounded_up
 
@@ -135,9 +135,7 @@ class VirtualAllocator(Allocator):
         with self._lock:
             if self.held_bytes() - self.used_bytes() <= keep_bytes:
                 return
-            self._small.free_all_blocks()
-            self._settle()
-            self._join()
+            self._join_all()
             surplus = -(-(self.held_bytes() - self._live_bytes - keep_bytes) // self.chunk_bytes)
             self._detach([*itertools.islice(self._idle, max(0, surplus - len(self._free)))])
             for _ in range(min(surplus, len(self._free))):
@@ -190,7 +188,7 @@ class VirtualAllocator(Allocator):
         return self._calls.pointer(memory.ptr, nbytes, memory)
 
     def _placed(self, nbytes: int) -> MappedMemory:
-        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
+        size_bytes = rounded_up(nbytes, UNIT_BYTES)
         stream = self._calls.stream()
         self._settle()
         alike = self._kept.get((stream.ptr, size_bytes))
@@ -250,6 +248,12 @@ class VirtualAllocator(Allocator):
             for space, pages in each:
                 space.note(pages, moment)
 
+    def _join_all(self) -> None:
+        """As `_join`, with the regions that no small array needs."""
+        self._small.free_all_blocks()
+        self._settle()
+        self._join()
+
     def _back(self, space: Space, pages: range) -> None:
         """Maps the chunks that pages lack.
 
@@ -308,9 +312,7 @@ class VirtualAllocator(Allocator):
             return
         chosen = self._longest_idle(lacking, space, pages)
         if len(chosen) < lacking:
-            self._small.free_all_blocks()
-            self._settle()
-            self._join()
+            self._join_all()
             chosen = self._longest_idle(lacking, space, pages)
         if len(chosen) < lacking:
             raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
