@@ -27,6 +27,11 @@ TERMS = PlanSettings(1000, False, False)
 PACKAGE = str(pathlib.Path(chainer_ooc.__file__).parent)
 
 
+def current(dtype):
+    """The settings of the calling thread."""
+    return settings.plan_settings(settings.entries(), dtype)
+
+
 def draw(*shape):
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype('f')
 
@@ -164,7 +169,7 @@ def test_entries_are_those_of_the_calling_thread_at_each_call(monkeypatch):
     seen = []
 
     def look():
-        seen.append((settings.wanted(), settings.current(np.dtype('f'))))
+        seen.append((settings.wanted(), current(np.dtype('f'))))
     off, on = PlanSettings(None, False, False), PlanSettings(None, True, True)
     with chainer.using_config('use_cudnn_tensor_core', 'always'), chainer.using_config('cudnn_deterministic', True):
         look()

@@ -31,6 +31,11 @@ OPERATIONS = [
 TERMS = PlanSettings(1000, False, False)
 
 
+def current(dtype):
+    """The settings of the calling thread."""
+    return settings.plan_settings(settings.entries(), dtype)
+
+
 def chosen(cudnn, operation=CONVOLUTION, **changes):
     made = plan.make(cudnn, cudnn.create_handle(), operation, replace(TERMS, **changes))
     return None if made is None else cudnn.built[-1].engine.name
@@ -202,14 +207,14 @@ def test_what_is_too_old_is_named(monkeypatch, version, backend, message):
 
 def test_terms_follow_chainers_configuration():
     single, half = np.dtype('float32'), np.dtype('float16')
-    assert settings.current(single) == PlanSettings(None, False, False)
-    assert settings.current(half).tensor_cores
+    assert current(single) == PlanSettings(None, False, False)
+    assert current(half).tensor_cores
     for setting, expected in (('always', (True, True)), ('auto', (False, True)), ('never', (False, False))):
         with chainer.using_config('use_cudnn_tensor_core', setting):
-            assert tuple(settings.current(dtype).tensor_cores for dtype in (single, half)) == expected
+            assert tuple(current(dtype).tensor_cores for dtype in (single, half)) == expected
     with (chainer.using_config('cudnn_deterministic', True), chainer.using_config('autotune', True),
           chainer.using_config('ooc_workspace', '1kB')):
-        assert settings.current(single) == PlanSettings(1000, True, False, True)
+        assert current(single) == PlanSettings(1000, True, False, True)
 
 
 def test_the_limit_of_all_threads_is_chainers_own_function(monkeypatch):
@@ -217,11 +222,11 @@ def test_the_limit_of_all_threads_is_chainers_own_function(monkeypatch):
     monkeypatch.setattr(cuda, 'available', True)
     assert cuda.get_max_workspace_size() == 8 << 20
     cuda.set_max_workspace_size(123)
-    assert cuda.get_max_workspace_size() == settings.current(np.dtype('f')).workspace_bytes == 123
+    assert cuda.get_max_workspace_size() == current(np.dtype('f')).workspace_bytes == 123
 
 
 @pytest.mark.parametrize(('entry', 'read'), [
-    ('use_cudnn', settings.wanted), ('use_cudnn_tensor_core', lambda: settings.current(np.dtype('f')))])
+    ('use_cudnn', settings.wanted), ('use_cudnn_tensor_core', lambda: current(np.dtype('f')))])
 def test_a_setting_that_chainer_does_not_know_is_refused(entry, read):
     with chainer.using_config(entry, 'sometimes'), pytest.raises(ValueError, match='"always", "auto" or "never"'):
         read()

@@ -53,15 +53,6 @@ class PlanSettings:
     timed: bool = False
 
 
-def current(dtype: np.dtype) -> PlanSettings:
-    """Reads the calling thread's chainer.config, for arrays of `dtype`.
-
-    Raises:
-        ValueError: ``use_cudnn_tensor_core`` has a value that Chainer does not know.
-    """
-    return plan_settings(entries(), dtype)
-
-
 def wanted() -> bool:
     """Whether chainer.config.use_cudnn leaves it to Chainer to use cuDNN.
 
@@ -85,7 +76,11 @@ def entries() -> tuple[Any, ...]:
 
 
 def plan_settings(read: tuple[Any, ...], dtype: np.dtype) -> PlanSettings:
-    """As `current`, from what `entries` returned."""
+    """Makes settings for arrays of `dtype` from what `entries` returned.
+
+    Raises:
+        ValueError: ``use_cudnn_tensor_core`` has a value that Chainer does not know.
+    """
     _, workspace, deterministic, tensor_cores, timed = read
     return _made(workspace, _max_workspace_bytes, bool(deterministic), tensor_cores, bool(timed), dtype.char == 'e')
 
