@@ -12,7 +12,6 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.backends.cuda import CudaBackend, pages
-from chainer_ooc.errors import SpillError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graph import Graph
 from support import pinning
@@ -95,11 +94,46 @@ def test_the_bits_are_the_same_under_policy_unified_where_memory_is_short():
     assert training.outcome.stats[-1].swap > 0
 
 
-def test_what_lies_in_the_spill_file_cannot_be_mapped_and_the_error_says_what_to_do(verdict_mixes):
-    with on_fakes(0, host_limit_bytes=0), ooc('map-all'):
-        training = Training('residual')
-        with pytest.raises(SpillError, match=r'lie in the spill file .* raise chainer\.config\.ooc_host_limit'):
+@pytest.mark.parametrize('network', ['residual', 'hidden'])
+@pytest.mark.parametrize('policy', ['map-all', 'map-mix-0'])
+def test_what_a_device_cannot_read_in_the_spill_file_is_copied_in(network, policy, verdict_mixes):
+    with on_fakes(0, host_limit_bytes=0), ooc(policy):
+        training = Training(network)
+        training.iterate(4)
+        training.finish()
+    assert_same_bits(training.outcome, plain(network))
+    assert training.outcome.stats[-1].swapped_in_bytes > 0
+
+
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'inception'])
+def test_policy_unified_trains_without_pinned_memory_in_what_capacity_needs(network):
+    with on_fakes(1, host_limit_bytes=0):
+        _, floor_bytes = train_at_the_floor(network, 'capacity')
+        chainer_ooc.reset()
+        with ooc('unified', budget=floor_bytes):
+            training = Training(network)
             training.iterate(4)
+        training.finish()
+    assert_same_bits(training.outcome, plain(network))
+    assert all(each.swapped_in_bytes > 0 and each.peak_bytes <= floor_bytes for each in training.outcome.stats[1:])
+
+
+@pytest.mark.parametrize('policy', ['map-all', 'unified'])
+def test_a_map_in_the_spill_file_that_the_program_holds_comes_back(policy, verdict_mixes):
+    with on_fakes(0, host_limit_bytes=0), ooc(policy):
+        weight = chainer.Parameter(np.full((16, 16), 0.1, np.float32))
+        for _ in range(3):
+            h = chainer.Variable(np.ones((8, 16), np.float32))
+            for _ in range(4):
+                h = F.tanh(F.matmul(h, weight))
+            F.sum(h * h).backward()
+        chainer_ooc.reset()
+        before = h.array.copy()
+    with ooc(None):
+        h = chainer.Variable(np.ones((8, 16), np.float32))
+        for _ in range(4):
+            h = F.tanh(F.matmul(h, weight))
+    assert np.array_equal(before, h.array)
 
 
 @pytest.mark.parametrize('host_limit_bytes', [ROOMY, TIGHT])

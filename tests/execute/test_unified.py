@@ -148,9 +148,19 @@ def out_of_addresses(original, *arguments):
 
 
 @pytest.mark.parametrize('after', [0, 3])
-@pytest.mark.parametrize(('failure', 'expected'), [(refuse, SpillError), (out_of_addresses, MemoryError)])
-def test_a_mapping_that_is_refused_is_an_error_and_loses_nothing(backend_class, failure, expected, after):
-    train_with_a_fault('residual', 'map-all', 2, Patched(backend_class, 'map', failure, after=after), expected)
+def test_a_mapping_without_addresses_is_an_error_and_loses_nothing(backend_class, after):
+    train_with_a_fault('residual', 'map-all', 2, Patched(backend_class, 'map', out_of_addresses, after=after),
+                       MemoryError)
+
+
+@pytest.mark.parametrize('after', [0, 3])
+@pytest.mark.parametrize('network', ['residual', 'hidden', 'views'])
+def test_what_the_system_refuses_to_map_is_copied_in(backend_class, network, after):
+    training = Training(network)
+    with ooc('map-all'), Patched(backend_class, 'map', refuse, after=after):
+        training.iterate(4)
+    assert_same_bits(training.finish(), plain(network))
+    assert training.outcome.stats[-1].swapped_in_bytes > 0
 
 
 @pytest.mark.parametrize('after', [0, 3])

@@ -126,8 +126,7 @@ class FarMemory:
         if isinstance(copy.place, Space):
             raise SpillError(errno.ENOMEM, f'a GPU cannot read the {format_bytes(copy.nbytes)} that lie in the spill '
                              f'file (pinned {format_bytes(self.pinned.held_bytes())} of '
-                             f'{format_bytes(self.pinned.limit_bytes)}); raise chainer.config.ooc_host_limit, or set '
-                             "chainer.config.ooc to a policy that copies, such as 'capacity'")
+                             f'{format_bytes(self.pinned.limit_bytes)})')
         assert copy.place.block is not None, 'a copy that was written has no place'
         return self.pinned.show(copy.place.block) if copy.nbytes else self._driver.empty(0)
 

@@ -7,6 +7,9 @@ The mapping is the far copy, so it never has to be written back, whatever the pr
 nothing. It is none of the budget: the system decides what of it is in memory. That is why a map that is wanted while it
 is still leaving, or has yet to leave, does not stay, as elsewhere: its plan has counted no memory for it.
 
+What cannot be mapped is copied in, as elsewhere, where there is room: a GPU reaches no file, and a system has only so
+many mappings. Plans do not know of it.
+
 Source: OOC-Paleo 4.3 (UM-Chainer), see the policy `unified`.
 """
 
@@ -15,7 +18,8 @@ from __future__ import annotations
 import contextlib
 
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.execute.memory.transit import Transit
+from chainer_ooc.errors import SpillError
+from chainer_ooc.execute.memory.transit import COPY_IN, Transit
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 
@@ -26,21 +30,23 @@ class Mapped:
     takes_memory = False
 
     def begin(self, memory: Transit, storage: Storage) -> bool:
-        with contextlib.suppress(MemoryError):
-            self.bring(memory, storage)
-            return True
-        return False
+        try:
+            self._map(memory, storage)
+        except SpillError:
+            return memory.has_room(storage.nbytes) and COPY_IN.begin(memory, storage)
+        except MemoryError:
+            return False
+        return True
 
     def bring(self, memory: Transit, storage: Storage) -> ByteArray:
         """See `Source.bring`.
 
         Raises:
-            SpillError, MemoryError: as `Backend.map`; the storage is still away.
+            SpillError, MemoryError: as `CopyIn.bring`, or the second as `Backend.map`; the storage is still away.
         """
-        assert storage.copy is not None and storage.state is State.AWAY
-        block = memory.backend.map(storage.copy)
-        memory.restore(storage, block, mapped=True)
-        return block
+        with contextlib.suppress(SpillError):
+            return self._map(memory, storage)
+        return COPY_IN.bring(memory, storage)  # says so if it is the copy that has failed
 
     def want(self, memory: Transit, storage: Storage) -> None:
         """Waits until it is away; if its copy fails it stays, and `reap` reports that."""
@@ -64,8 +70,14 @@ class Mapped:
         wanted = storage.recalled
         storage.free()
         if wanted and storage.root() is None:
-            with contextlib.suppress(MemoryError):  # the read itself tries again
-                self.bring(memory, storage)
+            with contextlib.suppress(SpillError):  # the read itself tries again
+                self.begin(memory, storage)
+
+    def _map(self, memory: Transit, storage: Storage) -> ByteArray:
+        assert storage.copy is not None and storage.state is State.AWAY
+        block = memory.backend.map(storage.copy)
+        memory.restore(storage, block, mapped=True)
+        return block
 
 
 MAPPED = Mapped()
