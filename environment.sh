@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the virtual environment .venv/NAME with this checkout and the extras EXTRAS in it, or finds it made already,
-# and prints the path of its Python. Everything else that it has to say goes to stderr.
+# Makes the virtual environment .venv/NAME with this checkout and the extras EXTRAS in it, or finds it made already, with
+# these or more, and prints the path of its Python. Everything else that it has to say goes to stderr.
 #
 #   sh environment.sh NAME EXTRAS [CONSTRAINTS]
 #
@@ -61,26 +61,42 @@ make() {
     "$python" -m venv "$venv" >&2
     pip install 'setuptools<81' wheel
     build_chainer
-    say "installing what setup.cfg asks for [$extras] ..."
+    add "$extras"
+}
+
+add() {
+    say "installing what setup.cfg asks for [$1] ..."
     pip install --no-build-isolation --find-links "$wheels" ${constraints:+--constraint "$constraints"} \
-        --editable "$root[$extras]"
+        --editable "$root[$1]"
 }
 
 # What the environment depends on. The path is part of it: an environment cannot be moved.
 describe() {
     "$python" -VV
-    echo "$venv [$extras]"
+    echo "$venv"
     cat "$root/setup.cfg" "$root/setup.py" "$root"/chainer_ooc/backends/host/*.[ch] \
         "$root/chainer_ooc/kernels/onednn/_batch_norm.c" "$root"/chainer_ooc/simulate/native/*.[ch] \
         "$root/environment.sh" ${constraints:+"$constraints"}
 }
 
+# Those of the extras asked for that the environment lacks.
+lacking() {
+    for extra in $(echo "$extras" | tr , ' '); do
+        grep -qx -- "$extra" "$venv/extras" || echo "$extra"
+    done
+}
+
 python=$(find_python)
+trap 'say "error: could not make .venv/$name; the lines above say why. The same command starts afresh"' EXIT
 if ! describe | cmp -s - "$venv/made-from"; then
     need_venv
-    trap 'say "error: could not make .venv/$name; the lines above say why. The same command starts afresh"' EXIT
     make
-    trap - EXIT
+    echo "$extras" | tr , '\n' >"$venv/extras"
     describe >"$venv/made-from"
+elif [ -n "$(lacking)" ]; then
+    new=$(lacking)
+    add "$( (cat "$venv/extras"; echo "$new") | paste -sd , -)"
+    echo "$new" >>"$venv/extras"
 fi
+trap - EXIT
 echo "$venv/bin/python"

@@ -17,6 +17,7 @@ from support.fake_driver import FakeDriver
 
 INVALID_VALUE, OUT_OF_MEMORY, ALREADY_REGISTERED, NOT_REGISTERED, NOT_SUPPORTED = 1, 2, 712, 713, 801
 ADDRESS_ATTRIBUTE = 91
+MAPPING = re.compile(r'^([0-9a-f]+)-([0-9a-f]+) (?:.*\n)*?VmFlags:(.*)$', re.MULTILINE)
 
 
 class CUDARuntimeError(RuntimeError):
@@ -27,14 +28,8 @@ class CUDARuntimeError(RuntimeError):
 
 def mappings():
     """Start, end and flags of what is mapped, in order; ``dc`` is what a fork does not copy."""
-    found = []
-    with open('/proc/self/smaps') as lines:
-        for line in lines:
-            if match := re.match(r'([0-9a-f]+)-([0-9a-f]+) ', line):
-                start, end = (int(each, 16) for each in match.groups())
-            elif line.startswith('VmFlags:'):
-                found.append((start, end, set(line.split()[1:])))
-    return found
+    with open('/proc/self/smaps') as file:  # some tens of lines for each mapping
+        return [(int(start, 16), int(end, 16), set(flags.split())) for start, end, flags in MAPPING.findall(file.read())]
 
 
 def flags_of(address, nbytes):
