@@ -1,5 +1,6 @@
 """Virtual addresses: what is mapped when, what is waited for, and that every rule of the driver is kept."""
 import contextlib
+import random
 import threading
 
 import pytest
@@ -444,6 +445,30 @@ def test_close_leaves_what_lives(calls, driver):
     assert allocator.held_bytes() == 3 * CHUNK + virtual.REGION_BYTES
     calls.current_stream.launch(driver, block, 3 * CHUNK)
     del block, small
+    allocator.close()
+    driver.check_empty()
+
+
+@pytest.mark.parametrize('seed', range(200))
+def test_any_sequence_keeps_the_rules(seed):
+    """Of few chunks, so that most requests need what others have left, beside work that is not over."""
+    draw = random.Random(seed)
+    calls = fake.FakeCalls(fake.FakeDevice(10 * CHUNK))
+    driver, live = fake.FakeDriver(calls.device), []
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
+    for _ in range(60):
+        what = draw.random()
+        if what < 0.4:
+            nbytes = draw.randint(1, 7) * CHUNK if draw.random() < 0.7 else draw.randint(1, 7 * CHUNK)
+            with contextlib.suppress(NoRoomError):
+                live.append((allocator.malloc(nbytes), nbytes))
+        elif what < 0.65 and live:
+            live.pop(draw.randrange(len(live)))
+        elif what < 0.9 and live:
+            calls.current_stream.launch(driver, *draw.choice(live))
+        elif what > 0.95:
+            allocator.trim(draw.randint(0, 10) * CHUNK)
+    live.clear()
     allocator.close()
     driver.check_empty()
 

@@ -176,7 +176,7 @@ class Space:
         behind -= behind > first and bool(users[behind - 1])
         return range(first, behind)
 
-    def note(self, pages: range, moment: Timestamp) -> None:
+    def note(self, pages: range, moment: Timestamp | None) -> None:
         """Says since when pages without users are used by nothing that the stream has been given."""
         self._since[pages.start:pages.stop] = [moment] * len(pages)
 

@@ -238,6 +238,7 @@ class VirtualAllocator(Allocator):
             for space, offset in blocks:
                 pages = space.give(offset, size_bytes)
                 if pages:
+                    space.note(pages, None)
                     arrived.setdefault(pointer, []).append((space, pages))
         if not self._is_full:
             return
