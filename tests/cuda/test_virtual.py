@@ -466,7 +466,7 @@ def test_any_sequence_keeps_the_rules(seed):
             live.pop(draw.randrange(len(live)))
         elif what < 0.9 and live:
             calls.current_stream.launch(driver, *draw.choice(live))
-        elif what > 0.95:
+        elif what > 0.9:
             allocator.trim(draw.randint(0, 10) * CHUNK)
     live.clear()
     allocator.close()
