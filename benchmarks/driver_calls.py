@@ -11,8 +11,8 @@ program would evict; here the limit is passed, and the refusal counted.
 
 *Back* are calls that give memory back (cudaFree, a trim of the driver's pool, cuMemUnmap), *new* those that take some
 (cudaMalloc, the growth of that pool, cuMemCreate), *mapped* are chunks mapped: in the first iteration, and in the last.
-*Host* is the program's own time for one block, from the request to its end, in the fastest of the later iterations: what
-the allocator computes, with the stand-in's time and without the driver's.
+*Host* is what the allocator computes for one block, from the request to its end, in the fastest of the later
+iterations: with the stand-in's time, and without the driver's.
 """
 from __future__ import annotations
 
@@ -111,6 +111,7 @@ def run(events: Sequence[Event], make: Callable[[Counted], Allocator], limit_byt
     device.read()
     for number in range(ITERATIONS):
         refused, began = 0, time.perf_counter()
+        allocator.begin_iteration(0)
         for event in events:
             if event.kind == 'free':
                 del blocks[event.block]

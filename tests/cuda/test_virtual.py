@@ -295,8 +295,8 @@ def test_a_higher_limit_has_more_addresses(calls, driver):
     allocator.limit_bytes = 10 * CHUNK
     first = allocator.malloc(9 * CHUNK)
     allocator.limit_bytes = 400 * CHUNK
-    second = allocator.malloc(100 * CHUNK)
-    assert (first.size, second.size) == (9 * CHUNK, 100 * CHUNK)
+    second = allocator.malloc(350 * CHUNK)
+    assert (first.size, second.size) == (9 * CHUNK, 350 * CHUNK)
     assert driver.calls.count('cuMemAddressReserve') == 2
     del first, second
     allocator.close()
@@ -394,7 +394,26 @@ def test_chunks_stay_while_something_lives(calls, driver):
     driver.check_empty()
 
 
-@pytest.mark.parametrize('name', ['cuMemAddressReserve', 'cuMemMap', 'cuMemSetAccess', 'cuMemCreate'])
+@pytest.mark.parametrize('refused', [1, 2, 3])
+def test_fewer_addresses_do_where_the_driver_refuses_many(allocator, driver, monkeypatch, refused):
+    reserve, asked = driver.cuMemAddressReserve, []
+
+    def refuse_wide_ones(nbytes, *arguments):
+        asked.append(nbytes)
+        if len(asked) <= refused:
+            return fake.FakeResult.CUDA_ERROR_OUT_OF_MEMORY, None
+        return reserve(nbytes, *arguments)
+
+    refuse_wide_ones.__name__ = 'cuMemAddressReserve'
+    monkeypatch.setattr(driver, 'cuMemAddressReserve', refuse_wide_ones)
+    if refused == len(virtual.WIDTHS):
+        with pytest.raises(NoRoomError, match=r'cuMemAddressReserve of .* was refused'):
+            allocator.malloc(3 * CHUNK)
+    assert allocator.malloc(3 * CHUNK).size == 3 * CHUNK
+    assert asked[:3] == [width * 10 * CHUNK for width in virtual.WIDTHS[:len(asked[:3])]]
+
+
+@pytest.mark.parametrize('name', ['cuMemMap', 'cuMemSetAccess', 'cuMemCreate'])
 def test_a_failed_call_leaves_everything_as_it_was(allocator, driver, name):
     driver.failing[name] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(RuntimeError, match=f'{name} of .* failed with CUDA_ERROR_INVALID_VALUE'):
@@ -466,6 +485,8 @@ def test_any_sequence_keeps_the_rules(seed):
             live.pop(draw.randrange(len(live)))
         elif what < 0.9 and live:
             calls.current_stream.launch(driver, *draw.choice(live))
+        elif what > 0.95:
+            allocator.begin_iteration(draw.randint(0, 1))
         elif what > 0.9:
             allocator.trim(draw.randint(0, 10) * CHUNK)
     live.clear()
@@ -477,7 +498,7 @@ def test_any_sequence_keeps_the_rules(seed):
 
 def test_a_missing_wait_is_caught(driver, calls, monkeypatch):
     allocator = VirtualAllocator(calls, MappingCalls(0, driver))
-    monkeypatch.setattr(allocator._timestamps, 'wait', lambda moment: None)
+    monkeypatch.setattr(allocator._chunks.timestamps, 'wait', lambda moment: None)
     with pytest.raises(fake.RuleBrokenError, match='unmaps what a kernel has yet to use'):
         crowd(allocator, lambda block: calls.current_stream.launch(driver, block, 3 * CHUNK))
 
@@ -492,7 +513,7 @@ def test_a_chunk_that_a_block_has_twice_is_caught(driver, calls, monkeypatch):
 def test_memory_that_crosses_streams_is_caught(allocator, driver, calls, monkeypatch):
     place = allocator._place
     first, second = fake.FakeStream(0), fake.FakeStream(7)
-    monkeypatch.setattr(allocator, '_place', lambda size_bytes, stream: place(size_bytes, first))
+    monkeypatch.setattr(allocator, '_place', lambda key, stream: place((first.ptr, key[1]), first))
     calls.current_stream = first
     block = allocator.malloc(6 * CHUNK)
     first.launch(driver, block, 6 * CHUNK)

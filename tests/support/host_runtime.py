@@ -28,8 +28,9 @@ class CUDARuntimeError(RuntimeError):
 
 def mappings():
     """Start, end and flags of what is mapped, in order; ``dc`` is what a fork does not copy."""
-    with open('/proc/self/smaps') as file:  # some tens of lines for each mapping
-        return [(int(start, 16), int(end, 16), set(flags.split())) for start, end, flags in MAPPING.findall(file.read())]
+    with open('/proc/self/smaps') as file:
+        found = MAPPING.findall(file.read())
+    return [(int(start, 16), int(end, 16), set(flags.split())) for start, end, flags in found]
 
 
 def flags_of(address, nbytes):

@@ -26,7 +26,7 @@ import contextlib
 import gc
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
@@ -56,7 +56,7 @@ class LimitedBlock(Owner):
 
     def __init__(self, memory: DeviceMemory, nbytes: int, device_id: int, ledgers: tuple[Ledger, ...],
                  budget: AllocatorBudget) -> None:
-        super().__init__(memory.ptr, nbytes, device_id)
+        self.pointer, self.nbytes, self.device_id = memory.ptr, nbytes, device_id
         self._memory: DeviceMemory | None = memory
         self._size_bytes, self.ledgers, self._budget = memory.size, ledgers, budget
 
@@ -107,8 +107,11 @@ class AllocatorBudget:
         """
         if not nbytes:
             return self._calls.pointer(0, 0, None)
-        memory = self._try(nbytes)
-        if memory is None:
+        try:
+            memory = self._allocator.malloc(nbytes)
+        except MemoryError:
+            memory = None
+        if memory is None:  # out here, as what comes may raise what has nothing to do with that
             with self.waiting():
                 memory = self._make_room_for(nbytes)
         ledgers = self.ledgers.add(memory.size)
@@ -147,6 +150,10 @@ class AllocatorBudget:
             yield
         finally:
             self._thread.alone = before
+
+    def begin_iteration(self, kind: Hashable) -> None:
+        """See `Allocator.begin_iteration`."""
+        self._allocator.begin_iteration(kind)
 
     def used_bytes(self) -> int:
         """What lives of the memory that was given here, rounded as the allocator rounds."""

@@ -32,11 +32,14 @@ class Ledger:
     def add(self, nbytes: int, limit_bytes: int | None = None) -> bool:
         """Adds to the sum; False, and nothing is added, if the sum would pass `limit_bytes`."""
         with self._lock:
-            self._settle()
-            if limit_bytes is not None and self._sum_bytes + nbytes > limit_bytes:
+            if self._lowered:
+                self._settle()
+            sum_bytes = self._sum_bytes + nbytes
+            if limit_bytes is not None and sum_bytes > limit_bytes:
                 return False
-            self._sum_bytes += nbytes
-            self.peak_bytes = max(self.peak_bytes, self._sum_bytes)
+            self._sum_bytes = sum_bytes
+            if sum_bytes > self.peak_bytes:
+                self.peak_bytes = sum_bytes
             return True
 
     def lower(self, nbytes: int) -> None:

@@ -6,9 +6,9 @@
 
 A block is placed by bytes, in units of 512; a page behind the end of one block and the start of the next belongs to
 both. Free extents that touch are one. A chunk may be behind several pages, of which one at most has users: that has the
-chunk, and the others (above, the second page with the chunk 3) lack one meanwhile. A page is usable if the chunk behind
-it is idle, or its own. So whatever is freed serves any request that fits, with no call of the driver, and a page that
-had to have another chunk in one iteration has it in the next one too.
+chunk, and the others (above, the second page with the chunk 3) lack one meanwhile. So whatever is freed serves any
+request that fits, with no call of the driver, and a page that had to have another chunk in one iteration has it in the
+next one too.
 
 Left out: the driver (`virtual`).
 """
@@ -29,14 +29,16 @@ class Chunk:
         handle: the driver's.
         space: in which it is mapped, or was at last.
         pages: of that, behind which it is.
+        used_by: the one of these that has users; -1 while it is idle.
     """
 
-    __slots__ = ('handle', 'pages', 'space')
+    __slots__ = ('handle', 'pages', 'space', 'used_by')
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.space: Space | None = None
         self.pages: list[int] = []
+        self.used_by = -1
 
 
 class Space:
@@ -55,12 +57,12 @@ class Space:
         self._chunk_bytes, self._idle = chunk_bytes, idle
         count = size_bytes // chunk_bytes
         self._chunks: list[Chunk | None] = [None] * count
-        self._usable = bytearray(count)
         self._users = [0] * count
         self._since: list[Timestamp | None] = [None] * count
         self._ends = {0: size_bytes}  # of each free extent, by its start
         self._starts = [0]
         self._by_size = [(size_bytes, 0)]
+        self._new = 0  # from here on all is free, and no block was there since `unused` said so last
 
     @property
     def is_empty(self) -> bool:
@@ -72,18 +74,48 @@ class Space:
 
         Among several, that in the smallest extent: best fit. A chunk that is behind two of its pages counts twice.
         """
-        best: tuple[int, int] | None = None
+        best, fewest = None, len(self._users) + 1
         for index in range(bisect.bisect_left(self._by_size, (size_bytes, 0)), len(self._by_size)):
             extent_bytes, start = self._by_size[index]
             end = start + extent_bytes
             for offset in (start,) if end == self.size_bytes else (start, end - size_bytes):
-                first, behind = offset // self._chunk_bytes, -(-(offset + size_bytes) // self._chunk_bytes)
-                missing = self._usable.count(0, first, behind)
+                missing = self.missing(self.pages(offset, size_bytes), fewest)
                 if not missing:
                     return offset
-                if best is None or missing < best[0]:
-                    best = missing, offset
-        return None if best is None else best[1]
+                if missing < fewest:
+                    best, fewest = offset, missing
+        return best
+
+    def is_free(self, offset: int, size_bytes: int) -> bool:
+        """Whether no block has any of these addresses."""
+        at = bisect.bisect_right(self._starts, offset) - 1
+        return at >= 0 and self._ends[self._starts[at]] >= offset + size_bytes
+
+    def unused(self, size_bytes: int) -> int | None:
+        """An offset from which so many addresses were never given, so that no other block counts on their chunks.
+
+        A page that it would share with the block before has its chunk, or is left out. None where there are too few;
+        then all behind the last block that lives now are new again.
+        """
+        start, page = self._new, self._new // self._chunk_bytes
+        if start % self._chunk_bytes and not self._has_chunk(page):
+            start = (page + 1) * self._chunk_bytes
+        if start + size_bytes <= self.size_bytes:
+            return start
+        last = self._starts[-1] if self._starts else self.size_bytes
+        self._new = last if self._ends.get(last) == self.size_bytes else self.size_bytes
+        return None
+
+    def missing(self, pages: range, most: int) -> int:
+        """How many of these pages lack a chunk; it is not counted beyond `most`."""
+        missing = 0
+        for page in pages:
+            chunk = self._chunks[page]
+            if chunk is None or chunk.used_by not in (-1, page):
+                missing += 1
+                if missing >= most:
+                    break
+        return missing
 
     def pages(self, offset: int, size_bytes: int) -> range:
         """Numbers of the pages with these addresses."""
@@ -95,7 +127,7 @@ class Space:
         found = []
         for page in pages:
             chunk = self._chunks[page]
-            if chunk is not None and len(chunk.pages) > 1 and self._usable[page]:
+            if chunk is not None and len(chunk.pages) > 1 and self._has_chunk(page):
                 if chunk in seen:
                     found.append(page)
                 seen.add(chunk)
@@ -103,12 +135,14 @@ class Space:
 
     def runs(self, pages: range) -> Iterator[range]:
         """Those that lack a chunk, in runs."""
-        first = self._usable.find(0, pages.start, pages.stop)
-        while first >= 0:
-            behind = self._usable.find(1, first, pages.stop)
-            behind = pages.stop if behind < 0 else behind
-            yield range(first, behind)
-            first = self._usable.find(0, behind, pages.stop)
+        first = pages.start
+        for page in pages:
+            if self._has_chunk(page):
+                if first < page:
+                    yield range(first, page)
+                first = page + 1
+        if first < pages.stop:
+            yield range(first, pages.stop)
 
     def chunk(self, page: int) -> Chunk | None:
         """What is behind a page."""
@@ -121,7 +155,6 @@ class Space:
     def put(self, page: int, chunk: Chunk) -> None:
         """Notes that an idle chunk is behind a page."""
         self._chunks[page], self._since[page] = chunk, None
-        self._usable[page] = 1
         chunk.space = self
         chunk.pages.append(page)
 
@@ -129,7 +162,6 @@ class Space:
         """Notes that nothing is behind a page any more."""
         chunk, self._chunks[page] = self._chunks[page], None
         self._since[page] = None
-        self._usable[page] = 0
         if chunk is not None:
             chunk.pages.remove(page)
 
@@ -141,15 +173,15 @@ class Space:
             self._add(start, offset)
         if offset + size_bytes < end:
             self._add(offset + size_bytes, end)
-        users, usable = self._users, self._usable
+        self._new = max(self._new, offset + size_bytes)
+        users = self._users
         for page in self.pages(offset, size_bytes):
             users[page] += 1
-            chunk = self._chunks[page]
-            if users[page] == 1 and chunk is not None:
-                del self._idle[chunk]
-                if len(chunk.pages) > 1:
-                    for other in chunk.pages:
-                        usable[other] = other == page
+            if users[page] == 1:
+                chunk = self._chunks[page]
+                if chunk is not None:
+                    del self._idle[chunk]
+                    chunk.used_by = page
 
     def give(self, offset: int, size_bytes: int) -> range:
         """Makes a block's addresses free; returns the pages without users."""
@@ -163,15 +195,14 @@ class Space:
         self._add(start, end)
         pages = self.pages(offset, size_bytes)
         first, behind = pages.start, pages.stop
-        users, usable = self._users, self._usable
+        users = self._users
         for page in pages:
             users[page] -= 1
-            chunk = self._chunks[page]
-            if not users[page] and chunk is not None:
-                self._idle[chunk] = None
-                if len(chunk.pages) > 1:
-                    for other in chunk.pages:
-                        usable[other] = 1
+            if not users[page]:
+                chunk = self._chunks[page]
+                if chunk is not None:
+                    self._idle[chunk] = None
+                    chunk.used_by = -1
         first += bool(users[first])
         behind -= behind > first and bool(users[behind - 1])
         return range(first, behind)
@@ -179,6 +210,11 @@ class Space:
     def note(self, pages: range, moment: Timestamp | None) -> None:
         """Says since when pages without users are used by nothing that the stream has been given."""
         self._since[pages.start:pages.stop] = [moment] * len(pages)
+
+    def _has_chunk(self, page: int) -> bool:
+        """Whether the chunk behind a page is its own, or idle."""
+        chunk = self._chunks[page]
+        return chunk is not None and chunk.used_by in (-1, page)
 
     def _add(self, start: int, end: int) -> None:
         self._ends[start] = end

@@ -15,7 +15,8 @@ the same chunk, and what one left is used by another after it, in the stream's o
 is by makes no difference to kernels that do not run at once.
 
 While the driver still gives chunks, what was freed is kept as it is for a request of the same size, which most are; a
-request of another size has all that is kept joined with its neighbours first.
+request of another size has all that is kept joined with its neighbours first. Afterwards a block goes to where the same
+one of the iteration before was (`repeats`): there its chunks are, and iterations that repeat have none moved.
 
 Before another chunk is mapped behind a page, the old one is unmapped, and all that the stream had been given when the
 page's last block was freed must be over: the driver does not wait by itself. So an event is recorded, not by the
@@ -25,8 +26,8 @@ that was freed since the last one::
     compute   k1(a) k2(b)     k3       k4
     host             del a,b     malloc(c): records e after k3; a page of a needs another chunk: waits for e
 
-Nothing is recorded while the driver would still give new chunks; for what was freed before, an event of the moment at
-which a page is needed is waited for.
+Nothing is recorded while the driver would still give new chunks, nor after an iteration in which no page needed another
+one; for what was freed before, an event of the moment at which a page is needed is waited for.
 
 Small requests are cut from blocks of `REGION_BYTES` by CuPy's caching pool, which takes less of the host's time.
 
@@ -44,25 +45,27 @@ changed while arrays live.
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.chunks import Chunks
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.space import Chunk, Space
-from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
+from chainer_ooc.backends.cuda.allocators.repeats import Repeats
+from chainer_ooc.backends.cuda.allocators.space import Space
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
 CHUNK_SHARE = 512
 MOST_CHUNK_BYTES = 64 << 20
 
-#: A space has so many times the addresses of what the allocator may hold: chunks are behind several of them.
-WIDTH = 4
+#: A space has so many times the addresses of what the allocator may hold, or fewer where the driver refuses: chunks are
+#: behind several of them, and each block of an iteration may have some that no other one has.
+WIDTHS = 32, 8, 4
 
 #: Requests below are cut from blocks of this size.
 SMALL_BYTES = 1 << 20
@@ -87,9 +90,6 @@ class VirtualAllocator(Allocator):
 
     Args:
         calls, mapping: of CuPy and of the driver.
-
-    Attributes:
-        chunk_bytes: of a physical chunk; a multiple of what the device can map.
     """
 
     name = 'virtual'
@@ -98,13 +98,10 @@ class VirtualAllocator(Allocator):
         super().__init__()
         self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
-        self._free: list[Chunk] = []  # those that are mapped nowhere; the last is taken first
-        self._idle: dict[Chunk, None] = {}  # those that are mapped, and that no block has; the longest idle first
-        self._held_bytes = 0  # of all chunks
+        self._chunks = Chunks(mapping, self._unit_bytes, self._join_all, lambda: self.waiting())
         self._suited_bytes = self.limit_bytes
-        self.chunk_bytes = self._suitable_bytes()
-        self._is_full = False  # the driver, or the limit, has refused a chunk
-        self._timestamps = Timestamps(mapping)
+        self._chunks.chunk_bytes = self._suitable_bytes()
+        self._repeats = Repeats()
         self._freed: deque[tuple[Space, int, int]] = deque()
         self._kept: dict[tuple[int, int], list[tuple[Space, int]]] = {}  # freed, by stream and size
         self._spaces: dict[int, list[Space]] = {}  # by the address of their stream
@@ -112,6 +109,11 @@ class VirtualAllocator(Allocator):
         self._small = calls.pool(self._region)
         # Reentrant: the small pool asks for its regions from within `malloc`. Finalizers never take it.
         self._lock = threading.RLock()
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Of a physical chunk; a multiple of what the device can map."""
+        return self._chunks.chunk_bytes
 
     def malloc(self, nbytes: int) -> DeviceMemory:
         with self._lock:
@@ -121,6 +123,11 @@ class VirtualAllocator(Allocator):
                 return self._placed(nbytes)
             return self._malloc_small(nbytes)
 
+    def begin_iteration(self, kind: Hashable) -> None:
+        with self._lock:
+            self._repeats.begin(kind)
+            self._chunks.begin_iteration()
+
     def used_bytes(self) -> int:
         """See `Allocator.used_bytes`; regions of the small pool count by what lives in them."""
         with self._lock:
@@ -128,7 +135,7 @@ class VirtualAllocator(Allocator):
             return self._live_bytes - int(self._small.free_bytes())
 
     def held_bytes(self) -> int:
-        return self._held_bytes
+        return self._chunks.held_bytes
 
     def trim(self, keep_bytes: int) -> None:
         """See `Allocator.trim`; waits for the work that may use what is unmapped."""
@@ -137,36 +144,32 @@ class VirtualAllocator(Allocator):
                 return
             self._join_all()
             surplus = -(-(self.held_bytes() - self._live_bytes - keep_bytes) // self.chunk_bytes)
-            self._detach([*itertools.islice(self._idle, max(0, surplus - len(self._free)))])
-            for _ in range(min(surplus, len(self._free))):
-                self._mapping.release(self._free[-1].handle, self.chunk_bytes)
-                self._free.pop()
-                self._held_bytes -= self.chunk_bytes
-                self._is_full = False
+            self._chunks.release(max(0, surplus))
 
     def close(self) -> None:
         with self._lock:
             self.trim(0)
             self._give_addresses_back()
-            self._timestamps.close()
+            self._chunks.timestamps.close()
 
     def _suit(self) -> None:
         """Chooses the chunk anew for another limit, if nothing lives; what is cached goes back first."""
-        self._suited_bytes, self._is_full = self.limit_bytes, False
+        self._suited_bytes = self._chunks.limit_bytes = self.limit_bytes
+        self._chunks.is_full = False
         chunk_bytes = self._suitable_bytes()
         if chunk_bytes == self.chunk_bytes or self.used_bytes():
             return
         self.trim(0)
         if not self.held_bytes():
             self._give_addresses_back()
-            self.chunk_bytes = chunk_bytes
+            self._chunks.chunk_bytes = chunk_bytes
 
     def _suitable_bytes(self) -> int:
         """See the module."""
         return rounded_up(max(min(self._may_hold_bytes() // CHUNK_SHARE, MOST_CHUNK_BYTES), 1), self._unit_bytes)
 
     def _may_hold_bytes(self) -> int:
-        return self._calls.free_bytes() + self._held_bytes if self.limit_bytes is None else self.limit_bytes
+        return self._calls.free_bytes() + self._chunks.held_bytes if self.limit_bytes is None else self.limit_bytes
 
     def _malloc_small(self, nbytes: int) -> DeviceMemory:
         try:
@@ -188,33 +191,71 @@ class VirtualAllocator(Allocator):
         return self._calls.pointer(memory.ptr, nbytes, memory)
 
     def _placed(self, nbytes: int) -> MappedMemory:
-        size_bytes = rounded_up(nbytes, UNIT_BYTES)
+        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
         stream = self._calls.stream()
-        self._settle()
-        alike = self._kept.get((stream.ptr, size_bytes))
-        if alike:
-            space, offset = alike.pop()
-        else:
-            self._join()
-            space, offset = self._place(size_bytes, stream)
-            self._back(space, space.pages(offset, size_bytes))
-            space.take(offset, size_bytes)
+        key = stream.ptr, size_bytes
+        if self._freed:
+            self._settle()
+        alike = self._kept.get(key)
+        space, offset = alike.pop() if alike else self._taken(key, stream)
+        self._repeats.note(key, (space, offset))
         self._live_bytes += size_bytes
         return MappedMemory(space, offset, size_bytes, self._freed)
 
-    def _place(self, size_bytes: int, stream: Any) -> tuple[Space, int]:
-        """Where a block goes."""
-        for space in self._spaces.get(stream.ptr, ()):
-            offset = space.place(size_bytes)
-            if offset is not None:
-                return space, offset
+    def _taken(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
+        """A place with chunks behind it, which nobody else has any more."""
+        if self._kept:
+            self._join()
+        size_bytes, place = key[1], self._as_before(key) if self._chunks.is_full else None
+        space, offset = self._place(key, stream) if place is None else place
+        if place is None:
+            self._chunks.back(space, space.pages(offset, size_bytes))
+        space.take(offset, size_bytes)
+        return space, offset
+
+    def _as_before(self, key: tuple[int, int]) -> tuple[Space, int] | None:
+        """Where a block has chunks behind it as in the iteration before, or will have them in the next one; or None."""
+        place = self._repeats.last_place(key)
+        if place is None:
+            return None
+        (space, offset), size_bytes = place, key[1]
+        if not space.is_free(offset, size_bytes):
+            return None
+        pages = space.pages(offset, size_bytes)
+        if not space.missing(pages, 1):
+            self._chunks.back(space, pages)
+            return place
+        new = space.unused(size_bytes) if self._repeats.may_try() else None
+        if new is not None:
+            with contextlib.suppress(NoRoomError):  # among others it may share the first page and the last
+                self._chunks.back(space, space.pages(new, size_bytes))
+                return space, new
+        return None
+
+    def _place(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
+        """Where a block lacks the fewest chunks."""
+        pointer, size_bytes = key
+        for space in self._spaces.get(pointer, ()):
+            found = space.place(size_bytes)
+            if found is not None:
+                return space, found
         may_hold_bytes = self._may_hold_bytes()
         if size_bytes > may_hold_bytes:
             raise NoRoomError(f'{format_bytes(size_bytes)} of chunks are needed, of {format_bytes(may_hold_bytes)}')
-        width_bytes = rounded_up(WIDTH * may_hold_bytes, self.chunk_bytes)
-        space = Space(self._mapping.reserve(width_bytes), width_bytes, self.chunk_bytes, stream, self._idle)
-        self._spaces.setdefault(stream.ptr, []).append(space)
+        space = self._new_space(may_hold_bytes, stream)
+        self._spaces.setdefault(pointer, []).append(space)
         return space, 0
+
+    def _new_space(self, may_hold_bytes: int, stream: Any) -> Space:
+        for width in WIDTHS:
+            size_bytes = rounded_up(width * may_hold_bytes, self.chunk_bytes)
+            try:
+                address = self._mapping.reserve(size_bytes)
+                break
+            except (NoRoomError, RuntimeError):
+                if width == WIDTHS[-1]:
+                    raise
+        return Space(address, size_bytes, self.chunk_bytes, stream, self._chunks.idle)
 
     def _settle(self) -> None:
         """Keeps what was freed since the last call for requests of the same sizes."""
@@ -227,7 +268,7 @@ class VirtualAllocator(Allocator):
             if alike is None:
                 alike = self._kept[key] = []
             alike.append((space, offset))
-        if self._is_full:
+        if self._chunks.is_full:
             self._join()
 
     def _join(self) -> None:
@@ -240,12 +281,12 @@ class VirtualAllocator(Allocator):
                 if pages:
                     space.note(pages, None)
                     arrived.setdefault(pointer, []).append((space, pages))
-        if not self._is_full:
+        if not (self._chunks.is_full and self._chunks.records):
             return
         # Now that all of them are known: another thread may launch work and free what it uses meanwhile, and that work
         # comes after the moment.
         for each in arrived.values():
-            moment = self._timestamps.record(each[0][0].stream)
+            moment = self._chunks.timestamps.record(each[0][0].stream)
             for space, pages in each:
                 space.note(pages, moment)
 
@@ -255,132 +296,16 @@ class VirtualAllocator(Allocator):
         self._settle()
         self._join()
 
-    def _back(self, space: Space, pages: range) -> None:
-        """Maps the chunks that pages lack.
-
-        Raises:
-            NoRoomError: there are too few.
-        """
-        self._clear(space, space.shared(pages))
-        missing = sum(map(len, space.runs(pages)))
-        if missing:
-            with self.waiting():
-                self._back_all(space, pages, missing)
-
-    def _back_all(self, space: Space, pages: range, missing: int) -> None:
-        self._gather(missing, space, pages)
-        self._clear(space, space.shared(pages))  # what was found on the way may be behind two of them
-        runs = [*space.runs(pages)]
-        missing = sum(map(len, runs))
-        self._clear(space, (page for run in runs for page in run))
-        chunks = [self._free.pop() for _ in range(min(missing, len(self._free)))]
-        chunks += self._longest_idle(missing - len(chunks), space, pages)
-        try:
-            for run in runs:
-                self._map(space, run, chunks)
-        finally:
-            self._free.extend(each for each in chunks if not each.pages)  # after a failure
-
-    def _map(self, space: Space, run: range, chunks: list[Chunk]) -> None:
-        """Maps the last ones of some chunks behind a run of pages, and drops them from the list."""
-        address, mapped = space.address + run.start * self.chunk_bytes, 0
-        try:
-            for mapped in range(len(run)):
-                self._mapping.map(address + mapped * self.chunk_bytes, self.chunk_bytes, chunks[-1 - mapped].handle)
-            mapped = len(run)
-            self._mapping.allow(address, mapped * self.chunk_bytes)
-        except BaseException:
-            if mapped:
-                self._mapping.unmap(address, mapped * self.chunk_bytes)
-            raise
-        for page in run:
-            chunk = chunks.pop()
-            space.put(page, chunk)
-            self._idle[chunk] = None
-
-    def _gather(self, count: int, space: Space, pages: range) -> None:
-        """Has `count` chunks for these pages: free ones, new ones, idle ones, those that small arrays left.
-
-        Those of another stream are unmapped, when its work is over.
-
-        Raises:
-            NoRoomError: there are too few.
-        """
-        while len(self._free) < count and self._create():
-            pass
-        lacking = count - len(self._free)
-        if lacking <= 0:
-            return
-        chosen = self._longest_idle(lacking, space, pages)
-        if len(chosen) < lacking:
-            self._join_all()
-            chosen = self._longest_idle(lacking, space, pages)
-        if len(chosen) < lacking:
-            raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
-                              f'{format_bytes((len(self._free) + len(chosen)) * self.chunk_bytes)} are free')
-        self._detach([chunk for chunk in chosen if chunk.space is not space])
-
-    def _longest_idle(self, count: int, space: Space, pages: range) -> list[Chunk]:
-        """So many idle chunks, or all there are, but for those that these pages have already."""
-        theirs = {space.chunk(page) for page in pages}
-        return [*itertools.islice((each for each in self._idle if each not in theirs), count)]
-
-    def _create(self) -> bool:
-        """Takes one more chunk from the driver; False if the limit or the device refuses."""
-        if self.limit_bytes is not None and self._held_bytes + self.chunk_bytes > self.limit_bytes:
-            self._is_full = True
-            return False
-        try:
-            self._free.append(Chunk(self._mapping.create(self.chunk_bytes)))
-        except NoRoomError:
-            self._is_full = True
-            return False
-        self._held_bytes += self.chunk_bytes
-        return True
-
-    def _detach(self, chunks: list[Chunk]) -> None:
-        """Unmaps idle chunks everywhere, when no work uses them any more."""
-        for space in {chunk.space: None for chunk in chunks if chunk.space is not None}:
-            self._clear(space, [page for chunk in chunks if chunk.space is space for page in chunk.pages])
-        for chunk in chunks:
-            del self._idle[chunk]
-        self._free += chunks
-
-    def _clear(self, space: Space, pages: Iterable[int]) -> None:
-        """Unmaps what is behind pages without users, when the work that used them is over; if a wait fails, none."""
-        pages = sorted(page for page in pages if space.chunk(page) is not None)
-        now: Timestamp | None = None
-        moments: dict[int, Timestamp] = {}
-        for page in pages:
-            moment = space.since(page)
-            if moment is None:  # nothing was recorded when it was freed
-                moment = now = now or self._timestamps.record(space.stream)
-            moments[id(moment)] = moment
-        for moment in moments.values():
-            self._timestamps.wait(moment)
-        for run in _runs(pages):
-            self._mapping.unmap(space.address + run.start * self.chunk_bytes, len(run) * self.chunk_bytes)
-            for page in run:
-                space.remove(page)
-
     def _give_addresses_back(self) -> None:
         """Of spaces that nothing is mapped behind."""
         for pointer, spaces in [*self._spaces.items()]:
             for space in [*spaces]:
                 if space.is_empty:
+                    self._repeats.forget()
                     self._mapping.free_addresses(space.address, space.size_bytes)
                     spaces.remove(space)
             if not spaces:
                 del self._spaces[pointer]
-
-
-def _runs(pages: list[int]) -> Iterator[range]:
-    """Numbers in rising order as runs of consecutive ones."""
-    first = 0
-    for index in range(1, len(pages) + 1):
-        if index == len(pages) or pages[index] != pages[index - 1] + 1:
-            yield range(pages[first], pages[index - 1] + 1)
-            first = index
 
 
 class NoRegionError(MemoryError):

@@ -1,0 +1,186 @@
+"""Physical memory in chunks that are all alike: which are free, idle or used, and what moves one.
+
+    create -> free --map--> idle, behind a page <--take, give (`space`)--> used
+               ^---------detach--------'
+
+An idle chunk may come behind one page more, and stays behind the others. What is behind a page is unmapped before
+another chunk is mapped there, and all that the page's stream had been given when its last block was freed must be over
+then: the driver does not wait by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+
+from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
+from chainer_ooc.backends.cuda.allocators.space import Chunk, Space
+from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp, Timestamps
+from chainer_ooc.quantities import format_bytes
+
+
+class Chunks:
+    """See the module.
+
+    Args:
+        mapping: the driver's calls.
+        chunk_bytes: of one; a multiple of what the device can map. It may be changed while there are none.
+        free_more: frees what nobody needs, when idle ones are short.
+        waiting: goes around what takes long.
+
+    Attributes:
+        limit_bytes: all of them together never pass it; None: what the device has.
+        held_bytes: of all.
+        free: those that are mapped nowhere; the last is taken first.
+        idle: those that are mapped, and that no block has; the longest idle first.
+        is_full: the driver, or the limit, has refused one.
+        records: since when a page has no users is to be recorded: chunks have moved in this iteration, or in the one
+            before.
+        timestamps: what is recorded.
+    """
+
+    limit_bytes: int | None = None
+
+    def __init__(self, mapping: MappingCalls, chunk_bytes: int, free_more: Callable[[], None],
+                 waiting: Callable[[], AbstractContextManager[None]]) -> None:
+        self._mapping, self._free_more, self._waiting = mapping, free_more, waiting
+        self.chunk_bytes = chunk_bytes
+        self.held_bytes = 0
+        self.free: list[Chunk] = []
+        self.idle: dict[Chunk, None] = {}
+        self.is_full, self.records, self._moves = False, True, False
+        self.timestamps = Timestamps(mapping)
+
+    def begin_iteration(self) -> None:
+        """What moved in the one before says whether anything will."""
+        self.records, self._moves = self._moves, False
+
+    def release(self, count: int) -> None:
+        """Gives so many back to the driver, the free ones first, or as many as no block has; waits for their work."""
+        self.detach([*itertools.islice(self.idle, max(0, count - len(self.free)))])
+        for _ in range(min(count, len(self.free))):
+            self._mapping.release(self.free[-1].handle, self.chunk_bytes)
+            self.free.pop()
+            self.held_bytes -= self.chunk_bytes
+            self.is_full = False
+
+    def back(self, space: Space, pages: range) -> None:
+        """Maps the chunks that pages lack.
+
+        Raises:
+            NoRoomError: there are too few.
+        """
+        self._clear(space, space.shared(pages))
+        missing = sum(map(len, space.runs(pages)))
+        if missing:
+            with self._waiting():
+                self._back_all(space, pages, missing)
+
+    def _back_all(self, space: Space, pages: range, missing: int) -> None:
+        self._gather(missing, space, pages)
+        self._clear(space, space.shared(pages))  # what was found on the way may be behind two of them
+        runs = [*space.runs(pages)]
+        missing = sum(map(len, runs))
+        self._clear(space, (page for run in runs for page in run))
+        chunks = [self.free.pop() for _ in range(min(missing, len(self.free)))]
+        chunks += self._longest_idle(missing - len(chunks), space, pages)
+        try:
+            for run in runs:
+                self._map(space, run, chunks)
+        finally:
+            self.free.extend(each for each in chunks if not each.pages)  # after a failure
+
+    def _map(self, space: Space, run: range, chunks: list[Chunk]) -> None:
+        """Maps the last ones of some chunks behind a run of pages, and drops them from the list."""
+        address, mapped = space.address + run.start * self.chunk_bytes, 0
+        try:
+            for mapped in range(len(run)):
+                self._mapping.map(address + mapped * self.chunk_bytes, self.chunk_bytes, chunks[-1 - mapped].handle)
+            mapped = len(run)
+            self._mapping.allow(address, mapped * self.chunk_bytes)
+        except BaseException:
+            if mapped:
+                self._mapping.unmap(address, mapped * self.chunk_bytes)
+            raise
+        for page in run:
+            chunk = chunks.pop()
+            space.put(page, chunk)
+            self.idle[chunk] = None
+
+    def _gather(self, count: int, space: Space, pages: range) -> None:
+        """Has `count` chunks for these pages: free ones, new ones, idle ones, those that small arrays left.
+
+        Those of another stream are unmapped, when its work is over.
+
+        Raises:
+            NoRoomError: there are too few.
+        """
+        while len(self.free) < count and self._create():
+            pass
+        lacking = count - len(self.free)
+        if lacking <= 0:
+            return
+        chosen = self._longest_idle(lacking, space, pages)
+        if len(chosen) < lacking:
+            self._free_more()
+            chosen = self._longest_idle(lacking, space, pages)
+        if len(chosen) < lacking:
+            raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
+                              f'{format_bytes((len(self.free) + len(chosen)) * self.chunk_bytes)} are free')
+        self.detach([chunk for chunk in chosen if chunk.space is not space])
+
+    def _longest_idle(self, count: int, space: Space, pages: range) -> list[Chunk]:
+        """So many idle chunks, or all there are, but for those that these pages have already."""
+        theirs = {space.chunk(page) for page in pages}
+        return [*itertools.islice((each for each in self.idle if each not in theirs), count)]
+
+    def _create(self) -> bool:
+        """Takes one more chunk from the driver; False if the limit or the device refuses."""
+        if self.limit_bytes is not None and self.held_bytes + self.chunk_bytes > self.limit_bytes:
+            self.is_full = True
+            return False
+        try:
+            self.free.append(Chunk(self._mapping.create(self.chunk_bytes)))
+        except NoRoomError:
+            self.is_full = True
+            return False
+        self.held_bytes += self.chunk_bytes
+        return True
+
+    def detach(self, chunks: list[Chunk]) -> None:
+        """Unmaps idle chunks everywhere, when no work uses them any more."""
+        for space in {chunk.space: None for chunk in chunks if chunk.space is not None}:
+            self._clear(space, [page for chunk in chunks if chunk.space is space for page in chunk.pages])
+        for chunk in chunks:
+            del self.idle[chunk]
+        self.free += chunks
+
+    def _clear(self, space: Space, pages: Iterable[int]) -> None:
+        """Unmaps what is behind pages without users, when the work that used them is over; if a wait fails, none."""
+        pages = sorted(page for page in pages if space.chunk(page) is not None)
+        if pages:
+            self._moves = self.records = True
+        now: Timestamp | None = None
+        moments: dict[int, Timestamp] = {}
+        for page in pages:
+            moment = space.since(page)
+            if moment is None:  # nothing was recorded when it was freed
+                moment = now = now or self.timestamps.record(space.stream)
+            moments[id(moment)] = moment
+        for moment in moments.values():
+            self.timestamps.wait(moment)
+        for run in _runs(pages):
+            self._mapping.unmap(space.address + run.start * self.chunk_bytes, len(run) * self.chunk_bytes)
+            for page in run:
+                space.remove(page)
+
+
+def _runs(pages: list[int]) -> Iterator[range]:
+    """Numbers in rising order as runs of consecutive ones."""
+    first = 0
+    for index in range(1, len(pages) + 1):
+        if index == len(pages) or pages[index] != pages[index - 1] + 1:
+            yield range(pages[first], pages[index - 1] + 1)
+            first = index
