@@ -42,10 +42,10 @@ class Beside:
 class Parameters:
     """The parameters that functions were given, by numbers.
 
-    Blocks for which `is_on_file` holds, by their roots, need no near memory.
+    Blocks for which `is_on_file` holds, by their roots, need no near memory; None: all others do.
     """
 
-    def __init__(self, is_on_file: Callable[[Any], bool] = lambda root: False) -> None:
+    def __init__(self, is_on_file: Callable[[Any], bool] | None = None) -> None:
         self._is_on_file = is_on_file
         self._parameters: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._numbers = itertools.count()
@@ -135,7 +135,7 @@ class Parameters:
                         forward_bytes, forward_bytes + backward_bytes)
 
     def _lies_on_file(self, parameter: Any) -> bool:
-        return self._is_on_file(arrays.root_of(array_of(parameter)))
+        return self._is_on_file is not None and self._is_on_file(arrays.root_of(array_of(parameter)))
 
     def gradients(self, own: Container[int]) -> dict[int, Any]:
         """The gradients that parameters with these numbers have in near memory."""
@@ -158,9 +158,11 @@ class Parameters:
         self._expected.note_sent(parameters)
 
     def _nbytes(self, array: Any, is_counted: Callable[[Any], bool] | None) -> int:
-        root = arrays.root_of(array) if arrays.is_array(array) else None
-        if root is not None and (self._is_on_file(root) or (is_counted is not None and is_counted(root))):
-            return 0
+        if self._is_on_file is not None or is_counted is not None:  # else it is nobody's
+            root = arrays.root_of(array) if arrays.is_array(array) else None
+            if root is not None and ((self._is_on_file is not None and self._is_on_file(root))
+                                     or (is_counted is not None and is_counted(root))):
+                return 0
         return getattr(array, 'nbytes', 0) or 0
 
     def _alive(self) -> list[tuple[int, Any]]:

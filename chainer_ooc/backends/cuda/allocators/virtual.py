@@ -204,14 +204,25 @@ class VirtualAllocator(Allocator):
 
     def _taken(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
         """A place with chunks behind it, which nobody else has any more."""
-        if self._kept:
+        size_bytes, place = key[1], self._as_before(key) if self._chunks.is_full else self._backed(key)
+        if place is None and self._kept:
             self._join()
-        size_bytes, place = key[1], self._as_before(key) if self._chunks.is_full else None
         space, offset = self._place(key, stream) if place is None else place
         if place is None:
             self._chunks.back(space, space.pages(offset, size_bytes))
         space.take(offset, size_bytes)
         return space, offset
+
+    def _backed(self, key: tuple[int, int]) -> tuple[Space, int] | None:
+        """Where a block lacks no chunk, without what is kept for others; or None."""
+        pointer, size_bytes = key
+        for space in self._spaces.get(pointer, ()):
+            offset = space.place(size_bytes)
+            if offset is not None:
+                pages = space.pages(offset, size_bytes)
+                if not space.missing(pages, 1) and not space.shared(pages):
+                    return space, offset
+        return None
 
     def _as_before(self, key: tuple[int, int]) -> tuple[Space, int] | None:
         """Where a block has chunks behind it as in the iteration before, or will have them in the next one; or None."""
