@@ -111,7 +111,6 @@ def run(events: Sequence[Event], make: Callable[[Counted], Allocator], limit_byt
     device.read()
     for number in range(ITERATIONS):
         refused, began = 0, time.perf_counter()
-        allocator.begin_iteration(0)
         for event in events:
             if event.kind == 'free':
                 del blocks[event.block]

@@ -38,7 +38,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -191,9 +191,6 @@ class Backend(abc.ABC):
             on_out_of_memory: called when an allocation does not fit, with the bytes that are missing; returns whether
                 it has freed any, and when it has not the allocation fails. It may raise InfeasibleBudgetError.
         """
-
-    def begin_iteration(self, kind: Hashable) -> None:  # noqa: B027 - a hint
-        """Notes that an iteration begins; it allocates what the last one of the same kind did, as far as is known."""
 
     def counted_bytes(self) -> int:
         """Returns the bytes that count in `limit` now, the program's too; 0 where only execution's account does."""

@@ -394,26 +394,7 @@ def test_chunks_stay_while_something_lives(calls, driver):
     driver.check_empty()
 
 
-@pytest.mark.parametrize('refused', [1, 2, 3])
-def test_fewer_addresses_do_where_the_driver_refuses_many(allocator, driver, monkeypatch, refused):
-    reserve, asked = driver.cuMemAddressReserve, []
-
-    def refuse_wide_ones(nbytes, *arguments):
-        asked.append(nbytes)
-        if len(asked) <= refused:
-            return fake.FakeResult.CUDA_ERROR_OUT_OF_MEMORY, None
-        return reserve(nbytes, *arguments)
-
-    refuse_wide_ones.__name__ = 'cuMemAddressReserve'
-    monkeypatch.setattr(driver, 'cuMemAddressReserve', refuse_wide_ones)
-    if refused == len(virtual.WIDTHS):
-        with pytest.raises(NoRoomError, match=r'cuMemAddressReserve of .* was refused'):
-            allocator.malloc(3 * CHUNK)
-    assert allocator.malloc(3 * CHUNK).size == 3 * CHUNK
-    assert asked[:3] == [width * 10 * CHUNK for width in virtual.WIDTHS[:len(asked[:3])]]
-
-
-@pytest.mark.parametrize('name', ['cuMemMap', 'cuMemSetAccess', 'cuMemCreate'])
+@pytest.mark.parametrize('name', ['cuMemAddressReserve', 'cuMemMap', 'cuMemSetAccess', 'cuMemCreate'])
 def test_a_failed_call_leaves_everything_as_it_was(allocator, driver, name):
     driver.failing[name] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(RuntimeError, match=f'{name} of .* failed with CUDA_ERROR_INVALID_VALUE'):
@@ -485,8 +466,6 @@ def test_any_sequence_keeps_the_rules(seed):
             live.pop(draw.randrange(len(live)))
         elif what < 0.9 and live:
             calls.current_stream.launch(driver, *draw.choice(live))
-        elif what > 0.95:
-            allocator.begin_iteration(draw.randint(0, 1))
         elif what > 0.9:
             allocator.trim(draw.randint(0, 10) * CHUNK)
     live.clear()

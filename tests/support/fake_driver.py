@@ -466,9 +466,6 @@ class FakeBudget:
     def ask(self, owner, on_out_of_memory, waiting=contextlib.nullcontext):
         self.room_makers.set(owner, on_out_of_memory)
 
-    def begin_iteration(self, kind):
-        pass
-
     def used_bytes(self):
         return self.driver.near_bytes - self.driver.free_bytes()
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -107,9 +107,6 @@ class CudaBackend(OwnedBackend):
         self._share_budget(nbytes)
         self._budget.ask(self, None if nbytes is None else on_out_of_memory, self._waits.within)
         self._look_at_room()
-
-    def begin_iteration(self, kind: Hashable) -> None:
-        self._budget.begin_iteration(kind)
 
     def allocate(self, nbytes: int) -> ByteArray:
         with self._budget.no_relief():

@@ -26,7 +26,7 @@ import contextlib
 import gc
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
@@ -150,10 +150,6 @@ class AllocatorBudget:
             yield
         finally:
             self._thread.alone = before
-
-    def begin_iteration(self, kind: Hashable) -> None:
-        """See `Allocator.begin_iteration`."""
-        self._allocator.begin_iteration(kind)
 
     def used_bytes(self) -> int:
         """What lives of the memory that was given here, rounded as the allocator rounds."""

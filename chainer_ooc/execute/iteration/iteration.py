@@ -110,7 +110,6 @@ class Iteration(Quietly):
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self))
         self._memory.backend.limit(self.budget_bytes, self._on_out_of_memory)
-        self._memory.backend.begin_iteration(id(self.following.orders.plan))
 
     @property
     def graph(self) -> Graph | None:

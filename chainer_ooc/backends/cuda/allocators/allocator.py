@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Protocol
 
 #: Sizes are rounded up to a multiple, as CuPy does.
@@ -78,9 +78,6 @@ class Allocator(abc.ABC):
 
         An allocator that cannot give back a part gives back all that it can.
         """
-
-    def begin_iteration(self, kind: Hashable) -> None:  # noqa: B027 - a hint
-        """An iteration begins; it asks for what the last one of the same kind asked for, as far as is known."""
 
     def open(self) -> None:  # noqa: B027 - nothing to do is a right answer
         """Called before it is used, also after `close`."""

@@ -36,8 +36,6 @@ class Chunks:
         free: those that are mapped nowhere; the last is taken first.
         idle: those that are mapped, and that no block has; the longest idle first.
         is_full: the driver, or the limit, has refused one.
-        records: since when a page has no users is to be recorded: chunks have moved in this iteration, or in the one
-            before.
         timestamps: what is recorded.
     """
 
@@ -50,12 +48,8 @@ class Chunks:
         self.held_bytes = 0
         self.free: list[Chunk] = []
         self.idle: dict[Chunk, None] = {}
-        self.is_full, self.records, self._moves = False, True, False
+        self.is_full = False
         self.timestamps = Timestamps(mapping)
-
-    def begin_iteration(self) -> None:
-        """What moved in the one before says whether anything will."""
-        self.records, self._moves = self._moves, False
 
     def release(self, count: int) -> None:
         """Gives so many back to the driver, the free ones first, or as many as no block has; waits for their work."""
@@ -160,8 +154,6 @@ class Chunks:
     def _clear(self, space: Space, pages: Iterable[int]) -> None:
         """Unmaps what is behind pages without users, when the work that used them is over; if a wait fails, none."""
         pages = sorted(page for page in pages if space.chunk(page) is not None)
-        if pages:
-            self._moves = self.records = True
         now: Timestamp | None = None
         moments: dict[int, Timestamp] = {}
         for page in pages:

@@ -62,7 +62,6 @@ class Space:
         self._ends = {0: size_bytes}  # of each free extent, by its start
         self._starts = [0]
         self._by_size = [(size_bytes, 0)]
-        self._new = 0  # from here on all is free, and no block was there since `unused` said so last
 
     @property
     def is_empty(self) -> bool:
@@ -85,26 +84,6 @@ class Space:
                 if missing < fewest:
                     best, fewest = offset, missing
         return best
-
-    def is_free(self, offset: int, size_bytes: int) -> bool:
-        """Whether no block has any of these addresses."""
-        at = bisect.bisect_right(self._starts, offset) - 1
-        return at >= 0 and self._ends[self._starts[at]] >= offset + size_bytes
-
-    def unused(self, size_bytes: int) -> int | None:
-        """An offset from which so many addresses were never given, so that no other block counts on their chunks.
-
-        A page that it would share with the block before has its chunk, or is left out. None where there are too few;
-        then all behind the last block that lives now are new again.
-        """
-        start, page = self._new, self._new // self._chunk_bytes
-        if start % self._chunk_bytes and not self._has_chunk(page):
-            start = (page + 1) * self._chunk_bytes
-        if start + size_bytes <= self.size_bytes:
-            return start
-        last = self._starts[-1] if self._starts else self.size_bytes
-        self._new = last if self._ends.get(last) == self.size_bytes else self.size_bytes
-        return None
 
     def missing(self, pages: range, most: int) -> int:
         """How many of these pages lack a chunk; it is not counted beyond `most`."""
@@ -173,7 +152,6 @@ class Space:
             self._add(start, offset)
         if offset + size_bytes < end:
             self._add(offset + size_bytes, end)
-        self._new = max(self._new, offset + size_bytes)
         users = self._users
         for page in self.pages(offset, size_bytes):
             users[page] += 1

@@ -14,9 +14,8 @@ So an iteration that is like the one before finds most chunks where it needs the
 the same chunk, and what one left is used by another after it, in the stream's order, as in any pool: which address that
 is by makes no difference to kernels that do not run at once.
 
-While the driver still gives chunks, what was freed is kept as it is for a request of the same size, which most are; a
-request of another size has all that is kept joined with its neighbours first. Afterwards a block goes to where the same
-one of the iteration before was (`repeats`): there its chunks are, and iterations that repeat have none moved.
+While the driver still gives chunks, what was freed is kept as it is for a request of the same size, which most are. A
+request of another size has all that is kept joined with its neighbours, if there is no room for it beside that.
 
 Before another chunk is mapped behind a page, the old one is unmapped, and all that the stream had been given when the
 page's last block was freed must be over: the driver does not wait by itself. So an event is recorded, not by the
@@ -26,8 +25,8 @@ that was freed since the last one::
     compute   k1(a) k2(b)     k3       k4
     host             del a,b     malloc(c): records e after k3; a page of a needs another chunk: waits for e
 
-Nothing is recorded while the driver would still give new chunks, nor after an iteration in which no page needed another
-one; for what was freed before, an event of the moment at which a page is needed is waited for.
+Nothing is recorded while the driver would still give new chunks; for what was freed before, an event of the moment at
+which a page is needed is waited for.
 
 Small requests are cut from blocks of `REGION_BYTES` by CuPy's caching pool, which takes less of the host's time.
 
@@ -45,17 +44,14 @@ changed while arrays live.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import deque
-from collections.abc import Hashable
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.chunks import Chunks
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.repeats import Repeats
 from chainer_ooc.backends.cuda.allocators.space import Space
 from chainer_ooc.quantities import format_bytes, rounded_up
 
@@ -63,9 +59,8 @@ from chainer_ooc.quantities import format_bytes, rounded_up
 CHUNK_SHARE = 512
 MOST_CHUNK_BYTES = 64 << 20
 
-#: A space has so many times the addresses of what the allocator may hold, or fewer where the driver refuses: chunks are
-#: behind several of them, and each block of an iteration may have some that no other one has.
-WIDTHS = 32, 8, 4
+#: A space has so many times the addresses of what the allocator may hold: chunks are behind several of them.
+WIDTH = 4
 
 #: Requests below are cut from blocks of this size.
 SMALL_BYTES = 1 << 20
@@ -101,7 +96,6 @@ class VirtualAllocator(Allocator):
         self._chunks = Chunks(mapping, self._unit_bytes, self._join_all, lambda: self.waiting())
         self._suited_bytes = self.limit_bytes
         self._chunks.chunk_bytes = self._suitable_bytes()
-        self._repeats = Repeats()
         self._freed: deque[tuple[Space, int, int]] = deque()
         self._kept: dict[tuple[int, int], list[tuple[Space, int]]] = {}  # freed, by stream and size
         self._spaces: dict[int, list[Space]] = {}  # by the address of their stream
@@ -122,11 +116,6 @@ class VirtualAllocator(Allocator):
             if nbytes >= SMALL_BYTES:
                 return self._placed(nbytes)
             return self._malloc_small(nbytes)
-
-    def begin_iteration(self, kind: Hashable) -> None:
-        with self._lock:
-            self._repeats.begin(kind)
-            self._chunks.begin_iteration()
 
     def used_bytes(self) -> int:
         """See `Allocator.used_bytes`; regions of the small pool count by what lives in them."""
@@ -198,18 +187,17 @@ class VirtualAllocator(Allocator):
             self._settle()
         alike = self._kept.get(key)
         space, offset = alike.pop() if alike else self._taken(key, stream)
-        self._repeats.note(key, (space, offset))
         self._live_bytes += size_bytes
         return MappedMemory(space, offset, size_bytes, self._freed)
 
     def _taken(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
         """A place with chunks behind it, which nobody else has any more."""
-        size_bytes, place = key[1], self._as_before(key) if self._chunks.is_full else self._backed(key)
-        if place is None and self._kept:
-            self._join()
-        space, offset = self._place(key, stream) if place is None else place
+        size_bytes, place = key[1], self._backed(key) if self._kept else None
         if place is None:
-            self._chunks.back(space, space.pages(offset, size_bytes))
+            self._join()
+            place = self._place(key, stream)
+            self._chunks.back(place[0], place[0].pages(place[1], size_bytes))
+        space, offset = place
         space.take(offset, size_bytes)
         return space, offset
 
@@ -224,25 +212,6 @@ class VirtualAllocator(Allocator):
                     return space, offset
         return None
 
-    def _as_before(self, key: tuple[int, int]) -> tuple[Space, int] | None:
-        """Where a block has chunks behind it as in the iteration before, or will have them in the next one; or None."""
-        place = self._repeats.last_place(key)
-        if place is None:
-            return None
-        (space, offset), size_bytes = place, key[1]
-        if not space.is_free(offset, size_bytes):
-            return None
-        pages = space.pages(offset, size_bytes)
-        if not space.missing(pages, 1):
-            self._chunks.back(space, pages)
-            return place
-        new = space.unused(size_bytes) if self._repeats.may_try() else None
-        if new is not None:
-            with contextlib.suppress(NoRoomError):  # among others it may share the first page and the last
-                self._chunks.back(space, space.pages(new, size_bytes))
-                return space, new
-        return None
-
     def _place(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
         """Where a block lacks the fewest chunks."""
         pointer, size_bytes = key
@@ -253,20 +222,10 @@ class VirtualAllocator(Allocator):
         may_hold_bytes = self._may_hold_bytes()
         if size_bytes > may_hold_bytes:
             raise NoRoomError(f'{format_bytes(size_bytes)} of chunks are needed, of {format_bytes(may_hold_bytes)}')
-        space = self._new_space(may_hold_bytes, stream)
+        width_bytes = rounded_up(WIDTH * may_hold_bytes, self.chunk_bytes)
+        space = Space(self._mapping.reserve(width_bytes), width_bytes, self.chunk_bytes, stream, self._chunks.idle)
         self._spaces.setdefault(pointer, []).append(space)
         return space, 0
-
-    def _new_space(self, may_hold_bytes: int, stream: Any) -> Space:
-        for width in WIDTHS:
-            size_bytes = rounded_up(width * may_hold_bytes, self.chunk_bytes)
-            try:
-                address = self._mapping.reserve(size_bytes)
-                break
-            except (NoRoomError, RuntimeError):
-                if width == WIDTHS[-1]:
-                    raise
-        return Space(address, size_bytes, self.chunk_bytes, stream, self._chunks.idle)
 
     def _settle(self) -> None:
         """Keeps what was freed since the last call for requests of the same sizes."""
@@ -292,7 +251,7 @@ class VirtualAllocator(Allocator):
                 if pages:
                     space.note(pages, None)
                     arrived.setdefault(pointer, []).append((space, pages))
-        if not (self._chunks.is_full and self._chunks.records):
+        if not self._chunks.is_full:
             return
         # Now that all of them are known: another thread may launch work and free what it uses meanwhile, and that work
         # comes after the moment.
@@ -312,7 +271,6 @@ class VirtualAllocator(Allocator):
         for pointer, spaces in [*self._spaces.items()]:
             for space in [*spaces]:
                 if space.is_empty:
-                    self._repeats.forget()
                     self._mapping.free_addresses(space.address, space.size_bytes)
                     spaces.remove(space)
             if not spaces:
