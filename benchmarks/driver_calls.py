@@ -2,6 +2,7 @@
 
     python benchmarks/driver_calls.py
     python benchmarks/driver_calls.py --batchsize 640 --budget 16GB --policies pooch swap-all --json calls.json
+    python benchmarks/driver_calls.py --late 0.02 --limit 17GB
 
 Giving memory back to the driver waits for all work that is queued on a GPU, and mapping takes the host's time: in a
 training that goes on, an iteration should do neither. ResNet50 is recorded on this machine and grown, and a policy
@@ -10,12 +11,15 @@ the budget, over a stand-in for the driver that counts. Where the allocator refu
 program would evict; here the limit is passed, and the refusal counted.
 
 *Back* are calls that give memory back (cudaFree, a trim of the driver's pool, cuMemUnmap), *new* those that take some
-(cudaMalloc, the growth of that pool, cuMemCreate), *mapped* are chunks mapped: in the first iteration, and in the last.
-*Host* is what the allocator computes for one block, from the request to its end, in the fastest of the later
-iterations: with the stand-in's time, and without the driver's.
+(cudaMalloc, the growth of that pool, cuMemCreate), *mapped* are chunks mapped: in the first iteration, and in a later
+one (the median). With `--late` a share of the frees comes up to five events later, others in each iteration, as those
+of copies do; the plan knows nothing of that, hence `--limit`. *Host* is what the allocator computes for one block, from
+the request to its end, in the fastest of the later iterations: with the stand-in's time, and without the driver's.
 """
 from __future__ import annotations
 
+import random
+import statistics
 import sys
 import time
 import weakref
@@ -42,11 +46,14 @@ from options import amount
 sys.path.append(str(ROOT / 'tests'))
 from support import fake_device_memory as fake
 
-ITERATIONS = 6
+#: How many iterations there are, and how many of the last ones count.
+ITERATIONS, COUNTED = 14, 8
+#: So many events later a free may come.
+LATE_EVENTS = 5
 COLUMNS = (
     Column('policy', 'policy'), Column('allocator', 'allocator'),
     *(Column(f'{what}_{when}', f'{what}, {when}', plain, right=True)
-      for what in ('new', 'back', 'mapped', 'refused') for when in ('first', 'last')),
+      for what in ('new', 'back', 'mapped', 'refused') for when in ('first', 'later')),
     Column('held_bytes', 'held', megabytes, right=True),
     Column('host_us', 'host', lambda value: f'{value:.1f} us', right=True),
 )
@@ -98,35 +105,44 @@ def allocators() -> dict[str, Callable[[Counted], Allocator]]:
             'virtual': lambda device: VirtualAllocator(device.calls, MappingCalls(0, device.driver))}
 
 
-def run(events: Sequence[Event], make: Callable[[Counted], Allocator], limit_bytes: int) -> dict[str, Any]:
-    """Some iterations of these events; the counts of the first and of the last, and what is held in the end."""
+def run(events: Sequence[Event], make: Callable[[Counted], Allocator], limit_bytes: int, late: float) -> dict[str, Any]:
+    """Some iterations of these events; the counts of the first and of later ones, and what is held in the end."""
     device = Counted()
     allocator = make(device)
     allocator.open()
     allocator.limit_bytes = limit_bytes
     blocks: dict[int, Any] = {}
-    row: dict[str, Any] = {}
     mallocs = sum(event.kind == 'malloc' for event in events)
-    seconds = []
+    seconds, counts = [], []
     device.read()
     for number in range(ITERATIONS):
+        order = in_time(events, late, random.Random(number))
         refused, began = 0, time.perf_counter()
-        for event in events:
+        for event in order:
             if event.kind == 'free':
                 del blocks[event.block]
             elif event.block not in blocks:  # what stays from iteration to iteration is there already
                 blocks[event.block], was_refused = _malloc(allocator, event.nbytes)
                 refused += was_refused
         seconds.append(time.perf_counter() - began)
-        counts = {**device.read(), 'refused': refused}
-        if number in (0, ITERATIONS - 1):
-            when = 'last' if number else 'first'
-            row.update({f'{what}_{when}': counts.get(what, 0) for what in ('new', 'back', 'mapped', 'refused')})
-    row['held_bytes'] = allocator.held_bytes()
-    row['host_us'] = 1e6 * min(seconds[2:]) / mallocs
+        counts.append({**device.read(), 'refused': refused})
+    row: dict[str, Any] = {'held_bytes': allocator.held_bytes(), 'host_us': 1e6 * min(seconds[2:]) / mallocs}
+    for what in ('new', 'back', 'mapped', 'refused'):
+        row[f'{what}_first'] = counts[0].get(what, 0)
+        row[f'{what}_later'] = statistics.median_high(each.get(what, 0) for each in counts[-COUNTED:])
     blocks.clear()
     allocator.close()
     return row
+
+
+def in_time(events: Sequence[Event], late: float, draw: random.Random) -> list[Event]:
+    """The events, of whose frees such a share comes later."""
+    order = [*events]
+    for at, event in enumerate(events):
+        if event.kind == 'free' and draw.random() < late:
+            order.remove(event)
+            order.insert(min(at + draw.randint(1, LATE_EVENTS), len(order)), event)
+    return order
 
 
 def _malloc(allocator: Allocator, nbytes: int) -> tuple[Any, bool]:
@@ -148,6 +164,8 @@ def main() -> None:
     parser.add_argument('--budget', type=amount, default=amount('16GB'), metavar='BYTES', help='(16GB)')
     parser.add_argument('--policies', nargs='+', default=['pooch', 'swap-all', 'superneurons'], metavar='NAME',
                         help='(%(default)s)')
+    parser.add_argument('--limit', type=amount, metavar='BYTES', help='of the allocators (the budget)')
+    parser.add_argument('--late', type=float, default=0.0, metavar='SHARE', help='frees that come late (%(default)s)')
     arguments = parser.parse_args()
     problem = problem_of(recorded(), arguments.batchsize, arguments.budget)
     rows = []
@@ -157,7 +175,7 @@ def main() -> None:
         events = events_of(problem, schedule, timeline)
         for name, make in allocators().items():
             rows.append({'policy': policy, 'allocator': name, 'peak_bytes': timeline.peak_bytes,
-                         **run(events, make, arguments.budget)})
+                         **run(events, make, arguments.limit or arguments.budget, arguments.late)})
             print(rows[-1], flush=True)
     publish(Table(COLUMNS, rows, f"What is asked of the driver: ResNet50, batch {arguments.batchsize}"), arguments)
 
