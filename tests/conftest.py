@@ -25,6 +25,16 @@ hypothesis.settings.load_profile('repeatable')
 # It has asserts of its own. Here, since several folders import it.
 pytest.register_assert_rewrite('support.planning.literal_iterations')
 
+#: What takes half of the time of all tests: whole programs and commands, any sequence of states and interrupts, many
+#: lengths and models. `--quick` leaves it out.
+SLOW = (
+    'cuda/test_gpu_programme.py', 'cuda/test_presence.py', 'cuda/test_trainings_on_fake.py', 'examples/',
+    'execute/test_container.py', 'execute/test_handlers.py', 'execute/test_held_views.py', 'execute/test_lengths.py',
+    'execute/test_models_in_turn.py', 'execute/test_once_only.py', 'execute/test_other_graphs.py',
+    'execute/test_random_graphs.py', 'execute/test_states.py', 'execute/test_trainings.py', 'execute/test_true_peak.py',
+    'execute/test_unmoved.py', 'execute/test_walls.py', 'fork/test_hook.py', 'test_cli.py', 'test_cli_doctor.py',
+    'test_packaging.py', 'usage/')
+
 #: A GPU's driver opens its device again when it likes, and one more event, and keeps them open.
 OF_DRIVERS = ('/dev/nvidia', '/dev/dri/', '/dev/nvhost', 'anon_inode:[eventfd]')
 
@@ -42,22 +52,26 @@ def pytest_addoption(parser):
                     help='device of the trainings in tests/execute (default: host)')
     group.addoption('--chaos-seed', type=int, default=0, metavar='N', help='seed of --backend chaos (default: 0)')
     group.addoption('--ranks', action='store_true', help='also tests/ranks, which start several processes with mpiexec')
+    group.addoption('--quick', action='store_true', help='without the files that take half of the time')
     group.addoption('--long', action='store_true', help='also the cases that are much like others (nightly)')
 
 
 def pytest_collection_modifyitems(config, items):
-    _leave_out_long_ones(config, items)
+    _leave_out(config, items, lambda item: not config.getoption('--long') and item.get_closest_marker('long'))
+    _leave_out(config, items, lambda item: config.getoption('--quick') and item.nodeid.startswith(
+        tuple(f'tests/{each}' for each in SLOW)))
     if config.getoption('--backend') != 'host':
         for item in items:
             if item.get_closest_marker('host'):
                 item.add_marker(pytest.mark.skip(reason='is about the spill file or the swap threads of the host'))
 
 
-def _leave_out_long_ones(config, items):
-    long = [] if config.getoption('--long') else [item for item in items if item.get_closest_marker('long')]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not item.get_closest_marker('long')]
+def _leave_out(config, items, is_one):
+    """Leaves out the tests for which that holds."""
+    left_out = {*filter(is_one, items)}
+    if left_out:
+        config.hook.pytest_deselected(items=[*left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.hookimpl(trylast=True)

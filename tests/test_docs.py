@@ -31,6 +31,11 @@ def test_the_programs_that_a_document_names_are_there(document):
     assert missing(document.read_text('utf-8')) == []
 
 
+def test_what_quick_leaves_out_is_there(pytestconfig):
+    conftest, = (plugin for plugin in pytestconfig.pluginmanager.get_plugins() if hasattr(plugin, 'SLOW'))
+    assert [each for each in conftest.SLOW if not (ROOT / 'tests' / each).exists()] == []
+
+
 def test_the_rooms_that_the_architecture_names_are_all_there_are():
     text = (ROOT / 'docs' / 'architecture.md').read_text('utf-8')
     named = {*re.findall(r'(\w+)/', text[text.index('## The rooms'):text.index('## Glossary')])}
