@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
@@ -118,6 +118,15 @@ def without_bytes_of(problem: Problem, map_id: int) -> Problem:
     return replace(problem, trace=replace(problem.trace, maps=tuple(maps)))
 
 
+def _shown(items: Sequence[int], what: str) -> Iterable[int]:
+    """Items with a progress bar, or without where there is no memory to load it into: a training is under way."""
+    try:
+        from chainer_ooc.classify.progress import Bar  # here, as `doctor` has to run where nothing is installed
+    except (ImportError, MemoryError, OSError):
+        return items
+    return Bar(items, desc=what, delay=1.0, disable=None, leave=False)
+
+
 class Search:
     """A walk over verdicts, from a decision that need not fit.
 
@@ -175,10 +184,7 @@ class Search:
 
     def watched(self, items: Sequence[int], what: str) -> Iterator[int]:
         """Gives items until the time is up, with a progress bar on a terminal if that takes more than a second."""
-        from chainer_ooc.classify.progress import Bar  # here, as `doctor` has to run where nothing is installed
-
-        beside = _look_up.get() is not None
-        for each in items if beside else Bar(items, desc=what, delay=1.0, disable=None, leave=False):
+        for each in items if _look_up.get() is not None else _shown(items, what):
             if self.is_over:
                 return
             yield each

@@ -26,7 +26,7 @@ def check_fit(plan: Plan, trace: Trace) -> None:
     for number, (leave, uses, restored) in enumerate(zip(
             plan.leaves, plan.chains.uses, plan.chains.restored, strict=True)):
         where = f'maps, row {number}'
-        check_index(f'{where}, leave', leave, max(calls, 1), 'call', trace.maps[number].last_forward_use)
+        check_index(f'{where}, leave', leave, max(positions, 1), 'position', trace.maps[number].last_forward_use)
         check_index(f'{where}, restored', restored, positions, 'position of a step', -1)
         check_ascending(f'{where}, uses', uses)
         for each in uses:

@@ -232,6 +232,20 @@ def test_a_thread_that_cannot_start_is_an_error_and_no_copy(backend, monkeypatch
     assert backend.describe()['spill_file_bytes'] == MB  # the swap-in that never was holds no space
 
 
+def test_the_measurement_is_in_no_recording_of_another_thread(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, '_bandwidths', {})
+    backend = HostBackend(str(tmp_path))
+    meter = backend.meter()
+    assert meter.start()
+    try:
+        meter.mark()
+        backend.bandwidth()
+        assert meter.above_mark_bytes() < MB // 4
+    finally:
+        meter.stop()
+        backend.close()
+
+
 def test_a_bandwidth_is_measured_once_for_each_disk_of_a_process(tmp_path, monkeypatch):
     """Each thread that trained measured it anew, for as long as a hundred iterations of a small network."""
     measured = []

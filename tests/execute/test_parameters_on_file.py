@@ -550,6 +550,36 @@ def test_a_full_disk_is_told_of_and_training_goes_on(monkeypatch):
     assert_equal(bits, train(is_plain=True))
 
 
+def test_a_disk_that_is_full_in_the_first_update_leaves_no_parameter_behind(monkeypatch, caplog):
+    """What the optimizer makes has no room: it stays in memory, and the next iteration is refused as a whole."""
+    def fail(source):
+        raise SpillError(28, 'no space left')
+
+    model, optimizer = made()
+    update, writes = optimizer.update, []
+
+    def update_on_a_full_disk():
+        blocks = manager.current().on_file._blocks
+        writes.append((blocks, blocks._write))
+        blocks._write = fail
+        update()
+
+    with ooc('keep', parameters='file'):
+        monkeypatch.setattr(optimizer, 'update', update_on_a_full_disk)
+        bits = learn(model, optimizer, [0])
+        monkeypatch.undo()
+        assert 'no space left; what updates make stays in memory' in caplog.text
+        state = np.random.get_state()
+        with pytest.raises(SpillError, match='no space left'):
+            learn(model, optimizer, [1])
+        for blocks, write in writes:
+            blocks._write = write
+        np.random.set_state(state)
+        bits.update(learn(model, optimizer, [1, 2, 3]))
+        assert all(lie_on_file([each.update_rule.state['v'] for each in (model.middle.W,)]))
+    assert_equal(bits, train(is_plain=True))
+
+
 def test_a_device_without_files_refuses_it(monkeypatch):
     original = HostBackend.__init__
 

@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
 import pytest
 
 import chainer_ooc
@@ -52,6 +55,26 @@ def test_a_loaded_plan_runs_from_the_first_iteration_on_with_the_same_bits(file,
     assert outcome.stats[0].predicted_peak_bytes == saved.plan.peak_bytes
     assert outcome.stats[0].swapped_out_bytes > 0
     assert_same_bits(outcome, plain(network))
+
+
+@pytest.mark.parametrize('budget', [900_000, 1_300_000])
+def test_a_map_may_leave_in_backward_by_a_plan_that_is_read_again(file, budget):
+    """Memory is short for the first time when gradients come: `tensor-cache` has maps leave no earlier."""
+    def iterate():
+        h = np.ones((512, 64), np.float32)
+        for layer in layers:
+            h = F.relu(layer(h))
+        layers.cleargrads()
+        F.sum(h * h).backward()
+        return [each.grad.tobytes() for each in layers.params()]
+
+    layers = chainer.ChainList(*(L.Linear(64, 64) for _ in range(6)))
+    expected = iterate()
+    for _ in range(2):
+        with ooc('tensor-cache', min_bytes=10_000, budget=budget, plan=file):
+            assert [iterate() for _ in range(3)] == [expected] * 3
+            assert max(chainer_ooc.plan().leaves) >= len(chainer_ooc.trace().calls)
+        chainer_ooc.reset()
 
 
 @pytest.mark.parametrize('policy', MIXES)

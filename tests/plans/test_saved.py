@@ -156,7 +156,7 @@ def damaged(saved, change):
     (lambda read: read['plans'][0]['plan']['swap_ins'][1].__setitem__(1, 9), 'swap_ins, row 0, start: 9 is no posi'),
     (lambda read: read['plans'][0]['plan']['swap_ins'][1].__setitem__(2, 1), 'swap_ins, row 0, use: 1 is no position'),
     (lambda read: read['plans'][0]['plan']['maps'][1].__setitem__(0, 'keep'), 'row 0, map: map 0 is not swapped'),
-    (lambda read: read['plans'][0]['plan']['maps'][1].__setitem__(1, 0), 'maps, row 0, leave: 0 is no call'),
+    (lambda read: read['plans'][0]['plan']['maps'][1].__setitem__(1, 0), 'maps, row 0, leave: 0 is no position'),
     (lambda read: read['plans'][0]['plan']['maps'][1].__setitem__(2, [1]), 'maps, row 0, uses: 1 is no position'),
     (lambda read: read['plans'][0]['plan']['maps'][1].__setitem__(3, 4), 'maps, row 0, restored: 4 is no position'),
     (lambda read: read['plans'][0]['plan']['maps'].pop(), 'maps: verdicts for 0 feature maps, and the trace has 1'),

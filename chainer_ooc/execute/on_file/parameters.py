@@ -18,6 +18,7 @@ from typing import Any
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.file_backed import FileBacked
 from chainer_ooc.backends.metering import Meter
+from chainer_ooc.errors import SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.recording.parameters import gradient_of, state_of
 from chainer_ooc.execute.storage.account import storage_at
@@ -36,7 +37,7 @@ class ParametersOnFile:
         self.close = blocks.close
         self._blocks, self._meter = blocks, meter
         self._least_bytes = max(LEAST_BYTES, min_bytes)
-        self._is_told = False
+        self._is_told = self._is_full = False
 
     def take(self, parameters: Iterable[Any]) -> list[bool]:
         """Lays parameters, and all that belongs to them, in far memory.
@@ -47,6 +48,7 @@ class ParametersOnFile:
         Raises:
             SpillError: far memory takes no more.
         """
+        self._is_full = False
         return [was_metered for parameter in parameters for each in _arrays_of(parameter, parameter.update_rule)
                 for was_metered in self._take(each)]
 
@@ -76,6 +78,8 @@ class ParametersOnFile:
             ) -> None:
         """Runs an update or a hook of a parameter in parts, where that can be (`update`), else as a whole.
 
+        What far memory has no room for stays in memory, or some parameters would be updated and others not.
+
         Raises:
             SpillError: far memory cannot be read or written.
         """
@@ -93,7 +97,14 @@ class ParametersOnFile:
     def _take_all(self, rule: Any, parameter: Any) -> None:
         with LOCK:
             for each in _arrays_of(parameter, rule):
-                self._take(each)
+                try:
+                    self._take(each)
+                except SpillError as error:  # other parameters were updated: these have to be, too
+                    if not self._is_full:
+                        log.logger.warning('%s; what updates make stays in memory, and the next iteration is refused '
+                                           'if it still has no room', str(error))
+                    self._is_full = True
+                    return
                 self._drop(each)
 
     def _take(self, array: Any) -> list[bool]:
