@@ -3,6 +3,7 @@ import gc
 import json
 import os
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -431,6 +432,33 @@ def test_a_swap_in_that_fails_may_be_tried_again(fake, host_limit_bytes, when, s
         with pytest.raises(SpillError, match='copy_in failed'):
             transfer.wait()
     assert (back(backend, copy) == 1).all()
+
+
+@pytest.mark.parametrize('also', [(), ('finish',)])
+@pytest.mark.parametrize('act', ['wait_event', 'passed'])
+def test_what_a_copy_may_still_write_to_is_nobody_elses(fake, monkeypatch, act, also):
+    """The device does not say whether a swap-in is over: its array goes when the stream has run dry, or never."""
+    backend = fake(0)
+    driver = fake.driver_of(backend)
+    copy = out(backend, filled(backend, 4000, 1))
+    into = backend.allocate(4000)
+    transfer, held = backend.swap_in(copy, into), weakref.ref(into)
+    del into
+
+    def fails(*arguments):
+        raise RuntimeError('cudaErrorUnknown')
+
+    with monkeypatch.context() as patched:
+        for name in (act, *also):
+            patched.setattr(driver, name, fails)
+        if act == 'passed':
+            assert transfer.done
+        with pytest.raises(SpillError, match='cudaErrorUnknown'):
+            transfer.wait()
+        gc.collect()
+        assert (held() is None) == (not also)
+    driver.finish(backend._far._in.stream)
+    assert not any(stream.queue for stream in driver._streams)
 
 
 def test_a_disk_that_fails_leaves_the_source_whole(fake, monkeypatch):

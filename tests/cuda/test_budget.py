@@ -1,6 +1,8 @@
 """The hard limit (P3): who is asked for room, in which order, and what is left when nobody has some."""
 import contextlib
 import gc
+import random
+import sys
 import threading
 
 import pytest
@@ -408,6 +410,49 @@ def test_a_block_that_dies_while_memory_is_given_back_does_not_give_back_too(cal
     finally:
         gc.enable()
     assert calls.device.taken_bytes == 0
+
+
+def test_the_last_block_may_die_while_all_is_closed(calls):
+    """On another thread, or by the collector: who gives back looks again then."""
+    class Closing(PoolAllocator):
+        def close(self):
+            super().close()
+            last.clear()
+
+    budget = AllocatorBudget(Closing(calls), calls)
+    last = [budget(4 * MIB)]
+    budget.close()
+    assert (budget.held_bytes(), calls.device.taken_bytes) == (0, 0)
+
+
+def test_threads_may_ask_a_pool_at_once(calls):
+    budget, failures = AllocatorBudget(PoolAllocator(calls), calls), []
+    budget.limit_bytes = 40 * MIB
+
+    def ask(seed):
+        draw = random.Random(seed)
+        try:
+            for _ in range(300):
+                with contextlib.suppress(DeviceMemoryError):
+                    budget(draw.randint(1, 6) * MIB)
+                if draw.random() < 0.1:
+                    budget.trim()
+                budget.counted_bytes()
+        except BaseException as error:
+            failures.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with budget.no_relief():
+            threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert failures == []
 
 
 def test_listeners_are_told_in_order_until_they_leave(budget):

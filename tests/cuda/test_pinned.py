@@ -3,6 +3,7 @@ import itertools
 
 import pytest
 
+from chainer_ooc.backends.cuda import regions
 from chainer_ooc.backends.cuda.pinned import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -10,8 +11,10 @@ from chainer_ooc.backends.cuda.pinned import (
     PinnedMemory,
     host_view,
 )
+from chainer_ooc.backends.cuda.regions import Region
 from chainer_ooc.backends.host import limits
 from support.fake_driver import FakeDriver
+from support.interrupting import interrupted_at
 
 
 @pytest.fixture
@@ -247,3 +250,74 @@ def test_unpinning_waits_for_the_computations_that_may_use_a_mapping(driver, mon
         pinned.take_back(each)
     pinned.trim()
     assert waited == [driver.compute()]
+
+
+# Failures and interrupts
+
+
+def refusing_once(driver, monkeypatch):
+    """Has the driver refuse to unpin, once."""
+    unpin, left = driver.unpin, [True]
+
+    def refused(address):
+        if left:
+            left.pop()
+            raise RuntimeError('cudaErrorUnknown')
+        unpin(address)
+
+    monkeypatch.setattr(driver, 'unpin', refused)
+
+
+def test_a_region_that_cannot_be_unpinned_is_still_counted_and_lent(driver, monkeypatch):
+    pinned = PinnedMemory(driver, 10_000)
+    pinned.take_back(pinned.lend(1000))
+    refusing_once(driver, monkeypatch)
+    with pytest.raises(RuntimeError, match='cudaErrorUnknown'):
+        pinned.trim()
+    assert (pinned.held_bytes(), driver.pins) == (1000, 1)
+    assert pinned.lend(1000) is not None
+    assert driver.pins == 1
+    pinned.close()
+    regions.give_back()
+    assert driver.left_behind() == []
+
+
+def test_what_cannot_be_unpinned_for_a_lower_limit_is_kept_for_the_next_backend(driver, monkeypatch):
+    first = PinnedMemory(driver, 10_000)
+    for block in [first.lend(nbytes) for nbytes in (1000, 2000, 3000)]:
+        first.take_back(block)
+    first.close()
+    refusing_once(driver, monkeypatch)
+    with pytest.raises(RuntimeError, match='cudaErrorUnknown'):
+        PinnedMemory(driver, 1500)
+    assert sum(region.nbytes for region in regions.KEPT) == 6000
+    refusing_once(driver, monkeypatch)
+    with pytest.raises(RuntimeError, match='cudaErrorUnknown'):
+        regions.give_back()
+    regions.give_back()
+    assert driver.left_behind() == []
+
+
+@pytest.mark.parametrize('closes', [False, True])
+@pytest.mark.parametrize('line', range(1, 25))
+def test_an_interrupt_as_a_region_is_cut_loses_nothing_and_lends_nothing_twice(driver, line, closes):
+    pinned = PinnedMemory(driver, 10_000)
+    pinned.prepare([1000, 2000])
+    pinned._pinning.coming[0].pinning.wait()
+    codes = {each.__code__ for each in (PinnedMemory._look, PinnedMemory._cut, PinnedMemory.take_back, Region.cut)}
+    interrupted_at(line, lambda: pinned.is_prepared(1000), 'line', codes.__contains__)
+    if closes:
+        pinned.close()
+        pinned = PinnedMemory(driver, 10_000)
+    pinned.free_bytes()  # looks at what has come
+    assert pinned.held_bytes() == sum(found.nbytes for found in driver._pinned.values())
+    lent = [pinned.lend(nbytes) for nbytes in (1000, 2000, 1000)]
+    ranges = sorted((block.address, block.address + block.nbytes) for block in lent)
+    assert all(one[1] <= other[0] for one, other in itertools.pairwise(ranges))
+    for block in lent:
+        pinned.take_back(block)
+    pinned.trim()
+    assert pinned.held_bytes() == 0
+    pinned.close()
+    regions.give_back()
+    assert driver.left_behind() == []

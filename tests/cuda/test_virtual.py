@@ -473,6 +473,75 @@ def test_any_sequence_keeps_the_rules(seed):
     driver.check_empty()
 
 
+def play(allocator, driver, calls, draw, live, steps=40):
+    """Random requests, frees, work and trims; no two blocks that live share a chunk."""
+    for _ in range(steps):
+        what = draw.random()
+        if what < 0.5:
+            nbytes = draw.randint(1, 5) * CHUNK
+            with contextlib.suppress(NoRoomError):
+                live.append((allocator.malloc(nbytes), nbytes))
+        elif what < 0.75 and live:
+            live.pop(draw.randrange(len(live)))
+        elif what < 0.9 and live:
+            calls.current_stream.launch(driver, *draw.choice(live))
+        elif what > 0.95:
+            allocator.trim(draw.randint(0, 10) * CHUNK)
+        parts = [part for block, nbytes in live for part in driver.physical(block.ptr, block.ptr + nbytes)]
+        assert len({handle for handle, *_ in parts}) == len(parts)
+
+
+@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('name', [
+    'cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemUnmap', 'cuMemRelease', 'cuEventRecord', 'cuEventSynchronize'])
+def test_an_interrupt_as_a_call_of_the_driver_returns_tears_nothing(calls, driver, monkeypatch, name, seed):
+    draw, live, made = random.Random(seed), [], VirtualAllocator(calls, MappingCalls(0, driver))
+    original, left = getattr(driver, name), [draw.randint(1, 4)]
+
+    def interrupted(*arguments):
+        result = original(*arguments)
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return result
+
+    interrupted.__name__ = name
+    monkeypatch.setattr(driver, name, interrupted)
+    for _ in range(10):
+        with contextlib.suppress(KeyboardInterrupt):
+            play(made, driver, calls, draw, live)
+    live.clear()
+    made.close()
+    assert made.held_bytes() == 0
+    if name != 'cuMemCreate':  # whose handle is lost then
+        driver.check_empty()
+
+
+@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('name', ['cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemUnmap', 'cuMemRelease',
+                                  'cuEventRecord', 'cuEventSynchronize'])
+def test_failures_of_the_driver_tear_nothing(allocator, calls, driver, name, seed):
+    draw, live = random.Random(seed), []
+    for _ in range(10):
+        driver.failing[name] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
+        if name == 'cuMemMap' and draw.random() < 0.5:
+            driver.failing['cuMemUnmap'] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
+        with contextlib.suppress(RuntimeError):
+            play(allocator, driver, calls, draw, live)
+    driver.failing.clear()
+    live.clear()
+
+
+def test_a_lower_limit_is_kept_where_small_arrays_hold_regions(allocator):
+    kept = [allocator.malloc(512) for _ in range(2)]
+    large = allocator.malloc(6 * CHUNK)
+    del large
+    allocator.limit_bytes = 4 * CHUNK
+    allocator.trim(max(0, allocator.limit_bytes - allocator.used_bytes()))  # as the budget does
+    assert allocator.held_bytes() <= allocator.limit_bytes
+    del kept
+
+
 # Each of these plants a fault, and shows that the rules above would catch it.
 
 def test_a_missing_wait_is_caught(driver, calls, monkeypatch):

@@ -417,6 +417,8 @@ class FakeDriver:
 
     def cuMemUnmap(self, ptr, size):  # noqa: N802 - the driver's name
         start, reservation = self._around(ptr, size)
+        if not any(ptr - start <= offset < ptr - start + size for offset in reservation.mapped):
+            return (FakeResult.CUDA_ERROR_INVALID_VALUE,)
         found = reservation.within(ptr - start, size)
         for stream in self.streams.values():
             check(not stream.touches(ptr, ptr + size), 'unmaps what a kernel has yet to use')

@@ -183,6 +183,7 @@ class CudaBackend(OwnedBackend):
         the times that are measured while it runs correct it. Computations run as fast beside copies, which have engines
         of their own; kernels that are bound by memory lose what the copies take of its bandwidth, a few per cent.
         """
+        self._check_usable('measure the bandwidth')
         if self._bandwidth is None:
             with self._far.uncounted():
                 self._bandwidth = measure.copies(self, *self._sample_and_target(), _WARM_UP_PASSES)

@@ -179,6 +179,8 @@ class AllocatorBudget:
         """Gives cached memory back to the driver if more than `keep_bytes` is cached; may wait for the device."""
         with self._giving_back:
             self._allocator.trim(keep_bytes)
+        if self.closed:
+            self.close_if_empty()
 
     def meter(self) -> DeviceMeter:
         """A new meter of what is given here."""
@@ -226,16 +228,22 @@ class AllocatorBudget:
         self.closed = True
         with self._giving_back:
             self._allocator.close()
+        self.close_if_empty()  # the last block may have died meanwhile
 
     def close_if_empty(self) -> None:
-        """Gives all back if nothing lives. Finalizers call it: it raises nothing, and does not wait for a trim."""
-        if self._giving_back.acquire(blocking=False):
-            try:
-                # At the end of the process the driver may be gone already.
-                with contextlib.suppress(Exception):
-                    if not self.ledgers.live.total():
-                        self._allocator.close()
-            finally:
+        """Gives all back if nothing lives. Finalizers call it: it raises nothing, and does not wait for a trim.
+
+        Who gives back meanwhile looks again afterwards.
+        """
+        has_lock = False
+        try:
+            has_lock = self._giving_back.acquire(blocking=False)
+            # At the end of the process the driver may be gone already.
+            with contextlib.suppress(Exception):
+                if has_lock and not self.ledgers.live.total():
+                    self._allocator.close()
+        finally:
+            if has_lock:
                 self._giving_back.release()
 
     def _make_room_for(self, nbytes: int) -> DeviceMemory:

@@ -85,7 +85,11 @@ class PinnedMemory:
         self._outliving: dict[int, Region] = {}  # those whose mappings outlive this
         self._take_over()
         self.limit_bytes = self._share_bytes() if limit_bytes is None else limit_bytes
-        self._keep_within_limit()
+        try:
+            self._keep_within_limit()
+        except BaseException:
+            KEPT.extend(self._regions)
+            raise
 
     def held_bytes(self) -> int:
         """Bytes that are pinned, or will be soon."""
@@ -161,7 +165,11 @@ class PinnedMemory:
         token = object()
         block.shown.add(token)
         block.was_shown = True
-        return self._driver.show(block.address, block.nbytes, functools.partial(self._hide, block, token))
+        try:
+            return self._driver.show(block.address, block.nbytes, functools.partial(self._hide, block, token))
+        except BaseException:
+            block.shown.discard(token)
+            raise
 
     def trim(self) -> None:
         """Unpins regions none of whose blocks is lent.
@@ -189,10 +197,9 @@ class PinnedMemory:
             self._leave(region)
         for regions in (self._regions, self._pinning.coming):
             while regions:
-                if regions[-1].address:
-                    KEPT.append(regions.pop())
-                else:
-                    regions.pop()
+                if regions[-1].address and all(each is not regions[-1] for each in KEPT):  # else an interrupt came
+                    KEPT.append(regions[-1])
+                regions.pop()
         if failure is not None:
             raise failure
 
@@ -228,9 +235,13 @@ class PinnedMemory:
                 coming.popleft()
                 self._refused(region.nbytes)
                 continue
-            if region not in self._regions:  # else an interrupt came
+            if region in self._regions:  # an interrupt came; nothing of it was lent
+                for block in region.blocks:
+                    with contextlib.suppress(KeyError, ValueError):
+                        self._unused[block.nbytes].remove(block)
+            else:
                 self._regions.append(region)
-                self._cut(region)
+            self._cut(region)
             coming.popleft()
 
     def _coming_with(self, nbytes: int) -> Region | None:
@@ -326,7 +337,14 @@ class PinnedMemory:
                 self._driver.synchronize(block.last)
         for block in region.blocks:
             self._unused[block.nbytes].remove(block)
-        self._driver.unpin(self._regions.pop(self._regions.index(region)).address)
+        self._regions.remove(region)  # first: an interrupt may leave it pinned, but it is not lent
+        try:
+            self._driver.unpin(region.address)
+        except RuntimeError:
+            self._regions.append(region)
+            for block in region.blocks:
+                self.take_back(block)
+            raise
 
     def _leave(self, region: Region) -> None:
         """Leaves a region to the last of its mappings, which may go at any moment."""

@@ -165,7 +165,11 @@ def give_back() -> None:
     """
     while KEPT:
         region = KEPT.pop()
-        region.driver.unpin(region.address)
+        try:
+            region.driver.unpin(region.address)
+        except RuntimeError:
+            KEPT.append(region)
+            raise
 
 
 def in_regions(driver: Driver, sizes: Iterable[int]) -> Iterator[Region]:

@@ -104,8 +104,16 @@ class CudaTransfer(OwnedTransfer):
         self._failure = failure
         self._done = True
 
+    def stay(self) -> None:
+        """Keeps the array for good: a device that failed may write to it whenever it likes."""
+        _STAYING.append(self._array)
+
     def _wait(self) -> None:
         self._line.wait_for(self)
+
+
+#: Arrays that copies may still write to when the device has failed.
+_STAYING: list[ByteArray | None] = []
 
 
 class Line:
@@ -181,7 +189,7 @@ class Line:
             if not self._driver.passed(first.end):
                 return False
         except RuntimeError as error:
-            first.finish(copy_failed(error))
+            self._fail(first, error)
         else:
             first.finish(None)
         return True
@@ -207,9 +215,17 @@ class Line:
             else:
                 self._driver.wait_event(self._driver.compute(), first.end)
         except RuntimeError as error:
-            first.finish(copy_failed(error))
+            self._fail(first, error)
         else:
             first.finish(None)
+
+    def _fail(self, first: CudaTransfer, error: RuntimeError) -> None:
+        """Ends a transfer of which the device does not say whether it is over, once its stream has run dry."""
+        try:
+            self._driver.finish(self.stream)
+        except RuntimeError:
+            first.stay()
+        first.finish(copy_failed(error))
 
     def _end_by_disk(self, first: CudaTransfer, by_disk: HostTransfer) -> bool:
         failure = None
@@ -226,6 +242,7 @@ class Line:
         try:
             self._driver.finish(self.stream)
         except RuntimeError as error:
+            first.stay()
             refusal = copy_failed(error)
         else:
             if first.block is not None:

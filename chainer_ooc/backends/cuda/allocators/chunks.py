@@ -6,10 +6,15 @@
 An idle chunk may come behind one page more, and stays behind the others. What is behind a page is unmapped before
 another chunk is mapped there, and all that the page's stream had been given when its last block was freed must be over
 then: the driver does not wait by itself.
+
+A KeyboardInterrupt may come as a call of the driver returns, before the books have what it did. So what is mapped or
+unmapped is noted as unsure before; the next call that finds such a note unmaps it, whatever was there, and counts free
+and idle chunks anew.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -50,15 +55,25 @@ class Chunks:
         self.idle: dict[Chunk, None] = {}
         self.is_full = False
         self.timestamps = Timestamps(mapping)
+        self._all: dict[Chunk, None] = {}
+        self._unsure: list[tuple[Space, range]] = []
 
     def release(self, count: int) -> None:
         """Gives so many back to the driver, the free ones first, or as many as no block has; waits for their work."""
+        self._be_sure()
         self.detach([*itertools.islice(self.idle, max(0, count - len(self.free)))])
         for _ in range(min(count, len(self.free))):
-            self._mapping.release(self.free[-1].handle, self.chunk_bytes)
-            self.free.pop()
+            chunk = self.free.pop()  # first: after an interrupt nobody gets what the driver has back
+            del self._all[chunk]
             self.held_bytes -= self.chunk_bytes
             self.is_full = False
+            try:
+                self._mapping.release(chunk.handle, self.chunk_bytes)
+            except RuntimeError:
+                self._all[chunk] = None
+                self.held_bytes += self.chunk_bytes
+                self.free.append(chunk)
+                raise
 
     def back(self, space: Space, pages: range) -> None:
         """Maps the chunks that pages lack.
@@ -66,6 +81,7 @@ class Chunks:
         Raises:
             NoRoomError: there are too few.
         """
+        self._be_sure()
         self._clear(space, space.shared(pages))
         missing = sum(map(len, space.runs(pages)))
         if missing:
@@ -89,19 +105,21 @@ class Chunks:
     def _map(self, space: Space, run: range, chunks: list[Chunk]) -> None:
         """Maps the last ones of some chunks behind a run of pages, and drops them from the list."""
         address, mapped = space.address + run.start * self.chunk_bytes, 0
+        self._unsure.append((space, run))
         try:
             for mapped in range(len(run)):
                 self._mapping.map(address + mapped * self.chunk_bytes, self.chunk_bytes, chunks[-1 - mapped].handle)
             mapped = len(run)
             self._mapping.allow(address, mapped * self.chunk_bytes)
-        except BaseException:
+        except (MemoryError, RuntimeError):
             if mapped:
                 self._mapping.unmap(address, mapped * self.chunk_bytes)
+            self._unsure.pop()
             raise
         for page in run:
-            chunk = chunks.pop()
-            space.put(page, chunk)
-            self.idle[chunk] = None
+            space.put(page, chunks[-1])
+            self.idle[chunks.pop()] = None
+        self._unsure.pop()
 
     def _gather(self, count: int, space: Space, pages: range) -> None:
         """Has `count` chunks for these pages: free ones, new ones, idle ones, those that small arrays left.
@@ -136,20 +154,25 @@ class Chunks:
             self.is_full = True
             return False
         try:
-            self.free.append(Chunk(self._mapping.create(self.chunk_bytes)))
+            chunk = Chunk(self._mapping.create(self.chunk_bytes))
         except NoRoomError:
             self.is_full = True
             return False
+        self._all[chunk] = None
         self.held_bytes += self.chunk_bytes
+        self.free.append(chunk)
         return True
 
     def detach(self, chunks: list[Chunk]) -> None:
         """Unmaps idle chunks everywhere, when no work uses them any more."""
-        for space in {chunk.space: None for chunk in chunks if chunk.space is not None}:
-            self._clear(space, [page for chunk in chunks if chunk.space is space for page in chunk.pages])
-        for chunk in chunks:
-            del self.idle[chunk]
-        self.free += chunks
+        try:
+            for space in {chunk.space: None for chunk in chunks if chunk.space is not None}:
+                self._clear(space, [page for chunk in chunks if chunk.space is space for page in chunk.pages])
+        finally:  # those that are unmapped, also where others could not be
+            for chunk in chunks:
+                if not chunk.pages:
+                    del self.idle[chunk]
+                    self.free.append(chunk)
 
     def _clear(self, space: Space, pages: Iterable[int]) -> None:
         """Unmaps what is behind pages without users, when the work that used them is over; if a wait fails, none."""
@@ -164,9 +187,32 @@ class Chunks:
         for moment in moments.values():
             self.timestamps.wait(moment)
         for run in _runs(pages):
-            self._mapping.unmap(space.address + run.start * self.chunk_bytes, len(run) * self.chunk_bytes)
+            self._unsure.append((space, run))
+            try:
+                self._mapping.unmap(space.address + run.start * self.chunk_bytes, len(run) * self.chunk_bytes)
+            except (MemoryError, RuntimeError):
+                self._unsure.pop()
+                raise
             for page in run:
                 space.remove(page)
+            self._unsure.pop()
+
+    def _be_sure(self) -> None:
+        """After an interrupt: unmaps what may be mapped, which no block has, and counts anew."""
+        if not self._unsure:
+            return
+        while self._unsure:
+            space, run = self._unsure[-1]
+            for page in run:
+                with contextlib.suppress(MemoryError, RuntimeError):  # nothing is behind it
+                    self._mapping.unmap(space.address + page * self.chunk_bytes, self.chunk_bytes)
+                if space.chunk(page) is not None:
+                    space.remove(page)
+            self._unsure.pop()
+        idle = [each for each in {**self.idle, **self._all} if each.pages and each.used_by < 0]
+        self.idle.clear()
+        self.idle.update(dict.fromkeys(idle))
+        self.free[:] = [each for each in self._all if not each.pages]
 
 
 def _runs(pages: list[int]) -> Iterator[range]:

@@ -21,6 +21,7 @@ Left out: arrays whose sizes never come again, which have the driver take memory
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -54,25 +55,29 @@ class PoolAllocator(Allocator):
         self._calls = calls
         self._held = Ledger()
         self._pools: OrderedDict[int, Pool] = OrderedDict()  # the one used longest ago is the first
+        self._lock = threading.RLock()  # reentrant: a pool asks for its regions from within `malloc`
 
     def malloc(self, nbytes: int) -> DeviceMemory:
-        for missing_bytes in (nbytes, None):
-            try:
-                return self._taken(nbytes)
-            except MemoryError:
-                pass  # and out of the handler, whose error keeps frames alive
-            self._give_back(missing_bytes)
-        return self._taken(nbytes)
+        with self._lock:
+            for missing_bytes in (nbytes, None):
+                try:
+                    return self._taken(nbytes)
+                except MemoryError:
+                    pass  # and out of the handler, whose error keeps frames alive
+                self._give_back(missing_bytes)
+            return self._taken(nbytes)
 
     def used_bytes(self) -> int:
-        return sum(pool.used_bytes() for pool in self._pools.values())
+        with self._lock:
+            return sum(pool.used_bytes() for pool in self._pools.values())
 
     def held_bytes(self) -> int:
         return self._held.total()
 
     def trim(self, keep_bytes: int) -> None:
-        if sum(pool.free_bytes() for pool in self._pools.values()) > keep_bytes:
-            self._give_back()
+        with self._lock:
+            if sum(pool.free_bytes() for pool in self._pools.values()) > keep_bytes:
+                self._give_back()
 
     def _taken(self, nbytes: int) -> DeviceMemory:
         return self._pool_of(nbytes).malloc(nbytes).mem  # type: ignore[no-any-return]

@@ -132,7 +132,7 @@ class VirtualAllocator(Allocator):
             if self.held_bytes() - self.used_bytes() <= keep_bytes:
                 return
             self._join_all()
-            surplus = -(-(self.held_bytes() - self._live_bytes - keep_bytes) // self.chunk_bytes)
+            surplus = -(-(self.held_bytes() - self.used_bytes() - keep_bytes) // self.chunk_bytes)
             self._chunks.release(max(0, surplus))
 
     def close(self) -> None:
