@@ -195,10 +195,13 @@ class PinnedMemory:
         self._unused.clear()
         for region in [region for region in self._regions if region.is_shown()]:
             self._leave(region)
+        kept = {*map(id, KEPT)}
         for regions in (self._regions, self._pinning.coming):
             while regions:
-                if regions[-1].address and all(each is not regions[-1] for each in KEPT):  # else an interrupt came
-                    KEPT.append(regions[-1])
+                region = regions[-1]
+                if region.address and id(region) not in kept:  # else an interrupt came before it was in one place
+                    KEPT.append(region)
+                    kept.add(id(region))
                 regions.pop()
         if failure is not None:
             raise failure
