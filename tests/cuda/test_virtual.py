@@ -517,6 +517,30 @@ def test_an_interrupt_as_a_call_of_the_driver_returns_tears_nothing(calls, drive
         driver.check_empty()
 
 
+def test_a_block_goes_nowhere_that_an_interrupt_has_unmapped(calls, driver, monkeypatch):
+    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
+    blocks = [allocator.malloc(count * CHUNK) for count in (2, 1, 3)]
+    del blocks[0]
+    allocator.used_bytes()
+    unmap = driver.cuMemUnmap
+
+    def interrupted(*arguments):
+        unmap(*arguments)
+        raise KeyboardInterrupt
+
+    interrupted.__name__ = 'cuMemUnmap'
+    monkeypatch.setattr(driver, 'cuMemUnmap', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        allocator.trim(0)
+    monkeypatch.undo()
+    blocks.pop()
+    small = allocator.malloc(CHUNK)  # while another size is kept
+    calls.current_stream.launch(driver, small, CHUNK)
+    del blocks, small
+    allocator.close()
+    driver.check_empty()
+
+
 @pytest.mark.parametrize('seed', range(8))
 @pytest.mark.parametrize('name', ['cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemUnmap', 'cuMemRelease',
                                   'cuEventRecord', 'cuEventSynchronize'])

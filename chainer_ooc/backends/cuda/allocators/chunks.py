@@ -60,7 +60,7 @@ class Chunks:
 
     def release(self, count: int) -> None:
         """Gives so many back to the driver, the free ones first, or as many as no block has; waits for their work."""
-        self._be_sure()
+        self.be_sure()
         self.detach([*itertools.islice(self.idle, max(0, count - len(self.free)))])
         for _ in range(min(count, len(self.free))):
             chunk = self.free.pop()  # first: after an interrupt nobody gets what the driver has back
@@ -81,7 +81,7 @@ class Chunks:
         Raises:
             NoRoomError: there are too few.
         """
-        self._be_sure()
+        self.be_sure()
         self._clear(space, space.shared(pages))
         missing = sum(map(len, space.runs(pages)))
         if missing:
@@ -197,7 +197,7 @@ class Chunks:
                 space.remove(page)
             self._unsure.pop()
 
-    def _be_sure(self) -> None:
+    def be_sure(self) -> None:
         """After an interrupt: unmaps what may be mapped, which no block has, and counts anew."""
         if not self._unsure:
             return

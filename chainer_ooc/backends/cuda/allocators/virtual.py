@@ -192,6 +192,7 @@ class VirtualAllocator(Allocator):
 
     def _taken(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
         """A place with chunks behind it, which nobody else has any more."""
+        self._chunks.be_sure()
         size_bytes, place = key[1], self._backed(key) if self._kept else None
         if place is None:
             self._join()
