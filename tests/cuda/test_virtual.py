@@ -556,6 +556,33 @@ def test_failures_of_the_driver_tear_nothing(allocator, calls, driver, name, see
     live.clear()
 
 
+def test_chunks_that_two_failures_have_left_are_in_one_place(allocator, calls, driver, monkeypatch):
+    first, second, third = map(fake.FakeStream, (0, 7, 9))
+    for stream in (first, second):
+        calls.current_stream = stream
+        allocator.malloc(5 * CHUNK)
+    calls.current_stream, unmap, calls_made = third, driver.cuMemUnmap, []
+
+    def fails_the_second_time(*arguments):
+        calls_made.append(arguments)
+        return (fake.FakeResult.CUDA_ERROR_INVALID_VALUE,) if len(calls_made) == 2 else unmap(*arguments)
+
+    fails_the_second_time.__name__ = 'cuMemUnmap'
+    with monkeypatch.context() as patched:
+        patched.setattr(driver, 'cuMemUnmap', fails_the_second_time)
+        with pytest.raises(RuntimeError, match='cuMemUnmap'):
+            allocator.malloc(10 * CHUNK)  # the chunks of both other streams
+    calls.current_stream = first
+    driver.failing['cuMemMap'] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(RuntimeError, match='cuMemMap'):
+        allocator.malloc(5 * CHUNK)
+    allocator.trim(7 * CHUNK)
+    live = [allocator.malloc(CHUNK) for _ in range(10)]
+    parts = [part for block in live for part in driver.physical(block.ptr, block.ptr + block.size)]
+    assert len({handle for handle, *_ in parts}) == len(parts) == 10
+    assert allocator.held_bytes() == 10 * CHUNK
+
+
 def test_a_lower_limit_is_kept_where_small_arrays_hold_regions(allocator):
     kept = [allocator.malloc(512) for _ in range(2)]
     large = allocator.malloc(6 * CHUNK)
