@@ -1,8 +1,8 @@
 """The hard limit (P3): who is asked for room, in which order, and what is left when nobody has some."""
 import contextlib
+import functools
 import gc
 import random
-import sys
 import threading
 
 import pytest
@@ -11,6 +11,7 @@ from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from support import fake_device_memory as fake
+from support.side_by_side import side_by_side
 from support.told_ledger import listen
 
 MIB = fake.MIB
@@ -441,17 +442,7 @@ def test_threads_may_ask_a_pool_at_once(calls):
         except BaseException as error:
             failures.append(error)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with budget.no_relief():
-            threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(3)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-    finally:
-        sys.setswitchinterval(before)
+    side_by_side(*(functools.partial(ask, seed) for seed in range(3)))
     assert failures == []
 
 

@@ -1,5 +1,6 @@
 """Virtual addresses: what is mapped when, what is waited for, and that every rule of the driver is kept."""
 import contextlib
+import itertools
 import random
 import threading
 
@@ -449,14 +450,9 @@ def test_close_leaves_what_lives(calls, driver):
     driver.check_empty()
 
 
-@pytest.mark.parametrize('seed', range(200))
-def test_any_sequence_keeps_the_rules(seed):
-    """Of few chunks, so that most requests need what others have left, beside work that is not over."""
-    draw = random.Random(seed)
-    calls = fake.FakeCalls(fake.FakeDevice(10 * CHUNK))
-    driver, live = fake.FakeDriver(calls.device), []
-    allocator = VirtualAllocator(calls, MappingCalls(0, driver))
-    for _ in range(60):
+def play(allocator, driver, calls, draw, live, steps=40):
+    """Random requests, frees, work and trims; no two blocks that live share memory."""
+    for _ in range(steps):
         what = draw.random()
         if what < 0.4:
             nbytes = draw.randint(1, 7) * CHUNK if draw.random() < 0.7 else draw.randint(1, 7 * CHUNK)
@@ -468,35 +464,13 @@ def test_any_sequence_keeps_the_rules(seed):
             calls.current_stream.launch(driver, *draw.choice(live))
         elif what > 0.9:
             allocator.trim(draw.randint(0, 10) * CHUNK)
-    live.clear()
-    allocator.close()
-    driver.check_empty()
+        parts = sorted(part for block, nbytes in live for part in driver.physical(block.ptr, block.ptr + nbytes))
+        assert all(one[0] != other[0] or one[2] <= other[1] for one, other in itertools.pairwise(parts))
 
 
-def play(allocator, driver, calls, draw, live, steps=40):
-    """Random requests, frees, work and trims; no two blocks that live share a chunk."""
-    for _ in range(steps):
-        what = draw.random()
-        if what < 0.5:
-            nbytes = draw.randint(1, 5) * CHUNK
-            with contextlib.suppress(NoRoomError):
-                live.append((allocator.malloc(nbytes), nbytes))
-        elif what < 0.75 and live:
-            live.pop(draw.randrange(len(live)))
-        elif what < 0.9 and live:
-            calls.current_stream.launch(driver, *draw.choice(live))
-        elif what > 0.95:
-            allocator.trim(draw.randint(0, 10) * CHUNK)
-        parts = [part for block, nbytes in live for part in driver.physical(block.ptr, block.ptr + nbytes)]
-        assert len({handle for handle, *_ in parts}) == len(parts)
-
-
-@pytest.mark.parametrize('seed', range(8))
-@pytest.mark.parametrize('name', [
-    'cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemUnmap', 'cuMemRelease', 'cuEventRecord', 'cuEventSynchronize'])
-def test_an_interrupt_as_a_call_of_the_driver_returns_tears_nothing(calls, driver, monkeypatch, name, seed):
-    draw, live, made = random.Random(seed), [], VirtualAllocator(calls, MappingCalls(0, driver))
-    original, left = getattr(driver, name), [draw.randint(1, 4)]
+def interrupt(driver, monkeypatch, name, at=1):
+    """Has a KeyboardInterrupt come as one of the driver's calls of that name returns."""
+    original, left = getattr(driver, name), [at]
 
     def interrupted(*arguments):
         result = original(*arguments)
@@ -507,6 +481,20 @@ def test_an_interrupt_as_a_call_of_the_driver_returns_tears_nothing(calls, drive
 
     interrupted.__name__ = name
     monkeypatch.setattr(driver, name, interrupted)
+
+
+@pytest.mark.parametrize('seed', range(200))
+def test_any_sequence_keeps_the_rules(allocator, driver, calls, seed):
+    """Of few chunks, so that most requests need what others have left, beside work that is not over."""
+    play(allocator, driver, calls, random.Random(seed), [], 60)
+
+
+@pytest.mark.parametrize('seed', range(8))
+@pytest.mark.parametrize('name', [
+    'cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemUnmap', 'cuMemRelease', 'cuEventRecord', 'cuEventSynchronize'])
+def test_an_interrupt_as_a_call_of_the_driver_returns_tears_nothing(calls, driver, monkeypatch, name, seed):
+    draw, live, made = random.Random(seed), [], VirtualAllocator(calls, MappingCalls(0, driver))
+    interrupt(driver, monkeypatch, name, draw.randint(1, 4))
     for _ in range(10):
         with contextlib.suppress(KeyboardInterrupt):
             play(made, driver, calls, draw, live)
@@ -522,14 +510,7 @@ def test_a_block_goes_nowhere_that_an_interrupt_has_unmapped(calls, driver, monk
     blocks = [allocator.malloc(count * CHUNK) for count in (2, 1, 3)]
     del blocks[0]
     allocator.used_bytes()
-    unmap = driver.cuMemUnmap
-
-    def interrupted(*arguments):
-        unmap(*arguments)
-        raise KeyboardInterrupt
-
-    interrupted.__name__ = 'cuMemUnmap'
-    monkeypatch.setattr(driver, 'cuMemUnmap', interrupted)
+    interrupt(driver, monkeypatch, 'cuMemUnmap')
     with pytest.raises(KeyboardInterrupt):
         allocator.trim(0)
     monkeypatch.undo()

@@ -2,6 +2,7 @@
 import _thread
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import sys
@@ -27,6 +28,7 @@ from chainer_ooc.execute.other_threads import other_threads
 from chainer_ooc.plans.making import plan_within
 from chainer_ooc.problem import everything
 from support.planning.small_problems import draw_problem
+from support.side_by_side import side_by_side
 from support.trainings.ooc_training import Training, assert_same_bits, floor_of, ooc, plain
 
 NETWORK = 'residual'
@@ -522,16 +524,7 @@ def test_two_threads_evaluate_one_problem_at_once():
             if found != expected[number]:
                 wrong.append(found)
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=ask, args=(each,)) for each in (0, 1)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-    finally:
-        sys.setswitchinterval(before)
+    side_by_side(*(functools.partial(ask, each) for each in (0, 1)))
     assert not wrong
 
 

@@ -18,18 +18,13 @@ from chainer_ooc.kernels import cudnn as offered
 from chainer_ooc.kernels.cudnn import execution, facade, handles, launch, settings
 from chainer_ooc.kernels.cudnn.operations import Convolution, Port
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
-from support.fake_cudnn import Engine
+from support.fake_cudnn import Engine, current
 
 #: Python functions of ours that one convolution may run, with scratch and without a bias, beside `CupyDevice`'s four.
 MOST_FUNCTIONS = 25
 CONVOLUTION = Convolution(Port.Y, (2, 3, 8, 8), (4, 3, 3, 3), (2, 4, 8, 8), (1, 1), (1, 1), (1, 1), 'float32')
 TERMS = PlanSettings(1000, False, False)
 PACKAGE = str(pathlib.Path(chainer_ooc.__file__).parent)
-
-
-def current(dtype):
-    """The settings of the calling thread."""
-    return settings.plan_settings(settings.entries(), dtype)
 
 
 def draw(*shape):

@@ -20,7 +20,7 @@ from chainer_ooc.kernels.cudnn import facade, handles, library, plan, settings
 from chainer_ooc.kernels.cudnn.operations import BatchNormalization, Convolution, Port, strides
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
 from support import fake_cudnn
-from support.fake_cudnn import Engine, HostDevice, Library, heur_mode, numerical_note
+from support.fake_cudnn import Engine, HostDevice, Library, current, heur_mode, numerical_note
 
 A, B, FALLBACK = heur_mode.A, heur_mode.B, heur_mode.FALLBACK
 CONVOLUTION = Convolution(Port.Y, (2, 3, 8, 8), (4, 3, 3, 3), (2, 4, 8, 8), (1, 1), (1, 1), (1, 1), 'float32')
@@ -29,11 +29,6 @@ OPERATIONS = [
     CONVOLUTION, replace(CONVOLUTION, result=Port.X), replace(CONVOLUTION, result=Port.W, channels_last=True),
     NORMALIZATION, BatchNormalization(False, (2, 4, 8, 8, 8), 'float16', False)]
 TERMS = PlanSettings(1000, False, False)
-
-
-def current(dtype):
-    """The settings of the calling thread."""
-    return settings.plan_settings(settings.entries(), dtype)
 
 
 def chosen(cudnn, operation=CONVOLUTION, **changes):

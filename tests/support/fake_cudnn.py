@@ -398,3 +398,10 @@ class HostDevice:
 def module(version='1.32.0', backend=92800):
     """What `import cudnn` gives, as far as finding it goes."""
     return SimpleNamespace(__version__=version, backend_version=lambda: backend)
+
+
+def current(dtype):
+    """The settings of the calling thread, for arrays of `dtype`."""
+    from chainer_ooc.kernels.cudnn import settings
+
+    return settings.plan_settings(settings.entries(), dtype)

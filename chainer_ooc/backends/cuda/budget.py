@@ -56,7 +56,7 @@ class LimitedBlock(Owner):
 
     def __init__(self, memory: DeviceMemory, nbytes: int, device_id: int, ledgers: tuple[Ledger, ...],
                  budget: AllocatorBudget) -> None:
-        self.pointer, self.nbytes, self.device_id = memory.ptr, nbytes, device_id
+        super().__init__(memory.ptr, nbytes, device_id)
         self._memory: DeviceMemory | None = memory
         self._size_bytes, self.ledgers, self._budget = memory.size, ledgers, budget
 
@@ -107,11 +107,8 @@ class AllocatorBudget:
         """
         if not nbytes:
             return self._calls.pointer(0, 0, None)
-        try:
-            memory = self._allocator.malloc(nbytes)
-        except MemoryError:
-            memory = None
-        if memory is None:  # out here, as what comes may raise what has nothing to do with that
+        memory = self._try(nbytes)
+        if memory is None:
             with self.waiting():
                 memory = self._make_room_for(nbytes)
         ledgers = self.ledgers.add(memory.size)

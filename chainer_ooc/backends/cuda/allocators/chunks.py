@@ -81,7 +81,6 @@ class Chunks:
         Raises:
             NoRoomError: there are too few.
         """
-        self.be_sure()
         self._clear(space, space.shared(pages))
         missing = sum(map(len, space.runs(pages)))
         if missing:
@@ -198,7 +197,7 @@ class Chunks:
             self._unsure.pop()
 
     def be_sure(self) -> None:
-        """After an interrupt: unmaps what may be mapped, which no block has, and counts anew."""
+        """Before a place is chosen: after an interrupt unmaps what may be mapped, which no block has; counts anew."""
         if not self._unsure:
             return
         while self._unsure:

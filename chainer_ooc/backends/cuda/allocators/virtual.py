@@ -180,7 +180,7 @@ class VirtualAllocator(Allocator):
         return self._calls.pointer(memory.ptr, nbytes, memory)
 
     def _placed(self, nbytes: int) -> MappedMemory:
-        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
+        size_bytes = rounded_up(nbytes, UNIT_BYTES)
         stream = self._calls.stream()
         key = stream.ptr, size_bytes
         if self._freed:
