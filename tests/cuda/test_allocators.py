@@ -9,6 +9,7 @@ from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import ManagedAllocator, PoolAllocator, paged
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
+from chainer_ooc.errors import ReentryError
 from support import fake_device_memory as fake
 
 MIB = fake.MIB
@@ -132,6 +133,21 @@ def test_a_region_that_the_device_refused_is_not_counted(calls):
     with pytest.raises(NoRoomError):
         allocator.malloc(101 * MIB)
     assert allocator.held_bytes() == 0
+
+
+def test_who_asks_in_the_midst_of_a_request_is_refused(calls, monkeypatch):
+    """As a handler or a finalizer does."""
+    allocator = PoolAllocator(calls)
+    device_memory = calls.device_memory
+
+    def asked_meanwhile(nbytes):
+        with pytest.raises(ReentryError, match='in the middle of a request'):
+            allocator.malloc(8 * MIB)
+        return device_memory(nbytes)
+
+    monkeypatch.setattr(calls, 'device_memory', asked_meanwhile)
+    block = allocator.malloc(8 * MIB)
+    assert allocator.used_bytes() == block.size == allocator.held_bytes()
 
 
 def test_managed_memory_is_prefetched_once(calls):

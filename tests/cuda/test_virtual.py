@@ -1,7 +1,10 @@
 """Virtual addresses: what is mapped when, what is waited for, and that every rule of the driver is kept."""
 import contextlib
+import functools
 import itertools
+import pathlib
 import random
+import sys
 import threading
 
 import pytest
@@ -11,7 +14,9 @@ from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.space import Space
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
+from chainer_ooc.errors import ReentryError
 from support import fake_device_memory as fake
+from support.interrupting import handled_before, interrupted_at
 
 MIB = fake.MIB
 CHUNK = 2 * MIB
@@ -503,6 +508,62 @@ def test_an_interrupt_as_a_call_of_the_driver_returns_tears_nothing(calls, drive
     assert made.held_bytes() == 0
     if name != 'cuMemCreate':  # whose handle is lost then
         driver.check_empty()
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason='a debugger or a coverage tool has the trace function')
+@pytest.mark.parametrize('seed', range(4))
+def test_an_interrupt_before_any_line_loses_nothing_that_is_known(seed):
+    number, came = 1, True
+    while came:
+        calls = fake.FakeCalls(fake.FakeDevice(10 * CHUNK))
+        driver = fake.FakeDriver(calls.device)
+        allocator, draw, live = VirtualAllocator(calls, MappingCalls(0, driver)), random.Random(seed), []
+        came = interrupted_at(number, functools.partial(play, allocator, driver, calls, draw, live), 'line', is_ours)
+        play(allocator, driver, calls, draw, live)
+        assert allocator.used_bytes() == sum(block.size for block, _ in live), number
+        live.clear()
+        assert allocator.used_bytes() == 0, number
+        allocator.close()
+        assert allocator.held_bytes() == 0, number
+        left = len(driver.reservations) + len(driver.handles) + len(driver.events)
+        assert left <= 1, number  # what the driver had given, or was to take back, as the interrupt came
+        number += 1 + number // 15
+    assert number > 100, 'the sequence has fewer lines than it should'
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason='a debugger or a coverage tool has the trace function')
+@pytest.mark.parametrize('seed', range(4))
+def test_a_handler_has_memory_of_its_own_or_is_refused(seed):
+    """It asks three times before some line, as it would from a signal or the end of an object."""
+    refused = 0
+    for number in range(seed, 2500, 167):
+        calls = fake.FakeCalls(fake.FakeDevice(10 * CHUNK))
+        driver = fake.FakeDriver(calls.device)
+        allocator, draw, live = VirtualAllocator(calls, MappingCalls(0, driver)), random.Random(seed), []
+        lines = itertools.count()
+
+        def handle(allocator=allocator, live=live):
+            nonlocal refused
+            for count in (2, 1, 3):
+                try:
+                    live.append((allocator.malloc(count * CHUNK), count * CHUNK))
+                except (NoRoomError, ReentryError) as error:
+                    refused += isinstance(error, ReentryError)
+
+        with handled_before(lambda: next(lines) == number, handle, is_traced=is_ours):  # noqa: B023
+            play(allocator, driver, calls, draw, live)
+        play(allocator, driver, calls, draw, live)
+        assert allocator.used_bytes() == sum(block.size for block, _ in live)
+        live.clear()
+        allocator.close()
+        driver.check_empty()
+    assert refused > 10
+
+
+def is_ours(code):
+    """Not finalizers, where an interrupt is lost; nor what takes the lock: between its body and its end none comes."""
+    return (code.co_filename.startswith(str(pathlib.Path(virtual.__file__).parent))
+            and code.co_name not in ('__del__', 'malloc', 'used_bytes', 'trim', 'close'))
 
 
 def test_a_block_goes_nowhere_that_an_interrupt_has_unmapped(calls, driver, monkeypatch):

@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Protocol
+
+from chainer_ooc.errors import ReentryError
 
 #: Sizes are rounded up to a multiple, as CuPy does.
 UNIT_BYTES = 512
@@ -36,6 +39,21 @@ class NoRoomError(MemoryError):
 
 class UnavailableError(RuntimeError):
     """The device, or what is installed, lacks what an allocator needs; the message names it."""
+
+
+def once(lock: threading.RLock) -> threading.RLock:
+    """The lock of an allocator's books, to be taken by a thread that does not have it.
+
+    A signal handler, or a finalizer, may ask for memory in the midst of a request: it would be given what that request
+    is about to take.
+
+    Raises:
+        ReentryError: the thread has the lock.
+    """
+    if lock._is_owned():  # type: ignore[attr-defined]
+        raise ReentryError('a signal handler or a finalizer asks for GPU memory in the middle of a request for some, '
+                           'where none can be given; have it set a flag, and act on it between two functions')
+    return lock
 
 
 class Allocator(abc.ABC):

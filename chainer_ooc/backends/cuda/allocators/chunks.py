@@ -8,8 +8,8 @@ another chunk is mapped there, and all that the page's stream had been given whe
 then: the driver does not wait by itself.
 
 A KeyboardInterrupt may come as a call of the driver returns, before the books have what it did. So what is mapped or
-unmapped is noted as unsure before; the next call that finds such a note unmaps it, whatever was there, and counts free
-and idle chunks anew.
+unmapped is noted as unsure before; `recount` unmaps it, whatever was there, and counts free and idle chunks anew. Lost
+is what nobody was told of yet: a chunk that the driver has just made, or has not yet taken back.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class Chunks:
 
     def release(self, count: int) -> None:
         """Gives so many back to the driver, the free ones first, or as many as no block has; waits for their work."""
-        self.be_sure()
         self.detach([*itertools.islice(self.idle, max(0, count - len(self.free)))])
         for _ in range(min(count, len(self.free))):
             chunk = self.free.pop()  # first: after an interrupt nobody gets what the driver has back
@@ -196,22 +195,25 @@ class Chunks:
                 space.remove(page)
             self._unsure.pop()
 
-    def be_sure(self) -> None:
-        """Before a place is chosen: after an interrupt unmaps what may be mapped, which no block has; counts anew."""
-        if not self._unsure:
-            return
+    def recount(self, spaces: Iterable[Space]) -> None:
+        """After an interrupt: unmaps what may be mapped, which no block has, and counts anew, in all spaces too."""
         while self._unsure:
             space, run = self._unsure[-1]
             for page in run:
                 with contextlib.suppress(MemoryError, RuntimeError):  # nothing is behind it
                     self._mapping.unmap(space.address + page * self.chunk_bytes, self.chunk_bytes)
-                if space.chunk(page) is not None:
-                    space.remove(page)
+                space.remove(page)
             self._unsure.pop()
+        for chunk in self._all:
+            chunk.pages.clear()
+            chunk.used_by = -1
+        for space in spaces:
+            space.recount()
         idle = [each for each in {**self.idle, **self._all} if each.pages and each.used_by < 0]
         self.idle.clear()
         self.idle.update(dict.fromkeys(idle))
         self.free[:] = [each for each in self._all if not each.pages]
+        self.held_bytes = len(self._all) * self.chunk_bytes
 
 
 def _runs(pages: list[int]) -> Iterator[range]:

@@ -25,7 +25,7 @@ import threading
 from collections import OrderedDict
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError, once
 from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.quantities import format_bytes, rounded_up
@@ -55,10 +55,10 @@ class PoolAllocator(Allocator):
         self._calls = calls
         self._held = Ledger()
         self._pools: OrderedDict[int, Pool] = OrderedDict()  # the one used longest ago is the first
-        self._lock = threading.RLock()  # reentrant: a pool asks for its regions from within `malloc`
+        self._lock = threading.RLock()
 
     def malloc(self, nbytes: int) -> DeviceMemory:
-        with self._lock:
+        with once(self._lock):
             for missing_bytes in (nbytes, None):
                 try:
                     return self._taken(nbytes)
@@ -68,14 +68,14 @@ class PoolAllocator(Allocator):
             return self._taken(nbytes)
 
     def used_bytes(self) -> int:
-        with self._lock:
+        with once(self._lock):
             return sum(pool.used_bytes() for pool in self._pools.values())
 
     def held_bytes(self) -> int:
         return self._held.total()
 
     def trim(self, keep_bytes: int) -> None:
-        with self._lock:
+        with once(self._lock):
             if sum(pool.free_bytes() for pool in self._pools.values()) > keep_bytes:
                 self._give_back()
 

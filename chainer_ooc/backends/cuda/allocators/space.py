@@ -10,16 +10,43 @@ chunk, and the others (above, the second page with the chunk 3) lack one meanwhi
 request that fits, with no call of the driver, and a page that had to have another chunk in one iteration has it in the
 next one too.
 
+Who has a block is one entry of `owned`, which one assignment changes. All else is counted from it, and counted anew
+where a KeyboardInterrupt came within `take` or `give`: extents, users, whose each chunk is.
+
 Left out: the driver (`virtual`).
 """
 
 from __future__ import annotations
 
 import bisect
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp
+
+
+class Block:
+    """A live block; see `DeviceMemory`. That it has died is said by its place."""
+
+    __slots__ = ('__weakref__', 'ptr', 'size')
+
+    def __init__(self, address: int, size_bytes: int) -> None:
+        self.ptr, self.size = address, size_bytes
+
+
+class Place(weakref.ref[Block]):
+    """Where a block is: `size_bytes` of `space` from `offset` on.
+
+    Its callback is called at the block's end. Where that is a C function, such as `deque.append`, no line of Python
+    runs, before which an interrupt could come.
+    """
+
+    __slots__ = ('offset', 'size_bytes', 'space')
+
+    offset: int
+    size_bytes: int
+    space: Space
 
 
 class Chunk:
@@ -50,12 +77,16 @@ class Space:
         chunk_bytes: of one chunk, and of one page.
         stream: whose work uses the memory; kept alive, as events will be recorded on it.
         idle: takes the chunks that no block has any more, and loses those that one takes.
+
+    Attributes:
+        owned: the places of blocks, by their offsets.
     """
 
     def __init__(self, address: int, size_bytes: int, chunk_bytes: int, stream: Any, idle: dict[Chunk, None]) -> None:
         self.address, self.size_bytes, self.stream = address, size_bytes, stream
         self._chunk_bytes, self._idle = chunk_bytes, idle
         count = size_bytes // chunk_bytes
+        self.owned: dict[int, Place] = {}
         self._chunks: list[Chunk | None] = [None] * count
         self._users = [0] * count
         self._since: list[Timestamp | None] = [None] * count
@@ -141,11 +172,13 @@ class Space:
         """Notes that nothing is behind a page any more."""
         chunk, self._chunks[page] = self._chunks[page], None
         self._since[page] = None
-        if chunk is not None:
+        if chunk is not None and page in chunk.pages:  # else an interrupt came in the midst of this, or of `put`
             chunk.pages.remove(page)
 
-    def take(self, offset: int, size_bytes: int) -> None:
+    def take(self, place: Place) -> None:
         """Takes addresses that are free, and whose pages are all usable, for a block."""
+        offset, size_bytes = place.offset, place.size_bytes
+        self.owned[offset] = place
         start = self._starts[bisect.bisect_right(self._starts, offset) - 1]
         end = self._drop(start)
         if offset > start:
@@ -161,8 +194,10 @@ class Space:
                     del self._idle[chunk]
                     chunk.used_by = page
 
-    def give(self, offset: int, size_bytes: int) -> range:
+    def give(self, place: Place) -> range:
         """Makes a block's addresses free; returns the pages without users."""
+        offset, size_bytes = place.offset, place.size_bytes
+        del self.owned[offset]
         start, end = offset, offset + size_bytes
         at = bisect.bisect_left(self._starts, start)
         if at < len(self._starts) and self._starts[at] == end:
@@ -184,6 +219,32 @@ class Space:
         first += bool(users[first])
         behind -= behind > first and bool(users[behind - 1])
         return range(first, behind)
+
+    def recount(self) -> None:
+        """Counts all anew from what is owned and what is behind each page, of chunks that are said to be nowhere.
+
+        Since when a page has no users is not known any more.
+        """
+        self._users = [0] * len(self._users)
+        self._since = [None] * len(self._since)
+        self._ends = {}
+        free = 0
+        for offset in sorted(self.owned):
+            if free < offset:
+                self._ends[free] = offset
+            free = offset + self.owned[offset].size_bytes
+            for page in self.pages(offset, free - offset):
+                self._users[page] += 1
+        if free < self.size_bytes:
+            self._ends[free] = self.size_bytes
+        self._starts = sorted(self._ends)
+        self._by_size = sorted((end - start, start) for start, end in self._ends.items())
+        for page, chunk in enumerate(self._chunks):
+            if chunk is not None:
+                chunk.space = self
+                chunk.pages.append(page)
+                if self._users[page]:
+                    chunk.used_by = page
 
     def note(self, pages: range, moment: Timestamp | None) -> None:
         """Says since when pages without users are used by nothing that the stream has been given."""

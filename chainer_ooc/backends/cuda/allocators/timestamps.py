@@ -14,10 +14,11 @@ class Timestamp:
     __slots__ = ('_spare', 'event', 'number')
 
     def __init__(self, event: Any, number: int, spare: deque[Any]) -> None:
-        self.event, self.number, self._spare = event, number, spare
+        self._spare, self.number, self.event = spare, number, event  # the last, see __del__
 
     def __del__(self) -> None:
-        self._spare.append(self.event)
+        if hasattr(self, 'event'):  # else an interrupt came while it was made
+            self._spare.append(self.event)
 
 
 class Timestamps:

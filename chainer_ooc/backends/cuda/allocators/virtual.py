@@ -48,11 +48,11 @@ import threading
 from collections import deque
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, DeviceMemory, NoRoomError, once
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.chunks import Chunks
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.space import Space
+from chainer_ooc.backends.cuda.allocators.space import Block, Place, Space
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
@@ -65,19 +65,6 @@ WIDTH = 4
 #: Requests below are cut from blocks of this size.
 SMALL_BYTES = 1 << 20
 REGION_BYTES = 4 << 20
-
-
-class MappedMemory:
-    """A live block; see `DeviceMemory`. When it dies it joins the freed ones, and nothing else happens."""
-
-    __slots__ = ('_freed', '_offset', '_space', 'ptr', 'size')
-
-    def __init__(self, space: Space, offset: int, size_bytes: int, freed: deque[tuple[Space, int, int]]) -> None:
-        self._space, self._offset, self._freed = space, offset, freed
-        self.ptr, self.size = space.address + offset, size_bytes
-
-    def __del__(self) -> None:
-        self._freed.append((self._space, self._offset, self.size))
 
 
 class VirtualAllocator(Allocator):
@@ -96,13 +83,14 @@ class VirtualAllocator(Allocator):
         self._chunks = Chunks(mapping, self._unit_bytes, self._join_all, lambda: self.waiting())
         self._suited_bytes = self.limit_bytes
         self._chunks.chunk_bytes = self._suitable_bytes()
-        self._freed: deque[tuple[Space, int, int]] = deque()
-        self._kept: dict[tuple[int, int], list[tuple[Space, int]]] = {}  # freed, by stream and size
+        self._freed: deque[Place] = deque()
+        self._note_end = self._freed.append
+        self._kept: dict[tuple[int, int], list[Place]] = {}  # freed, by stream and size
         self._spaces: dict[int, list[Space]] = {}  # by the address of their stream
         self._live_bytes = 0
         self._small = calls.pool(self._region)
-        # Reentrant: the small pool asks for its regions from within `malloc`. Finalizers never take it.
         self._lock = threading.RLock()
+        self._is_amid = False  # between `_begin` and the end of what changes the books
 
     @property
     def chunk_bytes(self) -> int:
@@ -110,45 +98,82 @@ class VirtualAllocator(Allocator):
         return self._chunks.chunk_bytes
 
     def malloc(self, nbytes: int) -> DeviceMemory:
-        with self._lock:
+        with once(self._lock):
+            self._begin()
             if self.limit_bytes != self._suited_bytes:
                 self._suit()
-            if nbytes >= SMALL_BYTES:
-                return self._placed(nbytes)
-            return self._malloc_small(nbytes)
+            try:
+                memory = self._placed(nbytes) if nbytes >= SMALL_BYTES else self._malloc_small(nbytes)
+            except NoRoomError:
+                self._is_amid = False
+                raise
+            self._is_amid = False
+            return memory
 
     def used_bytes(self) -> int:
         """See `Allocator.used_bytes`; regions of the small pool count by what lives in them."""
-        with self._lock:
-            self._settle()
-            return self._live_bytes - int(self._small.free_bytes())
+        with once(self._lock):
+            self._begin()
+            used_bytes = self._used_bytes()
+            self._is_amid = False
+            return used_bytes
 
     def held_bytes(self) -> int:
         return self._chunks.held_bytes
 
     def trim(self, keep_bytes: int) -> None:
         """See `Allocator.trim`; waits for the work that may use what is unmapped."""
-        with self._lock:
-            if self.held_bytes() - self.used_bytes() <= keep_bytes:
-                return
-            self._join_all()
-            surplus = -(-(self.held_bytes() - self.used_bytes() - keep_bytes) // self.chunk_bytes)
-            self._chunks.release(max(0, surplus))
+        with once(self._lock):
+            self._begin()
+            self._trim(keep_bytes)
+            self._is_amid = False
 
     def close(self) -> None:
-        with self._lock:
-            self.trim(0)
+        with once(self._lock):
+            self._begin()
+            self._trim(0)
             self._give_addresses_back()
             self._chunks.timestamps.close()
+            self._is_amid = False
+
+    def _begin(self) -> None:
+        """Before the books change: puts right what an interrupt, or a failure of the driver, has left half done."""
+        if self._is_amid:
+            self._recount()
+        self._is_amid = True
+
+    def _recount(self) -> None:
+        """All that is counted, from the places that blocks own."""
+        self._chunks.recount(space for spaces in self._spaces.values() for space in spaces)
+        freed = {id(place) for place in [*self._freed]}
+        kept_bytes = 0
+        for key, places in self._kept.items():
+            places[:] = [place for place in places
+                         if place.space.owned.get(place.offset) is place and id(place) not in freed]
+            kept_bytes += len(places) * key[1]
+        owned_bytes = sum(place.size_bytes for spaces in self._spaces.values() for space in spaces
+                          for place in space.owned.values())
+        self._live_bytes = owned_bytes - kept_bytes
+
+    def _used_bytes(self) -> int:
+        self._settle()
+        return self._live_bytes - int(self._small.free_bytes())
+
+    def _trim(self, keep_bytes: int) -> None:
+        if self.held_bytes() - self._used_bytes() <= keep_bytes:
+            return
+        self._join_all()
+        surplus = -(-(self.held_bytes() - self._used_bytes() - keep_bytes) // self.chunk_bytes)
+        self._chunks.release(max(0, surplus))
 
     def _suit(self) -> None:
         """Chooses the chunk anew for another limit, if nothing lives; what is cached goes back first."""
         self._suited_bytes = self._chunks.limit_bytes = self.limit_bytes
         self._chunks.is_full = False
         chunk_bytes = self._suitable_bytes()
-        if chunk_bytes == self.chunk_bytes or self.used_bytes():
+        if chunk_bytes == self.chunk_bytes or self._used_bytes():
             return
-        self.trim(0)
+        self._trim(0)
         if not self.held_bytes():
             self._give_addresses_back()
             self._chunks.chunk_bytes = chunk_bytes
@@ -179,28 +204,33 @@ class VirtualAllocator(Allocator):
         memory = self._placed(nbytes)
         return self._calls.pointer(memory.ptr, nbytes, memory)
 
-    def _placed(self, nbytes: int) -> MappedMemory:
+    def _placed(self, nbytes: int) -> Block:
         size_bytes = rounded_up(nbytes, UNIT_BYTES)
         stream = self._calls.stream()
         key = stream.ptr, size_bytes
         if self._freed:
             self._settle()
         alike = self._kept.get(key)
-        space, offset = alike.pop() if alike else self._taken(key, stream)
+        space, offset = (alike[-1].space, alike[-1].offset) if alike else self._found(key, stream)
+        block = Block(space.address + offset, size_bytes)
+        place = Place(block, self._note_end)
+        place.offset, place.size_bytes, place.space = offset, size_bytes, space
+        if alike:
+            space.owned[offset] = place
+            alike.pop()
+        else:
+            space.take(place)
         self._live_bytes += size_bytes
-        return MappedMemory(space, offset, size_bytes, self._freed)
+        return block
 
-    def _taken(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
-        """A place with chunks behind it, which nobody else has any more."""
-        self._chunks.be_sure()
-        size_bytes, place = key[1], self._backed(key) if self._kept else None
-        if place is None:
+    def _found(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
+        """Where a block lacks no chunk any more, and nobody has any of it."""
+        found = self._backed(key) if self._kept else None
+        if found is None:
             self._join()
-            place = self._place(key, stream)
-            self._chunks.back(place[0], place[0].pages(place[1], size_bytes))
-        space, offset = place
-        space.take(offset, size_bytes)
-        return space, offset
+            found = self._place(key, stream)
+            self._chunks.back(found[0], found[0].pages(found[1], key[1]))
+        return found
 
     def _backed(self, key: tuple[int, int]) -> tuple[Space, int] | None:
         """Where a block lacks no chunk, without what is kept for others; or None."""
@@ -232,26 +262,31 @@ class VirtualAllocator(Allocator):
         """Keeps what was freed since the last call for requests of the same sizes."""
         freed = self._freed
         for _ in range(len(freed)):
-            space, offset, size_bytes = freed.popleft()
-            self._live_bytes -= size_bytes
-            key = space.stream.ptr, size_bytes
-            alike = self._kept.get(key)
-            if alike is None:
-                alike = self._kept[key] = []
-            alike.append((space, offset))
+            place = freed[0]
+            space = getattr(place, 'space', None)
+            if space is not None and space.owned.get(place.offset) is place:  # else an interrupt came before it was
+                size_bytes = place.size_bytes
+                self._live_bytes -= size_bytes
+                key = space.stream.ptr, size_bytes
+                alike = self._kept.get(key)
+                if alike is None:
+                    alike = self._kept[key] = []
+                alike.append(place)
+            freed.popleft()
         if self._chunks.is_full:
             self._join()
 
     def _join(self) -> None:
         """Makes the addresses of what was freed free; nothing uses them after the moment of their streams now."""
         arrived: dict[int, list[tuple[Space, range]]] = {}
-        kept, self._kept = self._kept, {}
-        for (pointer, size_bytes), blocks in kept.items():
-            for space, offset in blocks:
-                pages = space.give(offset, size_bytes)
+        for (pointer, _), places in self._kept.items():
+            for place in places:
+                space = place.space
+                pages = space.give(place)
                 if pages:
                     space.note(pages, None)
                     arrived.setdefault(pointer, []).append((space, pages))
+        self._kept = {}
         if not self._chunks.is_full:
             return
         # Now that all of them are known: another thread may launch work and free what it uses meanwhile, and that work
@@ -272,8 +307,12 @@ class VirtualAllocator(Allocator):
         for pointer, spaces in [*self._spaces.items()]:
             for space in [*spaces]:
                 if space.is_empty:
-                    self._mapping.free_addresses(space.address, space.size_bytes)
-                    spaces.remove(space)
+                    spaces.remove(space)  # first: after an interrupt nothing is mapped there
+                    try:
+                        self._mapping.free_addresses(space.address, space.size_bytes)
+                    except RuntimeError:
+                        spaces.append(space)
+                        raise
             if not spaces:
                 del self._spaces[pointer]
 
