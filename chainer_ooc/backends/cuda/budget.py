@@ -56,7 +56,7 @@ class LimitedBlock(Owner):
 
     def __init__(self, memory: DeviceMemory, nbytes: int, device_id: int, ledgers: tuple[Ledger, ...],
                  budget: AllocatorBudget) -> None:
-        super().__init__(memory.ptr, nbytes, device_id)
+        Owner.__init__(self, memory.ptr, nbytes, device_id)  # once for each array: `super` takes longer
         self._memory: DeviceMemory | None = memory
         self._size_bytes, self.ledgers, self._budget = memory.size, ledgers, budget
 

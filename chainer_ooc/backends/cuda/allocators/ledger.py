@@ -60,12 +60,12 @@ class Ledger:
             return self._sum_bytes
 
     def _settle(self) -> None:
-        while True:
-            try:
-                lowered_bytes = self._lowered.popleft()
-            except IndexError:  # a finalizer that came in between has booked the rest
-                return
-            self._sum_bytes -= lowered_bytes
+        lowered = self._lowered
+        try:
+            while lowered:
+                self._sum_bytes -= lowered.popleft()
+        except IndexError:  # a finalizer that came in between has booked the rest
+            pass
 
 
 class Ledgers:

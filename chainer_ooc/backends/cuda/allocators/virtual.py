@@ -98,8 +98,12 @@ class VirtualAllocator(Allocator):
         return self._chunks.chunk_bytes
 
     def malloc(self, nbytes: int) -> DeviceMemory:
-        with once(self._lock):
-            self._begin()
+        if self._is_amid:
+            once(self._lock)
+        with self._lock:
+            if self._is_amid:
+                self._recount()
+            self._is_amid = True
             if self.limit_bytes != self._suited_bytes:
                 self._suit()
             try:
