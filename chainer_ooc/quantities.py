@@ -83,11 +83,15 @@ def counted(count: int, noun: str) -> str:
 
 def format_enough(nbytes: int) -> str:
     """As `format_bytes`, rounded up, so that the amount that it names is enough."""
+    return format_bytes(enough(nbytes))
+
+
+def enough(nbytes: int) -> int:
+    """The smallest amount that `format_bytes` shows exactly and that is no less."""
     for unit_bytes, digits, _ in _SHOWN:
         if nbytes >= unit_bytes:
-            step_bytes = unit_bytes // 10**digits
-            return format_bytes(rounded_up(nbytes, step_bytes))
-    return format_bytes(nbytes)
+            return rounded_up(nbytes, unit_bytes // 10**digits)
+    return nbytes
 
 
 def rounded_up(nbytes: int, step_bytes: int) -> int:

@@ -168,7 +168,7 @@ class Backend(abc.ABC):
         """What goes around each computation, the same each time; not to be nested.
 
         Where the system ends a process for lack of memory, the computation raises MemoryError instead, as far as the
-        device can tell.
+        device can tell. Where a device computes in several orders, the computation comes after the one before.
         """
         return contextlib.nullcontext()
 

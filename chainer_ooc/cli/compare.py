@@ -16,7 +16,7 @@ from chainer_ooc.cli.prediction import Prediction, predict, read_trace
 from chainer_ooc.cli.stage import stage, stages
 from chainer_ooc.plans.making import in_core
 from chainer_ooc.problem import Decision, Problem, Verdict, problem_of
-from chainer_ooc.quantities import format_bytes, format_enough
+from chainer_ooc.quantities import enough, format_bytes, format_enough
 from chainer_ooc.report.table import Column, Table, percent, seconds
 from chainer_ooc.trace import Trace
 
@@ -70,7 +70,7 @@ def _budgets(trace: Trace, arguments: argparse.Namespace, peak_bytes: int) -> li
     counted = [each for each in arguments.policies if each != 'unified'] or arguments.policies
     floors = [found.floor_bytes for found in (predict(policy, nothing) for policy in counted)]
     least = min([each for each in floors if each is not None], default=peak_bytes)
-    return list(dict.fromkeys(least + round(share * max(0, peak_bytes - least)) for share in SHARES))
+    return list(dict.fromkeys(enough(least + round(share * max(0, peak_bytes - least))) for share in SHARES))
 
 
 def _predict_all(problems: Sequence[Problem], policies: Sequence[str]) -> dict[tuple[int, str], Prediction]:

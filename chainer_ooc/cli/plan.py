@@ -1,4 +1,4 @@
-"""``chainer-ooc plan TRACE``: plans for a trace, and writes a file that ``chainer.config.ooc_plan`` can name."""
+"""``chainer-ooc plan TRACE``: plans for a trace; with ``--save`` writes a file for ``chainer.config.ooc_plan``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chainer_ooc.problem import Verdict, problem_of
 from chainer_ooc.quantities import counted, format_bytes
 from chainer_ooc.report.table import seconds
 
-HELP = 'plan for a trace, and write the plan to a file'
+HELP = 'plan for a trace, and with --save write the plan to a file'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -200,7 +200,7 @@ def _totals_table(found: Totals, least: InfeasibleBudgetError, is_updated: bool)
         'bytes kept for backward': format_bytes(found.retained_bytes) + per_image,
         'forward': f'{seconds(found.forward_seconds)} in {counted(found.calls, "call")}',
         'backward': f'{seconds(found.backward_seconds)} in {counted(found.steps, "step")}',
-        'peak, all maps kept': f'{format_bytes(found.kept_bytes)}, {beside}',
+        'peak, all maps kept': f'{format_enough(found.kept_bytes)}, {beside}',
         'largest working set': f'{format_bytes(found.working_set_bytes)} at {found.working_set_at}',
         'smallest budget': f'{format_enough(least.floor_bytes)}, {beside}',
         'with a workspace': None if least.workspace_floor_bytes is None else

@@ -1,7 +1,7 @@
 """``chainer-ooc recommend MODEL|TRACE``: a policy, a budget, a workspace and the largest batch, as lines to paste.
 
 Policies and batches are tried by simulation of what was recorded; a model is recorded with a workspace and without one.
-Left out: an optimizer's state, which neither a model nor its profile has.
+Left out: an optimizer's state, unless one was recorded.
 """
 
 from __future__ import annotations

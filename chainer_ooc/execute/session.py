@@ -130,7 +130,8 @@ class Session:
             if self.on_file is not None and not self._closing:
                 self.on_file.before_call(inputs)
         try:
-            outputs = run_alone(function, inputs, may_write_inputs(function) or may_change_maps(function))
+            with self._around:
+                outputs = run_alone(function, inputs, may_write_inputs(function) or may_change_maps(function))
             if self.on_file is not None:
                 with LOCK:
                     self.on_file.after_call(inputs)

@@ -23,7 +23,8 @@ from chainer_ooc.trace.tables import Damage, Form, make
 
 VERSION = 2
 _AGAIN = 'delete it to have it written anew, or name another'
-FORM = Form('file of plans', VERSION, PlanFormatError, _AGAIN, _AGAIN)
+_ANOTHER = 'name a file of plans, or one that is not there yet'  # what never was one is not to be deleted
+FORM = Form('file of plans', VERSION, PlanFormatError, _ANOTHER, _AGAIN)
 _writing = threading.Lock()
 
 
@@ -68,9 +69,9 @@ def read_plans(path: str) -> list[SavedPlan]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise PlanFormatError(f'cannot read the plans in {path}: {error.strerror}; {_AGAIN}') from None
+        raise PlanFormatError(f'cannot read the plans in {path}: {error.strerror}; {_ANOTHER}') from None
     except UnicodeDecodeError:
-        raise PlanFormatError(f'cannot read the plans in {path}: it is no text; {_AGAIN}') from None
+        raise PlanFormatError(f'cannot read the plans in {path}: it is no text; {_ANOTHER}') from None
     except PlanFormatError as error:
         raise PlanFormatError(f'cannot read the plans in {path}: {error}') from None
 

@@ -240,6 +240,51 @@ def test_what_is_kept_is_given_back_only_where_no_limit_counts_it(fake):
     assert budget.trims == [5, 0]
 
 
+# Several streams
+
+#: What the fake says of arrays that are none of the stream's that it calls compute.
+OF_ONE_STREAM = ('a copy was not ordered after what compute did with its array',)
+
+
+@pytest.mark.parametrize('seed', range(20))
+@pytest.mark.parametrize('host_limit_bytes', [MB, 0], ids=['pinned', 'file'])
+def test_copies_come_after_what_was_computed_on_another_stream_and_before_what_will_be(fake, host_limit_bytes, seed):
+    backend = fake(seed, host_limit_bytes=host_limit_bytes, forgiven=OF_ONE_STREAM)
+    driver = fake.driver_of(backend)
+    array, seen = filled(backend, 4000, 1), []
+    first, second = driver.new_stream(), driver.new_stream()
+
+    def compute(stream, kernel):
+        driver.current = stream
+        with backend.computing():
+            driver.launch(stream, kernel)
+
+    compute(first, lambda: array.fill(7))
+    compute(second, lambda: None)
+    copy = out(backend, array)  # while the other stream is the current one
+    into = backend.allocate(4000)
+    backend.swap_in(copy, into).wait()
+    compute(first, lambda: seen.append(int(into[-1])))
+    driver.finish(first)
+    driver.finish(second)
+    assert seen == [7]
+    driver.current = None
+
+
+def test_a_program_that_stays_on_its_stream_waits_for_none(fake, monkeypatch):
+    backend = fake()
+    driver = fake.driver_of(backend)
+    driver.current = driver.new_stream()
+    backend.timestamp()
+    monkeypatch.setattr(driver, 'wait_event', None)
+    for _ in range(3):
+        with backend.computing():
+            backend.timestamp()
+    monkeypatch.undo()
+    driver.finish(driver.current)
+    driver.current = None
+
+
 # Times and descriptions
 
 

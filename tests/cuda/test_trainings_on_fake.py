@@ -3,6 +3,7 @@
 Pinned memory, the spill file, and both by turns; whatever CUDA does not promise is a misuse, and fails the test.
 """
 import contextlib
+import itertools
 import time
 
 import chainer
@@ -58,6 +59,55 @@ def test_the_bits_are_those_of_plain_chainer(network, policy, seed):
         training.finish()
     assert_same_bits(training.outcome, plain(network))
     assert sum(each.swapped_out_bytes for each in training.outcome.stats) > 0
+
+
+class Alternating(chainer.FunctionHook):
+    """Has each function, or step of backward, compute on another stream than the one before.
+
+    Attributes:
+        ran: the numbers of functions, in the order in which the streams came to them.
+    """
+
+    def __init__(self, drivers):
+        self._drivers, self._streams, self._numbers, self.ran = drivers, [], itertools.count(), []
+        self._in_step = False
+
+    def forward_preprocess(self, function, in_data):
+        if self._streams:
+            number = next(self._numbers)
+            self._drivers[-1].launch(self._drivers[-1].current, lambda: self.ran.append(number))
+
+    def forward_postprocess(self, function, in_data):
+        if self._drivers and not self._in_step:
+            driver = self._drivers[-1]
+            self._streams = self._streams or [driver.new_stream(), driver.new_stream()]
+            driver.current = self._streams[driver.current is self._streams[0]]
+
+    def backward_preprocess(self, function, in_data, out_grad):
+        self._in_step = True  # what a step applies is told as forward
+
+    def backward_postprocess(self, function, in_data, out_grad):
+        self._in_step = False
+        self.forward_postprocess(function, in_data)
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_functions_run_in_the_order_of_the_program_whichever_streams_it_puts_them_on(seed):
+    drivers = []
+
+    def device():
+        drivers.append(FakeDriver(seed, enforces=False))
+        return drivers[-1]
+
+    with on(device, ROOMY), ooc('keep'), Alternating(drivers) as hook:
+        training = Training('residual')
+        training.iterate(4)
+        training.finish()
+        for stream in drivers[-1]._streams:
+            drivers[-1].finish(stream)
+    assert_same_bits(training.outcome, plain('residual'))
+    assert len(hook.ran) > 100
+    assert hook.ran == sorted(hook.ran)
 
 
 @pytest.mark.parametrize(('network', 'policy', 'host_limit_bytes', 'seed'), spread(

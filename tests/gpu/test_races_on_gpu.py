@@ -12,10 +12,11 @@ import random
 import threading
 
 import chainer
+import chainer.functions as F
 import pytest
 
 from support.gpu.gpu_training import plain, tight_budget, train
-from support.trainings.ooc_training import assert_same_bits
+from support.trainings.ooc_training import assert_same_bits, ooc
 
 ALLOCATORS = ('pool', 'virtual', 'async')
 SPIN_CYCLES = 2_000_000  # about a millisecond
@@ -123,6 +124,39 @@ def test_both_late_change_no_bit_with_the_disk_behind(seed):
     with busy_link(), poisoned():
         outcome = train('residual', 'swap-all', 6, budget=budget, host_limit=8 << 20, hooks=[LateComputations(seed)])
     assert_same_bits(outcome, plain('residual', 6))
+
+
+def branched():
+    """Loss and gradient of two branches on streams of their own, function by function by turns, the first one late."""
+    import cupy
+
+    main, streams = cupy.cuda.get_current_stream(), [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    x = chainer.Variable(cupy.linspace(-1, 1, 1 << 22, dtype='f4'))
+    maps = [x, x]
+    for stream in streams:
+        stream.wait_event(main.record())
+    with streams[0]:
+        cupy.RawKernel(SPIN, 'spin')((1,), (1,), (cupy.int64(20 * SPIN_CYCLES),))
+    for _ in range(6):
+        for number, stream in enumerate(streams):
+            with stream:
+                maps[number] = F.tanh(maps[number] * (1.25 + number))
+    for stream in streams:
+        main.wait_event(stream.record())
+    loss = F.sum(maps[0] * maps[1])
+    loss.backward()
+    return {'loss': cupy.asnumpy(loss.array), 'gradient': cupy.asnumpy(x.grad)}
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
+def test_branches_on_streams_of_their_own_change_no_bit(policy):
+    with ooc(None):
+        expected = branched()
+    with ooc(policy), poisoned():
+        for _ in range(5):
+            found = branched()
+            assert {name: array.tobytes() for name, array in found.items()} == {
+                name: array.tobytes() for name, array in expected.items()}
 
 
 def test_the_poison_would_show(monkeypatch):

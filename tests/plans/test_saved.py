@@ -118,7 +118,7 @@ def test_a_file_of_something_else_is_not_written_over(saved, tmp_path):
 @pytest.mark.parametrize('content', [b'\xff\xfe', b'[' * 100000])
 def test_a_file_of_bytes_is_refused_with_its_path(tmp_path, content):
     (tmp_path / 'plans.json').write_bytes(content)
-    with pytest.raises(PlanFormatError, match=r'cannot read the plans in .+plans.json: .+; delete it'):
+    with pytest.raises(PlanFormatError, match=r'cannot read the plans in .+plans.json: .+; name a file of plans'):
         read_plans(str(tmp_path / 'plans.json'))
 
 

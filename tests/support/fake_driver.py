@@ -18,7 +18,8 @@ makes it go wrong:
 
 What nobody may rely on is poison (NaN in every float): targets of copies that have not run, new and unpinned memory.
 
-Left out: kernels that run late. A wait that compute lacks shows all the same, since the copy has not run by then.
+Left out: kernels that run late, but for what `launch` puts on a stream. A wait that compute lacks shows all the same,
+since the copy has not run by then.
 """
 import collections
 import contextlib
@@ -31,7 +32,7 @@ import weakref
 
 import numpy as np
 
-from chainer_ooc.backends.cuda.driver import DeviceFacts
+from chainer_ooc.backends.cuda.driver import DeviceFacts, StreamOrder
 from chainer_ooc.backends.cuda.regions import KEPT
 from chainer_ooc.backends.host.block import HeapBlock
 from chainer_ooc.backends.owned import RoomMakers
@@ -114,10 +115,12 @@ class FakeDriver:
         self.near_bytes, self.pinned_bytes, self.enforces = near_bytes, pinned_bytes, enforces
         self.pins = 0  # how often memory was pinned
         self.prepared = 0  # how many kernels were compiled, as tests say
+        self.current = None  # what the program computes on, if not on the stream whose kernels run at once
         self.pageable = False  # copies to memory that is not pinned are meant
         self.budgets = []
         self._random = random.Random(seed)
         self._compute = FakeStream('compute')
+        self._order = StreamOrder()
         self._streams = []
         self._host_clock = {}
         self._near = []
@@ -138,6 +141,11 @@ class FakeDriver:
             'pinned bytes': sum(found.nbytes for found in self._pinned.values()) - sum(
                 region.nbytes for region in KEPT if region.driver is self), 'operations': pending,
             'budgets': sum(budget.installed for budget in self.budgets)}.items() if count]
+
+    def launch(self, stream, kernel):
+        """Puts on a stream what runs when its turn comes."""
+        with self.lock:
+            self._put(Operation(stream, lambda: kernel() or 0.0))
 
     def misuse(self, text):
         self.misuses.append(text)
@@ -190,7 +198,7 @@ class FakeDriver:
         return array.ctypes.data
 
     def compute(self):
-        return self._compute
+        return self._order.followed(self, self.current or self._compute)
 
     @locked
     def new_stream(self):

@@ -13,6 +13,7 @@ Left out: the order and the time of swaps (``schedule``); mappings of the spill 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import weakref
 from collections.abc import Callable, Iterable
@@ -99,6 +100,10 @@ class CudaBackend(OwnedBackend):
 
     def computing_seconds(self, spans: Iterable[tuple[Event, Event]]) -> list[float]:
         return self._waits.without([*spans])
+
+    def computing(self) -> contextlib.AbstractContextManager[None]:
+        """Has each computation come after the one before, whichever streams the program puts them on."""
+        return _OnCurrentStream(self._driver)
 
     def preparations(self) -> int:
         return self._driver.preparations()
@@ -275,6 +280,19 @@ class CudaBackend(OwnedBackend):
         if filesystem.is_ram_disk(self._far.disk.folder):
             warnings.append('the spill folder is a RAM disk: what is swapped out stays in memory')
         return warnings
+
+
+class _OnCurrentStream(contextlib.AbstractContextManager[None]):
+    """Goes around a computation; see `StreamOrder`."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __enter__(self) -> None:
+        self._driver.compute()
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 #: Of each budget, what the backends that are open let the device hold; None for one that has no limit yet.

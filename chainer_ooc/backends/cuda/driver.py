@@ -61,6 +61,29 @@ class DeviceFacts:
     runtime_version: str | None
 
 
+class StreamOrder:
+    """The streams that a program computes on by turns: each comes after all that the one before it was given.
+
+    What leaves or enters near memory is ordered with the stream that is current then. What it was computed on, or will
+    be, may be another, and the program cannot know when copies are made. So branches that were put on streams of their
+    own run one after the other.
+    """
+
+    __slots__ = ('_last',)
+
+    def __init__(self) -> None:
+        self._last: Stream = None
+
+    def followed(self, driver: Any, stream: Stream) -> Stream:
+        """Returns the stream that is current now, ordered after the one of the last call."""
+        last = self._last
+        if stream is not last and stream != last:
+            if last is not None:
+                driver.wait_event(stream, driver.record(last))
+            self._last = stream
+        return stream
+
+
 class Driver:
     """The device that is current where this is made.
 
@@ -78,6 +101,7 @@ class Driver:
         self._runtime = cupy.cuda.runtime
         self.host = pages.of(self._runtime)
         self._number: int = self._runtime.getDevice()
+        self._order = StreamOrder()
         preparations.watch_compiler(cupy.cuda.compiler)
 
     def use(self) -> None:
@@ -124,8 +148,8 @@ class Driver:
         return int(device_array.data.ptr)
 
     def compute(self) -> Stream:
-        """The stream that the calling thread computes on now."""
-        return self._cupy.cuda.get_current_stream()
+        """The stream that the calling thread computes on now, after what it computed on before."""
+        return self._order.followed(self, self._cupy.cuda.get_current_stream())
 
     def new_stream(self) -> Stream:
         """Makes a stream that runs beside all others."""

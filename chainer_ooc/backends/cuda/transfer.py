@@ -1,7 +1,7 @@
 """Copies in flight on two streams beside the one that computes, and why each of them sees the bytes that it should.
 
-Chainer computes on CuPy's current stream ("compute"). Two streams of our own copy, "out" and "in". Each arrow below is
-an event that one stream waits for; the host waits for none of them::
+Chainer computes on CuPy's current stream ("compute"; `driver.StreamOrder` makes one of several). Two streams of our own
+copy, "out" and "in". Each arrow below is an event that one stream waits for; the host waits for none of them::
 
     compute  [kernels that write a] .                       .[kernels of others]           . [kernels that read b]
                                     |                       |(b allocated)                 ^
@@ -28,8 +28,8 @@ A transfer by way of the spill file (`disk`) is made by a thread, which ends it 
 Only the caller's thread looks at transfers. One that an interrupt left half-begun is ended at the next look, once its
 stream has run dry.
 
-Left out: computations on several streams. A program that switches CuPy's current stream between a wait and a read has
-to order the two, as with every array of CuPy's.
+Left out: what the program computes outside of functions, on a stream that it changes to just for that. It has to order
+that with what comes before and after, as with every array of CuPy's.
 """
 
 from __future__ import annotations
