@@ -88,7 +88,8 @@ def _shown(found: Prediction, facts: dict[str, Any], bound: Bound | None) -> dic
         floor = format_enough(found.floor_bytes)
         refused = {'refused': f'needs at least {floor}, set by {found.where}'}
         if found.workspace_floor_bytes is not None:
-            refused['with a workspace'] = f'about {format_enough(found.workspace_floor_bytes)}, profiled with {WORKSPACE}'
+            least = format_enough(found.workspace_floor_bytes)
+            refused['with a workspace'] = f'about {least}, profiled with {WORKSPACE}'
         return {**before, **refused, **after}
     rate = facts['images_per_second']
     slower = f', {percent(found.plan.seconds / in_core_seconds - 1)} to in-core' if in_core_seconds else ''
