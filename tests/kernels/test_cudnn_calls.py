@@ -177,8 +177,9 @@ def test_entries_are_those_of_the_calling_thread_at_each_call(monkeypatch):
     for name in settings.ENTRIES:  # what using_config leaves behind goes before the global one
         chainer.config._local.__dict__.pop(name, None)
     look()
-    monkeypatch.setattr(chainer.config, 'use_cudnn', 'auto')
-    look()
+    with chainer.using_config('use_cudnn', 'auto'):
+        look()
+    chainer.config._local.__dict__.pop('use_cudnn', None)  # 'never', as the global entry is until this test ends
     assert seen == [(True, on), (True, off), (True, off), (False, on), (True, on)]
 
 

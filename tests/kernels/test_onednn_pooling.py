@@ -277,8 +277,9 @@ def test_nothing_of_a_maps_size_is_copied(kind, peak_scratch_bytes):
             return pool(kind, 'halves')(x)
         y = forward()
         gy = chainer.Variable(layouts.channels_last(image(y.shape)))
-        assert peak_scratch_bytes(forward) < 20_000
-        assert peak_scratch_bytes(lambda: y.creator.backward((0,), (gy,))) < 20_000
+        objects_bytes = y.array.nbytes / 5  # 1.5 kB, and 34 kB where the interpreter's stack grows by a chunk (3.13)
+        assert peak_scratch_bytes(forward) < objects_bytes
+        assert peak_scratch_bytes(lambda: y.creator.backward((0,), (gy,))) < objects_bytes
 
 
 @needs_library
