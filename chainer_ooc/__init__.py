@@ -67,10 +67,14 @@ def plan() -> Plan | None:
 
 
 def trace() -> Trace | None:
-    """Returns the recording of the graph that the calling thread ran last, or None before one is complete."""
-    session = _session()
-    recorded = [] if session is None else session.traces()
-    return recorded[-1] if recorded else None
+    """Returns the recording of the graph that the calling thread ran last, or None before one is complete.
+
+    Raises:
+        ReentryError: called by a signal handler or a finalizer that has interrupted a change of what is in memory.
+    """
+    from chainer_ooc.execute import manager
+
+    return manager.trace()
 
 
 def last_run() -> Run | None:

@@ -30,6 +30,7 @@ from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.plans.run import Run
 from chainer_ooc.ranks.agreement import forget as forget_agreement
 from chainer_ooc.ranks.failure import end_all_on_errors
+from chainer_ooc.trace import Trace
 
 _Thread = threading.Thread
 _sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
@@ -207,6 +208,15 @@ def reset(unpin: bool = False) -> None:
         forget_agreement()
         if unpin:
             give_back()
+
+
+def trace() -> Trace | None:
+    """See `chainer_ooc.trace`; it may end the iteration that is over, which cannot be done within another change."""
+    if is_locked():
+        raise refusal('asks for a recording')
+    session = current()
+    recorded = [] if session is None else session.traces()
+    return recorded[-1] if recorded else None
 
 
 @contextlib.contextmanager

@@ -229,8 +229,7 @@ class Session:
     def traces(self) -> list[Trace]:
         """The recordings of the known graphs, that of the latest last."""
         with LOCK:
-            if self._iteration is not None and self._iteration.finished:
-                self._end()
+            self._end_finished()
             return self._graphs.traces()
 
     def refusal(self, policy: str) -> InfeasibleBudgetError:
@@ -240,8 +239,7 @@ class Session:
         before the next one does.
         """
         with LOCK:
-            if self._iteration is not None and self._iteration.finished:
-                self._end()
+            self._end_finished()
             latest = self._graphs.latest()
             return self._graphs.largest_refusal(
                 InfeasibleBudgetError(policy, 1, 1, ''), dataclasses.replace(self.settings, policy=policy),
@@ -285,6 +283,11 @@ class Session:
         self._quiet_iterations.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
         if iteration.quiet is None:
             iteration.room.settle()
+
+    def _end_finished(self) -> None:
+        """Ends an iteration that only waits for the next one to begin."""
+        if self._iteration is not None and self._iteration.finished:
+            self._end()
 
     def _end(self) -> None:
         iteration = self._iteration

@@ -224,7 +224,7 @@ def test_on_a_device_without_such_reads_what_is_away_gives_the_error(plain, monk
     assert program.bits == plain.bits
 
 
-@pytest.mark.parametrize('act', ['apply', 'backward', 'reset'])
+@pytest.mark.parametrize('act', ['apply', 'backward', 'reset', 'trace'])
 def test_a_handler_that_asks_for_more_in_the_midst_of_a_change_gets_the_error(act, plain):
     outcomes = collections.Counter()
 
@@ -239,6 +239,8 @@ def test_a_handler_that_asks_for_more_in_the_midst_of_a_change_gets_the_error(ac
                     F.sin(other)
                 elif act == 'backward':
                     sum_.backward()
+                elif act == 'trace':
+                    chainer_ooc.trace()
                 else:
                     chainer_ooc.reset()
             except ReentryError:
