@@ -200,7 +200,7 @@ def _asked() -> Session | None:
 
 def reset(unpin: bool = False) -> None:
     """Closes every thread's sessions: profiles, plans, I/O threads and far memory; what is pinned stays if not told."""
-    if is_locked():
+    if is_locked() or copies():
         raise refusal('closes sessions')
     with LOCK:
         for thread, device in list(_sessions):
@@ -227,7 +227,7 @@ def apart() -> Iterator[None]:
         ReentryError: called by a signal handler or a finalizer that has interrupted a change of what is in memory.
         SpillError, MemoryError: a map that is still held could not come back; the session that has it stays open.
     """
-    if is_locked():
+    if is_locked() or copies():
         raise refusal('sets sessions aside')
     thread = threading.current_thread()
     with LOCK:
@@ -289,8 +289,12 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
     for (each, its_device), session in list(_sessions.items()):
         if not each.is_alive() and session.memory.is_idle():  # its graphs may live on in other threads
             _close(each, its_device)
-    session = _sessions[thread, device] = Session(
-        settings, choose(device, BackendOptions.of(settings)), functools.partial(_has_others, thread))
+    backend = choose(device, BackendOptions.of(settings))
+    try:
+        session = _sessions[thread, device] = Session(settings, backend, functools.partial(_has_others, thread))
+    except BaseException:
+        backend.close()
+        raise
     end_all_on_errors()
     session.memory.backend.begin()  # known by now: if this is interrupted, a reset closes it
     return session

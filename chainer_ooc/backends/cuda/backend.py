@@ -77,13 +77,16 @@ class CudaBackend(OwnedBackend):
         self._budget.install()
         try:
             self._look_at_room()
-            self._far = FarMemory(self._driver, spill_dir, host_limit_bytes)  # last: nobody would unpin what it takes
+            self._far = FarMemory(self._driver, spill_dir, host_limit_bytes)
+            close_in_children(self)
+            _shares.setdefault(self._budget, {})[id(self)] = None
         except BaseException:
+            if hasattr(self, '_far'):  # it has taken over what others have pinned
+                self._far.close()
+            _shares.get(self._budget, {}).pop(id(self), None)
             if not _shares.get(self._budget):
                 self._budget.close()
             raise
-        close_in_children(self)
-        _shares.setdefault(self._budget, {})[id(self)] = None
 
     def manages(self, root: Any) -> bool:
         return self._driver.manages(root)

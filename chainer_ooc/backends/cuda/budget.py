@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, UnavailableError
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, UnavailableError, once
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
@@ -91,7 +91,7 @@ class AllocatorBudget:
         self._room_makers: RoomMakers[tuple[OnOutOfMemory, Waiting]] = RoomMakers()
         self._thread = _Thread()
         self._before: CupyAllocator | None = None
-        self._giving_back = threading.Lock()  # a finalizer must not give back in the midst of giving back
+        self._giving_back = threading.RLock()  # a finalizer must not give back in the midst of giving back
 
     def __call__(self, nbytes: int) -> Any:
         """Gives memory for an array.
@@ -174,7 +174,7 @@ class AllocatorBudget:
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Gives cached memory back to the driver if more than `keep_bytes` is cached; may wait for the device."""
-        with self._giving_back:
+        with once(self._giving_back):
             self._allocator.trim(keep_bytes)
         if self.closed:
             self.close_if_empty()
@@ -223,7 +223,7 @@ class AllocatorBudget:
         self._room_makers.clear()
         self.ledgers.stop_all()
         self.closed = True
-        with self._giving_back:
+        with once(self._giving_back):
             self._allocator.close()
         self.close_if_empty()  # the last block may have died meanwhile
 
@@ -234,7 +234,8 @@ class AllocatorBudget:
         """
         has_lock = False
         try:
-            has_lock = self._giving_back.acquire(blocking=False)
+            is_giving = self._giving_back._is_owned()  # type: ignore[attr-defined]
+            has_lock = not is_giving and self._giving_back.acquire(blocking=False)
             # At the end of the process the driver may be gone already.
             with contextlib.suppress(Exception):
                 if has_lock and not self.ledgers.live.total():
@@ -276,8 +277,12 @@ class AllocatorBudget:
         return over_bytes if over_bytes > 0 else nbytes
 
     def _share_limit(self) -> None:
+        outside_bytes = self.outside_bytes()
+        # In one stretch: a limit that a handler or another thread sets meanwhile comes before or after it.
         limit_bytes = self._limit_bytes
-        self._allocator.limit_bytes = None if limit_bytes is None else max(0, limit_bytes - self.outside_bytes())
+        if limit_bytes is not None:
+            limit_bytes = limit_bytes - outside_bytes if limit_bytes > outside_bytes else 0
+        self._allocator.limit_bytes = limit_bytes
 
     def _set_allocator(self, allocator: CupyAllocator) -> None:
         try:

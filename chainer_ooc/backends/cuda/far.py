@@ -66,8 +66,8 @@ class FarMemory:
         self._driver = driver
         self._out, self._in = Line(driver, outward=True), Line(driver, outward=False)
         self.disk = DiskTier(driver, folder, self._out.stream, self._in.stream)
-        self.pinned = PinnedMemory(driver, limit_bytes)
         self._unwanted: collections.deque[PinnedPlace] = collections.deque()
+        self.pinned = PinnedMemory(driver, limit_bytes)  # last: it has what closed backends have left
 
     def owns(self, copy: CudaCopy) -> bool:
         """Whether it was made here."""

@@ -83,9 +83,10 @@ class PinnedMemory:
         self._unused: dict[int, deque[PinnedBlock]] = {}  # by size; the one that was taken back first is the first
         self._returned = itertools.count()
         self._outliving: dict[int, Region] = {}  # those whose mappings outlive this
-        self._take_over()
-        self.limit_bytes = self._share_bytes() if limit_bytes is None else limit_bytes
+        self.limit_bytes = 0
         try:
+            self._take_over()
+            self.limit_bytes = self._share_bytes() if limit_bytes is None else limit_bytes
             self._keep_within_limit()
         except BaseException:
             KEPT.extend(self._regions)

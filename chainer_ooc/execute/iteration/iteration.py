@@ -43,7 +43,7 @@ from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import Recorder, Span, freeze_trace
 from chainer_ooc.execute.recording.registration import Register, makes_graphs, name_of, retained
 from chainer_ooc.execute.storage.account import find
-from chainer_ooc.execute.storage.reentry import LOCK
+from chainer_ooc.execute.storage.reentry import LOCK, asks_amid
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
@@ -370,6 +370,8 @@ class Iteration(Quietly):
         return (now := self._memory.backend.timestamp()), now
 
     def _on_out_of_memory(self, nbytes: int) -> bool:
+        if asks_amid():
+            return False  # nothing can leave in the midst of a change
         with LOCK:
             self.register_all()
             return self._memory.on_out_of_memory(nbytes)

@@ -97,5 +97,18 @@ def interrupted() -> CodeType | None:
     return None
 
 
+def asks_amid() -> bool:
+    """Whether the program, which asks for memory, has interrupted code of the core's that has not called it."""
+    by_program = False
+    for frame, _ in traceback.walk_stack(sys._getframe(1)) if is_locked() else ():
+        package = (frame.f_globals.get('__name__') or '').partition('.')[0]
+        if package == _CORE:
+            if by_program:
+                return frame.f_code not in _callers
+        elif package not in _BETWEEN:
+            by_program = True
+    return False
+
+
 if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment
     os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]

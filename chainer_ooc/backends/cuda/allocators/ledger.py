@@ -63,7 +63,8 @@ class Ledger:
         lowered = self._lowered
         try:
             while lowered:
-                self._sum_bytes -= lowered.popleft()
+                self._sum_bytes -= lowered[0]  # in one stretch: an interrupt, or a handler, may come with any call
+                lowered.popleft()
         except IndexError:  # a finalizer that came in between has booked the rest
             pass
 

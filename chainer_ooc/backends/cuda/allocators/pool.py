@@ -99,7 +99,8 @@ class PoolAllocator(Allocator):
                 del self._pools[size_bytes]
 
     def _has_room(self, nbytes: int) -> bool:
-        return self.limit_bytes is not None and self._held.total() + paged(nbytes) <= self.limit_bytes
+        limit_bytes = self.limit_bytes  # another thread may lift it
+        return limit_bytes is not None and self._held.total() + paged(nbytes) <= limit_bytes
 
     def _grow(self, nbytes: int) -> Any:
         """Gives the pool a region; the pool calls it when nothing cached is large enough."""

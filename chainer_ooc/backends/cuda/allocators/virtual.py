@@ -174,6 +174,8 @@ class VirtualAllocator(Allocator):
         """Chooses the chunk anew for another limit, if nothing lives; what is cached goes back first."""
         self._suited_bytes = self._chunks.limit_bytes = self.limit_bytes
         self._chunks.is_full = False
+        if self.limit_bytes is not None and self.held_bytes() > self.limit_bytes:
+            self._trim(max(0, self.limit_bytes - self._used_bytes()))  # who has lowered it may have been refused that
         chunk_bytes = self._suitable_bytes()
         if chunk_bytes == self.chunk_bytes or self._used_bytes():
             return
