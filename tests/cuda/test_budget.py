@@ -9,7 +9,7 @@ import pytest
 
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
-from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
+from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, ReentryError
 from support import fake_device_memory as fake
 from support.side_by_side import side_by_side
 from support.told_ledger import listen
@@ -313,6 +313,54 @@ def test_free_bytes_are_the_tightest_limits(budget):
     budget.limit_bytes = 30 * MIB
     assert budget.free_bytes() == 20 * MIB
     del kept
+
+
+def test_a_limit_that_is_set_while_another_is_passed_on_holds(budget, monkeypatch):
+    """By a handler or another thread."""
+    outside_bytes, limits = budget.outside_bytes, [24 * MIB]
+
+    def set_meanwhile():
+        if limits:
+            budget.limit_bytes = limits.pop()
+        return outside_bytes()
+
+    monkeypatch.setattr(budget, 'outside_bytes', set_meanwhile)
+    budget.limit_bytes = 48 * MIB
+    monkeypatch.undo()
+    assert budget.limit_bytes == 24 * MIB
+    with pytest.raises(MemoryError):
+        budget(32 * MIB)
+
+
+def test_a_limit_that_is_lifted_while_a_request_looks_at_it_refuses_nothing(budget, monkeypatch):
+    allocator = budget._allocator
+    budget.limit_bytes = 8 * MIB
+    total = allocator._held.total
+
+    def lifted():
+        allocator.limit_bytes = None
+        return total()
+
+    kept = budget(8 * MIB)
+    monkeypatch.setattr(allocator._held, 'total', lifted)
+    assert budget(8 * MIB).mem.size == 8 * MIB
+    monkeypatch.undo()
+    del kept
+
+
+def test_a_trim_within_a_trim_is_refused_and_waits_for_nobody(budget, monkeypatch):
+    trim, refused = budget._allocator.trim, []
+
+    def asked_meanwhile(keep_bytes):
+        with pytest.raises(ReentryError):
+            budget.trim()
+        budget.close_if_empty()
+        refused.append(keep_bytes)
+        trim(keep_bytes)
+
+    monkeypatch.setattr(budget._allocator, 'trim', asked_meanwhile)
+    budget.trim(5)
+    assert refused == [5]
 
 
 def test_installing_is_undone_whatever_happens(calls, budget):

@@ -1,5 +1,6 @@
 """The sum that finalizers lower: never wrong, never waiting for itself, in the true order."""
 import gc
+import sys
 import threading
 
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
@@ -90,3 +91,25 @@ def test_threads_lose_nothing():
     for thread in threads:
         thread.join()
     assert ledger.total() == 0
+
+
+def test_a_handler_that_comes_as_a_free_is_booked_changes_the_sum_once():
+    """As a signal may: right after a call of C."""
+    ledger, asked = Ledger(), []
+
+    def handle(frame, event, function):
+        if event == 'c_return' and function.__name__ == 'popleft' and not asked:
+            asked.append(ledger.add(5))
+            ledger.lower(1)
+            asked.append(ledger.total())
+
+    ledger.add(8)
+    ledger.lower(2)
+    ledger.lower(4)
+    sys.setprofile(handle)
+    try:
+        ledger.total()
+    finally:
+        sys.setprofile(None)
+    assert asked
+    assert ledger.total() == 8 - 2 - 4 + 5 - 1

@@ -321,3 +321,24 @@ def test_an_interrupt_as_a_region_is_cut_loses_nothing_and_lends_nothing_twice(d
     pinned.close()
     regions.give_back()
     assert driver.left_behind() == []
+
+
+@pytest.mark.parametrize('name', ['_share_bytes', '_keep_within_limit', '_cut'])
+def test_an_interrupt_as_it_is_made_loses_nothing_of_what_others_have_pinned(driver, monkeypatch, name):
+    pinned = PinnedMemory(driver, 10_000)
+    pinned.prepare([1000, 2000])
+    pinned._pinning.coming[0].pinning.wait()
+    pinned.free_bytes()
+    pinned.close()
+    before = sum(region.nbytes for region in regions.KEPT)
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PinnedMemory, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            PinnedMemory(driver, None)
+    assert sum(region.nbytes for region in regions.KEPT) == before > 0
+    regions.give_back()
+    assert driver.left_behind() == []

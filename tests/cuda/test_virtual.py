@@ -635,6 +635,16 @@ def test_a_lower_limit_is_kept_where_small_arrays_hold_regions(allocator):
     del kept
 
 
+def test_a_limit_that_was_lowered_amid_a_request_holds_at_the_next(allocator):
+    large = allocator.malloc(6 * CHUNK)
+    del large
+    kept = allocator.malloc(CHUNK)
+    allocator.limit_bytes = 2 * CHUNK  # and the trim that the budget asks for was refused
+    kept = [kept, allocator.malloc(CHUNK)]
+    assert allocator.held_bytes() <= 2 * CHUNK
+    del kept
+
+
 # Each of these plants a fault, and shows that the rules above would catch it.
 
 def test_a_missing_wait_is_caught(driver, calls, monkeypatch):

@@ -4,6 +4,7 @@ While a trace function runs Python calls no other, so that a handler that it cal
 """
 import collections
 import contextlib
+import functools
 import gc
 import itertools
 import os
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.backends.base import Backend
+from chainer_ooc.backends.base import OWN_THREADS, Backend
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError, LostMapError, ReentryError
 from chainer_ooc.execute.storage import reentry, storage
@@ -328,3 +329,43 @@ def test_a_thread_that_copies_is_told_before_it_has_come_to_our_code(tmp_path):
     finally:
         threading.settrace(before)
     assert found == {"the program's": False, 'chainer_ooc-swap-out': True}
+
+
+def test_a_finalizer_in_a_thread_that_copies_closes_no_session():
+    """It would wait for itself, or for the thread that waits for it."""
+    refused = []
+
+    def close():
+        try:
+            chainer_ooc.reset()
+        except ReentryError:
+            refused.append(threading.current_thread().name)
+
+    for name in (f'{OWN_THREADS}-test', 'of the program'):
+        thread = threading.Thread(target=close, name=name)
+        thread.start()
+        thread.join()
+    assert refused == [f'{OWN_THREADS}-test']
+
+
+def defined(name, call):
+    """A function that calls another, as if a module of that name had it."""
+    namespace = {'__name__': name}
+    exec(f'def {call}(inner): return inner()', namespace)
+    return namespace[call]
+
+
+def test_who_asks_for_memory_amid_a_change_is_told_by_the_frames():
+    core = 'chainer_ooc.execute.made_up'
+    changes, calls, asks, program = (defined(*each) for each in (
+        (core, 'changes'), (core, 'calls'), (core, 'asks'), ('program', 'handles')))
+    reentry.runs_functions(calls)
+
+    def handler():
+        return program(functools.partial(asks, reentry.asks_amid))
+
+    assert not changes(handler), 'nothing has begun'
+    with reentry.LOCK:
+        assert changes(handler)
+        assert not calls(handler)
+        assert not changes(functools.partial(asks, reentry.asks_amid)), 'the core itself asks'
