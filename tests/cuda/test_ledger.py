@@ -99,7 +99,7 @@ def test_a_handler_that_comes_as_a_free_is_booked_changes_the_sum_once():
 
     def handle(frame, event, function):
         if event == 'c_return' and function.__name__ == 'popleft' and not asked:
-            asked.append(ledger.add(5))
+            asked.append(ledger.add(50))
             ledger.lower(1)
             asked.append(ledger.total())
 
@@ -112,4 +112,4 @@ def test_a_handler_that_comes_as_a_free_is_booked_changes_the_sum_once():
     finally:
         sys.setprofile(None)
     assert asked
-    assert ledger.total() == 8 - 2 - 4 + 5 - 1
+    assert ledger.total() == 8 - 2 - 4 + 50 - 1
