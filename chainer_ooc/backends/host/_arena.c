@@ -538,6 +538,7 @@ static void *handle_calloc(void *context, size_t count, size_t size) {
 }
 
 static void handle_free(void *context, void *block, size_t nbytes) {
+    file_backed_freed((uintptr_t)block, nbytes);
     size_t index = index_of(block);
     if (index == used.count)
         free(block);

@@ -1,9 +1,13 @@
-/* What file-backed blocks ask of the arena. */
+/* What file-backed blocks and the arena ask of each other. */
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Notes that mappings of the kernel's begin at these addresses, if they are of the arena; 0 if there is no memory for it. */
 int arena_note_edges(uintptr_t one, uintptr_t other);
+
+/* Tells that a block is to be freed: what of it lies on a file becomes private memory before. */
+void file_backed_freed(uintptr_t start, size_t nbytes);
 
 /* Tells that a block, if one of the arena's has this address, has no pages: what is freed of it is nothing to keep. */
 void arena_is_empty(uintptr_t address);

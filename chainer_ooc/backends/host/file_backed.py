@@ -15,7 +15,8 @@ writes later: all become private before a fork.
 
 Left out: systems that cannot move pages (`arena.available`). On file systems that write to a new place each time, a
 full disk ends the process by SIGBUS, as in ``spill.mapping``. What another thread writes to an array at the moment
-when that is backed, or made private, may be lost.
+when that is backed, or made private, may be lost; from NumPy 2.5 on also what a thread without Python's lock writes to
+memory that it is given as an array dies which was made before the arena began.
 """
 
 from __future__ import annotations
