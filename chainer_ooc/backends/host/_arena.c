@@ -584,6 +584,22 @@ typedef struct {
 
 Handler arena_handler = {"chainer_ooc", 1, NULL, handle_malloc, handle_calloc, handle_realloc, handle_free};
 
+static void (*free_by_numpy)(void *, void *, size_t);
+
+static void tell_and_free(void *context, void *block, size_t nbytes) {
+    file_backed_freed((uintptr_t)block, nbytes);
+    free_by_numpy(context, block, nbytes);
+}
+
+/* Has NumPy's own handler tell of what it frees, as ours does; 0 if it is of another version. */
+int arena_watch(Handler *numpys) {
+    if (numpys->version != arena_handler.version)
+        return 0;
+    if (numpys->free != tell_and_free)
+        free_by_numpy = numpys->free, numpys->free = tell_and_free;
+    return 1;
+}
+
 /* --- what arena.py calls ------------------------------------------------------------------------------------------- */
 
 size_t arena_unused_bytes(void) { return unused_bytes; }

@@ -9,8 +9,8 @@
        unback    private memory again, with the same bytes: before a fork, and when the file is to be closed
        died      private memory again, with any bytes
 
-   A block dies without a step of Python in between: `file_backed_freed` is called before its memory is freed, if it is
-   freed by us. `file_backed_died` is what its weak reference calls: before too, and from NumPy 2.5 on a moment after.
+   A block dies without a step of Python in between: `file_backed_freed` is called before its memory is freed, by our
+   handler, and from NumPy 2.5 on by NumPy's. `file_backed_died` is what its weak reference calls: before too, and from NumPy 2.5 on too late.
 
    Callers hold Python's lock, by ctypes.PyDLL. So each of these is one step for interrupts, and for all threads that hold
    that lock; NumPy computes without it. */
@@ -203,24 +203,12 @@ void file_backed_part(void) {
     }
 }
 
-/* Lays private memory over pages, where anything is mapped; 0 if the system refuses. */
-static int clear(uintptr_t start, size_t nbytes) {
-    if (msync((void *)start, nbytes, MS_ASYNC)) { /* freed already, and some of it given back to the system */
-        size_t page = (size_t)sysconf(_SC_PAGESIZE), half = nbytes / 2 / page * page;
-        return !half || (clear(start, half) && clear(start + half, nbytes - half));
-    }
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED; /* a limit has no say where as many pages leave */
-    return mmap((void *)start, nbytes, PROT_READ | PROT_WRITE, flags, -1, 0) != MAP_FAILED;
-}
-
-/* What a weak reference calls as its block dies. Where the system refuses private memory, its addresses stay on the file,
+/* Makes the addresses of a block that dies private memory, with any bytes. Where the system refuses, they stay on the file,
    which whoever has them next can use as well; its place in the file is never given to another then. */
-void file_backed_died(const void *owner) {
-    Block *block = of_owner(owner);
-    if (!block)
-        return;
+static void end(Block *block) {
     block->is_dead = 1;
-    if (!clear(block->start, block->nbytes))
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED; /* a limit has no say where as many pages leave */
+    if (mmap((void *)block->start, block->nbytes, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED)
         return;
     arena_is_empty(block->start);
     forget(block);
@@ -229,5 +217,19 @@ void file_backed_died(const void *owner) {
 void file_backed_freed(uintptr_t start, size_t nbytes) {
     Block *block = count ? among(start, nbytes) : NULL;
     if (block)
-        file_backed_died(block->owner);
+        end(block);
+}
+
+/* Whether weak references are called when the memory is freed already, and may be anybody's, as from NumPy 2.5 on. */
+int file_backed_is_told_late;
+
+/* What a weak reference calls as its block dies. */
+void file_backed_died(const void *owner) {
+    Block *block = of_owner(owner);
+    if (!block)
+        return;
+    if (file_backed_is_told_late)
+        block->is_dead = 1; /* whose addresses have been given back stays on the file, as above */
+    else
+        end(block);
 }

@@ -157,7 +157,7 @@ class _Handlers:
     """NumPy's functions that say which handler new arrays of this thread use."""
 
     def __init__(self) -> None:
-        pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+        self.pointer_of = pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
         pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
         table = (ctypes.c_void_p * (_GET_HANDLER + 1)).from_address(pointer_of(_multiarray()._ARRAY_API, None))
         self.get: Callable[[], Any] = ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET_HANDLER] or 0)
@@ -169,6 +169,18 @@ class _Handlers:
 @functools.cache
 def _handlers() -> _Handlers:
     return _Handlers()
+
+
+def watch_numpys_own() -> bool:
+    """Has NumPy's own handler tell the library what it frees before it does, from now on; whether it can."""
+    handlers = _handlers()
+    before = handlers.set_default(None)
+    try:
+        address = handlers.pointer_of(handlers.get(), _CAPSULE_NAME)
+    finally:
+        handlers.set(before)
+    library().arena_watch.argtypes = (ctypes.c_void_p,)
+    return bool(library().arena_watch(address))
 
 
 def _has_default_handler() -> bool:

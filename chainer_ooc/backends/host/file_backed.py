@@ -15,8 +15,8 @@ writes later: all become private before a fork.
 
 Left out: systems that cannot move pages (`arena.available`). On file systems that write to a new place each time, a
 full disk ends the process by SIGBUS, as in ``spill.mapping``. What another thread writes to an array at the moment
-when that is backed, or made private, may be lost; from NumPy 2.5 on also what a thread without Python's lock writes to
-memory that it is given as an array dies which was made before the arena began.
+when that is backed, or made private, may be lost. From NumPy 2.5 on an array's memory is freed before weak references to
+it are called: one that neither NumPy's handler nor ours frees keeps its place in the file.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+
+import numpy as np
 
 from chainer_ooc.backends.base import ByteArray, FarCopy
 from chainer_ooc.backends.file_backed import FileBacked
@@ -182,6 +184,9 @@ def _library() -> ctypes.PyDLL:
     library.file_backed_is.argtypes = library.file_backed_unback.argtypes = (address,)
     library.file_backed_at.argtypes = library.file_backed_drop.argtypes = (address, ctypes.c_size_t)
     library.file_backed_died.argtypes, library.file_backed_died.restype = (ctypes.py_object,), None
+    if np.lib.NumpyVersion(np.__version__) >= '2.5.0.dev0':
+        ctypes.c_int.in_dll(library, 'file_backed_is_told_late').value = 1
+        arena.watch_numpys_own()
     if hasattr(os, 'register_at_fork'):
         os.register_at_fork(before=functools.partial(_before_fork, library), after_in_parent=_WRITING.release,
                             after_in_child=_WRITING.release)
