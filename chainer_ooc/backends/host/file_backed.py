@@ -15,8 +15,8 @@ writes later: all become private before a fork.
 
 Left out: systems that cannot move pages (`arena.available`). On file systems that write to a new place each time, a
 full disk ends the process by SIGBUS, as in ``spill.mapping``. What another thread writes to an array at the moment
-when that is backed, or made private, may be lost. From NumPy 2.5 on an array's memory is freed before weak references to
-it are called: one that neither NumPy's handler nor ours frees keeps its place in the file.
+when that is backed, or made private, may be lost. From NumPy 2.5 on an array's memory is freed before weak references
+to it are called: one that neither NumPy's handler nor ours frees keeps its place in the file.
 """
 
 from __future__ import annotations
