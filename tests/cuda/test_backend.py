@@ -246,7 +246,7 @@ def test_what_is_kept_is_given_back_only_where_no_limit_counts_it(fake):
 OF_ONE_STREAM = ('a copy was not ordered after what compute did with its array',)
 
 
-@pytest.mark.parametrize('seed', range(20))
+@pytest.mark.parametrize('seed', range(8))
 @pytest.mark.parametrize('host_limit_bytes', [MB, 0], ids=['pinned', 'file'])
 def test_copies_come_after_what_was_computed_on_another_stream_and_before_what_will_be(fake, host_limit_bytes, seed):
     backend = fake(seed, host_limit_bytes=host_limit_bytes, forgiven=OF_ONE_STREAM)
