@@ -1,14 +1,9 @@
 import gc
-import mmap
 
 import pytest
 
 from chainer_ooc.backends.host import block
-
-
-def mapped_bytes():
-    with open('/proc/self/statm', encoding='ascii') as file:
-        return int(file.read().split()[0]) * mmap.PAGESIZE
+from support.resident import mapped_bytes
 
 
 def test_a_mapping_goes_back_to_the_system_at_once():

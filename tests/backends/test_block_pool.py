@@ -9,6 +9,7 @@ import pytest
 
 from chainer_ooc.backends.host import block
 from chainer_ooc.backends.host.block_pool import BlockPool
+from chainer_ooc.backends.host.guard import data_bytes
 
 LARGE, LARGER, SMALL = 1 << 20, 3 << 20, block.LEAST_MAPPED_BYTES - 1
 
@@ -184,9 +185,7 @@ def test_behind_a_limit_what_is_kept_makes_room(backend, monkeypatch):
     mappings = [weakref.ref(each.base) for each in kept]
     kept.clear()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    with open('/proc/self/statm', encoding='ascii') as file:
-        data_bytes = int(file.read().split()[5]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes + (32 << 20), hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + (32 << 20), hard))
     try:
         assert backend.has_room(16 << 20)
         assert not any(each() is None for each in mappings)  # there was room beside them

@@ -1,4 +1,4 @@
-"""What this process holds in real memory.
+"""What this process holds in real memory, and of addresses.
 
 Linux says it in ``/proc/self``; the peak can be set back, so that one process can measure several runs. The pages of
 the spill file are in the page cache, not in the process: they do not count here.
@@ -30,6 +30,15 @@ def private_bytes() -> int:
         OSError: The system does not say.
     """
     return _field('RssAnon')
+
+
+def mapped_bytes() -> int:
+    """Returns the addresses that are mapped (VmSize), with memory behind them or not.
+
+    Raises:
+        OSError: The system does not say.
+    """
+    return _field('VmSize')
 
 
 def peak_rss_bytes() -> int:

@@ -591,13 +591,10 @@ static void tell_and_free(void *context, void *block, size_t nbytes) {
     free_by_numpy(context, block, nbytes);
 }
 
-/* Has NumPy's own handler tell of what it frees, as ours does; 0 if it is of another version. */
-int arena_watch(Handler *numpys) {
-    if (numpys->version != arena_handler.version)
-        return 0;
-    if (numpys->free != tell_and_free)
+/* Has NumPy's own handler tell of what it frees, as ours does, if it is of the same version. */
+void arena_watch(Handler *numpys) {
+    if (numpys->version == arena_handler.version && numpys->free != tell_and_free)
         free_by_numpy = numpys->free, numpys->free = tell_and_free;
-    return 1;
 }
 
 /* --- what arena.py calls ------------------------------------------------------------------------------------------- */

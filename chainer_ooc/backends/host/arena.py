@@ -171,8 +171,8 @@ def _handlers() -> _Handlers:
     return _Handlers()
 
 
-def watch_numpys_own() -> bool:
-    """Has NumPy's own handler tell the library what it frees before it does, from now on; whether it can."""
+def watch_numpys_own() -> None:
+    """Has NumPy's own handler tell the library what it frees before it does, from now on, if it is of this version."""
     handlers = _handlers()
     before = handlers.set_default(None)
     try:
@@ -180,7 +180,7 @@ def watch_numpys_own() -> bool:
     finally:
         handlers.set(before)
     library().arena_watch.argtypes = (ctypes.c_void_p,)
-    return bool(library().arena_watch(address))
+    library().arena_watch(address)
 
 
 def _has_default_handler() -> bool:

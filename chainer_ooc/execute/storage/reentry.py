@@ -83,31 +83,29 @@ def interrupted() -> CodeType | None:
 
     Only to be called where the thread holds the lock.
     """
+    return _beneath_program(_ENTRANCES.__contains__)
+
+
+def asks_amid() -> bool:
+    """Whether the program, which asks for memory, has interrupted code of the core's that has not called it."""
+    code = _beneath_program(lambda name: True) if is_locked() else None
+    return code is not None and not may_have_called(code)
+
+
+def _beneath_program(is_entrance: Callable[[str], bool]) -> CodeType | None:
+    """The first code of the core's beneath code of the program's, which came in by modules that are entrances."""
     by_program = False
-    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+    for frame, _ in traceback.walk_stack(sys._getframe(2)):
         name = frame.f_globals.get('__name__') or ''
         package = name.partition('.')[0]
         if package == _CORE:
             if by_program:
                 return frame.f_code
-            if name not in _ENTRANCES:
+            if not is_entrance(name):
                 return None
         elif package not in _BETWEEN:
             by_program = True
     return None
-
-
-def asks_amid() -> bool:
-    """Whether the program, which asks for memory, has interrupted code of the core's that has not called it."""
-    by_program = False
-    for frame, _ in traceback.walk_stack(sys._getframe(1)) if is_locked() else ():
-        package = (frame.f_globals.get('__name__') or '').partition('.')[0]
-        if package == _CORE:
-            if by_program:
-                return frame.f_code not in _callers
-        elif package not in _BETWEEN:
-            by_program = True
-    return False
 
 
 if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment

@@ -98,12 +98,10 @@ class VirtualAllocator(Allocator):
         return self._chunks.chunk_bytes
 
     def malloc(self, nbytes: int) -> DeviceMemory:
-        if self._is_amid:
+        if self._is_amid:  # once for each array: where nothing has begun, nobody is in its midst
             once(self._lock)
         with self._lock:
-            if self._is_amid:
-                self._recount()
-            self._is_amid = True
+            self._begin()
             if self.limit_bytes != self._suited_bytes:
                 self._suit()
             try:
