@@ -357,7 +357,8 @@ class Session:
         self.memory.stands(beside.total_bytes)
         budget_bytes = self.memory.backend.default_budget_bytes(
             self.memory.near_bytes() + self.memory.bytes_of('spare'), self._default_budget_bytes)
-        if beside.steady_bytes:  # before the first iteration it is not known which of the memory in use is parameters
+        # Before the first iteration it is not known which of the memory in use is parameters; there may be none.
+        if beside.steady_bytes or self._proven[0]:
             self._default_budget_bytes = budget_bytes
         return budget_bytes
 

@@ -11,6 +11,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.backends import host
+from chainer_ooc.backends.base import SHARE_OF_FREE
 from chainer_ooc.backends.cuda import CudaBackend, arrays
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import InfeasibleBudgetError
@@ -178,6 +179,36 @@ def test_the_limit_of_the_allocator_holds_and_the_bits_stay(on_device, seed):
             assert chainer_ooc.stats().swapped_out_bytes > 0
         chainer_ooc.reset()
     assert max(highest) <= peak_bytes - 2 * MAP_BYTES
+
+
+class Weighed(chainer.FunctionNode):
+    """Its input times a parameter; the gradients are another function's."""
+
+    def forward(self, inputs):
+        return cupy_over_host.apply(cupy, np.multiply, *inputs),
+
+    def backward(self, indexes, grads):
+        return grads[0], grads[0]
+
+
+@pytest.mark.parametrize('has_parameters', [False, True])
+def test_the_default_budget_is_a_share_of_the_device_in_each_iteration(on_device, has_parameters):
+    """It was a share of what the budget before had left, nine tenths of nine tenths, and each had a plan of its own."""
+    budgets = []
+    with on_device(0), ooc('keep'):
+        weight = chainer.Parameter(array_of(cupy, np.ones(SHAPE, 'f4')))
+        for _ in range(6):
+            x = chainer.Variable(array_of(cupy, np.ones(SHAPE, 'f4')))
+            y = loss_of(cupy, Weighed().apply((x, weight))[0] if has_parameters else x)
+            y.grad = array_of(cupy, np.ones(SHAPE, 'f4'))
+            y.backward()
+            budgets.append(manager.current().memory.backend._budget.limit_bytes)
+            weight.cleargrad()
+            del x, y
+        device_bytes = cupy_over_host.HostCalls(cupy).free_bytes()
+        chainer_ooc.reset()
+    assert len(set(budgets[2:])) == 1
+    assert budgets == pytest.approx([SHARE_OF_FREE * device_bytes] * 6, rel=1e-5)
 
 
 class Schedule:

@@ -486,6 +486,9 @@ class FakeBudget:
             return free_bytes
         return min(free_bytes, self.limit_bytes - self.used_bytes())
 
+    def unlimited_bytes(self):
+        return self.driver.free_bytes()
+
     def trim(self, keep_bytes=0):
         self.trims.append(keep_bytes)
 

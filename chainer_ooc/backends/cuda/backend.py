@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.base import SHARE_OF_FREE, Bandwidth, ByteArray, FarCopy, Transfer
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
 from chainer_ooc.backends.cuda.transfer import ELSEWHERE
@@ -123,6 +123,15 @@ class CudaBackend(OwnedBackend):
     def free_bytes(self) -> int:
         self._look_at_room()
         return max(0, self._room_bytes - self._budget.used_bytes())
+
+    def default_budget_bytes(self, held_bytes: int, latest_bytes: int | None) -> int:
+        """A share of what the device has, and not of what the budget before, which was one too, has left."""
+        if latest_bytes is not None:
+            return latest_bytes
+        return int(held_bytes + SHARE_OF_FREE * self._budget.unlimited_bytes())
+
+    def most_budget_bytes(self, held_bytes: int) -> int:
+        return held_bytes + self._budget.unlimited_bytes()
 
     def has_room(self, nbytes: int) -> bool:
         """By what the device had when it was last asked: asking it takes too long for every computation."""

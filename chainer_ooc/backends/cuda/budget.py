@@ -167,10 +167,13 @@ class AllocatorBudget:
 
     def free_bytes(self) -> int:
         """What can still be had, in pieces: of the driver and of what is cached, within the limit."""
-        free_bytes = self._calls.free_bytes() + max(0, self.held_bytes() - self.used_bytes())
         if self._limit_bytes is None:
-            return free_bytes
-        return max(0, min(free_bytes, self._limit_bytes - self.outside_bytes() - self.used_bytes()))
+            return self.unlimited_bytes()
+        return max(0, min(self.unlimited_bytes(), self._limit_bytes - self.outside_bytes() - self.used_bytes()))
+
+    def unlimited_bytes(self) -> int:
+        """As `free_bytes`, if there were no limit."""
+        return self._calls.free_bytes() + max(0, self.held_bytes() - self.used_bytes())
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Gives cached memory back to the driver if more than `keep_bytes` is cached; may wait for the device."""
