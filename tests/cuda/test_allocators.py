@@ -34,10 +34,11 @@ def test_each_has_the_name_it_is_found_by(calls):
 
 def test_memory_is_large_enough_and_nobody_elses(allocator):
     blocks = [allocator.malloc(nbytes) for nbytes in (1, 600, MIB, 3 * MIB, 8 * MIB, 8 * MIB)]
-    assert all(block.size >= nbytes for block, nbytes in zip(blocks, (1, 600, MIB, 3 * MIB, 8 * MIB), strict=False))
-    ordered = sorted(blocks, key=lambda block: block.ptr)
-    assert all(first.ptr + first.size <= second.ptr for first, second in itertools.pairwise(ordered))
-    assert allocator.used_bytes() == sum(block.size for block in blocks)
+    assert all(block.size_bytes >= nbytes
+               for block, nbytes in zip(blocks, (1, 600, MIB, 3 * MIB, 8 * MIB), strict=False))
+    ordered = sorted(blocks, key=lambda block: block.pointer)
+    assert all(first.pointer + first.size_bytes <= second.pointer for first, second in itertools.pairwise(ordered))
+    assert allocator.used_bytes() == sum(block.size_bytes for block in blocks)
     assert allocator.used_bytes() <= allocator.held_bytes()
 
 
@@ -45,7 +46,7 @@ def test_what_is_freed_is_cached_and_trimmed(allocator, calls):
     allocator.open()
     del_me = allocator.malloc(20 * MIB)
     held_bytes = allocator.held_bytes()
-    assert held_bytes == calls.device.taken_bytes >= del_me.size
+    assert held_bytes == calls.device.taken_bytes >= del_me.size_bytes
     del del_me
     assert allocator.used_bytes() == 0
     assert allocator.held_bytes() == held_bytes
@@ -62,7 +63,7 @@ def test_the_limit_holds_and_what_is_cached_makes_way(allocator, calls):
         assert allocator.held_bytes() <= 32 * MIB
         with pytest.raises(MemoryError):
             allocator.malloc(33 * MIB)
-        assert allocator.used_bytes() == block.size
+        assert allocator.used_bytes() == block.size_bytes
         del block
     assert calls.device.most_bytes <= 64 * MIB  # the driver's own pool shows only afterwards what it took
 
@@ -71,7 +72,7 @@ def test_the_device_may_refuse(allocator):
     block = allocator.malloc(60 * MIB)
     with pytest.raises(MemoryError):
         allocator.malloc(60 * MIB)
-    assert allocator.used_bytes() == block.size
+    assert allocator.used_bytes() == block.size_bytes
     del block
     assert allocator.malloc(60 * MIB)
 
@@ -81,7 +82,7 @@ def test_close_leaves_what_lives_and_takes_the_rest_later(allocator, calls):
     allocator.malloc(30 * MIB)
     allocator.close()
     assert calls.device.taken_bytes == allocator.held_bytes() < 50 * MIB
-    assert allocator.used_bytes() == block.size
+    assert allocator.used_bytes() == block.size_bytes
     del block
     allocator.close()
     allocator.close()
@@ -101,7 +102,7 @@ def test_a_small_array_takes_nothing_of_what_a_large_one_left(calls):
     del large
     gradient = allocator.malloc(2 * MIB)
     large = allocator.malloc(50 * MIB)
-    assert allocator.used_bytes() == large.size + gradient.size == 52 * MIB
+    assert allocator.used_bytes() == large.size_bytes + gradient.size_bytes == 52 * MIB
 
 
 def test_what_is_cached_goes_back_as_far_as_it_is_in_the_way_and_the_longest_unused_first(calls):
@@ -111,9 +112,9 @@ def test_what_is_cached_goes_back_as_far_as_it_is_in_the_way_and_the_longest_unu
         allocator.malloc(nbytes)
     assert allocator.held_bytes() == 60 * MIB
     kept = allocator.malloc(18 * MIB)
-    assert (allocator.held_bytes(), allocator.used_bytes()) == (58 * MIB, kept.size)  # the 20 MiB are gone
+    assert (allocator.held_bytes(), allocator.used_bytes()) == (58 * MIB, kept.size_bytes)  # the 20 MiB are gone
     again = allocator.malloc(30 * MIB)
-    assert (allocator.held_bytes(), allocator.used_bytes()) == (58 * MIB, kept.size + again.size)
+    assert (allocator.held_bytes(), allocator.used_bytes()) == (58 * MIB, kept.size_bytes + again.size_bytes)
 
 
 def test_memory_of_a_size_whose_pool_has_just_gone_is_counted(calls):
@@ -125,7 +126,7 @@ def test_memory_of_a_size_whose_pool_has_just_gone_is_counted(calls):
     cached = allocator.malloc(60 * MIB)
     del cached
     block = allocator.malloc(40 * MIB)
-    assert (allocator.held_bytes(), allocator.used_bytes()) == (40 * MIB, block.size)
+    assert (allocator.held_bytes(), allocator.used_bytes()) == (40 * MIB, block.size_bytes)
 
 
 def test_a_region_that_the_device_refused_is_not_counted(calls):
@@ -147,13 +148,13 @@ def test_who_asks_in_the_midst_of_a_request_is_refused(calls, monkeypatch):
 
     monkeypatch.setattr(calls, 'device_memory', asked_meanwhile)
     block = allocator.malloc(8 * MIB)
-    assert allocator.used_bytes() == block.size == allocator.held_bytes()
+    assert allocator.used_bytes() == block.size_bytes == allocator.held_bytes()
 
 
 def test_managed_memory_is_prefetched_once(calls):
     allocator = ManagedAllocator(calls)
     allocator.malloc(4 * MIB)
-    assert allocator.malloc(4 * MIB).size == 4 * MIB
+    assert allocator.malloc(4 * MIB).size_bytes == 4 * MIB
     assert calls.prefetched == [4 * MIB]
 
 
@@ -164,7 +165,7 @@ def test_managed_memory_never_asks_for_more_than_the_card_has_free(calls):
     kept = allocator.malloc(50 * MIB)
     with pytest.raises(NoRoomError, match='the card'):
         allocator.malloc(22 * MIB)
-    assert allocator.held_bytes() == kept.size
+    assert allocator.held_bytes() == kept.size_bytes
     del others
 
 
@@ -184,4 +185,4 @@ def test_what_the_drivers_pool_took_too_much_goes_back(calls):
     with pytest.raises(NoRoomError):  # the pool would hold 64 MiB for it
         allocator.malloc(8 * MIB)
     assert allocator.held_bytes() == 32 * MIB
-    assert kept.size == 30 * MIB
+    assert kept.size_bytes == 30 * MIB

@@ -19,11 +19,11 @@ cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 class HostOwner(Owner):
     """Owns memory of the host, and notes its end in a list."""
 
-    __slots__ = ('freed', 'memory')
+    __slots__ = ('freed',)
 
     def __init__(self, nbytes, freed):
-        self.memory, self.freed = np.zeros(nbytes, 'u1'), freed
-        super().__init__(self.memory.ctypes.data, nbytes, 0)
+        memory, self.freed = np.zeros(nbytes, 'u1'), freed
+        super().__init__(memory.ctypes.data, nbytes, 0, nbytes, memory)
 
     def __del__(self):
         self.freed.append(self.nbytes)

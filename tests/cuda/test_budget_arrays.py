@@ -6,7 +6,7 @@ import pytest
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
-from chainer_ooc.backends.cuda.budget import LimitedBlock
+from chainer_ooc.backends.cuda.owner import Owner
 from support.fake_device_memory import installed_budget
 from support.told_ledger import listen
 
@@ -124,6 +124,6 @@ def test_counting_is_exact_for_views_of_a_meter(installed):
 def test_execution_knows_an_array_of_the_budget_by_its_block(installed):
     array = cupy.empty((100, 3), np.float32)
     root = arrays.root_of(array)
-    assert (type(root), root.pointer, root.nbytes) == (LimitedBlock, array.data.ptr, array.nbytes)
+    assert (type(root), root.pointer, root.nbytes) == (Owner, array.data.ptr, array.nbytes)
     assert arrays.root_of(array[3:].T) is root
     assert arrays.flat_bytes(root).data.ptr == array.data.ptr

@@ -161,7 +161,7 @@ def test_not_yet_is_cleared_from_the_thread(driver, runtime, monkeypatch):
 
 
 def test_blocks_of_this_device_are_its_own(driver):
-    owners = [Owner(4096, 8, number) for number in (3, 0)]
+    owners = [Owner(4096, 8, number, 512) for number in (3, 0)]
     assert [driver.manages(root) for root in [*owners, np.zeros(8)]] == [True, False, False]
 
 

@@ -70,9 +70,9 @@ with gpu_conformance.tables_on_gpu():
     assert cases_array.np is cupy
 assert cases_array.np is numpy and isinstance(cases_array.CHOICE, numpy.ndarray)
 
-found = gpu_allocations.allocator_classes()
+from chainer_ooc.backends.cuda.allocators import AsyncAllocator, ManagedAllocator, PoolAllocator, VirtualAllocator
 with gpu_allocations.each_malloc(lambda malloc, nbytes: (malloc.allocator.name, nbytes)):
-    for each in [*found, *(more for each in found for more in each.__subclasses__())]:
+    for each in (AsyncAllocator, ManagedAllocator, PoolAllocator, VirtualAllocator):
         assert each.malloc(each.__new__(each), 5) == (each.name, 5)
         print(each.name)
 """

@@ -1,89 +1,105 @@
-"""The sum that finalizers lower: never wrong, never waiting for itself, in the true order."""
+"""What lives, and its sum: never wrong, never waiting for itself, in the true order."""
 import gc
-import sys
 import threading
 
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger
-from support.told_ledger import ToldLedger
+import pytest
+
+from chainer_ooc.backends.cuda.allocators.ledger import Count, End, Ledger
+from chainer_ooc.backends.cuda.owner import Owner
+from support.told_ledger import Told
 
 
-def test_the_sum_is_what_was_added_and_not_subtracted():
-    ledger = Ledger()
-    assert ledger.add(5)
-    assert ledger.add(3)
-    ledger.lower(5)
+@pytest.fixture
+def ledger():
+    return Ledger()
+
+
+def give(ledger, nbytes):
+    """A new block, booked as an allocator does."""
+    block = Owner(0, nbytes, 0, nbytes)
+    end = End(block, ledger.note_end)
+    end.size_bytes = nbytes
+    with ledger.lock:
+        for _ in ledger.settle():
+            pass
+        ledger.add(end)
+    return block
+
+
+def test_the_sum_is_what_lives(ledger):
+    first, second = give(ledger, 5), give(ledger, 3)
+    del first
     assert ledger.total() == 3
+    assert ledger.living() == [second]
 
 
-def test_a_limit_refuses_and_changes_nothing():
-    ledger = Ledger()
-    assert ledger.add(6, limit_bytes=8)
-    assert not ledger.add(3, limit_bytes=8)
-    assert ledger.total() == 6
-    ledger.lower(1)
-    assert ledger.add(3, limit_bytes=8)
-
-
-def test_frees_are_told_before_the_malloc_that_follows_them():
+def test_frees_are_told_before_the_malloc_that_follows_them(ledger):
     events = []
-    ledger = ToldLedger(lambda kind, nbytes: events.append((kind, nbytes)))
-    ledger.add(4)
-    ledger.lower(4)
+    ledger.count_in(Told(lambda kind, nbytes: events.append((kind, nbytes))))
+    give(ledger, 4)
     assert events == [('malloc', 4)]
-    ledger.add(2)
+    give(ledger, 2)
     assert events == [('malloc', 4), ('free', 4), ('malloc', 2)]
 
 
-def test_the_peak_is_of_the_stretch_since_the_mark():
+def test_the_peak_is_of_the_stretch_since_the_mark(ledger):
     #   8   . .#. .
     #   6   . .#.#.
     #   4   .#.#.#.
     #       mark   mark
-    ledger = Ledger()
-    ledger.add(4)
+    blocks = [give(ledger, 4)]
     assert ledger.mark() == 4
-    ledger.add(4)
-    ledger.lower(2)
+    blocks += [give(ledger, 2), give(ledger, 2)]
+    blocks.pop()
     assert ledger.peak_bytes == 8
     assert ledger.mark() == 6
     assert ledger.peak_bytes == 6
 
 
-def test_a_free_before_a_malloc_is_no_part_of_its_peak():
-    ledger = Ledger()
-    ledger.add(4)
+def test_a_free_before_a_malloc_is_no_part_of_its_peak(ledger):
+    block = give(ledger, 4)
     ledger.mark()
-    ledger.lower(4)
-    ledger.add(3)
+    del block
+    kept = give(ledger, 3)
     assert ledger.peak_bytes == 4
+    del kept
 
 
-def test_a_finalizer_may_run_while_the_ledger_is_asked():
+def test_a_count_has_what_was_given_while_it_counted(ledger):
+    count, blocks = Count(), [give(ledger, 1)]
+    ledger.count_in(count)
+    blocks += [give(ledger, 2), give(ledger, 4)]
+    assert ledger.total_of(count) == 6
+    del blocks[1]
+    assert (ledger.total(), ledger.total_of(count)) == (5, 4)
+    blocks.append(give(ledger, 8))
+    ledger.stop_counting(count)
+    blocks.append(give(ledger, 16))
+    assert (ledger.total(), ledger.total_of(count)) == (29, 12)
+
+
+def test_a_finalizer_may_run_while_the_ledger_is_asked(ledger):
     class Dying:
-        def __init__(self, ledger):
-            self.ledger, self.cycle = ledger, self
+        def __init__(self):
+            self.block, self.cycle = give(ledger, 1), self
 
         def __del__(self):
-            self.ledger.lower(1)
-            self.ledger.total()
+            ledger.total()
 
-    ledger = ToldLedger(lambda kind, nbytes: gc.collect())
+    ledger.count_in(Told(lambda kind, nbytes: gc.collect()))
     for _ in range(3):
-        Dying(ledger)
-        ledger.add(1)
+        Dying()
+        give(ledger, 1)
     gc.collect()
     assert ledger.total() == 0
 
 
-def test_threads_lose_nothing():
-    ledger = Ledger()
-
+def test_threads_lose_nothing(ledger):
     def work():
         for _ in range(500):
-            ledger.add(2)
-            ledger.lower(1)
+            block = give(ledger, 2)
             ledger.total()
-            ledger.lower(1)
+            del block
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -91,25 +107,30 @@ def test_threads_lose_nothing():
     for thread in threads:
         thread.join()
     assert ledger.total() == 0
+    give(ledger, 1)
+    assert ledger.sum_bytes == 1
 
 
-def test_a_handler_that_comes_as_a_free_is_booked_changes_the_sum_once():
-    """As a signal may: right after a call of C."""
-    ledger, asked = Ledger(), []
+def test_all_is_counted_anew_from_what_lives(ledger):
+    """As after an interrupt between what lives and its sum; what has ended is booked once."""
+    count = Count()
+    ledger.count_in(count)
+    blocks = [give(ledger, 2), give(ledger, 4)]
+    ledger.sum_bytes = count.sum_bytes = 77
+    blocks.pop()
+    ledger.recount()
+    assert (ledger.total(), ledger.total_of(count)) == (2, 2)
+    blocks.append(give(ledger, 8))
+    assert (ledger.sum_bytes, count.sum_bytes) == (10, 10)
 
-    def handle(frame, event, function):
-        if event == 'c_return' and function.__name__ == 'popleft' and not asked:
-            asked.append(ledger.add(50))
-            ledger.lower(1)
-            asked.append(ledger.total())
 
-    ledger.add(8)
-    ledger.lower(2)
-    ledger.lower(4)
-    sys.setprofile(handle)
-    try:
-        ledger.total()
-    finally:
-        sys.setprofile(None)
-    assert asked
-    assert ledger.total() == 8 - 2 - 4 + 50 - 1
+def test_a_block_whose_end_nobody_has_booked_is_none(ledger):
+    """An interrupt came before it was added."""
+    block = Owner(0, 4, 0, 4)
+    end = End(block, ledger.note_end)
+    del block
+    assert end() is None
+    assert ledger.total() == 0
+    kept = give(ledger, 1)
+    assert ledger.total() == 1
+    del kept

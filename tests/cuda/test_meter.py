@@ -90,7 +90,7 @@ def test_once_stopped_it_costs_nothing(budget):
     ours = meter._ours
     meter.stop()
     kept = budget(512)
-    assert ours.total() == 0
+    assert ours.sum_bytes == 0
     assert budget.used_bytes() == kept.mem.size
 
 

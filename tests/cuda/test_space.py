@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES
-from chainer_ooc.backends.cuda.allocators.space import Block, Chunk, Place, Space
+from chainer_ooc.backends.cuda.allocators.space import Chunk, Place, Space
+from chainer_ooc.backends.cuda.owner import Owner
 
 CHUNK = 4 * UNIT_BYTES
 PAGES = 12
@@ -23,7 +24,7 @@ def picture(blocks):
 
 
 def place_of(space, offset, size):
-    place = Place(Block(space.address + offset, size))
+    place = Place(Owner(space.address + offset, size, 0, size))
     place.offset, place.size_bytes, place.space = offset, size, space
     return place
 

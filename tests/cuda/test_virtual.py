@@ -43,35 +43,35 @@ def allocator(calls, driver):
 
 def test_a_block_has_chunks_behind_it_and_shares_the_last(allocator, driver):
     block = allocator.malloc(5 * MIB)
-    assert block.size == 5 * MIB
+    assert block.size_bytes == 5 * MIB
     assert driver.calls == ['cuMemAddressReserve', *['cuMemCreate'] * 3, *['cuMemMap'] * 3, 'cuMemSetAccess']
     driver.calls.clear()
     other = allocator.malloc(MIB)
-    assert other.ptr == block.ptr + 5 * MIB
+    assert other.pointer == block.pointer + 5 * MIB
     assert driver.calls == []
 
 
 def test_what_fits_into_what_was_freed_calls_nothing(allocator, driver):
     blocks = [allocator.malloc(3 * MIB) for _ in range(2)]  # neighbours
-    address = blocks[0].ptr
+    address = blocks[0].pointer
     del blocks[:]
     driver.calls.clear()
     for nbytes in (6 * MIB, 5 * MIB, 2 * MIB + 1):
-        assert allocator.malloc(nbytes).ptr == address
+        assert allocator.malloc(nbytes).pointer == address
     assert driver.calls == []
 
 
 def test_the_same_size_again_is_taken_as_it_was_until_another_is_asked_for(allocator, monkeypatch):
     first, second = allocator.malloc(3 * MIB), allocator.malloc(2 * MIB)
-    address = first.ptr
+    address = first.pointer
     del first
     with monkeypatch.context() as patched:
         patched.setattr(allocator, '_place', None)  # nothing is looked for
         first = allocator.malloc(3 * MIB)
-    assert first.ptr == address
+    assert first.pointer == address
     del first, second
     assert allocator.used_bytes() == 0
-    assert allocator.malloc(5 * MIB).ptr == address  # both together
+    assert allocator.malloc(5 * MIB).pointer == address  # both together
 
 
 def test_the_smallest_extent_that_is_mapped_is_taken(allocator):
@@ -80,16 +80,16 @@ def test_the_smallest_extent_that_is_mapped_is_taken(allocator):
     for count in (4, 2, 3):
         holes.append(allocator.malloc(count * MIB))
         kept.append(allocator.malloc(MIB))
-    addresses = [hole.ptr for hole in holes]
+    addresses = [hole.pointer for hole in holes]
     del holes[:]
-    assert allocator.malloc(3 * MIB).ptr == addresses[2]
-    assert allocator.malloc(2 * MIB).ptr == addresses[1]
+    assert allocator.malloc(3 * MIB).pointer == addresses[2]
+    assert allocator.malloc(2 * MIB).pointer == addresses[1]
 
 
 def test_chunks_from_anywhere_make_one_block(allocator, driver):
     blocks = [allocator.malloc(CHUNK) for _ in range(10)]
     del blocks[::2]  # five chunks, no two beside each other
-    assert allocator.malloc(5 * CHUNK).size == 5 * CHUNK
+    assert allocator.malloc(5 * CHUNK).size_bytes == 5 * CHUNK
     assert allocator.held_bytes() == 10 * CHUNK
     assert driver.calls.count('cuMemUnmap') <= 5
 
@@ -102,7 +102,8 @@ def test_idle_chunks_stay_mapped_until_they_are_short(allocator, driver):
     kept = allocator.malloc(9 * CHUNK)  # at other addresses too, and none of what lives
     assert 'cuMemUnmap' not in driver.calls
     assert allocator.held_bytes() == 10 * CHUNK
-    assert not driver.overlap((kept.ptr, kept.ptr + kept.size), (blocks[0].ptr, blocks[0].ptr + CHUNK))
+    assert not driver.overlap((kept.pointer, kept.pointer + kept.size_bytes),
+                              (blocks[0].pointer, blocks[0].pointer + CHUNK))
     del kept
     driver.calls.clear()
     allocator.malloc(9 * CHUNK)
@@ -169,7 +170,7 @@ def test_unmapping_waits_for_the_work_that_was_given_before_the_free(allocator, 
     stream = calls.current_stream
     blocks = crowd(allocator, lambda block: stream.launch(driver, block, 3 * CHUNK))
     assert stream.done == 1
-    assert not driver.overlap(*((block.ptr, block.ptr + block.size) for block in blocks))
+    assert not driver.overlap(*((block.pointer, block.pointer + block.size_bytes) for block in blocks))
 
 
 def test_unmapping_waits_for_no_later_work(allocator, driver, calls):
@@ -193,7 +194,7 @@ def test_a_block_has_a_chunk_once_that_is_behind_two_of_its_pages(allocator, dri
     del far
     del blocks[-1]
     wide = allocator.malloc(9 * CHUNK)  # over pages of both kinds
-    parts = driver.physical(wide.ptr, wide.ptr + wide.size)
+    parts = driver.physical(wide.pointer, wide.pointer + wide.size_bytes)
     assert len({handle for handle, *_ in parts}) == len(parts) == 9
     del blocks
 
@@ -237,7 +238,7 @@ def test_work_given_while_an_event_is_recorded_comes_after_it(allocator, driver,
     driver.streams[stream.ptr] = stream
     monkeypatch.setattr(driver, 'cuEventRecord', recorded_while_another_thread_works)
     allocator.malloc(CHUNK)
-    assert allocator.malloc(9 * CHUNK).size == 9 * CHUNK
+    assert allocator.malloc(9 * CHUNK).size_bytes == 9 * CHUNK
 
 
 def test_what_became_idle_before_events_were_recorded_is_waited_for(allocator, driver, calls):
@@ -245,7 +246,7 @@ def test_what_became_idle_before_events_were_recorded_is_waited_for(allocator, d
     stream.launch(driver, block, 9 * CHUNK)
     del block
     kept = allocator.malloc(CHUNK)
-    assert allocator.malloc(9 * CHUNK).size == 9 * CHUNK  # across its end: one chunk of it has to move
+    assert allocator.malloc(9 * CHUNK).size_bytes == 9 * CHUNK  # across its end: one chunk of it has to move
     assert stream.done <= 1
     del kept
 
@@ -261,20 +262,20 @@ def test_small_arrays_share_regions(allocator):
 def test_regions_of_small_arrays_come_back_when_they_are_needed(allocator):
     for nbytes in (512, MIB // 2):
         allocator.malloc(nbytes)
-    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+    assert allocator.malloc(10 * CHUNK).size_bytes == 10 * CHUNK
 
 
 def test_a_small_array_for_which_no_region_has_room_has_what_there_is(allocator):
     kept = allocator.malloc(9 * CHUNK)
     small = allocator.malloc(512)
-    assert allocator.used_bytes() == kept.size + small.size == 9 * CHUNK + 512
+    assert allocator.used_bytes() == kept.size_bytes + small.size_bytes == 9 * CHUNK + 512
 
 
 def test_a_small_array_finds_no_chunk(allocator):
     kept = allocator.malloc(10 * CHUNK)
     with pytest.raises(NoRoomError):
         allocator.malloc(512)
-    assert allocator.used_bytes() == kept.size
+    assert allocator.used_bytes() == kept.size_bytes
 
 
 def test_chunks_survive_a_request_that_is_too_large(allocator, driver):
@@ -283,7 +284,7 @@ def test_chunks_survive_a_request_that_is_too_large(allocator, driver):
     with pytest.raises(NoRoomError, match='chunks are needed'):
         allocator.malloc(5 * CHUNK)
     driver.calls.clear()
-    assert allocator.malloc(4 * CHUNK).size == 4 * CHUNK
+    assert allocator.malloc(4 * CHUNK).size_bytes == 4 * CHUNK
     assert 'cuMemCreate' not in driver.calls
     del kept
 
@@ -302,7 +303,7 @@ def test_a_higher_limit_has_more_addresses(calls, driver):
     first = allocator.malloc(9 * CHUNK)
     allocator.limit_bytes = 400 * CHUNK
     second = allocator.malloc(350 * CHUNK)
-    assert (first.size, second.size) == (9 * CHUNK, 350 * CHUNK)
+    assert (first.size_bytes, second.size_bytes) == (9 * CHUNK, 350 * CHUNK)
     assert driver.calls.count('cuMemAddressReserve') == 2
     del first, second
     allocator.close()
@@ -391,7 +392,7 @@ def test_chunks_stay_while_something_lives(calls, driver):
     kept = allocator.malloc(CHUNK)
     allocator.limit_bytes = 16 * GB
     allocator.malloc(CHUNK)
-    assert (allocator.chunk_bytes, kept.size) == (CHUNK, CHUNK)
+    assert (allocator.chunk_bytes, kept.size_bytes) == (CHUNK, CHUNK)
     del kept
     allocator.limit_bytes = 11 * GB
     allocator.malloc(CHUNK)
@@ -406,7 +407,7 @@ def test_a_failed_call_leaves_everything_as_it_was(allocator, driver, name):
     with pytest.raises(RuntimeError, match=f'{name} of .* failed with CUDA_ERROR_INVALID_VALUE'):
         allocator.malloc(3 * CHUNK)
     assert allocator.used_bytes() == 0
-    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+    assert allocator.malloc(10 * CHUNK).size_bytes == 10 * CHUNK
 
 
 def test_a_failure_midway_unmaps_what_was_mapped(allocator, driver, monkeypatch):
@@ -422,7 +423,7 @@ def test_a_failure_midway_unmaps_what_was_mapped(allocator, driver, monkeypatch)
     monkeypatch.setattr(driver, 'cuMemMap', fail_at_the_third)
     with pytest.raises(NoRoomError, match=r'cuMemMap of 2\.1 MB was refused'):
         allocator.malloc(4 * CHUNK)
-    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+    assert allocator.malloc(10 * CHUNK).size_bytes == 10 * CHUNK
 
 
 @pytest.mark.parametrize('name', ['cuEventCreate', 'cuEventRecord'])
@@ -432,7 +433,7 @@ def test_an_event_that_cannot_be_recorded_loses_no_chunk(allocator, driver, name
     driver.failing[name] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(RuntimeError, match=name):
         allocator.malloc(CHUNK)
-    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+    assert allocator.malloc(10 * CHUNK).size_bytes == 10 * CHUNK
 
 
 def test_blocks_may_die_in_any_thread(allocator):
@@ -441,7 +442,7 @@ def test_blocks_may_die_in_any_thread(allocator):
     thread.start()
     thread.join()
     assert allocator.used_bytes() == 0
-    assert allocator.malloc(10 * CHUNK).size == 10 * CHUNK
+    assert allocator.malloc(10 * CHUNK).size_bytes == 10 * CHUNK
 
 
 def test_close_leaves_what_lives(calls, driver):
@@ -469,7 +470,8 @@ def play(allocator, driver, calls, draw, live, steps=40):
             calls.current_stream.launch(driver, *draw.choice(live))
         elif what > 0.9:
             allocator.trim(draw.randint(0, 10) * CHUNK)
-        parts = sorted(part for block, nbytes in live for part in driver.physical(block.ptr, block.ptr + nbytes))
+        parts = sorted(part for block, nbytes in live
+                       for part in driver.physical(block.pointer, block.pointer + nbytes))
         assert all(one[0] != other[0] or one[2] <= other[1] for one, other in itertools.pairwise(parts))
 
 
@@ -520,7 +522,7 @@ def test_an_interrupt_before_any_line_loses_nothing_that_is_known(seed):
         allocator, draw, live = VirtualAllocator(calls, MappingCalls(0, driver)), random.Random(seed), []
         came = interrupted_at(number, functools.partial(play, allocator, driver, calls, draw, live), 'line', is_ours)
         play(allocator, driver, calls, draw, live)
-        assert allocator.used_bytes() == sum(block.size for block, _ in live), number
+        assert allocator.used_bytes() == sum(block.size_bytes for block, _ in live), number
         live.clear()
         assert allocator.used_bytes() == 0, number
         allocator.close()
@@ -553,7 +555,7 @@ def test_a_handler_has_memory_of_its_own_or_is_refused(seed):
         with handled_before(lambda: next(lines) == number, handle, is_traced=is_ours):  # noqa: B023
             play(allocator, driver, calls, draw, live)
         play(allocator, driver, calls, draw, live)
-        assert allocator.used_bytes() == sum(block.size for block, _ in live)
+        assert allocator.used_bytes() == sum(block.size_bytes for block, _ in live)
         live.clear()
         allocator.close()
         driver.check_empty()
@@ -563,7 +565,7 @@ def test_a_handler_has_memory_of_its_own_or_is_refused(seed):
 def is_ours(code):
     """Not finalizers, where an interrupt is lost; nor what takes the lock: between its body and its end none comes."""
     return (code.co_filename.startswith(str(pathlib.Path(virtual.__file__).parent))
-            and code.co_name not in ('__del__', 'malloc', 'used_bytes', 'trim', 'close'))
+            and code.co_name not in ('__del__', 'malloc', '_changing', 'total_of'))
 
 
 def test_a_block_goes_nowhere_that_an_interrupt_has_unmapped(calls, driver, monkeypatch):
@@ -620,7 +622,7 @@ def test_chunks_that_two_failures_have_left_are_in_one_place(allocator, calls, d
         allocator.malloc(5 * CHUNK)
     allocator.trim(7 * CHUNK)
     live = [allocator.malloc(CHUNK) for _ in range(10)]
-    parts = [part for block in live for part in driver.physical(block.ptr, block.ptr + block.size)]
+    parts = [part for block in live for part in driver.physical(block.pointer, block.pointer + block.size_bytes)]
     assert len({handle for handle, *_ in parts}) == len(parts) == 10
     assert allocator.held_bytes() == 10 * CHUNK
 

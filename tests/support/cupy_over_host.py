@@ -37,16 +37,14 @@ class HostAllocator(Allocator):
     name = 'host'
 
     def __init__(self):
+        super().__init__(0)
         self.live_bytes, self.trims = 0, 0
 
-    def malloc(self, nbytes):
+    def _malloc(self, nbytes):
         size_bytes = -(-nbytes // 512) * 512
         if self.limit_bytes is not None and self.live_bytes + size_bytes > self.limit_bytes:
             raise NoRoomError(f'{size_bytes} bytes beside {self.live_bytes} of {self.limit_bytes}')
-        return HostMemory(self, size_bytes)
-
-    def used_bytes(self):
-        return self.live_bytes
+        return self._given(HostMemory(self, size_bytes), nbytes)
 
     def held_bytes(self):
         return self.live_bytes

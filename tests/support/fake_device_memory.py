@@ -15,6 +15,7 @@ import itertools
 from types import SimpleNamespace
 
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
+from chainer_ooc.backends.cuda.owner import Owner
 
 MIB = 1 << 20
 
@@ -275,9 +276,10 @@ class FakeStream:
         self.begun = 0
         self.done = 0
 
-    def launch(self, driver, pointer, nbytes):
-        """A kernel that touches memory, some time later."""
-        used = pointer.ptr, pointer.ptr + nbytes
+    def launch(self, driver, memory, nbytes):
+        """A kernel that touches memory, as an allocator or a budget gives it, some time later."""
+        address = memory.pointer if isinstance(memory, Owner) else memory.ptr
+        used = address, address + nbytes
         driver.streams[self.ptr] = self
         driver.check_accessible(*used)
         for other in driver.streams.values():

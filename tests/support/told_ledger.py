@@ -1,41 +1,32 @@
-"""A ledger that tells of each malloc and free as it books them: the order of events, as budgets see them."""
-import collections
-
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger
+"""A count that tells of each malloc and free as they are booked: the order of events, as budgets see them."""
+from chainer_ooc.backends.cuda.allocators.ledger import Count
 
 
-class ToldLedger(Ledger):
-    """Tells a listener 'malloc' or 'free' and the bytes, on the thread that books.
+class Told(Count):
+    """Tells a listener 'malloc' or 'free' and the bytes, on the thread that books: a free before the next malloc."""
 
-    A free is told before the next malloc, or when somebody asks for the sum.
-    """
-
-    def __init__(self, listener):
+    def __init__(self, listener, allocator=None):
         super().__init__()
-        self._listener = listener
-        self._lowered = _Lowered(listener)
+        self._listener, self._allocator = listener, allocator
 
-    def add(self, nbytes, limit_bytes=None):
-        with self._lock:
-            added = super().add(nbytes, limit_bytes)
-            if added:
-                self._listener('malloc', nbytes)
-            return added
+    def total(self):
+        """The bytes of all that lives, after all that has ended was told."""
+        with self._allocator.live.lock:
+            self._allocator._settle()
+        return self.sum_bytes
 
+    def add(self, end):
+        super().add(end)
+        self._listener('malloc', end.size_bytes)
 
-class _Lowered(collections.deque):
-    def __init__(self, listener):
-        super().__init__()
-        self._listener = listener
-
-    def popleft(self):
-        nbytes = super().popleft()
-        self._listener('free', nbytes)
-        return nbytes
+    def drop(self, end):
+        if self.has(end):
+            self._listener('free', end.size_bytes)
+        super().drop(end)
 
 
 def listen(budget, listener):
-    """Has `listener` told of what a budget gives from now on; returns the ledger that tells it."""
-    ledger = ToldLedger(listener)
-    budget.ledgers.count_in(ledger)
-    return ledger
+    """Has `listener` told of what a budget gives from now on; returns the count that tells it."""
+    count = Told(listener, budget._allocator)
+    budget.live.count_in(count)
+    return count

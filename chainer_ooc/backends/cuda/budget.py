@@ -10,8 +10,7 @@ cached went back to the driver, `on_out_of_memory` is asked to make some, and th
             no room -> MemoryError with the figures and the next step
 
 Every block is given to CuPy as memory that an object of ours owns, so that its end is noticed wherever the last view
-dies, for all allocators alike (CuPy's memory hooks exist for one of them). The owner's finalizer only appends to a
-deque; see `allocators.ledger`.
+dies, for all allocators alike (CuPy's memory hooks exist for one of them); see `allocators.ledger`.
 
 What was allocated before the budget was installed, parameters above all, lies in CuPy's default pool. It counts: the
 allocator may hold what the limit leaves beside that. Each allocator's budget is made once in a process and
@@ -30,9 +29,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, UnavailableError, once
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, UnavailableError, once
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
 from chainer_ooc.backends.cuda.meter import DeviceMeter
 from chainer_ooc.backends.cuda.owner import Owner
@@ -49,22 +47,16 @@ OnOutOfMemory = Callable[[int], bool]
 Waiting = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-class LimitedBlock(Owner):
-    """Owns memory on behalf of the arrays that show it; `nbytes` is what they asked for."""
+class _Outliving:
+    """Stands for a block's memory once the budget is closed."""
 
-    __slots__ = ('_budget', '_memory', '_size_bytes', 'ledgers')
+    __slots__ = ('_budget', '_memory')
 
-    def __init__(self, memory: DeviceMemory, nbytes: int, device_id: int, ledgers: tuple[Ledger, ...],
-                 budget: AllocatorBudget) -> None:
-        Owner.__init__(self, memory.ptr, nbytes, device_id)  # once for each array: `super` takes longer
-        self._memory: DeviceMemory | None = memory
-        self._size_bytes, self.ledgers, self._budget = memory.size, ledgers, budget
+    def __init__(self, memory: Any, budget: AllocatorBudget) -> None:
+        self._memory, self._budget = memory, budget
 
     def __del__(self) -> None:
-        # First the memory goes, so that it is free when the books say so.
-        self._memory = None
-        for ledger in self.ledgers:
-            ledger.lower(self._size_bytes)
+        self._memory = None  # first, so that it is free when the allocator gives back
         if self._budget.closed:
             self._budget.close_if_empty()
 
@@ -79,12 +71,12 @@ class AllocatorBudget:
 
     Attributes:
         closed: nothing is allocated here any more.
-        ledgers: what counts the memory that is given here, in sizes as the allocator rounds them.
+        live: the blocks that were given here and live, in sizes as the allocator rounds them.
     """
 
     def __init__(self, allocator: Allocator, calls: Calls, others: Callable[[], list[AllocatorBudget]] = list) -> None:
         self.closed = False
-        self.ledgers = Ledgers()
+        self.live = allocator.live
         self._allocator, self._calls, self._others = allocator, calls, others
         allocator.waiting = self.waiting
         self._limit_bytes: int | None = None
@@ -107,13 +99,16 @@ class AllocatorBudget:
         """
         if not nbytes:
             return self._calls.pointer(0, 0, None)
-        memory = self._try(nbytes)
-        if memory is None:
+        try:
+            block = self._allocator.malloc(nbytes)
+        except MemoryError:
+            block = None
+        if block is None:  # and out of the handler, whose error keeps frames alive
             with self.waiting():
-                memory = self._make_room_for(nbytes)
-        ledgers = self.ledgers.add(memory.size)
-        return self._calls.pointer(
-            memory.ptr, nbytes, LimitedBlock(memory, nbytes, self._calls.device_id, ledgers, self))
+                block = self._make_room_for(nbytes)
+        if self.closed:
+            self._outlive(block)
+        return self._calls.pointer(block.pointer, nbytes, block)
 
     @property
     def limit_bytes(self) -> int | None:
@@ -150,7 +145,7 @@ class AllocatorBudget:
 
     def used_bytes(self) -> int:
         """What lives of the memory that was given here, rounded as the allocator rounds."""
-        return self.ledgers.live.total()
+        return self.live.total()
 
     def held_bytes(self) -> int:
         """What the allocator has taken from the driver."""
@@ -184,7 +179,7 @@ class AllocatorBudget:
 
     def meter(self) -> DeviceMeter:
         """A new meter of what is given here."""
-        return DeviceMeter(self.ledgers)
+        return DeviceMeter(self.live)
 
     def install(self) -> None:
         """Has CuPy ask here for memory; nothing if it does already.
@@ -224,8 +219,9 @@ class AllocatorBudget:
         self.uninstall()
         self._limit_bytes = self._allocator.limit_bytes = None
         self._room_makers.clear()
-        self.ledgers.stop_all()
+        self.live.stop_all()
         self.closed = True
+        self._outlive(*self.live.living())
         with once(self._giving_back):
             self._allocator.close()
         self.close_if_empty()  # the last block may have died meanwhile
@@ -241,26 +237,32 @@ class AllocatorBudget:
             has_lock = not is_giving and self._giving_back.acquire(blocking=False)
             # At the end of the process the driver may be gone already.
             with contextlib.suppress(Exception):
-                if has_lock and not self.ledgers.live.total():
+                if has_lock and not self.live.total():
                     self._allocator.close()
         finally:
             if has_lock:
                 self._giving_back.release()
 
-    def _make_room_for(self, nbytes: int) -> DeviceMemory:
+    def _outlive(self, *blocks: Owner) -> None:
+        """Has blocks that live while this is closed give all back at their end, the last of them."""
+        for block in blocks:
+            if not isinstance(block.memory, _Outliving):
+                block.memory = _Outliving(block.memory, self)
+
+    def _make_room_for(self, nbytes: int) -> Owner:
         self._calls.trim_outside()
         self._share_limit()
-        memory = self._try(nbytes)
-        while memory is None and self._has_made_room(nbytes):
-            memory = self._try(nbytes)
-        if memory is None and not self._thread.alone:
+        block = self._try(nbytes)
+        while block is None and self._has_made_room(nbytes):
+            block = self._try(nbytes)
+        if block is None and not self._thread.alone:
             gc.collect()
-            memory = self._try(nbytes)
-        if memory is None:
+            block = self._try(nbytes)
+        if block is None:
             raise self._no_room(nbytes)
-        return memory
+        return block
 
-    def _try(self, nbytes: int) -> DeviceMemory | None:
+    def _try(self, nbytes: int) -> Owner | None:
         try:
             return self._allocator.malloc(nbytes)
         except MemoryError:

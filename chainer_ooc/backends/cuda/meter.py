@@ -11,41 +11,43 @@ allocation. Blocks that were given before `start` are none of its own, even if t
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger, Ledgers
+from chainer_ooc.backends.cuda.allocators.ledger import Count, Ledger
 from chainer_ooc.backends.metering import Meter
 
 
 class DeviceMeter(Meter):
     """See the module, and `Meter`. One meter of a budget may mark at a time: there is one peak."""
 
-    def __init__(self, ledgers: Ledgers) -> None:
+    def __init__(self, live: Ledger) -> None:
         self.running = False
-        self._ledgers = ledgers
-        self._ours = Ledger()
+        self._live = live
+        self._ours = Count()
         self._mark_bytes = 0
 
     def start(self) -> bool:
         if not self.running:
-            self._ours = Ledger()
-            self._mark_bytes = self._ledgers.count_in(self._ours)
+            self._ours = Count()
+            self._live.count_in(self._ours)
+            self._mark_bytes = self._live.mark()
             self.running = True
         return True
 
     def stop(self) -> None:
-        self._ledgers.stop_counting(self._ours)
+        self._live.stop_counting(self._ours)
         self.running = False
 
     def current_bytes(self) -> int:
-        return self._ours.total() if self.running else 0
+        return self._live.total_of(self._ours) if self.running else 0
 
     def has_counted(self, root: Any) -> bool:
-        return self.running and self._ours in getattr(root, 'ledgers', ())
+        return self.running and any(map(self._ours.has, weakref.getweakrefs(root)))
 
     def mark(self) -> None:
         if self.running:
-            self._mark_bytes = self._ledgers.live.mark()
+            self._mark_bytes = self._live.mark()
 
     def above_mark_bytes(self) -> int:
-        return self._ledgers.live.peak_bytes - self._mark_bytes if self.running else 0
+        return self._live.peak_bytes - self._mark_bytes if self.running else 0

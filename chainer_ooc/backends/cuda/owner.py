@@ -1,32 +1,37 @@
 """Who owns a block of device memory.
 
 CuPy's memory objects take no weak references, and its views need not know the array that they are a view of. So each
-block that our allocator gives out has an owner of its own, which every array on it keeps alive::
+block that our allocators give out is an owner of its own, which every array on it keeps alive::
 
-    array --> MemoryPointer --> UnownedMemory --> Owner --> the allocator's block
+    array --> MemoryPointer --> UnownedMemory --> Owner --> memory of CuPy's, where there is any below
     view  --> MemoryPointer -----^
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 
 class Owner:
-    """Owns a block, for as long as anything refers to it; subclasses say what becomes of the block then.
+    """A block, for as long as anything refers to it; what becomes of it then is its allocator's to say.
 
     Attributes:
         pointer: its address.
         nbytes: its size, as it was asked for.
+        size_bytes: its size, as the allocator rounds it.
         device_id: the device that it is on.
+        memory: what it lies in and keeps alive, if anything.
     """
 
-    __slots__ = ('__weakref__', 'device_id', 'nbytes', 'pointer')
+    __slots__ = ('__weakref__', 'device_id', 'memory', 'nbytes', 'pointer', 'size_bytes')
 
-    def __init__(self, pointer: int, nbytes: int, device_id: int) -> None:
+    def __init__(self, pointer: int, nbytes: int, device_id: int, size_bytes: int, memory: Any = None) -> None:
         self.pointer = pointer
         self.nbytes = nbytes
         self.device_id = device_id
+        self.size_bytes = size_bytes
+        self.memory = memory
 
 
 class Guest(Owner):
@@ -39,7 +44,7 @@ class Guest(Owner):
     __slots__ = ('_gone',)
 
     def __init__(self, pointer: int, nbytes: int, device_id: int, gone: Callable[[], None]) -> None:
-        super().__init__(pointer, nbytes, device_id)
+        super().__init__(pointer, nbytes, device_id, nbytes)
         self._gone = gone  # the last, see __del__
 
     def __del__(self) -> None:

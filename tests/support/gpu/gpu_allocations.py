@@ -18,20 +18,6 @@ FUNCTION = re.compile(
     r'(forward|backward) of call \d+|[A-Z]\w*(Function|Convolution|Normalization|Pooling|ReLU|Linear|Add)')
 
 
-def allocator_classes():
-    """The classes behind `chainer.config.ooc_allocator` that have a `malloc` of their own; others inherit it."""
-    from chainer_ooc.backends.cuda import allocators
-
-    base = allocators.allocator.Allocator
-    found, more = [], [base]
-    while more:
-        each = more.pop()
-        more += each.__subclasses__()
-        if 'malloc' in vars(each) and each is not base:
-            found.append(each)
-    return found
-
-
 @dataclass(frozen=True)
 class Bound:
     """An allocator's own malloc."""
@@ -45,27 +31,23 @@ class Bound:
 
 @contextlib.contextmanager
 def each_malloc(replacement):
-    """Calls ``replacement(malloc, nbytes)`` in place of each allocator's ``malloc(nbytes)`` meanwhile.
+    """Calls ``replacement(malloc, nbytes)`` in place of every allocator's ``malloc(nbytes)`` meanwhile.
 
     ``malloc.allocator`` is the allocator, bound as its method is.
     """
-    saved = [(each, each.malloc) for each in allocator_classes()]
+    from chainer_ooc.backends.cuda.allocators.allocator import Allocator
 
-    def replaced(original):
-        return lambda self, nbytes: replacement(Bound(self, original), nbytes)
-
+    original = Allocator.malloc
+    Allocator.malloc = lambda self, nbytes: replacement(Bound(self, original), nbytes)
     try:
-        for owner, original in saved:
-            owner.malloc = replaced(original)
         yield
     finally:
-        for owner, original in saved:
-            owner.malloc = original
+        Allocator.malloc = original
 
 
 def poison(memory):
     """Fills memory with NaN, in the order of the current stream: all bits set are a NaN in each width."""
-    cupy.cuda.runtime.memsetAsync(memory.ptr, 0xFF, memory.size, cupy.cuda.get_current_stream().ptr)
+    cupy.cuda.runtime.memsetAsync(memory.pointer, 0xFF, memory.size_bytes, cupy.cuda.get_current_stream().ptr)
     return memory
 
 

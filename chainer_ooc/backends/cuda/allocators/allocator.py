@@ -1,7 +1,7 @@
 """What every allocator of the device can do, so that one budget can stand before each of them.
 
-An allocator gives `DeviceMemory`: an address and a size, alive as long as the object is. Two sums differ by what it
-keeps for the next request and by what it cannot give back: *used* is what lives, *held* is what was taken from the
+An allocator gives each block an `Owner`: an address and a size, alive as long as the object is. Two sums differ by what
+it keeps for the next request and by what it cannot give back: *used* is what lives, *held* is what was taken from the
 driver. The limit is on *held*, because that is what another program, or the driver, sees::
 
     limit   |--------------------------------------------|
@@ -17,9 +17,11 @@ from __future__ import annotations
 import abc
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from chainer_ooc.backends.cuda.allocators.ledger import End, Ledger
+from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.errors import ReentryError
 
 #: Sizes are rounded up to a multiple, as CuPy does.
@@ -27,7 +29,7 @@ UNIT_BYTES = 512
 
 
 class DeviceMemory(Protocol):
-    """Memory that lives as long as this object, such as CuPy's `BaseMemory`; `size` is rounded by its allocator."""
+    """Memory that lives as long as this object, such as CuPy's `BaseMemory`; `size` is rounded by its pool."""
 
     ptr: int
     size: int
@@ -59,32 +61,52 @@ def once(lock: threading.RLock) -> threading.RLock:
 class Allocator(abc.ABC):
     """Takes memory from the driver and gives it in pieces.
 
+    Args:
+        device_id: of the device whose memory it is.
+
     Attributes:
         name: as in `chainer.config.ooc_allocator`.
         limit_bytes: `held_bytes` never passes it from now on; None: what the device has. Lowering it frees nothing by
             itself.
+        live: the blocks that were given and live; its lock is that of all books here.
         waiting: goes around what takes long in `malloc`.
     """
 
     name: str
     limit_bytes: int | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, device_id: int) -> None:
+        self.device_id = device_id
+        self.live = Ledger()
         self.waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+        self._is_amid = False  # the books are being changed, or whoever did so was interrupted
 
-    @abc.abstractmethod
-    def malloc(self, nbytes: int) -> DeviceMemory:
+    def malloc(self, nbytes: int) -> Owner:
         """Gives memory of at least `nbytes`, for work on CuPy's current stream.
 
         Raises:
             MemoryError: there is no room, not even when all that is cached is given back first.
+            ReentryError: see `once`.
 
         If this fails: all live memory is where it was.
         """
+        if self._is_amid:  # once for each array: where nothing has begun, nobody is in its midst
+            once(self.live.lock)
+        with self.live.lock:
+            if self._is_amid:
+                self._recount()
+            self._is_amid = True
+            try:
+                owner = self._malloc(nbytes)
+            except NoRoomError:
+                self._is_amid = False
+                raise
+            self._is_amid = False
+            return owner
 
-    @abc.abstractmethod
     def used_bytes(self) -> int:
         """What lives, rounded as the allocator rounds."""
+        return self.live.total()
 
     @abc.abstractmethod
     def held_bytes(self) -> int:
@@ -103,3 +125,40 @@ class Allocator(abc.ABC):
     def close(self) -> None:
         """Gives all cached memory back. What lives stays; another `close` gives it back once it is freed."""
         self.trim(0)
+
+    @abc.abstractmethod
+    def _malloc(self, nbytes: int) -> Owner:
+        """As `malloc`, which has the lock."""
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Goes around what changes the books; puts right before what an interrupt, or a failure, has left half done.
+
+        Raises:
+            ReentryError: see `once`.
+        """
+        with once(self.live.lock):
+            if self._is_amid:
+                self._recount()
+            self._is_amid = True
+            yield
+            self._is_amid = False
+
+    def _recount(self) -> None:
+        """All that is counted, from what is known to live."""
+        self.live.recount()
+
+    def _settle(self) -> None:
+        """Books what was freed since the last call."""
+        for _ in self.live.settle():
+            pass
+
+    def _given(self, memory: DeviceMemory, nbytes: int) -> Owner:
+        """Owns memory of CuPy's from now on."""
+        owner = Owner(memory.ptr, nbytes, self.device_id, memory.size, memory)
+        end = End(owner, self.live.note_end)
+        end.size_bytes = memory.size
+        if self.live.ended:
+            self._settle()
+        self.live.add(end)
+        return owner

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 
@@ -24,14 +25,14 @@ class AsyncAllocator(Allocator):
     name = 'async'
 
     def __init__(self, calls: Calls) -> None:
-        super().__init__()
+        super().__init__(calls.device_id)
         self._calls = calls
         self._pool = calls.stream_ordered_pool()
 
     def open(self) -> None:
         self._pool.keep_freed()
 
-    def malloc(self, nbytes: int) -> DeviceMemory:
+    def _malloc(self, nbytes: int) -> Owner:
         size_bytes = rounded_up(nbytes, UNIT_BYTES)
         memory = self._within_limit(size_bytes)
         if memory is None:
@@ -40,9 +41,10 @@ class AsyncAllocator(Allocator):
         if memory is None:
             self._pool.trim(0)  # what it took for the second try, too
             raise NoRoomError(f'no room for {format_bytes(size_bytes)} in the pool of the driver')
-        return memory
+        return self._given(memory, nbytes)
 
     def used_bytes(self) -> int:
+        """See `Allocator.used_bytes`; what others in the process have of the driver's pool too."""
         return self._pool.used_bytes()
 
     def held_bytes(self) -> int:

@@ -1,97 +1,140 @@
-"""A sum of bytes that may be lowered at any time: by a finalizer, the garbage collector, another thread.
+"""Which blocks live, and how many bytes they have together.
 
-A block of device memory is freed where its last view is. That may be inside this package's own code, between two lines
-that hold a lock, since the garbage collector may run at any line. A finalizer that took a lock could wait for itself.
-So it appends to a deque, which is atomic and takes no lock, and the next call for the sum books what lies there::
+A block of device memory ends where its last view does: anywhere, in any thread, in the midst of this package's own
+code, since the garbage collector may run at any line. So its end runs no line of Python. It is a weak reference whose
+callback is `deque.append`: that takes no lock, an exception cannot come in between, and the next request books what
+lies there::
 
-    main thread     add(4)             add(2)        total() -> 2
-    collector                lower(4)
-    appended                 [4]       []            .
-    sum             4        4         2             2
+    main thread     add(a: 4)          add(b: 2)      total() -> 2
+    collector                 a ends
+    ended                     [a]      []
+    living          a                  b
+    sum             4         4        2
 
-The order of events is kept: a free is booked before whatever is allocated after it, and the peak of the sum, which only
+The order of events is kept: an end is booked before whatever is allocated after it, and the peak of the sum, which only
 rises in `add`, is exact.
+
+What lives is one dictionary, which one assignment changes. The sums are counted anew from it where a KeyboardInterrupt
+came between it and them.
 """
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
+from collections.abc import Iterator
+from typing import Any
 
 
-class Ledger:
-    """Bytes that live; `peak_bytes` is the highest sum since `mark`."""
+class End(weakref.ref[Any]):
+    """The end of a block of `size_bytes`; see the module."""
+
+    __slots__ = ('size_bytes',)
+
+    size_bytes: int
+
+
+class Count:
+    """Bytes of the blocks that were given while it counted, for as long as they live."""
 
     def __init__(self) -> None:
+        self.sum_bytes = 0
+        self._living: dict[int, End] = {}  # by their ids: the dead may have no hash
+
+    def add(self, end: End) -> None:
+        """Takes in a new block."""
+        self._living[id(end)] = end
+        self.sum_bytes += end.size_bytes
+
+    def has(self, end: End) -> bool:
+        """Whether a block is one of those that live."""
+        return self._living.get(id(end)) is end
+
+    def drop(self, end: End) -> None:
+        """Books an end; of a block that is not counted, or not any more, it is none."""
+        if self.has(end):
+            del self._living[id(end)]
+            self.sum_bytes -= end.size_bytes
+
+    def living(self) -> list[Any]:
+        """The blocks."""
+        return [block for end in [*self._living.values()] if (block := end()) is not None]
+
+    def recount(self) -> None:
+        """Counts anew, without what has ended."""
+        self._living = {id(end): end for end in [*self._living.values()] if end() is not None}
+        self.sum_bytes = sum(end.size_bytes for end in self._living.values())
+
+
+class Ledger(Count):
+    """What lives of all that was given.
+
+    Attributes:
+        lock: of all changes, those of the allocator included; whoever calls `add`, `settle` or `recount` has it.
+        note_end: the callback of every `End`.
+        peak_bytes: the highest sum since `mark`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.RLock()
+        self.ended: deque[End] = deque()
+        self.note_end = self.ended.append
         self.peak_bytes = 0
-        self._sum_bytes = 0
-        self._lowered: deque[int] = deque()
-        # Reentrant: a finalizer may end in `total` on the thread that is in `total` already.
-        self._lock = threading.RLock()
+        self._counts: tuple[Count, ...] = ()
 
-    def add(self, nbytes: int, limit_bytes: int | None = None) -> bool:
-        """Adds to the sum; False, and nothing is added, if the sum would pass `limit_bytes`."""
-        with self._lock:
-            if self._lowered:
-                self._settle()
-            sum_bytes = self._sum_bytes + nbytes
-            if limit_bytes is not None and sum_bytes > limit_bytes:
-                return False
-            self._sum_bytes = sum_bytes
-            if sum_bytes > self.peak_bytes:
-                self.peak_bytes = sum_bytes
-            return True
+    def add(self, end: End) -> None:
+        """Takes in a new block; those that ended are settled."""
+        self._living[id(end)] = end
+        self.sum_bytes += end.size_bytes
+        if self.sum_bytes > self.peak_bytes:
+            self.peak_bytes = self.sum_bytes
+        for count in self._counts:
+            count.add(end)
 
-    def lower(self, nbytes: int) -> None:
-        """Subtracts; never blocks and never raises, wherever it is called."""
-        self._lowered.append(nbytes)
+    def settle(self) -> Iterator[End]:
+        """Books what has ended since the last call, and gives it, one by one."""
+        ended = self.ended
+        while ended:
+            end = ended.popleft()
+            self.drop(end)
+            for count in self._counts:
+                count.drop(end)
+            yield end
 
     def total(self) -> int:
-        """The sum of all that was added and not subtracted, in bytes."""
-        with self._lock:
-            self._settle()
-            return self._sum_bytes
+        """The bytes of all that lives."""
+        return self.total_of(self)
+
+    def total_of(self, count: Count) -> int:
+        """Those of a count. Nothing is settled: a finalizer, or a handler, may ask in the midst of a change."""
+        with self.lock:
+            return count.sum_bytes - sum(end.size_bytes for end in [*self.ended] if count.has(end))
 
     def mark(self) -> int:
         """Begins a stretch whose highest sum `peak_bytes` gives; returns the sum now."""
-        with self._lock:
-            self._settle()
-            self.peak_bytes = self._sum_bytes
-            return self._sum_bytes
+        with self.lock:
+            self.peak_bytes = self.total()
+            return self.peak_bytes
 
-    def _settle(self) -> None:
-        lowered = self._lowered
-        try:
-            while lowered:
-                self._sum_bytes -= lowered[0]  # in one stretch: an interrupt, or a handler, may come with any call
-                lowered.popleft()
-        except IndexError:  # a finalizer that came in between has booked the rest
-            pass
+    def count_in(self, count: Count) -> None:
+        """Has `count` take in what is given from now on."""
+        with self.lock:
+            self._counts = (*self._counts, count)
 
-
-class Ledgers:
-    """The ledger of all that lives (`live`), and others that count beside it for a while."""
-
-    def __init__(self) -> None:
-        self.live = Ledger()
-        self._all: tuple[Ledger, ...] = (self.live,)
-
-    def add(self, nbytes: int) -> tuple[Ledger, ...]:
-        """Adds to each that counts now; returns them, to be lowered when the memory is freed."""
-        ledgers = self._all
-        for ledger in ledgers:
-            ledger.add(nbytes)
-        return ledgers
-
-    def count_in(self, ledger: Ledger) -> int:
-        """Has `ledger` count what is given from now on, for as long as that lives; marks `live`, returns its sum."""
-        self._all = (*self._all, ledger)
-        return self.live.mark()
-
-    def stop_counting(self, ledger: Ledger) -> None:
-        """Ends that; what `ledger` has counted is still subtracted when it is freed."""
-        self._all = tuple(each for each in self._all if each is not ledger)
+    def stop_counting(self, count: Count) -> None:
+        """Ends that; nothing more is booked there."""
+        with self.lock:
+            self._counts = tuple(each for each in self._counts if each is not count)
 
     def stop_all(self) -> None:
-        """Ends it for all but `live`."""
-        self._all = (self.live,)
+        """Ends it for all counts."""
+        with self.lock:
+            self._counts = ()
+
+    def recount(self) -> None:
+        """Counts all anew after an interrupt."""
+        super().recount()
+        for count in self._counts:
+            count.recount()

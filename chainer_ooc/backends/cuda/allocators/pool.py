@@ -21,13 +21,13 @@ Left out: arrays whose sizes never come again, which have the driver take memory
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError, once
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
-from chainer_ooc.backends.cuda.allocators.ledger import Ledger
+from chainer_ooc.backends.cuda.allocators.ledger import End, Ledger
+from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: CuPy's pools round sizes up to a multiple.
@@ -51,33 +51,34 @@ class PoolAllocator(Allocator):
     name = 'pool'
 
     def __init__(self, calls: Calls) -> None:
-        super().__init__()
+        super().__init__(calls.device_id)
         self._calls = calls
-        self._held = Ledger()
+        self._held = Ledger()  # the regions
         self._pools: OrderedDict[int, Pool] = OrderedDict()  # the one used longest ago is the first
-        self._lock = threading.RLock()
 
-    def malloc(self, nbytes: int) -> DeviceMemory:
-        with once(self._lock):
-            for missing_bytes in (nbytes, None):
-                try:
-                    return self._taken(nbytes)
-                except MemoryError:
-                    pass  # and out of the handler, whose error keeps frames alive
-                self._give_back(missing_bytes)
-            return self._taken(nbytes)
-
-    def used_bytes(self) -> int:
-        with once(self._lock):
-            return sum(pool.used_bytes() for pool in self._pools.values())
+    def _malloc(self, nbytes: int) -> Owner:
+        return self._given(self._cached(nbytes), nbytes)
 
     def held_bytes(self) -> int:
         return self._held.total()
 
     def trim(self, keep_bytes: int) -> None:
-        with once(self._lock):
+        with self._changing():
             if sum(pool.free_bytes() for pool in self._pools.values()) > keep_bytes:
                 self._give_back()
+
+    def _recount(self) -> None:
+        super()._recount()
+        self._held.recount()
+
+    def _cached(self, nbytes: int) -> DeviceMemory:
+        for missing_bytes in (nbytes, None):
+            try:
+                return self._taken(nbytes)
+            except MemoryError:
+                pass  # and out of the handler, whose error keeps frames alive
+            self._give_back(missing_bytes)
+        return self._taken(nbytes)
 
     def _taken(self, nbytes: int) -> DeviceMemory:
         return self._pool_of(nbytes).malloc(nbytes).mem  # type: ignore[no-any-return]
@@ -99,38 +100,28 @@ class PoolAllocator(Allocator):
                 del self._pools[size_bytes]
 
     def _has_room(self, nbytes: int) -> bool:
+        for _ in self._held.settle():
+            pass
         limit_bytes = self.limit_bytes  # another thread may lift it
         return limit_bytes is not None and self._held.total() + paged(nbytes) <= limit_bytes
 
     def _grow(self, nbytes: int) -> Any:
         """Gives the pool a region; the pool calls it when nothing cached is large enough."""
-        taken_bytes = paged(nbytes)
-        if not self._held.add(taken_bytes, self.limit_bytes):
-            raise NoRoomError(f'the limit of {format_bytes(self.limit_bytes or 0)} leaves no room for a region of '
+        taken_bytes, limit_bytes = paged(nbytes), self.limit_bytes  # another thread may lift it
+        if limit_bytes is not None and self._held.total() + taken_bytes > limit_bytes:
+            raise NoRoomError(f'the limit of {format_bytes(limit_bytes)} leaves no room for a region of '
                               f'{format_bytes(taken_bytes)}')
-        try:
-            memory = self._region(nbytes)
-        except BaseException:
-            self._held.lower(taken_bytes)
-            raise
-        return self._calls.pointer(memory.ptr, nbytes, Region(memory, taken_bytes, self._held))
+        memory = self._region(nbytes)
+        owner = Owner(memory.ptr, nbytes, self.device_id, taken_bytes, memory)
+        end = End(owner, self._held.note_end)
+        end.size_bytes = taken_bytes
+        for _ in self._held.settle():
+            pass
+        self._held.add(end)
+        return self._calls.pointer(memory.ptr, nbytes, owner)
 
     def _region(self, nbytes: int) -> DeviceMemory:
         return self._calls.device_memory(nbytes)
-
-
-class Region:
-    """Keeps a region for the pool, and books its end whenever the pool drops it."""
-
-    __slots__ = ('_held', '_memory', '_taken_bytes')
-
-    def __init__(self, memory: DeviceMemory, taken_bytes: int, held: Ledger) -> None:
-        self._memory: DeviceMemory | None = memory
-        self._taken_bytes, self._held = taken_bytes, held
-
-    def __del__(self) -> None:
-        self._memory = None  # first back to the driver, then out of the sum: never held unseen
-        self._held.lower(self._taken_bytes)
 
 
 class ManagedAllocator(PoolAllocator):
@@ -157,8 +148,7 @@ class ManagedAllocator(PoolAllocator):
 
     def _region(self, nbytes: int) -> DeviceMemory:
         free_bytes = self._calls.free_bytes()
-        # held_bytes counts this region already
-        if nbytes > free_bytes or self.held_bytes() > self._most_bytes:
+        if nbytes > free_bytes or self.held_bytes() + paged(nbytes) > self._most_bytes:
             raise NoRoomError(f'managed memory of {format_bytes(nbytes)} more would not fit the card '
                               f'(free {format_bytes(free_bytes)} now, {format_bytes(self._most_bytes)} at the start)')
         return self._calls.managed_memory(nbytes)

@@ -19,33 +19,20 @@ Left out: the driver (`virtual`).
 from __future__ import annotations
 
 import bisect
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from chainer_ooc.backends.cuda.allocators.ledger import End
 from chainer_ooc.backends.cuda.allocators.timestamps import Timestamp
 
 
-class Block:
-    """A live block; see `DeviceMemory`. That it has died is said by its place."""
+class Place(End):
+    """Where a block is: `size_bytes` of `space` from `offset` on; kept once it has ended, for another of its size."""
 
-    __slots__ = ('__weakref__', 'ptr', 'size')
-
-    def __init__(self, address: int, size_bytes: int) -> None:
-        self.ptr, self.size = address, size_bytes
-
-
-class Place(weakref.ref[Block]):
-    """Where a block is: `size_bytes` of `space` from `offset` on.
-
-    Its callback is called at the block's end. Where that is a C function, such as `deque.append`, no line of Python
-    runs, before which an interrupt could come.
-    """
-
-    __slots__ = ('offset', 'size_bytes', 'space')
+    __slots__ = ('is_kept', 'offset', 'space')
 
     offset: int
-    size_bytes: int
+    is_kept: bool
     space: Space
 
 

@@ -44,15 +44,14 @@ changed while arrays live.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, DeviceMemory, NoRoomError, once
+from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.chunks import Chunks
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.space import Block, Place, Space
+from chainer_ooc.backends.cuda.allocators.space import Place, Space
+from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
 
 #: A chunk is so much of what the allocator may hold, and at most so large.
@@ -77,95 +76,58 @@ class VirtualAllocator(Allocator):
     name = 'virtual'
 
     def __init__(self, calls: Calls, mapping: MappingCalls) -> None:
-        super().__init__()
+        super().__init__(calls.device_id)
         self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
         self._chunks = Chunks(mapping, self._unit_bytes, self._join_all, lambda: self.waiting())
         self._suited_bytes = self.limit_bytes
         self._chunks.chunk_bytes = self._suitable_bytes()
-        self._freed: deque[Place] = deque()
-        self._note_end = self._freed.append
         self._kept: dict[tuple[int, int], list[Place]] = {}  # freed, by stream and size
         self._spaces: dict[int, list[Space]] = {}  # by the address of their stream
-        self._live_bytes = 0
         self._small = calls.pool(self._region)
-        self._lock = threading.RLock()
-        self._is_amid = False  # between `_begin` and the end of what changes the books
 
     @property
     def chunk_bytes(self) -> int:
         """Of a physical chunk; a multiple of what the device can map."""
         return self._chunks.chunk_bytes
 
-    def malloc(self, nbytes: int) -> DeviceMemory:
-        if self._is_amid:  # once for each array: where nothing has begun, nobody is in its midst
-            once(self._lock)
-        with self._lock:
-            self._begin()
-            if self.limit_bytes != self._suited_bytes:
-                self._suit()
-            try:
-                memory = self._placed(nbytes) if nbytes >= SMALL_BYTES else self._malloc_small(nbytes)
-            except NoRoomError:
-                self._is_amid = False
-                raise
-            self._is_amid = False
-            return memory
-
-    def used_bytes(self) -> int:
-        """See `Allocator.used_bytes`; regions of the small pool count by what lives in them."""
-        with once(self._lock):
-            self._begin()
-            used_bytes = self._used_bytes()
-            self._is_amid = False
-            return used_bytes
+    def _malloc(self, nbytes: int) -> Owner:
+        if self.limit_bytes != self._suited_bytes:
+            self._suit()
+        if nbytes < SMALL_BYTES:
+            return self._malloc_small(nbytes)
+        return self._placed(nbytes, is_array=True)
 
     def held_bytes(self) -> int:
         return self._chunks.held_bytes
 
     def trim(self, keep_bytes: int) -> None:
         """See `Allocator.trim`; waits for the work that may use what is unmapped."""
-        with once(self._lock):
-            self._begin()
+        with self._changing():
             self._trim(keep_bytes)
-            self._is_amid = False
 
     def close(self) -> None:
-        with once(self._lock):
-            self._begin()
+        with self._changing():
             self._trim(0)
             self._give_addresses_back()
             self._chunks.timestamps.close()
-            self._is_amid = False
-
-    def _begin(self) -> None:
-        """Before the books change: puts right what an interrupt, or a failure of the driver, has left half done."""
-        if self._is_amid:
-            self._recount()
-        self._is_amid = True
 
     def _recount(self) -> None:
-        """All that is counted, from the places that blocks own."""
-        self._chunks.recount(space for spaces in self._spaces.values() for space in spaces)
-        freed = {id(place) for place in [*self._freed]}
-        kept_bytes = 0
-        for key, places in self._kept.items():
-            places[:] = [place for place in places
-                         if place.space.owned.get(place.offset) is place and id(place) not in freed]
-            kept_bytes += len(places) * key[1]
-        owned_bytes = sum(place.size_bytes for spaces in self._spaces.values() for space in spaces
-                          for place in space.owned.values())
-        self._live_bytes = owned_bytes - kept_bytes
-
-    def _used_bytes(self) -> int:
-        self._settle()
-        return self._live_bytes - int(self._small.free_bytes())
+        super()._recount()
+        spaces = [space for spaces in self._spaces.values() for space in spaces]
+        self._chunks.recount(spaces)
+        self._kept = {}
+        for space in spaces:
+            for place in space.owned.values():
+                place.is_kept = place() is None
+                if place.is_kept:
+                    self._kept.setdefault((space.stream.ptr, place.size_bytes), []).append(place)
 
     def _trim(self, keep_bytes: int) -> None:
-        if self.held_bytes() - self._used_bytes() <= keep_bytes:
+        if self.held_bytes() - self.used_bytes() <= keep_bytes:
             return
         self._join_all()
-        surplus = -(-(self.held_bytes() - self._used_bytes() - keep_bytes) // self.chunk_bytes)
+        surplus = -(-(self.held_bytes() - self.used_bytes() - keep_bytes) // self.chunk_bytes)
         self._chunks.release(max(0, surplus))
 
     def _suit(self) -> None:
@@ -173,9 +135,9 @@ class VirtualAllocator(Allocator):
         self._suited_bytes = self._chunks.limit_bytes = self.limit_bytes
         self._chunks.is_full = False
         if self.limit_bytes is not None and self.held_bytes() > self.limit_bytes:
-            self._trim(max(0, self.limit_bytes - self._used_bytes()))  # who has lowered it may have been refused that
+            self._trim(max(0, self.limit_bytes - self.used_bytes()))  # who has lowered it may have been refused that
         chunk_bytes = self._suitable_bytes()
-        if chunk_bytes == self.chunk_bytes or self._used_bytes():
+        if chunk_bytes == self.chunk_bytes or self.used_bytes():
             return
         self._trim(0)
         if not self.held_bytes():
@@ -189,42 +151,43 @@ class VirtualAllocator(Allocator):
     def _may_hold_bytes(self) -> int:
         return self._calls.free_bytes() + self._chunks.held_bytes if self.limit_bytes is None else self.limit_bytes
 
-    def _malloc_small(self, nbytes: int) -> DeviceMemory:
+    def _malloc_small(self, nbytes: int) -> Owner:
         try:
-            return self._small.malloc(nbytes).mem  # type: ignore[no-any-return]
+            return self._given(self._small.malloc(nbytes).mem, nbytes)
         except NoRegionError:
             pass
         # Dropped at once: cached, for the next request to split. Where a region has no room, what is asked for may.
         try:
             self._small.malloc(REGION_BYTES)
         except NoRoomError:
-            return self._placed(nbytes)
-        return self._small.malloc(nbytes).mem  # type: ignore[no-any-return]
+            return self._placed(nbytes, is_array=True)
+        return self._given(self._small.malloc(nbytes).mem, nbytes)
 
     def _region(self, nbytes: int) -> Any:
         """Gives the small pool a region, and only a region."""
         if nbytes != REGION_BYTES:
             raise NoRegionError(f'the pool of small arrays has no {format_bytes(nbytes)}')
-        memory = self._placed(nbytes)
-        return self._calls.pointer(memory.ptr, nbytes, memory)
+        region = self._placed(nbytes, is_array=False)
+        return self._calls.pointer(region.pointer, nbytes, region)
 
-    def _placed(self, nbytes: int) -> Block:
-        size_bytes = rounded_up(nbytes, UNIT_BYTES)
+    def _placed(self, nbytes: int, is_array: bool) -> Owner:
+        size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
         stream = self._calls.stream()
         key = stream.ptr, size_bytes
-        if self._freed:
+        if self.live.ended:
             self._settle()
         alike = self._kept.get(key)
         space, offset = (alike[-1].space, alike[-1].offset) if alike else self._found(key, stream)
-        block = Block(space.address + offset, size_bytes)
-        place = Place(block, self._note_end)
-        place.offset, place.size_bytes, place.space = offset, size_bytes, space
+        block = Owner(space.address + offset, nbytes, self.device_id, size_bytes)
+        place = Place(block, self.live.note_end)
+        place.is_kept, place.size_bytes, place.offset, place.space = False, size_bytes, offset, space
         if alike:
             space.owned[offset] = place
             alike.pop()
         else:
             space.take(place)
-        self._live_bytes += size_bytes
+        if is_array:
+            self.live.add(place)
         return block
 
     def _found(self, key: tuple[int, int], stream: Any) -> tuple[Space, int]:
@@ -264,19 +227,17 @@ class VirtualAllocator(Allocator):
 
     def _settle(self) -> None:
         """Keeps what was freed since the last call for requests of the same sizes."""
-        freed = self._freed
-        for _ in range(len(freed)):
-            place = freed[0]
-            space = getattr(place, 'space', None)
-            if space is not None and space.owned.get(place.offset) is place:  # else an interrupt came before it was
-                size_bytes = place.size_bytes
-                self._live_bytes -= size_bytes
-                key = space.stream.ptr, size_bytes
-                alike = self._kept.get(key)
-                if alike is None:
-                    alike = self._kept[key] = []
-                alike.append(place)
-            freed.popleft()
+        for end in self.live.settle():
+            # Others were in a region; or an interrupt came before they were anywhere.
+            if isinstance(end, Place) and hasattr(end, 'space') and not end.is_kept:
+                space = end.space
+                if space.owned.get(end.offset) is end:
+                    end.is_kept = True
+                    key = space.stream.ptr, end.size_bytes
+                    alike = self._kept.get(key)
+                    if alike is None:
+                        alike = self._kept[key] = []
+                    alike.append(end)
         if self._chunks.is_full:
             self._join()
 
