@@ -150,8 +150,7 @@ class Allocator(abc.ABC):
 
     def _settle(self) -> None:
         """Books what was freed since the last call."""
-        for _ in self.live.settle():
-            pass
+        self.live.settle()
 
     def _given(self, memory: DeviceMemory, nbytes: int) -> Owner:
         """Owns memory of CuPy's from now on."""

@@ -23,7 +23,6 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 
@@ -40,7 +39,7 @@ class Count:
 
     def __init__(self) -> None:
         self.sum_bytes = 0
-        self._living: dict[int, End] = {}  # by their ids: the dead may have no hash
+        self._living: dict[int, End] = {}  # by their ids, which no other has
 
     def add(self, end: End) -> None:
         """Takes in a new block."""
@@ -49,12 +48,11 @@ class Count:
 
     def has(self, end: End) -> bool:
         """Whether a block is one of those that live."""
-        return self._living.get(id(end)) is end
+        return id(end) in self._living
 
     def drop(self, end: End) -> None:
         """Books an end; of a block that is not counted, or not any more, it is none."""
-        if self.has(end):
-            del self._living[id(end)]
+        if self._living.pop(id(end), None) is not None:
             self.sum_bytes -= end.size_bytes
 
     def living(self) -> list[Any]:
@@ -93,15 +91,18 @@ class Ledger(Count):
         for count in self._counts:
             count.add(end)
 
-    def settle(self) -> Iterator[End]:
-        """Books what has ended since the last call, and gives it, one by one."""
-        ended = self.ended
+    def settle(self) -> list[End]:
+        """Books what has ended since the last call, and returns it."""
+        ended, living, settled = self.ended, self._living, []
         while ended:
             end = ended.popleft()
-            self.drop(end)
-            for count in self._counts:
+            if living.pop(id(end), None) is not None:  # as `drop`: once for each array
+                self.sum_bytes -= end.size_bytes
+            settled.append(end)
+        for count in self._counts:
+            for end in settled:
                 count.drop(end)
-            yield end
+        return settled
 
     def total(self) -> int:
         """The bytes of all that lives."""

@@ -100,8 +100,7 @@ class PoolAllocator(Allocator):
                 del self._pools[size_bytes]
 
     def _has_room(self, nbytes: int) -> bool:
-        for _ in self._held.settle():
-            pass
+        self._held.settle()
         limit_bytes = self.limit_bytes  # another thread may lift it
         return limit_bytes is not None and self._held.total() + paged(nbytes) <= limit_bytes
 
@@ -115,8 +114,7 @@ class PoolAllocator(Allocator):
         owner = Owner(memory.ptr, nbytes, self.device_id, taken_bytes, memory)
         end = End(owner, self._held.note_end)
         end.size_bytes = taken_bytes
-        for _ in self._held.settle():
-            pass
+        self._held.settle()
         self._held.add(end)
         return self._calls.pointer(memory.ptr, nbytes, owner)
 

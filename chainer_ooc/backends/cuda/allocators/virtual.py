@@ -227,17 +227,16 @@ class VirtualAllocator(Allocator):
 
     def _settle(self) -> None:
         """Keeps what was freed since the last call for requests of the same sizes."""
+        end: Any
         for end in self.live.settle():
-            # Others were in a region; or an interrupt came before they were anywhere.
-            if isinstance(end, Place) and hasattr(end, 'space') and not end.is_kept:
-                space = end.space
-                if space.owned.get(end.offset) is end:
-                    end.is_kept = True
-                    key = space.stream.ptr, end.size_bytes
-                    alike = self._kept.get(key)
-                    if alike is None:
-                        alike = self._kept[key] = []
-                    alike.append(end)
+            space = getattr(end, 'space', None)  # else it was in a region, or an interrupt came before it was anywhere
+            if space is not None and not end.is_kept and space.owned.get(end.offset) is end:
+                end.is_kept = True
+                key = space.stream.ptr, end.size_bytes
+                alike = self._kept.get(key)
+                if alike is None:
+                    alike = self._kept[key] = []
+                alike.append(end)
         if self._chunks.is_full:
             self._join()
 
