@@ -11,6 +11,9 @@ import pytest
 
 from chainer_ooc import cli, errors
 from chainer_ooc.execute.tally import IterationStats
+from chainer_ooc.trace import ArrayForm
+from support.command_line import run_json
+from support.planning.drawn_trace import MB, TRACE
 
 GUIDE = (Path(__file__).resolve().parent.parent / 'docs' / 'guide.md').read_text(encoding='utf-8')
 ENTRIES = {name: value for name, value in vars(chainer.global_config).items() if name.startswith('ooc')}
@@ -45,6 +48,26 @@ def test_the_guide_has_each_error_with_the_built_in_that_it_is():
 @pytest.mark.parametrize('name', cli.COMMANDS)
 def test_the_guide_has_each_command(name):
     assert f'\n### `{name}' in GUIDE
+
+
+def section(command):
+    """What the guide says about a command."""
+    begin = GUIDE.index(f'\n### `{command}')
+    return GUIDE[begin:GUIDE.index('\n### `', begin + 1)]
+
+
+@pytest.mark.parametrize(('command', 'options', 'rows'), [
+    ('simulate', ('--policy', 'swap-all', '--budget', '9MB', '--ranks', '2', '--network', '1MB'), 'across'),
+    ('plan', ('--policy', 'swap-all', '--budget', '9MB'), None),
+    ('compare', ('--policies', 'keep,swap-all', '--budgets', '9MB'), 'rows'),
+    ('explain', ('--policy', 'swap-all', '--budget', '9MB'), 'maps')])
+def test_the_guide_has_each_key_of_what_a_command_prints_as_json(capsys, tmp_path, command, options, rows):
+    forms = ArrayForm('|u1', (8, 5)), ArrayForm('<f4', (MB // 4,))
+    calls = tuple(dataclasses.replace(each, inputs=(*each.inputs, -1), arguments=forms) for each in TRACE.calls)
+    (tmp_path / 'trace.json').write_text(dataclasses.replace(TRACE, calls=calls).to_json())
+    found = run_json(capsys, command, str(tmp_path / 'trace.json'), *options)
+    keys = {*found, *(found[rows][0] if isinstance(found.get(rows), list) else found.get(rows, ()))}
+    assert {key for key in keys if f'`{key}`' not in section(command)} == set()
 
 
 COMMAND_LINES = re.findall(r'^python -m chainer_ooc (.+)$', GUIDE, re.MULTILINE)
