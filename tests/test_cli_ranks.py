@@ -46,9 +46,19 @@ def test_in_core_has_the_largest_batch_that_fits(capsys, file):
     assert found[40]['rows'][0]['in_core_seconds'] == pytest.approx(2 * 9 + 1, abs=1e-3)
 
 
+def test_a_row_has_each_key_whatever_fits(capsys, file):
+    command = ('simulate', file, '--policy', 'swap-all', '--ranks', '2', '--network', '1MB', '--budget')
+    both, plan_alone, none = (run_json(capsys, *command, each)['across']['rows'][0] for each in ('20MB', '9MB', '1MB'))
+    assert [*both] == [*plan_alone] == [*none]
+    assert None not in both.values()
+    assert {key for key, value in plan_alone.items() if value is None} == {
+        key for key in both if key.startswith('in_core_')}
+
+
 def test_without_a_plan_there_is_in_core_alone_and_without_either_nothing(capsys, file):
     command = ('simulate', file, '--policy', 'swap-all', '--budget', '1MB', '--ranks', '2', '--network', '1MB')
-    assert run_json(capsys, *command)['across']['rows'] == [{'ranks': 2}]
+    row, = run_json(capsys, *command)['across']['rows']
+    assert {key for key, value in row.items() if value is not None} == {'ranks'}
     status, out, _ = run(capsys, *command)
     assert status == 0
     assert out.splitlines()[-1].split() == ['2', *7 * '-']

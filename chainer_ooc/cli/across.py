@@ -23,6 +23,10 @@ from chainer_ooc.simulate.exchange import gradient_bytes, with_ranks
 from chainer_ooc.simulate.simulator import simulate
 from chainer_ooc.trace import Trace
 
+#: What a row has where a plan, or a batch in-core, fits; None where it does not.
+_KEYS = ('exchange_seconds', *(f'{whose}{what}' for whose in ('', 'in_core_') for what in (
+    'seconds', 'after_seconds', 'images_per_second', 'after_images_per_second')))
+
 
 def check(ranks: Sequence[int] | None, network: Network | None, batch: int | None) -> None:
     """Passes if both are given and the batch is known, or none of both is given.
@@ -55,7 +59,7 @@ def across(problem: Problem, plan: Plan | None, batch: int, own_batch: int, at_b
     """
     with stage('looking for the batch that fits in-core'):
         in_core_batch = _largest_in_core(problem, batch, own_batch, at_batch)
-    rows: list[dict[str, Any]] = [{'ranks': each} for each in ranks]
+    rows: list[dict[str, Any]] = [{'ranks': each, **dict.fromkeys(_KEYS)} for each in ranks]
     if plan is not None:
         _add(rows, '', batch, problem, plan, network)
     if in_core_batch is not None:
@@ -109,5 +113,5 @@ def table(facts: dict[str, Any], policy: str, batch: int) -> Table:
 
 
 def _quotient(row: dict[str, Any], when: str) -> float | None:
-    ours, theirs = row.get(f'{when}images_per_second'), row.get(f'in_core_{when}images_per_second')
+    ours, theirs = row[f'{when}images_per_second'], row[f'in_core_{when}images_per_second']
     return ours / theirs if ours and theirs else None
