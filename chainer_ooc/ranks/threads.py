@@ -9,11 +9,11 @@ Left out: two ranks that a launcher has bound to the same cores, and libraries t
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 
 from chainer_ooc.quantities import counted
 from chainer_ooc.ranks.node import Node, node
+from chainer_ooc.warning import warn as warn_the_program
 
 #: What OpenMP and the BLAS libraries read; the first that is set counts.
 VARIABLES = ('OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS', 'OMP_NUM_THREADS')
@@ -56,4 +56,4 @@ def warn() -> None:
     """Warns of too many threads, on the first rank of a machine alone."""
     told = here() if node().rank == 0 else ''
     if told:
-        warnings.warn(told, ThreadsWarning, stacklevel=2)
+        warn_the_program(told, ThreadsWarning)

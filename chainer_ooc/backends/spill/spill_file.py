@@ -33,7 +33,6 @@ import io
 import os
 import resource
 import secrets
-import warnings
 from collections.abc import Callable, Iterable
 
 from chainer_ooc.backends.spill import filesystem, write_back
@@ -42,6 +41,7 @@ from chainer_ooc.backends.spill.write_back import WriteBack
 from chainer_ooc.errors import SpillError
 from chainer_ooc.quantities import format_bytes
 from chainer_ooc.ranks.node import share
+from chainer_ooc.warning import warn
 
 PIECE_BYTES = 8 << 20
 
@@ -71,9 +71,8 @@ class SpillFile:
         self._write_back = WriteBack(self._descriptor)
         self._dirty_bytes = dirty_bytes
         if filesystem.is_ram_disk(self.folder):
-            warnings.warn(
-                f'the spill folder {self.folder!r} is a RAM disk: what is swapped out stays in memory; set '
-                'chainer.config.ooc_spill_dir to a folder on a disk', SpillWarning, stacklevel=4)
+            warn(f'the spill folder {self.folder!r} is a RAM disk: what is swapped out stays in memory; set '
+                 'chainer.config.ooc_spill_dir to a folder on a disk', SpillWarning)
 
     def free_bytes(self, end_bytes: int) -> int:
         """Returns by how much a file of ``end_bytes`` can grow: what the file system and RLIMIT_FSIZE leave.

@@ -8,7 +8,6 @@ to be followed; if the file cannot be written there is a warning, and training g
 from __future__ import annotations
 
 import os
-import warnings
 
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.config import Settings
@@ -19,6 +18,7 @@ from chainer_ooc.plans.file import put_plan, read_plans
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.saved import SavedPlan, Terms, check_plan, recorded, save_plan
 from chainer_ooc.trace import Trace
+from chainer_ooc.warning import warn
 
 
 class SavedPlans:
@@ -84,5 +84,4 @@ class SavedPlans:
             put_plan(self.path, save_plan(trace, plan, min_bytes, metered))
         except (OSError, PlanFormatError) as error:
             self._writable = False
-            warnings.warn(f'the plan could not be written to {self.path}, and no other will be: {error}',
-                          RuntimeWarning, stacklevel=2)
+            warn(f'the plan could not be written to {self.path}, and no other will be: {error}', RuntimeWarning)

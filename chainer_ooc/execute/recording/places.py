@@ -18,17 +18,15 @@ takes tens of microseconds a call, so that only what is recorded is looked at.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import sys
 import weakref
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-_OWN = Path(__file__).parents[2]
+from chainer_ooc.warning import is_the_programs
 
 
 class Places:
@@ -64,13 +62,3 @@ class Places:
             self._names[outer] = {id(each): name for name, each in outer.namedlinks(skipself=True)}
         name = self._names[outer].get(id(inner), f'/{inner.name or type(inner).__name__}')
         return '' if inner is outer else name
-
-
-@functools.lru_cache(maxsize=1024)
-def is_the_programs(filename: str) -> bool:
-    """Whether a file is neither Chainer's nor chainer_ooc's nor Python's own machinery."""
-    import chainer
-
-    chainers = Path(chainer.__file__).parent
-    folders = _OWN, chainers, chainers.with_name('chainermn')
-    return not filename.startswith((*(f'{each}{os.sep}' for each in folders), '<frozen '))

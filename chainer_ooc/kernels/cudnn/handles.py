@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from chainer_ooc.kernels.cudnn import library, plan
 from chainer_ooc.kernels.cudnn.execution import ExecutionPlan
 from chainer_ooc.kernels.cudnn.operations import Operation, Port, Shape
 from chainer_ooc.kernels.cudnn.settings import PlanSettings
+from chainer_ooc.warning import warn
 
 #: Plans of one handle; ResNet-152 takes some 100. A plan that is used again after it went is made again.
 MOST_PLANS = 1024
@@ -196,9 +196,8 @@ class Handle:
         try:
             made = plan.make(self._cudnn, self._handle, operation, settings)
         except (RuntimeError, ValueError) as error:
-            warnings.warn(f'cuDNN failed to plan {operation} ({type(error).__name__}: {error}); it runs on Chainer\'s '
-                          'own kernels, which may need several times the memory of its arrays', RuntimeWarning,
-                          stacklevel=2)
+            warn(f'cuDNN failed to plan {operation} ({type(error).__name__}: {error}); it runs on Chainer\'s own '
+                 'kernels, which may need several times the memory of its arrays', RuntimeWarning)
             return None
         chosen = 'none' if made is None else f'{made.workspace_bytes} bytes of scratch'
         _LOG.debug('cuDNN plan for %s under %s: %s', operation, settings, chosen)

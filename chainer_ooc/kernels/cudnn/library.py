@@ -8,8 +8,9 @@ with its own kernels then, slowly, with a lot of memory and without a word: henc
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any
+
+from chainer_ooc.warning import warn
 
 #: The oldest version of the Python package that was tried: earlier ones want arrays where this one takes addresses.
 OLDEST_FRONTEND = (1, 32)
@@ -51,7 +52,7 @@ def find() -> Any:
 
 def warn_unusable(error: Exception) -> None:
     """Says why training goes on without cuDNN, and what to do."""
-    warnings.warn(_advice(error), RuntimeWarning, stacklevel=3)
+    warn(_advice(error), RuntimeWarning)
 
 
 def _advice(error: Exception) -> str:

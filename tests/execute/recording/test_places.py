@@ -14,7 +14,8 @@ import pytest
 
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.memory import recomputation
-from chainer_ooc.execute.recording.places import Places, is_the_programs
+from chainer_ooc.execute.recording.places import Places
+from chainer_ooc.warning import is_the_programs
 from support.trainings.ooc_training import ooc
 
 
