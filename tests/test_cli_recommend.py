@@ -122,11 +122,24 @@ def test_a_machine_brings_its_memory_and_its_times(capsys, tmp_path):
     for_machine = 'recommend', saved(tmp_path, trace), '--machine', 'v100-pcie3', '--batch', '16'
     found = run_json(capsys, *for_machine)
     assert found['ooc_budget'] == found['budget_bytes'] == read_machine('v100-pcie3').usable_bytes
-    assert (found['ooc'], found['ooc_workspace'], found['batch']) == ('keep', '8MiB', 16)
+    assert (found['ooc'], found['ooc_workspace'], found['batch']) == ('keep', None, 16)
     # each call reads and writes 32 MB at 900 GB/s; each step reads its map and gradients
     assert found['seconds'] == pytest.approx(2 * (3 * 32e6 + (16 + 16 + 32 + 32 + 16) * 1e6) / 900e9)
     assert found['largest_batch'] > 16
     assert f'# batch {found["largest_batch"]} is the largest that fits: ' in run(capsys, *for_machine)[1]
+
+
+def test_of_a_described_gpu_the_workspace_is_left_out_of_the_lines_to_paste(capsys, tmp_path):
+    """8 MiB, which convolutions are counted with, would leave cuDNN none of its fast engines (docs/gpu.md)."""
+    forms = (ArrayForm('<f4', (8, 125000)),)
+    trace = dataclasses.replace(TRACE, calls=tuple(
+        dataclasses.replace(each, label='ReLU', arguments=forms, results=forms) for each in TRACE.calls))
+    for_machine = 'recommend', saved(tmp_path, trace), '--machine', 'h100-pcie5'
+    out = run(capsys, *for_machine)[1]
+    assert 'chainer.config.ooc_budget = ' in out
+    assert 'chainer.config.ooc_workspace' not in out
+    assert '# leave ooc_workspace unset: convolutions are counted with 8 MiB' in out
+    assert run_json(capsys, *for_machine)['reasons']['ooc_workspace'].startswith('leave ooc_workspace unset')
 
 
 def test_without_scipy_there_is_no_gap_and_all_the_rest(capsys, file, monkeypatch):
@@ -224,7 +237,7 @@ def test_a_model_is_run(capsys, monkeypatch):
     assert found['largest_batch'] > 10
     assert chainer.config.ooc_workspace is None
     found = run_json(capsys, 'recommend', 'networks:Small', '--insize', '32', '--machine', 'v100-pcie3')
-    assert (found['batch'], found['ooc_workspace']) == (8, '8MiB')
+    assert (found['batch'], found['ooc_workspace']) == (8, None)
 
 
 def test_for_a_trace_it_needs_no_chainer(file):

@@ -65,11 +65,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Line:
-    """What to set an entry to, and why: half a sentence."""
+    """What to set an entry to, and why: half a sentence. One that is left out has a reason alone."""
 
     entry: str
     value: str | int | None
     reason: str
+    is_left_out: bool = False
+
+    def pasted(self) -> list[str]:
+        """The lines of it."""
+        return [f'# {self.reason}', *([] if self.is_left_out else [f'chainer.config.{self.entry} = {self.value!r}'])]
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -106,7 +111,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         'largest_batch_policy': there.policy, 'largest_batch_seconds': there.seconds,
         'reasons': {each.entry: each.reason for each in lines},
     }
-    closing = [text for each in lines for text in (f'# {each.reason}', f'chainer.config.{each.entry} = {each.value!r}')]
+    closing = [text for each in lines for text in each.pasted()]
     closing += [*_rates((batch, plan), (largest, there), machine), _OPTIMIZER, *_left(own), *_doubt(own.trace),
                 *(f'# {each}' for each in gap.hints([bound]))]
     return Answer(facts, [], closing)
@@ -170,7 +175,9 @@ def _workspace(recordings: list[Trace], problem: Callable[[Trace], Problem], mac
     """Which recording counts, and its workspace: the one that is tried where it is needed, or a clear gain."""
     plain = recordings[0]
     if machine is not None:
-        return plain, Line('ooc_workspace', f'{WORKSPACE_BYTES >> 20}MiB', 'what each convolution is counted with')
+        return plain, Line('ooc_workspace', None, (
+            f'leave ooc_workspace unset: convolutions are counted with {WORKSPACE_BYTES >> 20} MiB here, and may have '
+            'more on the GPU'), is_left_out=True)
     if len(recordings) == 1:
         floor_bytes = least_of(plain, problem(plain).min_bytes).workspace_floor_bytes
         less = '' if floor_bytes is None else (
