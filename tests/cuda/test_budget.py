@@ -2,8 +2,10 @@
 import contextlib
 import functools
 import gc
+import os
 import pathlib
 import random
+import signal
 import sys
 import threading
 
@@ -504,6 +506,33 @@ def test_threads_may_ask_a_pool_at_once(calls):
 
     side_by_side(*(functools.partial(ask, seed) for seed in range(3)))
     assert failures == []
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_lacks(budget):
+    """The thread was in the midst of a request, or of giving back, at the fork."""
+    kept, goes_on = budget(4 * MIB), threading.Event()
+
+    def hold(has_begun):
+        with budget.live.lock, budget._giving_back:
+            has_begun.set()
+            goes_on.wait()
+
+    has_begun = threading.Event()
+    thread = threading.Thread(target=hold, args=[has_begun])
+    thread.start()
+    has_begun.wait()
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(20)
+            budget.trim()
+            os._exit(budget.used_bytes() != 4 * MIB)
+        finally:
+            os._exit(2)
+    goes_on.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert budget.used_bytes() == kept.mem.size
 
 
 def test_listeners_are_told_in_order_until_they_leave(budget):

@@ -24,7 +24,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,6 +86,7 @@ class AllocatorBudget:
         self._thread = _Thread()
         self._before: CupyAllocator | None = None
         self._giving_back = threading.RLock()  # a finalizer must not give back in the midst of giving back
+        _all.add(self)
 
     def __call__(self, nbytes: int) -> Any:
         """Gives memory for an array.
@@ -318,6 +321,7 @@ class _Thread(threading.local):
     alone = False
 
 
+_all: weakref.WeakSet[AllocatorBudget] = weakref.WeakSet()
 _budgets: dict[str, AllocatorBudget] = {}
 
 
@@ -345,3 +349,14 @@ def budget_of(name: str) -> AllocatorBudget:
 def held_in_all() -> int:
     """Bytes that all allocators of this process have taken from the driver, whichever is in use; not CuPy's own."""
     return sum(each.held_bytes() for each in [*_budgets.values()])
+
+
+def _renew_locks() -> None:
+    """In a forked child: another thread may have held them, and arrays of the parent's end there too."""
+    for each in list(_all):
+        for lock in (each.live.lock, each._giving_back):
+            lock._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+if hasattr(os, 'register_at_fork'):
+    os.register_at_fork(after_in_child=_renew_locks)

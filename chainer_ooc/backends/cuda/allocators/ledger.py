@@ -68,15 +68,18 @@ class Count:
 class Ledger(Count):
     """What lives of all that was given.
 
+    Args:
+        lock: another ledger's, whose books change with these.
+
     Attributes:
         lock: of all changes, those of the allocator included; whoever calls `add`, `settle` or `recount` has it.
         note_end: the callback of every `End`.
         peak_bytes: the highest sum since `mark`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lock: threading.RLock | None = None) -> None:
         super().__init__()
-        self.lock = threading.RLock()
+        self.lock = lock or threading.RLock()
         self.ended: deque[End] = deque()
         self.note_end = self.ended.append
         self.peak_bytes = 0

@@ -53,7 +53,7 @@ class PoolAllocator(Allocator):
     def __init__(self, calls: Calls) -> None:
         super().__init__(calls.device_id)
         self._calls = calls
-        self._held = Ledger()  # the regions
+        self._held = Ledger(self.live.lock)  # the regions
         self._pools: OrderedDict[int, Pool] = OrderedDict()  # the one used longest ago is the first
 
     def _malloc(self, nbytes: int) -> Owner:
