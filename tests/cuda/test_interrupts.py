@@ -72,6 +72,12 @@ def go_on(backend, kept):
         assert (into == 5).all()
 
 
+def lent(pinned):
+    """The sizes of blocks that somebody has."""
+    unused = {id(block) for blocks in pinned._unused.values() for block in blocks if block.settled}
+    return [block.nbytes for region in pinned._regions for block in region.blocks if id(block) not in unused]
+
+
 @pytest.mark.skipif(sys.gettrace() is not None, reason='a debugger or a coverage tool has the trace function')
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # it may hit a __del__, as always
 @pytest.mark.parametrize('host_limit_bytes', [1 << 20, 15_000, 0], ids=['pinned', 'both', 'disk'])
@@ -82,6 +88,10 @@ def test_an_interrupt_at_any_line_loses_nothing(host_limit_bytes):
         backend, kept = CudaBackend(host_limit_bytes=host_limit_bytes, driver=driver), []
         came = interrupted(number, functools.partial(moves, backend, kept))
         go_on(backend, kept)
+        while kept:
+            backend.release(kept.pop()[0])
+        backend.reserve(0)
+        assert lent(backend._far.pinned) == [], number
         backend.close()
         assert driver.misuses == [], number
         assert driver.left_behind() == [], number

@@ -6,6 +6,9 @@ ones find room again.
 
 A failure of CUDA while a copy is put on its stream is raised when the copy is waited for (C2), as one of the copy.
 
+A KeyboardInterrupt may come where a block is nobody's: it was lent and no place has it yet, or a place that is taken
+back has it no more. The next swap-out looks for such blocks.
+
 Left out: choosing what goes to the disk by when it is read again (the policy does not know of the two tiers).
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import weakref
 from collections.abc import Iterator
 
 from chainer_ooc.backends.base import ByteArray
@@ -32,7 +36,7 @@ from chainer_ooc.quantities import format_bytes
 class PinnedPlace(Place):
     """A copy's place in pinned memory; `block` is None before it has one and once that was taken back."""
 
-    __slots__ = ('block',)
+    __slots__ = ('__weakref__', 'block')
 
     def __init__(self, block: PinnedBlock | None) -> None:
         super().__init__()
@@ -67,6 +71,8 @@ class FarMemory:
         self._out, self._in = Line(driver, outward=True), Line(driver, outward=False)
         self.disk = DiskTier(driver, folder, self._out.stream, self._in.stream)
         self._unwanted: collections.deque[PinnedPlace] = collections.deque()
+        self._places: weakref.WeakSet[PinnedPlace] = weakref.WeakSet()
+        self._is_amid = False  # blocks change hands, or did so as an interrupt came
         self.pinned = PinnedMemory(driver, limit_bytes)  # last: it has what closed backends have left
 
     def owns(self, copy: CudaCopy) -> bool:
@@ -75,11 +81,23 @@ class FarMemory:
 
     def free_bytes(self) -> int:
         """Bytes that can still be copied out."""
+        if self._is_amid:
+            self._find_lost()
+        self._is_amid = True
         self._take_back()
+        self._is_amid = False
         return self.pinned.free_bytes() + max(0, self.disk.free_bytes())
 
     def swap_out(self, source: ByteArray) -> CudaCopy:
         """Starts a swap-out."""
+        if self._is_amid:
+            self._find_lost()
+        self._is_amid = True
+        copy = self._begin(source)
+        self._is_amid = False
+        return copy
+
+    def _begin(self, source: ByteArray) -> CudaCopy:
         self._take_back()
         self._out.advance()
         transfer = self._out.begin(source)
@@ -93,6 +111,7 @@ class FarMemory:
                 self.tiers.to_file(space.swap_out, self.disk.folder, self.pinned.limit_bytes)
             else:
                 place = PinnedPlace(transfer.block)
+                self._places.add(place)
                 self._copy_out(source, transfer.block, transfer)
                 self.tiers.to_pinned(source.nbytes)
         except (SpillError, RuntimeError) as error:
@@ -209,6 +228,15 @@ class FarMemory:
             block, place.block = place.block, None
             if block is not None:
                 self.pinned.take_back(block)
+
+
+    def _find_lost(self) -> None:
+        """Takes back what an interrupt has left with nobody, when no copy uses it any more."""
+        for line in (self._out, self._in):
+            self._driver.finish(line.stream)
+        waiting = {*map(id, self._unwanted)}
+        held = {id(place.block) for place in self._places if not place.unwanted or id(place) in waiting}
+        self.pinned.take_back_all_but(held)
 
 
 def _refusal(error: Exception) -> SpillError:

@@ -158,6 +158,17 @@ class PinnedMemory:
             block.returned = next(self._returned)
             self._unused.setdefault(block.nbytes, deque()).append(block)
 
+    def take_back_all_but(self, held: set[int]) -> None:
+        """Makes all blocks another copy's that are neither unused nor shown nor held, given by their ids.
+
+        No copy may use them any more.
+        """
+        unused = {*map(id, itertools.chain(*self._unused.values()))}
+        for block in [block for region in self._regions for block in region.blocks]:
+            if id(block) not in unused and id(block) not in held and not block.shown:
+                block.settled = True
+                self.take_back(block)
+
     def show(self, block: PinnedBlock) -> ByteArray:
         """Shows a lent block as an array of the device. The block may be taken back once `shown` is empty.
 
