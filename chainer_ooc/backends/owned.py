@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from chainer_ooc.backends.base import Backend, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.collector import untrack
 from chainer_ooc.errors import SpillError
 
 RoomMaker = TypeVar('RoomMaker')
@@ -41,6 +42,7 @@ class OwnedCopy(FarCopy):
     def __init__(self, nbytes: int, place: Place, unwanted: collections.deque[Any]) -> None:
         super().__init__(nbytes)
         self.place = place
+        untrack(self)  # a finalizer may read the map as the graph is collected
         self.unwanted = unwanted  # the last, see __del__
 
     def release(self) -> None:

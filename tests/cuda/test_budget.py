@@ -41,6 +41,12 @@ def budget(calls):
     return AllocatorBudget(PoolAllocator(calls), calls)
 
 
+def allocator_of(name, calls):
+    if name == 'virtual':
+        return VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device)))
+    return ALLOCATORS[name](calls)
+
+
 def test_a_block_lives_as_long_as_its_memory(budget):
     pointer = budget(3 * MIB)
     memory = pointer.mem
@@ -508,6 +514,37 @@ def test_threads_may_ask_a_pool_at_once(calls):
     assert failures == []
 
 
+@pytest.mark.parametrize('closed', [False, True])
+@pytest.mark.parametrize('name', [*ALLOCATORS])
+def test_memory_in_a_cycle_is_free_only_when_nothing_can_use_it_any_more(calls, name, closed):
+    """The collector ends weak references and finalizers first: the clean-up of a generator uses its array then."""
+    budget, saved, used = AllocatorBudget(allocator_of(name, calls), calls), [], []
+
+    def clean(box):
+        pointer = budget(2 * MIB)
+        try:
+            yield
+        finally:
+            other = budget(2 * MIB)
+            used.append((budget.used_bytes(), abs(other.ptr - pointer.ptr)))
+            saved.append(pointer)
+
+    box = []
+    box += [box, clean(box)]
+    next(box[1])
+    if closed:
+        budget.close()
+    del box
+    gc.collect()
+    (used_bytes, apart_bytes), = used
+    assert used_bytes == 4 * MIB
+    assert apart_bytes >= 2 * MIB
+    assert budget.used_bytes() == 2 * MIB
+    saved.clear()
+    budget.close()
+    assert (budget.used_bytes(), budget.held_bytes()) == (0, 0)
+
+
 def test_a_forked_child_does_not_wait_for_a_thread_that_it_lacks(budget):
     """The thread was in the midst of a request, or of giving back, at the fork."""
     kept, goes_on = budget(4 * MIB), threading.Event()
@@ -577,9 +614,7 @@ def test_an_interrupt_before_any_line_leaves_no_bytes_in_the_sums(name, seed):
     number, came = 1, True
     while came:
         calls = fake.FakeCalls(fake.FakeDevice(48 * MIB))
-        allocator = (VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device))) if name == 'virtual'
-                     else ALLOCATORS[name](calls))
-        budget, draw, live, count = AllocatorBudget(allocator, calls), random.Random(seed), [], Count()
+        budget, draw, live, count = AllocatorBudget(allocator_of(name, calls), calls), random.Random(seed), [], Count()
         budget.live.count_in(count)
         came = interrupted_at(
             number, functools.partial(come_and_go, budget, calls, draw, live), 'line', is_counting)

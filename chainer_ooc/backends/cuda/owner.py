@@ -5,12 +5,16 @@ block that our allocators give out is an owner of its own, which every array on 
 
     array --> MemoryPointer --> UnownedMemory --> Owner --> memory of CuPy's, where there is any below
     view  --> MemoryPointer -----^
+
+It ends when the last of them does, also where they are garbage in a cycle; see ``collector``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from chainer_ooc.backends.collector import untrack
 
 
 class Owner:
@@ -32,6 +36,7 @@ class Owner:
         self.device_id = device_id
         self.size_bytes = size_bytes
         self.memory = memory
+        untrack(self)
 
 
 class Guest(Owner):
