@@ -191,10 +191,17 @@ class Weighed(chainer.FunctionNode):
         return grads[0], grads[0]
 
 
+@pytest.mark.parametrize('older_bytes', [0, 20 << 30, 100 << 30])
 @pytest.mark.parametrize('has_parameters', [False, True])
-def test_the_default_budget_is_a_share_of_the_device_in_each_iteration(on_device, has_parameters):
-    """It was a share of what the budget before had left, nine tenths of nine tenths, and each had a plan of its own."""
-    budgets = []
+def test_the_default_budget_is_what_is_taken_and_a_share_of_what_is_free(
+        on_device, monkeypatch, has_parameters, older_bytes):
+    """In each iteration, and beside what was on the device before.
+
+    It was a share of what the budget before had left, nine tenths of nine tenths; and what CuPy's own pool had, which
+    is none of what is free, was taken from it once more.
+    """
+    monkeypatch.setattr(cupy_over_host.HostCalls, 'older_bytes', older_bytes)
+    left, budgets = [], []
     with on_device(0), ooc('keep'):
         weight = chainer.Parameter(array_of(cupy, np.ones(SHAPE, 'f4')))
         for _ in range(6):
@@ -202,13 +209,27 @@ def test_the_default_budget_is_a_share_of_the_device_in_each_iteration(on_device
             y = loss_of(cupy, Weighed().apply((x, weight))[0] if has_parameters else x)
             y.grad = array_of(cupy, np.ones(SHAPE, 'f4'))
             y.backward()
-            budgets.append(manager.current().memory.backend._budget.limit_bytes)
+            budget = manager.current().memory.backend._budget
+            left.append(budget.limit_bytes - budget.outside_bytes())
+            budgets.append(chainer_ooc.stats().budget_bytes)
             weight.cleargrad()
             del x, y
-        device_bytes = cupy_over_host.HostCalls(cupy).free_bytes()
+        free_bytes = cupy_over_host.HostCalls(cupy).free_bytes()
         chainer_ooc.reset()
-    assert len(set(budgets[2:])) == 1
-    assert budgets == pytest.approx([SHARE_OF_FREE * device_bytes] * 6, rel=1e-5)
+    assert len(set(budgets)) == 1
+    assert left == pytest.approx([SHARE_OF_FREE * free_bytes] * 6, rel=0.04)  # a budget is a multiple of coarse steps
+
+
+def test_the_default_budget_follows_what_others_take(on_device, monkeypatch):
+    budgets = []
+    with on_device(0), ooc('keep'):
+        for free_bytes in (1 << 36, 1 << 36, (1 << 36) - (1 << 30), 1 << 34, 1 << 34, 1 << 36):
+            monkeypatch.setattr(cupy_over_host.HostCalls, 'free_bytes', lambda calls, nbytes=free_bytes: nbytes)
+            gradients(cupy, 1)
+            budgets.append(chainer_ooc.stats().budget_bytes)
+        chainer_ooc.reset()
+    assert budgets[0] == budgets[1] == budgets[2] == budgets[5]
+    assert budgets[3] == budgets[4] <= 1 << 34
 
 
 class Schedule:

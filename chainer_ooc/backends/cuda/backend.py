@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from chainer_ooc.backends.base import SHARE_OF_FREE, Bandwidth, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.base import Bandwidth, ByteArray, FarCopy, Transfer
 from chainer_ooc.backends.cuda.driver import Driver, Event
 from chainer_ooc.backends.cuda.far import CudaCopy, FarMemory
 from chainer_ooc.backends.cuda.transfer import ELSEWHERE
 from chainer_ooc.backends.cuda.waits import Waits
-from chainer_ooc.backends.host import measure
+from chainer_ooc.backends.host import headroom, measure
 from chainer_ooc.backends.metering import Meter
 from chainer_ooc.backends.owned import OwnedBackend, check_array, check_target, close_in_children
 from chainer_ooc.backends.spill import filesystem
@@ -125,13 +125,13 @@ class CudaBackend(OwnedBackend):
         return max(0, self._room_bytes - self._budget.used_bytes())
 
     def default_budget_bytes(self, held_bytes: int, latest_bytes: int | None) -> int:
-        """A share of what the device has, and not of what the budget before, which was one too, has left."""
-        if latest_bytes is not None:
-            return latest_bytes
-        return int(held_bytes + SHARE_OF_FREE * self._budget.unlimited_bytes())
+        """In steps, see `headroom`; as the limit, it covers what was allocated before this backend was made, too."""
+        free_bytes = self._budget.unlimited_bytes()
+        return headroom.budget(latest_bytes, self._budget.counted_bytes() + free_bytes,
+                               round(headroom.SHARE_SET_ASIDE * free_bytes))
 
     def most_budget_bytes(self, held_bytes: int) -> int:
-        return held_bytes + self._budget.unlimited_bytes()
+        return self._budget.counted_bytes() + self._budget.unlimited_bytes()
 
     def has_room(self, nbytes: int) -> bool:
         """By what the device had when it was last asked: asking it takes too long for every computation."""
