@@ -251,7 +251,7 @@ class Room:
         if self._in_backward is not None:
             own = frozenset(self._own)
             beside = self._in_backward - own
-            graph.used.note(self._model(), Used(own, beside, self._at_first - own - beside))
+            graph.used.note(self._model(), Used(own, beside, self._at_first - own - beside, self._at_first & own))
 
     def scratch_bytes(self, recorded: bool) -> int:
         """What was allocated since recording began and is no map; without recording new gradients of parameters."""

@@ -4,6 +4,8 @@
     before the first update          | the optimizer's state                   | an update rule without state
     backward, and no update since    | gradients that stand in backward, and   | the update rule has not counted since
                                      | one of their sums with the new ones     |
+    right after an update, where     | gradients that stand when later         | they stood when the iteration before
+    gradients add up over iterations | iterations begin                        | began
     of another graph since then      | gradients that stand beside its own     | they stand, and it does not use them
     the first update of several      | buffers for what ranks exchange, which  | an optimizer over several ranks whose
     ranks, and their first exchange  | communicators keep on a GPU             | communicator has not allocated them
@@ -38,11 +40,13 @@ class Used:
         own: its functions were given them.
         beside: of the others, those whose gradients stood while it ran backward.
         cleared: of the others, those whose gradients stood when it began, and did not in backward.
+        stood: of its own, those whose gradients stood when it began.
     """
 
     own: frozenset[int]
     beside: frozenset[int]
     cleared: frozenset[int]
+    stood: frozenset[int]
 
 
 class Models:

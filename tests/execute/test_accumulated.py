@@ -1,0 +1,65 @@
+"""Gradients that add up over iterations: whenever a plan is made, it has room for those that will stand."""
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+
+import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
+from support.trainings.ooc_training import ooc
+
+#: Of each in turn the last updates the parameters, and clears their gradients.
+STEPS = 4
+
+
+class Layers(chainer.Chain):
+    """Whose parameters are as large as its maps."""
+
+    def __init__(self):
+        super().__init__()
+        with self.init_scope():
+            self.layers = chainer.ChainList(*(L.Linear(200, 200) for _ in range(5)))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = F.tanh(F.relu(layer(x)) + 0.1)
+        return F.sum(x * x)
+
+
+def iterations(count):
+    """Yields after each, before the next one begins."""
+    random, model = np.random.RandomState(0), Layers()
+    optimizer = chainer.optimizers.MomentumSGD(1e-3).setup(model)
+    model.cleargrads()
+    for number in range(1, count + 1):
+        model(random.rand(200, 200).astype('f4')).backward()
+        if number % STEPS == 0:
+            optimizer.update()
+            model.cleargrads()
+        yield chainer_ooc.stats()
+
+
+def floor_of(policy):
+    with ooc(policy, budget=1000), pytest.raises(InfeasibleBudgetError) as caught:
+        list(iterations(2 * STEPS))
+    chainer_ooc.reset()
+    return caught.value.floor_bytes
+
+
+@pytest.mark.parametrize('planned_at', [3 * STEPS, 3 * STEPS + 1], ids=['after an update', 'later'])
+def test_a_plan_that_is_made_after_an_update_has_room_for_gradients_to_come(planned_at):
+    """One that counted with those that stood lacked room in the next three iterations, and in three of four from then
+    on: another plan is only made when times change.
+    """
+    budget_bytes = int(1.05 * floor_of('pooch'))
+    faults = []
+    with ooc('pooch', budget=budget_bytes):
+        for number, stats in enumerate(iterations(6 * STEPS), 1):
+            faults.append(stats.faults)
+            if number == planned_at:
+                chainer.config.ooc_budget = budget_bytes + 1
+        assert stats.phase == 'run'
+        assert stats.swap > 0
+        chainer_ooc.reset()
+    assert faults[planned_at + 1:] == [0] * (6 * STEPS - planned_at - 1)
