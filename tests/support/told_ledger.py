@@ -5,15 +5,13 @@ from chainer_ooc.backends.cuda.allocators.ledger import Count
 class Told(Count):
     """Tells a listener 'malloc' or 'free' and the bytes, on the thread that books: a free before the next malloc."""
 
-    def __init__(self, listener, allocator=None):
+    def __init__(self, listener, live=None):
         super().__init__()
-        self._listener, self._allocator = listener, allocator
+        self._listener, self._live = listener, live
 
     def total(self):
         """The bytes of all that lives, after all that has ended was told."""
-        with self._allocator.live.lock:
-            self._allocator._settle()
-        return self.sum_bytes
+        return self._live.total_of(self)
 
     def add(self, end):
         super().add(end)
@@ -27,6 +25,6 @@ class Told(Count):
 
 def listen(budget, listener):
     """Has `listener` told of what a budget gives from now on; returns the count that tells it."""
-    count = Told(listener, budget._allocator)
+    count = Told(listener, budget.live)
     budget.live.count_in(count)
     return count

@@ -25,13 +25,14 @@ import contextlib
 import gc
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, UnavailableError, once
+from chainer_ooc.backends.cuda.allocators.allocator import Allocator, UnavailableError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, CupyAllocator
 from chainer_ooc.backends.cuda.allocators.pool import PAGE_BYTES
 from chainer_ooc.backends.cuda.meter import DeviceMeter
@@ -84,8 +85,8 @@ class AllocatorBudget:
         self._limit_bytes: int | None = None
         self._room_makers: RoomMakers[tuple[OnOutOfMemory, Waiting]] = RoomMakers()
         self._thread = _Thread()
-        self._before: CupyAllocator | None = None
-        self._giving_back = threading.RLock()  # a finalizer must not give back in the midst of giving back
+        self._before: CupyAllocator | None = None  # what CuPy asked, as far as that was another
+        self._is_installed = False
         _all.add(self)
 
     def __call__(self, nbytes: int) -> Any:
@@ -165,9 +166,10 @@ class AllocatorBudget:
 
     def free_bytes(self) -> int:
         """What can still be had, in pieces: of the driver and of what is cached, within the limit."""
-        if self._limit_bytes is None:
+        limit_bytes = self._limit_bytes  # another thread may lift it
+        if limit_bytes is None:
             return self.unlimited_bytes()
-        return max(0, min(self.unlimited_bytes(), self._limit_bytes - self.outside_bytes() - self.used_bytes()))
+        return max(0, min(self.unlimited_bytes(), limit_bytes - self.outside_bytes() - self.used_bytes()))
 
     def unlimited_bytes(self) -> int:
         """As `free_bytes`, if there were no limit."""
@@ -175,8 +177,7 @@ class AllocatorBudget:
 
     def trim(self, keep_bytes: int = 0) -> None:
         """Gives cached memory back to the driver if more than `keep_bytes` is cached; may wait for the device."""
-        with once(self._giving_back):
-            self._allocator.trim(keep_bytes)
+        self._allocator.trim(keep_bytes)
         if self.closed:
             self.close_if_empty()
 
@@ -192,11 +193,13 @@ class AllocatorBudget:
         Raises:
             RuntimeError: called within `cupy.cuda.using_allocator`. Nothing has changed.
         """
-        if self._before is not None:
+        if self._is_installed:
             return
         before = self._calls.current_allocator()
+        if before is not self:  # else an interrupt came here, or in `uninstall`
+            self._before = before
         self._set_allocator(self)
-        self._before = before
+        self._is_installed = True
         self.closed = False
         self._allocator.open()
         self._calls.trim_outside()
@@ -208,11 +211,9 @@ class AllocatorBudget:
         Raises:
             RuntimeError: called within `cupy.cuda.using_allocator`. Nothing has changed.
         """
-        if self._before is None:
-            return
-        if self._calls.current_allocator() is self:
+        self._is_installed = False  # first: whatever comes in between, `install` sees to it
+        if self._before is not None and self._calls.current_allocator() is self:
             self._set_allocator(self._before)
-        self._before = None
 
     def close(self) -> None:
         """Uninstalls it, forgets limit, relief and meters, and gives back what is cached.
@@ -225,26 +226,21 @@ class AllocatorBudget:
         self.live.stop_all()
         self.closed = True
         self._outlive(*self.live.living())
-        with once(self._giving_back):
-            self._allocator.close()
+        self._allocator.close()
         self.close_if_empty()  # the last block may have died meanwhile
 
     def close_if_empty(self) -> None:
-        """Gives all back if nothing lives. Finalizers call it: it raises nothing, and does not wait for a trim.
+        """Gives all back if nothing lives. Finalizers call it: it raises nothing.
 
-        Who gives back meanwhile looks again afterwards.
+        In the midst of a change it does nothing: who makes that looks again afterwards. Nor does it as the process
+        ends, which gives back too: a thread that is no more may have the lock.
         """
-        has_lock = False
-        try:
-            is_giving = self._giving_back._is_owned()  # type: ignore[attr-defined]
-            has_lock = not is_giving and self._giving_back.acquire(blocking=False)
-            # At the end of the process the driver may be gone already.
-            with contextlib.suppress(Exception):
-                if has_lock and not self.live.total():
-                    self._allocator.close()
-        finally:
-            if has_lock:
-                self._giving_back.release()
+        while (not self.live.lock._is_owned() and not sys.is_finalizing()  # type: ignore[attr-defined]
+               and not self.live.total() and (held_bytes := self._allocator.held_bytes())):
+            with contextlib.suppress(Exception):  # the driver may be gone already
+                self._allocator.close()
+            if self._allocator.held_bytes() == held_bytes:
+                return
 
     def _outlive(self, *blocks: Owner) -> None:
         """Has blocks that live while this is closed give all back at their end, the last of them."""
@@ -300,19 +296,17 @@ class AllocatorBudget:
                                'block first') from error
 
     def _no_room(self, nbytes: int) -> DeviceMemoryError:
-        limit = 'none' if self._limit_bytes is None else format_bytes(self._limit_bytes)
+        limit_bytes = self._limit_bytes  # another thread may lift it
+        limit = 'none' if limit_bytes is None else format_bytes(limit_bytes)
+        # The limit at which it would have gone through: what is in pieces counts as held.
+        floor_bytes = self.outside_bytes() + self.held_bytes() + nbytes
+        if limit_bytes is not None and self._calls.free_bytes() >= nbytes:
+            floor_bytes = max(floor_bytes, limit_bytes + PAGE_BYTES)  # it was in the way, by a rounded size at least
         return DeviceMemoryError(
             f'no room on the device for {format_bytes(nbytes)} (live {format_bytes(self.used_bytes())}, held '
             f'{format_bytes(self.held_bytes())}, allocated elsewhere {format_bytes(self.outside_bytes())}, limit '
             f'{limit}, allocator {self._allocator.name!r}); raise chainer.config.ooc_budget or lower the batch size',
-            self._floor_bytes(nbytes))
-
-    def _floor_bytes(self, nbytes: int) -> int:
-        """The limit at which a request that was refused would have gone through: what is in pieces counts as held."""
-        floor_bytes = self.outside_bytes() + self.held_bytes() + nbytes
-        if self._limit_bytes is None or self._calls.free_bytes() < nbytes:
-            return floor_bytes
-        return max(floor_bytes, self._limit_bytes + PAGE_BYTES)  # the limit was in the way, by a rounded size at least
+            floor_bytes)
 
 
 class _Thread(threading.local):
@@ -352,10 +346,9 @@ def held_in_all() -> int:
 
 
 def _renew_locks() -> None:
-    """In a forked child: another thread may have held them, and arrays of the parent's end there too."""
+    """In a forked child: another thread may have had them, and arrays of the parent's end there too."""
     for each in list(_all):
-        for lock in (each.live.lock, each._giving_back):
-            lock._at_fork_reinit()  # type: ignore[attr-defined]
+        each.live.lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 if hasattr(os, 'register_at_fork'):

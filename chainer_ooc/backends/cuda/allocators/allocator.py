@@ -79,7 +79,6 @@ class Allocator(abc.ABC):
         self.device_id = device_id
         self.live = Ledger()
         self.waiting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-        self._is_amid = False  # the books are being changed, or whoever did so was interrupted
 
     def malloc(self, nbytes: int) -> Owner:
         """Gives memory of at least `nbytes`, for work on CuPy's current stream.
@@ -90,18 +89,19 @@ class Allocator(abc.ABC):
 
         If this fails: all live memory is where it was.
         """
-        if self._is_amid:  # once for each array: where nothing has begun, nobody is in its midst
-            once(self.live.lock)
-        with self.live.lock:
-            if self._is_amid:
+        live = self.live
+        if live.is_amid:  # once for each array: where nothing has begun, nobody is in its midst
+            once(live.lock)
+        with live.lock:
+            if live.is_amid:
                 self._recount()
-            self._is_amid = True
+            live.is_amid = True
             try:
                 owner = self._malloc(nbytes)
             except NoRoomError:
-                self._is_amid = False
+                live.is_amid = False
                 raise
-            self._is_amid = False
+            live.is_amid = False
             return owner
 
     def used_bytes(self) -> int:
@@ -138,19 +138,15 @@ class Allocator(abc.ABC):
             ReentryError: see `once`.
         """
         with once(self.live.lock):
-            if self._is_amid:
+            if self.live.is_amid:
                 self._recount()
-            self._is_amid = True
+            self.live.is_amid = True
             yield
-            self._is_amid = False
+            self.live.is_amid = False
 
     def _recount(self) -> None:
         """All that is counted, from what is known to live."""
         self.live.recount()
-
-    def _settle(self) -> None:
-        """Books what was freed since the last call."""
-        self.live.settle()
 
     def _given(self, memory: DeviceMemory, nbytes: int) -> Owner:
         """Owns memory of CuPy's from now on."""
@@ -158,6 +154,6 @@ class Allocator(abc.ABC):
         end = End(owner, self.live.note_end)
         end.size_bytes = memory.size
         if self.live.ended:
-            self._settle()
+            self.live.settle()
         self.live.add(end)
         return owner

@@ -51,9 +51,10 @@ class AsyncAllocator(Allocator):
         return self._pool.held_bytes()
 
     def trim(self, keep_bytes: int) -> None:
-        used_bytes = self._pool.used_bytes()
-        if self._pool.held_bytes() - used_bytes > keep_bytes:
-            self._pool.trim(used_bytes + keep_bytes)
+        with self._changing():
+            used_bytes = self._pool.used_bytes()
+            if self._pool.held_bytes() - used_bytes > keep_bytes:
+                self._pool.trim(used_bytes + keep_bytes)
 
     def close(self) -> None:
         """See `Allocator.close`; the driver's pool keeps as much as it did before."""

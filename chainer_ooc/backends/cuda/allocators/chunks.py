@@ -68,7 +68,7 @@ class Chunks:
             self.is_full = False
             try:
                 self._mapping.release(chunk.handle, self.chunk_bytes)
-            except RuntimeError:
+            except (MemoryError, RuntimeError):
                 self._all[chunk] = None
                 self.held_bytes += self.chunk_bytes
                 self.free.append(chunk)

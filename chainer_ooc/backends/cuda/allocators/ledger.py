@@ -14,8 +14,8 @@ lies there::
 The order of events is kept: an end is booked before whatever is allocated after it, and the peak of the sum, which only
 rises in `add`, is exact.
 
-What lives is one dictionary, which one assignment changes. The sums are counted anew from it where a KeyboardInterrupt
-came between it and them.
+What lives is one dictionary, which one assignment changes. Where a KeyboardInterrupt came between it and the sums these
+are counted anew from it; until then, and for a handler in the midst of a change, each sum that is asked for is.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ class Count:
         """The blocks."""
         return [block for end in [*self._living.values()] if (block := end()) is not None]
 
+    def counted_bytes(self) -> int:
+        """The sum, counted anew."""
+        return sum(end.size_bytes for end in [*self._living.values()] if end() is not None)
+
     def recount(self) -> None:
         """Counts anew, without what has ended."""
         self._living = {id(end): end for end in [*self._living.values()] if end() is not None}
@@ -73,13 +77,17 @@ class Ledger(Count):
 
     Attributes:
         lock: of all changes, those of the allocator included; whoever calls `add`, `settle` or `recount` has it.
+        is_amid: the books are being changed, or whoever did so was interrupted.
         note_end: the callback of every `End`.
+        settled: what has ended, for who wants to know; None if nobody does.
         peak_bytes: the highest sum since `mark`.
     """
 
     def __init__(self, lock: threading.RLock | None = None) -> None:
         super().__init__()
         self.lock = lock or threading.RLock()
+        self.is_amid = False
+        self.settled: deque[End] | None = None
         self.ended: deque[End] = deque()
         self.note_end = self.ended.append
         self.peak_bytes = 0
@@ -94,27 +102,32 @@ class Ledger(Count):
         for count in self._counts:
             count.add(end)
 
-    def settle(self) -> list[End]:
-        """Books what has ended since the last call, and returns it."""
-        ended, living, settled = self.ended, self._living, []
+    def settle(self) -> None:
+        """Books what has ended since the last call."""
+        ended, living, settled = self.ended, self._living, self.settled
         while ended:
             end = ended.popleft()
             if living.pop(id(end), None) is not None:  # as `drop`: once for each array
                 self.sum_bytes -= end.size_bytes
-            settled.append(end)
-        for count in self._counts:
-            for end in settled:
+            for count in self._counts:
                 count.drop(end)
-        return settled
+            if settled is not None:
+                settled.append(end)
 
     def total(self) -> int:
         """The bytes of all that lives."""
         return self.total_of(self)
 
     def total_of(self, count: Count) -> int:
-        """Those of a count. Nothing is settled: a finalizer, or a handler, may ask in the midst of a change."""
+        """Those of a count. A finalizer, or a handler, may ask in the midst of a change."""
         with self.lock:
-            return count.sum_bytes - sum(end.size_bytes for end in [*self.ended] if count.has(end))
+            if self.is_amid:
+                return count.counted_bytes()
+            if self.ended:
+                self.is_amid = True
+                self.settle()
+                self.is_amid = False
+            return count.sum_bytes
 
     def mark(self) -> int:
         """Begins a stretch whose highest sum `peak_bytes` gives; returns the sum now."""
@@ -142,3 +155,5 @@ class Ledger(Count):
         super().recount()
         for count in self._counts:
             count.recount()
+        if self.settled is not None:
+            self.settled.clear()

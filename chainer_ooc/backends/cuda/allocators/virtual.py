@@ -44,6 +44,7 @@ changed while arrays live.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, NoRoomError
@@ -77,6 +78,8 @@ class VirtualAllocator(Allocator):
 
     def __init__(self, calls: Calls, mapping: MappingCalls) -> None:
         super().__init__(calls.device_id)
+        self._settled: deque[Any] = deque()  # places, and ends of what was in regions
+        self.live.settled = self._settled
         self._unit_bytes = mapping.granularity_bytes()
         self._calls, self._mapping = calls, mapping
         self._chunks = Chunks(mapping, self._unit_bytes, self._join_all, lambda: self.waiting())
@@ -174,7 +177,7 @@ class VirtualAllocator(Allocator):
         size_bytes = -(-nbytes // UNIT_BYTES) * UNIT_BYTES
         stream = self._calls.stream()
         key = stream.ptr, size_bytes
-        if self.live.ended:
+        if self.live.ended or self._settled:
             self._settle()
         alike = self._kept.get(key)
         space, offset = (alike[-1].space, alike[-1].offset) if alike else self._found(key, stream)
@@ -227,8 +230,10 @@ class VirtualAllocator(Allocator):
 
     def _settle(self) -> None:
         """Keeps what was freed since the last call for requests of the same sizes."""
-        end: Any
-        for end in self.live.settle():
+        self.live.settle()
+        settled = self._settled
+        while settled:
+            end = settled.popleft()
             space = getattr(end, 'space', None)  # else it was in a region, or an interrupt came before it was anywhere
             if space is not None and not end.is_kept and space.owned.get(end.offset) is end:
                 end.is_kept = True
@@ -274,7 +279,7 @@ class VirtualAllocator(Allocator):
                     spaces.remove(space)  # first: after an interrupt nothing is mapped there
                     try:
                         self._mapping.free_addresses(space.address, space.size_bytes)
-                    except RuntimeError:
+                    except (MemoryError, RuntimeError):
                         spaces.append(space)
                         raise
             if not spaces:
