@@ -436,6 +436,19 @@ def test_an_event_that_cannot_be_recorded_loses_no_chunk(allocator, driver, name
     assert allocator.malloc(10 * CHUNK).size_bytes == 10 * CHUNK
 
 
+def test_streams_without_blocks_are_let_go(allocator, driver, calls):
+    """A program that makes a stream for each iteration had addresses for all of them, for good."""
+    kept = allocator.malloc(CHUNK)
+    for number in range(1, 40):
+        calls.current_stream = stream = fake.FakeStream(number)
+        blocks = [allocator.malloc(2 * CHUNK) for _ in range(2)]
+        for block in blocks:
+            stream.launch(driver, block, 2 * CHUNK)
+        del blocks, block
+        assert len(driver.reservations) <= virtual.MANY_SPACES
+    assert allocator.used_bytes() == kept.size_bytes
+
+
 def test_blocks_may_die_in_any_thread(allocator):
     blocks = [allocator.malloc(2 * CHUNK) for _ in range(5)]
     thread = threading.Thread(target=blocks.clear)

@@ -62,6 +62,9 @@ MOST_CHUNK_BYTES = 64 << 20
 #: A space has so many times the addresses of what the allocator may hold: chunks are behind several of them.
 WIDTH = 4
 
+#: So many spaces there are before another stream has those of streams that have no blocks any more given back.
+MANY_SPACES = 8
+
 #: Requests below are cut from blocks of this size.
 SMALL_BYTES = 1 << 20
 REGION_BYTES = 4 << 20
@@ -220,6 +223,8 @@ class VirtualAllocator(Allocator):
             found = space.place(size_bytes)
             if found is not None:
                 return space, found
+        if sum(map(len, self._spaces.values())) >= MANY_SPACES:
+            self._leave_streams()
         may_hold_bytes = self._may_hold_bytes()
         if size_bytes > may_hold_bytes:
             raise NoRoomError(f'{format_bytes(size_bytes)} of chunks are needed, of {format_bytes(may_hold_bytes)}')
@@ -270,6 +275,12 @@ class VirtualAllocator(Allocator):
         self._small.free_all_blocks()
         self._settle()
         self._join()
+
+    def _leave_streams(self) -> None:
+        """Unmaps what streams without blocks have left, when their work is over, and lets go of them."""
+        left = [space for spaces in self._spaces.values() for space in spaces if not space.owned]
+        self._chunks.detach([chunk for chunk in self._chunks.idle if chunk.space in left])
+        self._give_addresses_back()
 
     def _give_addresses_back(self) -> None:
         """Of spaces that nothing is mapped behind."""
