@@ -70,6 +70,7 @@ class PoolAllocator(Allocator):
     def _recount(self) -> None:
         super()._recount()
         self._held.recount()
+        self._held.is_amid = False
 
     def _cached(self, nbytes: int) -> DeviceMemory:
         for missing_bytes in (nbytes, None):
@@ -100,7 +101,6 @@ class PoolAllocator(Allocator):
                 del self._pools[size_bytes]
 
     def _has_room(self, nbytes: int) -> bool:
-        self._held.settle()
         limit_bytes = self.limit_bytes  # another thread may lift it
         return limit_bytes is not None and self._held.total() + paged(nbytes) <= limit_bytes
 
