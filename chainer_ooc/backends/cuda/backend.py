@@ -126,9 +126,9 @@ class CudaBackend(OwnedBackend):
 
     def default_budget_bytes(self, held_bytes: int, latest_bytes: int | None) -> int:
         """In steps, see `headroom`; as the limit, it covers what was allocated before this backend was made, too."""
+        counted_bytes = self._budget.counted_bytes()  # first: what is cached elsewhere is free then
         free_bytes = self._budget.unlimited_bytes()
-        return headroom.budget(latest_bytes, self._budget.counted_bytes() + free_bytes,
-                               round(headroom.SHARE_SET_ASIDE * free_bytes))
+        return headroom.budget(latest_bytes, counted_bytes + free_bytes, round(headroom.SHARE_SET_ASIDE * free_bytes))
 
     def most_budget_bytes(self, held_bytes: int) -> int:
         return self._budget.counted_bytes() + self._budget.unlimited_bytes()
