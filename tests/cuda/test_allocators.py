@@ -6,7 +6,6 @@ import pytest
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.async_pool import AsyncAllocator
-from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import ManagedAllocator, PoolAllocator, paged
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.errors import ReentryError
@@ -22,9 +21,7 @@ def calls():
 
 @pytest.fixture(params=[*ALLOCATORS])
 def allocator(request, calls):
-    if request.param == 'virtual':
-        return VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device)))
-    return ALLOCATORS[request.param](calls)
+    return fake.allocator_of(request.param, calls)
 
 
 def test_each_has_the_name_it_is_found_by(calls):

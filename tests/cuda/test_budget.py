@@ -15,9 +15,7 @@ from chainer_ooc.backends.cuda import allocators, owner
 from chainer_ooc.backends.cuda import budget as budget_module
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.ledger import Count
-from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
-from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, ReentryError
 from support import fake_device_memory as fake
@@ -39,12 +37,6 @@ def calls():
 @pytest.fixture
 def budget(calls):
     return AllocatorBudget(PoolAllocator(calls), calls)
-
-
-def allocator_of(name, calls):
-    if name == 'virtual':
-        return VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device)))
-    return ALLOCATORS[name](calls)
 
 
 def test_a_block_lives_as_long_as_its_memory(budget):
@@ -519,7 +511,7 @@ def test_threads_may_ask_a_pool_at_once(calls):
 @pytest.mark.parametrize('name', [*ALLOCATORS])
 def test_memory_in_a_cycle_is_free_only_when_nothing_can_use_it_any_more(calls, name, closed):
     """The collector ends weak references and finalizers first: the clean-up of a generator uses its array then."""
-    budget, saved, used = AllocatorBudget(allocator_of(name, calls), calls), [], []
+    budget, saved, used = AllocatorBudget(fake.allocator_of(name, calls), calls), [], []
 
     def clean(box):
         pointer = budget(2 * MIB)
@@ -613,7 +605,7 @@ def test_the_last_blocks_may_end_in_two_threads_at_once(name):
     """Each found the other's alive, or its lock taken, and what was cached stayed for good: 55 times in 3,000."""
     for _ in range(300):
         calls = fake.FakeCalls(fake.FakeDevice(64 * MIB))
-        budget = AllocatorBudget(allocator_of(name, calls), calls)
+        budget = AllocatorBudget(fake.allocator_of(name, calls), calls)
         boxes = [[budget(2 * MIB)] for _ in range(2)]
         budget.close()
         side_by_side(*(box.clear for box in boxes))
@@ -679,7 +671,8 @@ def test_an_interrupt_before_any_line_leaves_no_bytes_in_the_sums(name, seed):
     number, came = 1, True
     while came:
         calls = fake.FakeCalls(fake.FakeDevice(48 * MIB))
-        budget, draw, live, count = AllocatorBudget(allocator_of(name, calls), calls), random.Random(seed), [], Count()
+        budget = AllocatorBudget(fake.allocator_of(name, calls), calls)
+        draw, live, count = random.Random(seed), [], Count()
         budget.live.count_in(count)
         came = interrupted_at(
             number, functools.partial(come_and_go, budget, calls, draw, live), 'line', is_counting)

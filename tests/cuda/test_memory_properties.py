@@ -15,8 +15,6 @@ from hypothesis.stateful import (
 )
 
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
-from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from support import fake_device_memory as fake
 from support.told_ledger import listen
@@ -34,11 +32,7 @@ class Allocations(RuleBasedStateMachine):
         super().__init__()
         self.calls = fake.FakeCalls(fake.FakeDevice(64 * MIB))
         self.driver = fake.FakeDriver(self.calls.device)
-        if self.NAME == 'virtual':
-            allocator = VirtualAllocator(self.calls, MappingCalls(0, self.driver))
-        else:
-            allocator = ALLOCATORS[self.NAME](self.calls)
-        self.budget = AllocatorBudget(allocator, self.calls)
+        self.budget = AllocatorBudget(fake.allocator_of(self.NAME, self.calls, self.driver), self.calls)
         self.budget.install()
         self.streams = [fake.FakeStream(0), fake.FakeStream(7)]
         self.live = {}

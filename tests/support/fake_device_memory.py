@@ -14,7 +14,9 @@ import enum
 import itertools
 from types import SimpleNamespace
 
+from chainer_ooc.backends.cuda.allocators import ALLOCATORS, VirtualAllocator
 from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.owner import Owner
 
 MIB = 1 << 20
@@ -28,6 +30,13 @@ def installed_budget(budget):
         yield
     finally:
         budget.uninstall()
+
+
+def allocator_of(name, calls, driver=None):
+    """The allocator of that name over `calls`, and for 'virtual' over `driver`, or one that is made for it."""
+    if name == 'virtual':
+        return VirtualAllocator(calls, MappingCalls(0, driver or FakeDriver(calls.device)))
+    return ALLOCATORS[name](calls)
 
 
 class RuleBrokenError(AssertionError):

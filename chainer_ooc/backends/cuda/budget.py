@@ -103,11 +103,8 @@ class AllocatorBudget:
         """
         if not nbytes:
             return self._calls.pointer(0, 0, None)
-        try:
-            block = self._allocator.malloc(nbytes)
-        except MemoryError:
-            block = None
-        if block is None:  # and out of the handler, whose error keeps frames alive
+        block = self._try(nbytes)
+        if block is None:
             with self.waiting():
                 block = self._make_room_for(nbytes)
         if self.closed:

@@ -81,23 +81,12 @@ class FarMemory:
 
     def free_bytes(self) -> int:
         """Bytes that can still be copied out."""
-        if self._is_amid:
-            self._find_lost()
-        self._is_amid = True
         self._take_back()
         self._is_amid = False
         return self.pinned.free_bytes() + max(0, self.disk.free_bytes())
 
     def swap_out(self, source: ByteArray) -> CudaCopy:
         """Starts a swap-out."""
-        if self._is_amid:
-            self._find_lost()
-        self._is_amid = True
-        copy = self._begin(source)
-        self._is_amid = False
-        return copy
-
-    def _begin(self, source: ByteArray) -> CudaCopy:
         self._take_back()
         self._out.advance()
         transfer = self._out.begin(source)
@@ -116,7 +105,9 @@ class FarMemory:
                 self.tiers.to_pinned(source.nbytes)
         except (SpillError, RuntimeError) as error:
             transfer.refusal = _refusal(error)
-        return CudaCopy(place, transfer, unwanted)
+        copy = CudaCopy(place, transfer, unwanted)
+        self._is_amid = False
+        return copy
 
     def swap_in(self, copy: CudaCopy, into: ByteArray) -> CudaTransfer:
         """Starts a swap-in."""
@@ -217,8 +208,12 @@ class FarMemory:
     def _take_back(self) -> None:
         """Has released blocks lent again, once no mapping shows them; their next copies wait for their last ones.
 
-        A place may be in the list twice (see `OwnedCopy.release`), hence the block is taken from it.
+        A place may be in the list twice (see `OwnedCopy.release`), hence the block is taken from it. The caller says
+        when no more blocks change hands.
         """
+        if self._is_amid:
+            self._find_lost()
+        self._is_amid = True
         for _ in range(len(self._unwanted)):
             place = self._unwanted.popleft()
             place.unwanted = True
@@ -228,7 +223,6 @@ class FarMemory:
             block, place.block = place.block, None
             if block is not None:
                 self.pinned.take_back(block)
-
 
     def _find_lost(self) -> None:
         """Takes back what an interrupt has left with nobody, when no copy uses it any more."""

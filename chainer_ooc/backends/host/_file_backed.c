@@ -10,7 +10,8 @@
        died      private memory again, with any bytes
 
    A block dies without a step of Python in between: `file_backed_freed` is called before its memory is freed, by our
-   handler, and from NumPy 2.5 on by NumPy's. `file_backed_died` is what its weak reference calls: before too, and from NumPy 2.5 on too late.
+   handler, and from NumPy 2.5 on by NumPy's. `file_backed_died` is what its weak reference calls: before that too, and
+   too late from NumPy 2.5 on.
 
    Callers hold Python's lock, by ctypes.PyDLL. So each of these is one step for interrupts, and for all threads that hold
    that lock; NumPy computes without it. */

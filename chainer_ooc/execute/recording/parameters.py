@@ -119,12 +119,13 @@ class Parameters:
         for number, parameter in self._alive():
             gradient_bytes = self._nbytes(gradient_of(parameter), None)
             if used is None or number in used.own:
-                will_stand = used is not None and number in used.stood and not gradient_bytes
-                to_come_bytes = self._nbytes(array_of(parameter), None) if will_stand else 0
-                forward_bytes += to_come_bytes
-                if will_stand or self._expected.is_unused(parameter):
+                if self._expected.is_unused(parameter):
                     backward_bytes += gradient_bytes
-                    most_bytes = max(most_bytes, gradient_bytes + to_come_bytes)
+                    most_bytes = max(most_bytes, gradient_bytes)
+                if not gradient_bytes and used is not None and number in used.stood:
+                    coming_bytes = self._nbytes(array_of(parameter), None)
+                    forward_bytes += coming_bytes
+                    most_bytes = max(most_bytes, coming_bytes)
             elif gradient_bytes and number in used.beside:
                 certain_bytes += gradient_bytes
             elif gradient_bytes and number not in used.cleared:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from chainer_ooc.backends.cuda.allocators.ledger import End, Ledger
+from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.errors import ReentryError
 
@@ -151,9 +151,5 @@ class Allocator(abc.ABC):
     def _given(self, memory: DeviceMemory, nbytes: int) -> Owner:
         """Owns memory of CuPy's from now on."""
         owner = Owner(memory.ptr, nbytes, self.device_id, memory.size, memory)
-        end = End(owner, self.live.note_end)
-        end.size_bytes = memory.size
-        if self.live.ended:
-            self.live.settle()
-        self.live.add(end)
+        self.live.begin(owner)
         return owner

@@ -25,6 +25,8 @@ import weakref
 from collections import deque
 from typing import Any
 
+from chainer_ooc.backends.cuda.owner import Owner
+
 
 class End(weakref.ref[Any]):
     """The end of a block of `size_bytes`; see the module."""
@@ -101,6 +103,14 @@ class Ledger(Count):
             self.peak_bytes = self.sum_bytes
         for count in self._counts:
             count.add(end)
+
+    def begin(self, owner: Owner) -> None:
+        """Takes in a new block, after what has ended."""
+        end = End(owner, self.note_end)
+        end.size_bytes = owner.size_bytes
+        if self.ended:
+            self.settle()
+        self.add(end)
 
     def settle(self) -> None:
         """Books what has ended since the last call."""

@@ -26,7 +26,7 @@ from typing import Any
 
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
-from chainer_ooc.backends.cuda.allocators.ledger import End, Ledger
+from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
 
@@ -112,10 +112,7 @@ class PoolAllocator(Allocator):
                               f'{format_bytes(taken_bytes)}')
         memory = self._region(nbytes)
         owner = Owner(memory.ptr, nbytes, self.device_id, taken_bytes, memory)
-        end = End(owner, self._held.note_end)
-        end.size_bytes = taken_bytes
-        self._held.settle()
-        self._held.add(end)
+        self._held.begin(owner)
         return self._calls.pointer(memory.ptr, nbytes, owner)
 
     def _region(self, nbytes: int) -> DeviceMemory:

@@ -18,8 +18,8 @@ While the driver still gives chunks, what was freed is kept as it is for a reque
 request of another size has all that is kept joined with its neighbours, if there is no room for it beside that.
 
 Before another chunk is mapped behind a page, the old one is unmapped, and all that the stream had been given when the
-page's last block was freed must be over: the driver does not wait by itself. So an event is recorded, not by the
-finalizer (which may run at any moment, in any thread: it only appends to a deque) but at the next request, once for all
+page's last block was freed must be over: the driver does not wait by itself. So an event is recorded, not at a block's
+end (which may come at any moment, in any thread, and only appends to a deque) but at the next request, once for all
 that was freed since the last one::
 
     compute   k1(a) k2(b)     k3       k4
