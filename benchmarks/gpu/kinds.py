@@ -51,6 +51,12 @@ def _host_alloc(device: str, nbytes: int, ask_first: bool) -> dict[str, Any]:
     return near.of(device).pin(nbytes, ask_first)
 
 
+def _chunks(device: str, nbytes: int) -> dict[str, Any]:
+    import near
+
+    return near.of(device).chunks(nbytes)
+
+
 def _doctor(device: str) -> dict[str, Any]:
     import doctor_row
 
@@ -96,6 +102,7 @@ def _hangs() -> dict[str, Any]:
 
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     'describe': _describe, 'doctor': _doctor, 'warm-up': _warm_up, 'link': _link, 'backend-link': _backend_link,
-    'host-alloc': _host_alloc, 'training': _training, 'bits': _bits, 'torch': _torch, 'convolution': _convolution,
-    'maps': _maps, 'queueing': _queueing, 'fails': _fails, 'crashes': _crashes, 'hangs': _hangs, 'works': dict,
+    'host-alloc': _host_alloc, 'chunks': _chunks, 'training': _training, 'bits': _bits, 'torch': _torch,
+    'convolution': _convolution, 'maps': _maps, 'queueing': _queueing, 'fails': _fails, 'crashes': _crashes,
+    'hangs': _hangs, 'works': dict,
 }

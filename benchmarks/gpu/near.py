@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import evidence
@@ -23,6 +24,7 @@ import numpy as np
 from chainer_ooc.backends.host import limits
 
 REPETITIONS = 5
+CHUNKS = 64
 SAMPLE_SECONDS = 0.0005
 #: Of the host's free memory, what is pinned at once for a figure.
 PINNED_SHARE = 0.9
@@ -66,6 +68,14 @@ class Host:
             SkippedError: always.
         """
         raise SkippedError('nothing is pinned on a machine without a GPU')
+
+    def chunks(self, nbytes: int) -> dict[str, Any]:
+        """No addresses are mapped without a GPU.
+
+        Raises:
+            SkippedError: always.
+        """
+        raise SkippedError('no memory is mapped on a machine without a GPU')
 
     def chainer_device(self) -> Any:
         """What models are sent to."""
@@ -186,6 +196,31 @@ class Cuda:
                 'free_seconds': time.perf_counter() - allocated,
                 'alloc_bytes_per_second': nbytes / max(allocated - unpinned, 1e-9)}
 
+    def chunks(self, nbytes: int) -> dict[str, Any]:
+        """Seconds of the driver's calls for one chunk of so many bytes, which are what the allocator 'virtual' costs.
+
+        Medians over 64 chunks, each call with all of them in turn; *together* is a chunk's part of one call for all.
+        """
+        from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
+
+        calls = MappingCalls(0)
+        address, size = calls.reserve(CHUNKS * nbytes), CHUNKS * nbytes
+        places = [address + number * nbytes for number in range(CHUNKS)]
+        handles: list[Any] = []
+        self.synchronize()
+        found = {'create_seconds': _median(lambda _: handles.append(calls.create(nbytes)), places)}
+        pairs = [*zip(places, handles, strict=True)]
+        found['map_seconds'] = _median(lambda pair: calls.map(pair[0], nbytes, pair[1]), pairs)
+        found['allow_seconds'] = _median(lambda place: calls.allow(place, nbytes), places)
+        found['unmap_seconds'] = _median(lambda place: calls.unmap(place, nbytes), places)
+        for place, handle in pairs:
+            calls.map(place, nbytes, handle)
+        found['allow_together_seconds'] = _timed(lambda: calls.allow(address, size)) / CHUNKS
+        found['unmap_together_seconds'] = _timed(lambda: calls.unmap(address, size)) / CHUNKS
+        found['release_seconds'] = _median(lambda handle: calls.release(handle, nbytes), handles)
+        calls.free_addresses(address, size)
+        return found
+
     def chainer_device(self) -> Any:
         """What models are sent to."""
         return chainer.get_device('@cupy:0')
@@ -274,6 +309,10 @@ def _cudnn_version() -> str:
         return str(library.find().backend_version())
     except Exception as error:  # whatever a broken installation raises
         return f'{type(error).__name__}: {error}'
+
+
+def _median(call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
+    return statistics.median(_timed(lambda argument=argument: call(argument)) for argument in arguments)
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -98,7 +98,7 @@ class Programme:
         first, *rest = sizes.batches
         return [
             Part(name='doctor', title='What the doctor says', kind='doctor', stage='first', rows=self._doctor),
-            Part(name='link', title='Kernels compiled, link and pinned memory', kind='link', stage='first',
+            Part(name='link', title='Kernels compiled, link, memory pinned and mapped', kind='link', stage='first',
                  rows=self._link, reserved_seconds=50),
             Part(name='in-core', title=f'In-core, {network}, batch {sizes.in_core_batch}', kind='training',
                  stage='first', rows=self._in_core, reserved_seconds=35),
@@ -160,6 +160,8 @@ class Programme:
         yield Row(kind='backend-link', asks={'device': self.device}, expected_seconds=3)
         for nbytes in self.sizes.link_bytes:
             yield Row(kind='link', asks={'device': self.device, 'nbytes': nbytes}, expected_seconds=1, like='link')
+        for nbytes in self.sizes.chunk_bytes:
+            yield Row(kind='chunks', asks={'device': self.device, 'nbytes': nbytes}, expected_seconds=1, like='chunks')
         for nbytes in self.sizes.pinned_bytes:
             asks = {'device': self.device, 'nbytes': nbytes, 'ask_first': self.host_limit_bytes is None}
             yield Row(kind='host-alloc', asks=asks, host_bytes=nbytes / 0.75,
@@ -184,7 +186,7 @@ class Programme:
                     'batch': self.sizes.in_core_batch, 'number': number, 'way': way})
 
     def _within_budget(self, batch: Any) -> Rows:
-        for policy in ('keep', 'pooch', 'swap-all', 'superneurons'):
+        for policy in ('keep', 'pooch', 'auto', 'swap-all', 'superneurons'):
             # The first that trains has the graph's times measured, and is planned anew by them; the others find them.
             more = {'settle': self.sizes.settle_first} if policy == 'pooch' else {}
             yield self.training(self.sizes.network, batch, policy, limited=True, **more)

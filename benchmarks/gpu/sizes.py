@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: In the order of their interest; pooch, swap-all and superneurons have been by then.
-OTHER_POLICIES = ('auto', 'swap-opt', 'capacity', 'vdnn++', 'lms', 'window', 'unified', 'sublinear', 'tensor-cache',
+#: In the order of their interest; pooch, auto, swap-all and superneurons have been by then.
+OTHER_POLICIES = ('swap-opt', 'capacity', 'vdnn++', 'lms', 'window', 'unified', 'sublinear', 'tensor-cache',
                   'swap-all-naive', 'vdnn-all', 'vdnn-conv')
 VIDEOS = ((224, 224, 128), (448, 224, 256))  # height, width, frames; PoocH's smallest and largest
 
@@ -19,6 +19,7 @@ class Sizes:
         budget: Near memory of out-of-core rows, where none is asked for.
         batches: The first is that of most rows.
         in_core_batch: Trains in-core on any card.
+        chunk_bytes: Sizes of chunks of memory that are mapped, and timed.
         pinned_bytes: What is pinned at once, and timed.
         host_bytes_an_image: Far memory of a policy that swaps all.
         convolutions: How many of ResNet50's are timed one by one, the largest first.
@@ -37,6 +38,7 @@ class Sizes:
     others: Sequence[tuple[str, str, Sequence[Any]]]
     policies: Sequence[str]
     link_bytes: Sequence[int]
+    chunk_bytes: Sequence[int]
     pinned_bytes: Sequence[int]
     host_bytes_an_image: float
     convolutions: int
@@ -60,13 +62,15 @@ FULL = Sizes(
     others=(('alexnet', 'AlexNet', (2304, 2432, 2560, 2688)), ('googlenet_bn', 'GoogLeNet', (384, 896)),
             ('resnext3d', 'ResNeXt101 (3D)', VIDEOS)),
     policies=OTHER_POLICIES, link_bytes=tuple(2**power for power in (20, 22, 24, 26, 28)),
-    pinned_bytes=(10**9, 8 * 10**9, 32 * 10**9), host_bytes_an_image=80.1e6, convolutions=5,
+    chunk_bytes=tuple(2**power for power in (21, 23, 25)), pinned_bytes=(10**9, 8 * 10**9, 32 * 10**9),
+    host_bytes_an_image=80.1e6, convolutions=5,
     bits_network='resnet50', bits_batch=64, bits_policies=('pooch', 'swap-all', 'superneurons', 'unified'),
     batch_limits=(640, 1920, 128), depth_units=(50, 160, 320, 640), depth_suffix='', depth_batch=32,
     settle=5, settle_first=9, iterations=5, min_bytes=2**20)
 SMALL = Sizes(
     budget='8MB', network='resnet-16-narrow', batches=(16, 4), in_core_batch=4,
-    others=(('alexnet', 'AlexNet', (2,)),), policies=('swap-opt',), link_bytes=(2**20,), pinned_bytes=(10**6,),
+    others=(('alexnet', 'AlexNet', (2,)),), policies=('swap-opt',), link_bytes=(2**20,),
+    chunk_bytes=(2**21,), pinned_bytes=(10**6,),
     host_bytes_an_image=1e7, convolutions=1, bits_network='resnet-16-narrow', bits_batch=2,
     bits_policies=('swap-all', 'unified'), batch_limits=(2, 4, 2), depth_units=(17, 18), depth_suffix='-narrow',
     depth_batch=1, settle=5, settle_first=9, iterations=3, min_bytes=1000, image_side=64, workspace='1MB')

@@ -154,7 +154,9 @@ def figures(training: Training, on: near.Host | near.Cuda, policy: str, batch: A
         said = None if policy == 'plain' else chainer_ooc.stats()
         if said is not None:
             expected = 'not planned' if said.predicted_seconds is None else f'{said.predicted_seconds:.3f} s expected'
-            followed.append(f'{said.phase}: {said.keep}/{said.swap}/{said.recompute}, {expected}')
+            plan = chainer_ooc.plan()
+            within = '' if plan is None else f' within {plan.budget_bytes / 1e9:.3f} GB'
+            followed.append(f'{said.phase}: {said.keep}/{said.swap}/{said.recompute}{within}, {expected}')
             evidence.note('followed', followed)
 
     _, times = pace.run(training.iterate, settle, iterations, timing, note, look)
@@ -181,7 +183,9 @@ def _accounted(stats: list[chainer_ooc.IterationStats], planned: list[Any]) -> d
     predicted = [each.predicted_seconds for each in stats if each.predicted_seconds is not None]
     return {
         'phases': sorted({each.phase for each in stats}), 'peak_bytes': max(each.peak_bytes for each in stats),
-        'plans': len({id(each) for each in planned}), 'predicted_peak_bytes': last.predicted_peak_bytes,
+        'plans': len({id(each) for each in planned}),
+        'plan_budget_bytes': None if planned[-1] is None else planned[-1].budget_bytes,
+        'predicted_peak_bytes': last.predicted_peak_bytes,
         'predicted_seconds': statistics.median(predicted) if predicted else None,
         'accounted_seconds': statistics.median(each.seconds for each in stats),
         'stall_seconds': statistics.median(each.stall_seconds for each in stats),

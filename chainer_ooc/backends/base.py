@@ -200,6 +200,10 @@ class Backend(abc.ABC):
         """Returns by how many bytes ``nbytes`` more would exceed `limit`; 0 where only execution's account counts."""
         return 0
 
+    def lost_bytes(self, budget_bytes: int) -> int:
+        """Returns what a budget has to have beside what arrays take, as the device gives memory in pieces."""
+        return 0
+
     @abc.abstractmethod
     def allocate(self, nbytes: int) -> ByteArray:
         """Returns new near memory of ``nbytes``, 0 or more: uint8, 1-D, C-contiguous; the content is undefined.

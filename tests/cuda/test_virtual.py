@@ -278,6 +278,17 @@ def test_a_small_array_finds_no_chunk(allocator):
     assert allocator.used_bytes() == kept.size_bytes
 
 
+def test_a_refusal_says_what_is_missing_beside_idle_chunks(allocator):
+    blocks = [allocator.malloc(CHUNK) for _ in range(10)]
+    del blocks[::3]  # four chunks are idle, no two of them behind addresses that touch
+    for nbytes, missing_bytes in ((6 * CHUNK, 2 * CHUNK), (5 * CHUNK - 1, CHUNK), (11 * CHUNK, 7 * CHUNK)):
+        with pytest.raises(NoRoomError) as refused:
+            allocator.malloc(nbytes)
+        assert refused.value.missing_bytes == missing_bytes
+    assert len(blocks) == 6
+    blocks.clear()
+
+
 def test_chunks_survive_a_request_that_is_too_large(allocator, driver):
     kept = allocator.malloc(6 * CHUNK)
     allocator.malloc(3 * CHUNK)

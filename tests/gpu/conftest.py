@@ -51,12 +51,12 @@ def pytest_collection_modifyitems(items):
 def context():
     """Opens what stays open: the context, the handles of cuBLAS, cuRAND and cuDNN, what each allocator needs."""
     from chainer_ooc.config import ALLOCATORS
-    from support.gpu.gpu_training import GpuTraining, train
+    from support.gpu.gpu_training import AMPLE, GpuTraining, train
     GpuTraining('residual').iterate(2)
     GpuTraining('hidden').iterate(1)
     for allocator in ALLOCATORS:
         with contextlib.suppress(Exception):  # what is wrong with one, its own test says
-            train('residual', 'swap-all', 2, allocator=allocator)
+            train('residual', 'swap-all', 2, allocator=allocator, budget=AMPLE)
     chainer_ooc.reset()
 
 

@@ -16,7 +16,7 @@ MB = 1 << 20
 @pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch'])
 @pytest.mark.parametrize('allocator', ALLOCATORS)
 def test_the_bits_are_those_of_plain_chainer(allocator, policy):
-    budget = None if policy == 'keep' else tight_budget('residual', policy)
+    budget = None if policy == 'keep' else tight_budget('residual', policy, allocator=allocator)
     outcome = train('residual', policy, allocator=allocator, budget=budget)
     assert_same_bits(outcome, plain('residual'))
     if budget is not None:

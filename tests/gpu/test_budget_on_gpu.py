@@ -62,7 +62,7 @@ class Looks(chainer.FunctionHook):
 def test_the_driver_never_sees_more_than_the_budget(policy, allocator, device_memory):
     from support.gpu.gpu_allocations import each_malloc
 
-    budget = tight_budget(NETWORK, policy, SIZE)
+    budget = tight_budget(NETWORK, policy, SIZE, allocator)
     train(NETWORK, policy, 3, batch={'size': SIZE}, budget=budget, allocator=allocator)  # loads all kernels
     chainer_ooc.reset()
     base_bytes = device_memory()
@@ -93,7 +93,7 @@ def test_the_allocator_never_holds_more_than_the_budget(allocator):
         held.append(malloc.allocator.held_bytes())
         return memory
 
-    budget = tight_budget(NETWORK, 'swap-all', SIZE)
+    budget = tight_budget(NETWORK, 'swap-all', SIZE, allocator)
     with each_malloc(looked):
         train(NETWORK, 'swap-all', 4, batch={'size': SIZE}, budget=budget, allocator=allocator)
     assert len(held) > 100

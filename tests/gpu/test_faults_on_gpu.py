@@ -47,7 +47,7 @@ def test_where_nothing_at_all_can_be_pinned_an_error_says_so_or_training_goes_on
 def test_a_small_limit_on_pinned_memory_is_kept_and_changes_no_bit():
     from support.gpu.gpu_allocations import Pinned
 
-    limit_bytes = 4 << 20
+    limit_bytes = 32 << 20
     with Pinned().watched() as pinned:
         outcome = train('residual', 'swap-all', budget=tight_budget('residual', 'swap-all'), host_limit=limit_bytes)
     assert_same_bits(outcome, plain('residual'))

@@ -94,7 +94,7 @@ def busy_link():
 @pytest.mark.parametrize('policy', ['swap-all', 'swap-all-naive', 'pooch', 'superneurons', 'capacity', 'vdnn++'])
 @pytest.mark.parametrize('network', ['residual', 'hidden', 'inception'])
 def test_memory_that_is_handed_out_again_is_nobody_elses(network, policy, allocator):
-    budget = tight_budget(network, policy)
+    budget = tight_budget(network, policy, allocator=allocator)
     with poisoned():
         outcome = train(network, policy, 6, budget=budget, allocator=allocator)
     assert_same_bits(outcome, plain(network, 6))
@@ -122,7 +122,7 @@ def test_late_copies_change_no_bit(policy):
 def test_both_late_change_no_bit_with_the_disk_behind(seed):
     budget = tight_budget('residual', 'swap-all')
     with busy_link(), poisoned():
-        outcome = train('residual', 'swap-all', 6, budget=budget, host_limit=8 << 20, hooks=[LateComputations(seed)])
+        outcome = train('residual', 'swap-all', 6, budget=budget, host_limit=64 << 20, hooks=[LateComputations(seed)])
     assert_same_bits(outcome, plain('residual', 6))
 
 

@@ -161,6 +161,9 @@ class CudaBackend(OwnedBackend):
     def lacking_bytes(self, nbytes: int) -> int:
         return max(0, nbytes - self._room_bytes + self._budget.used_bytes())
 
+    def lost_bytes(self, budget_bytes: int) -> int:
+        return self._budget.lost_bytes(budget_bytes)
+
     def reserve(self, nbytes: int) -> None:
         self._check_usable('reserve far memory')
         free_bytes = self._far.free_bytes()

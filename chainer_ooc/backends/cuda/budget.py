@@ -172,6 +172,10 @@ class AllocatorBudget:
         """As `free_bytes`, if there were no limit."""
         return self._calls.free_bytes() + max(0, self.held_bytes() - self.used_bytes())
 
+    def lost_bytes(self, limit_bytes: int) -> int:
+        """See `Allocator.lost_bytes`."""
+        return self._allocator.lost_bytes(limit_bytes)
+
     def trim(self, keep_bytes: int = 0) -> None:
         """Gives cached memory back to the driver if more than `keep_bytes` is cached; may wait for the device."""
         self._allocator.trim(keep_bytes)
@@ -261,7 +265,8 @@ class AllocatorBudget:
     def _try(self, nbytes: int) -> Owner | None:
         try:
             return self._allocator.malloc(nbytes)
-        except MemoryError:
+        except MemoryError as error:
+            self._thread.missing_bytes = getattr(error, 'missing_bytes', 0)
             return None
 
     def _has_made_room(self, nbytes: int) -> bool:
@@ -269,13 +274,7 @@ class AllocatorBudget:
         if asked is None or self._thread.alone:
             return False
         with self.no_relief():
-            return asked[0](self._missing_bytes(nbytes))
-
-    def _missing_bytes(self, nbytes: int) -> int:
-        """By how much the limit would be passed; all of it where the device refuses, which does not say."""
-        share_bytes = self._allocator.limit_bytes
-        over_bytes = 0 if share_bytes is None else self.held_bytes() + nbytes - share_bytes
-        return over_bytes if over_bytes > 0 else nbytes
+            return asked[0](self._thread.missing_bytes or nbytes)
 
     def _share_limit(self) -> None:
         outside_bytes = self.outside_bytes()
@@ -296,8 +295,11 @@ class AllocatorBudget:
         limit_bytes = self._limit_bytes  # another thread may lift it
         limit = 'none' if limit_bytes is None else format_bytes(limit_bytes)
         # The limit at which it would have gone through: what is in pieces counts as held.
+        missing_bytes = self._thread.missing_bytes
         floor_bytes = self.outside_bytes() + self.held_bytes() + nbytes
-        if limit_bytes is not None and self._calls.free_bytes() >= nbytes:
+        if limit_bytes is not None and missing_bytes:
+            floor_bytes = max(limit_bytes, self.outside_bytes()) + missing_bytes
+        elif limit_bytes is not None and self._calls.free_bytes() >= nbytes:
             floor_bytes = max(floor_bytes, limit_bytes + PAGE_BYTES)  # it was in the way, by a rounded size at least
         return DeviceMemoryError(
             f'no room on the device for {format_bytes(nbytes)} (live {format_bytes(self.used_bytes())}, held '
@@ -307,9 +309,10 @@ class AllocatorBudget:
 
 
 class _Thread(threading.local):
-    """What each thread has of its own: whether nothing is evicted for it."""
+    """What each thread has of its own: whether nothing is evicted for it, and what its last refused request lacked."""
 
     alone = False
+    missing_bytes = 0
 
 
 _all: weakref.WeakSet[AllocatorBudget] = weakref.WeakSet()

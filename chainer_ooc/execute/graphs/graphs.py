@@ -60,6 +60,7 @@ class Graphs:
         self.saved: SavedPlans | None = None
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._may_lie_on_file = False
+        self._lost_bytes: Callable[[int], int] = lambda budget_bytes: 0
         self._terms: tuple[int | None, str, str] | None = None
         self._by_terms: dict[tuple[int | None, str, str], OrderedDict[str, Graph]] = {}
         self._numbers = itertools.count(1)
@@ -68,6 +69,7 @@ class Graphs:
     def set_terms(self, settings: Settings, backend: Backend) -> None:
         """Has the graphs be those that were recorded with this workspace and oneDNN: others' times do not hold."""
         self._may_lie_on_file = settings.parameters is None and backend.file_backed is not None
+        self._lost_bytes = backend.lost_bytes
         terms = (settings.workspace_bytes, backend.onednn_version(settings.use_ideep), settings.parameters or '')
         if terms != self._terms:
             self._graphs, self._terms = self._by_terms.setdefault(terms, OrderedDict()), terms
@@ -183,8 +185,8 @@ class Graphs:
         """The refusal with a budget that is enough for each known graph; a program may have several.
 
         What the program holds of one graph, and a later backward pass reads, stands while the next one runs; and so
-        does what was left by others when that ran last, and what parameters will bring. `doubt` is why all of this may
-        not be enough, or ''.
+        does what was left by others when that ran last, and what parameters will bring. A device gives memory in
+        pieces, which takes some more. `doubt` is why all of this may not be enough, or ''.
         """
         floor_bytes, where, expected_bytes, stands_bytes = error.floor_bytes, error.where, 0, 0
         workspace_floor_bytes = error.workspace_floor_bytes
@@ -201,7 +203,7 @@ class Graphs:
                 floor_bytes, where, expected_bytes = other.floor_bytes, other.where, standing.expected_bytes
                 workspace_floor_bytes = other.workspace_floor_bytes
         return InfeasibleBudgetError(
-            settings.policy, error.budget_bytes, floor_bytes, where,
+            settings.policy, error.budget_bytes, floor_bytes + self._lost_bytes(floor_bytes), where,
             expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
             workspace_floor_bytes=workspace_floor_bytes,
             movable_bytes=stands_bytes if self._may_lie_on_file and stands_bytes >= max(

@@ -1,7 +1,8 @@
 """`ooc_training` with model and batches on a GPU, and networks whose maps are worth swapping there.
 
 The networks are those of tests/execute: one like ResNet, one like AlexNet, one like GoogLeNet, whose parameters are
-small beside their maps, so that half of in-core's peak is a budget; and a real residual network that is thin.
+small beside their maps, so that half of in-core's peak is a budget; and a real residual network that is thin. Batches
+are large enough for maps beside which the pieces in which a device gives memory, 2 MiB at least, are small.
 """
 import contextlib
 import functools
@@ -17,6 +18,9 @@ from support.trainings.ooc_training import Outcome, Training, bits_of, ooc
 
 SHARE = 0.5
 FLOOR_MARGIN = 1.03  # recordings of one graph differ by some kilobytes, and so do their floors
+#: More than any of them takes in-core. Without a budget memory comes in pieces that suit a whole card, and pieces that
+#: something still lives in stay as they are.
+AMPLE = '2GB'
 DEVICE = '@cupy:0'
 
 
@@ -26,10 +30,10 @@ def _thin_resnet():
 
 #: name -> (makes the model, keywords of its batch)
 ON_GPU = {
-    'residual': (lambda: NETWORKS['residual']()[0], {'size': 32, 'side': 48}),
-    'hidden': (lambda: NETWORKS['hidden']()[0], {'size': 32, 'side': 48}),
-    'inception': (lambda: NETWORKS['inception']()[0], {'size': 32, 'side': 48}),
-    'resnet': (_thin_resnet, {'size': 16, 'side': 64}),
+    'residual': (lambda: NETWORKS['residual']()[0], {'size': 256, 'side': 48}),
+    'hidden': (lambda: NETWORKS['hidden']()[0], {'size': 256, 'side': 48}),
+    'inception': (lambda: NETWORKS['inception']()[0], {'size': 256, 'side': 48}),
+    'resnet': (_thin_resnet, {'size': 128, 'side': 64}),
 }
 
 
@@ -112,19 +116,19 @@ def in_core_peak(network, size=None):
     """The peak of policy keep, bytes."""
     chainer_ooc.reset()
     try:
-        outcome = train(network, 'keep', 3, batch={} if size is None else {'size': size})
+        outcome = train(network, 'keep', 3, batch={} if size is None else {'size': size}, budget=AMPLE)
         return max(each.peak_bytes for each in outcome.stats)
     finally:
         chainer_ooc.reset()
 
 
 @functools.cache
-def tight_budget(network, policy, size=None):
-    """Half of in-core's peak, or just above the policy's floor where that is more."""
+def tight_budget(network, policy, size=None, allocator='virtual'):
+    """Half of in-core's peak, or just above the policy's floor with this allocator where that is more."""
     chainer_ooc.reset()
     half = int(SHARE * in_core_peak(network, size))
     try:
-        train(network, policy, 2, budget=half, batch={} if size is None else {'size': size})
+        train(network, policy, 4, budget=half, allocator=allocator, batch={} if size is None else {'size': size})
     except InfeasibleBudgetError as refused:
         return int(FLOOR_MARGIN * refused.floor_bytes)
     finally:

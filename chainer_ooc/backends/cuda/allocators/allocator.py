@@ -27,6 +27,9 @@ from chainer_ooc.errors import ReentryError
 #: Sizes are rounded up to a multiple, as CuPy does.
 UNIT_BYTES = 512
 
+#: A function has some five large arrays at once, and each of them has two ends.
+ENDS = 10
+
 
 class DeviceMemory(Protocol):
     """Memory that lives as long as this object, such as CuPy's `BaseMemory`; `size` is rounded by its pool."""
@@ -36,7 +39,16 @@ class DeviceMemory(Protocol):
 
 
 class NoRoomError(MemoryError):
-    """The device, or the limit, refuses. `AllocatorBudget` catches it and makes room, or raises with the next step."""
+    """The device, or the limit, refuses. `AllocatorBudget` catches it and makes room, or raises with the next step.
+
+    Attributes:
+        missing_bytes: how much more would have to be free under the limit; 0 where nobody knows, as when a device
+            refuses.
+    """
+
+    def __init__(self, message: str, missing_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.missing_bytes = missing_bytes
 
 
 class UnavailableError(RuntimeError):
@@ -111,6 +123,13 @@ class Allocator(abc.ABC):
     @abc.abstractmethod
     def held_bytes(self) -> int:
         """What was taken from the driver and not given back."""
+
+    def lost_bytes(self, limit_bytes: int) -> int:
+        """What a limit has to have beside the arrays of one function, for which nothing can be evicted.
+
+        At each end of a block there is a piece of what was taken from the driver that no other block has whole.
+        """
+        return 0
 
     @abc.abstractmethod
     def trim(self, keep_bytes: int) -> None:

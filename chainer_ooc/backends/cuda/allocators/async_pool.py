@@ -4,8 +4,8 @@ The driver puts memory together from its pages as `virtual` does, and knows when
 memory hooks never fire for it, so `AllocatorBudget` counts by itself, as for every allocator.
 
 The driver has no limit for such a pool. What can be limited is what is asked of it, and since it takes from the device
-in steps of its own (32 MiB where that was seen), whether it passed the limit shows only afterwards: then what is free
-in it is given back, and if that does not help, the new block too.
+in steps of its own (`STEP_BYTES`), whether it passed the limit shows only afterwards: then what is free in it is given
+back, and if that does not help, the new block too.
 
 Left out: a pool of our own. The device's current one is taken, so that whatever else in the process allocates in the
 order of a stream shares what is cached; that memory counts against the limit.
@@ -17,6 +17,9 @@ from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
+
+#: In which the driver's pool takes memory from the device, where that was seen (H100, CUDA 13).
+STEP_BYTES = 32 << 20
 
 
 class AsyncAllocator(Allocator):
@@ -35,12 +38,12 @@ class AsyncAllocator(Allocator):
     def _malloc(self, nbytes: int) -> Owner:
         size_bytes = rounded_up(nbytes, UNIT_BYTES)
         memory = self._within_limit(size_bytes)
-        if memory is None:
+        if isinstance(memory, int):
             self._pool.trim(0)
             memory = self._within_limit(size_bytes)
-        if memory is None:
+        if isinstance(memory, int):
             self._pool.trim(0)  # what it took for the second try, too
-            raise NoRoomError(f'no room for {format_bytes(size_bytes)} in the pool of the driver')
+            raise NoRoomError(f'no room for {format_bytes(size_bytes)} in the pool of the driver', memory)
         return self._given(memory, nbytes)
 
     def used_bytes(self) -> int:
@@ -49,6 +52,10 @@ class AsyncAllocator(Allocator):
 
     def held_bytes(self) -> int:
         return self._pool.held_bytes()
+
+    def lost_bytes(self, limit_bytes: int) -> int:
+        """See `Allocator.lost_bytes`; the driver puts blocks together from all over its steps."""
+        return 2 * STEP_BYTES
 
     def trim(self, keep_bytes: int) -> None:
         with self._changing():
@@ -61,16 +68,17 @@ class AsyncAllocator(Allocator):
         self.trim(0)
         self._pool.restore()
 
-    def _within_limit(self, size_bytes: int) -> DeviceMemory | None:
+    def _within_limit(self, size_bytes: int) -> DeviceMemory | int:
+        """Takes memory, or says by how much the limit would be passed; 0 where the device refuses."""
         limit_bytes = self.limit_bytes
-        if limit_bytes is not None and self._pool.used_bytes() + size_bytes > limit_bytes:
-            return None
+        if limit_bytes is not None and (missing_bytes := self._pool.used_bytes() + size_bytes - limit_bytes) > 0:
+            return missing_bytes
         try:
             memory = self._calls.stream_ordered_memory(size_bytes)
         except NoRoomError:
-            return None
+            return 0
         if limit_bytes is not None and self._pool.held_bytes() > limit_bytes:
             self._pool.trim(0)
-            if self._pool.held_bytes() > limit_bytes:
-                return None
+            if (missing_bytes := self._pool.held_bytes() - limit_bytes) > 0:
+                return missing_bytes
         return memory

@@ -137,8 +137,9 @@ class Chunks:
             self._free_more()
             chosen = self._longest_idle(lacking, space, pages)
         if len(chosen) < lacking:
+            has = len(self.free) + len(chosen)
             raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
-                              f'{format_bytes((len(self.free) + len(chosen)) * self.chunk_bytes)} are free')
+                              f'{format_bytes(has * self.chunk_bytes)} are free', (count - has) * self.chunk_bytes)
         self.detach([chunk for chunk in chosen if chunk.space is not space])
 
     def _longest_idle(self, count: int, space: Space, pages: range) -> list[Chunk]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import Allocator, DeviceMemory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import ENDS, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.owner import Owner
@@ -61,6 +61,9 @@ class PoolAllocator(Allocator):
 
     def held_bytes(self) -> int:
         return self._held.total()
+
+    def lost_bytes(self, limit_bytes: int) -> int:
+        return ENDS * PAGE_BYTES
 
     def trim(self, keep_bytes: int) -> None:
         with self._changing():
@@ -109,7 +112,7 @@ class PoolAllocator(Allocator):
         taken_bytes, limit_bytes = paged(nbytes), self.limit_bytes  # another thread may lift it
         if limit_bytes is not None and self._held.total() + taken_bytes > limit_bytes:
             raise NoRoomError(f'the limit of {format_bytes(limit_bytes)} leaves no room for a region of '
-                              f'{format_bytes(taken_bytes)}')
+                              f'{format_bytes(taken_bytes)}', self._held.total() + taken_bytes - limit_bytes)
         memory = self._region(nbytes)
         owner = Owner(memory.ptr, nbytes, self.device_id, taken_bytes, memory)
         self._held.begin(owner)

@@ -47,7 +47,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import ENDS, UNIT_BYTES, Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.allocators.chunks import Chunks
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
@@ -87,7 +87,7 @@ class VirtualAllocator(Allocator):
         self._calls, self._mapping = calls, mapping
         self._chunks = Chunks(mapping, self._unit_bytes, self._join_all, lambda: self.waiting())
         self._suited_bytes = self.limit_bytes
-        self._chunks.chunk_bytes = self._suitable_bytes()
+        self._chunks.chunk_bytes = self._suitable_bytes(self._may_hold_bytes())
         self._kept: dict[tuple[int, int], list[Place]] = {}  # freed, by stream and size
         self._spaces: dict[int, list[Space]] = {}  # by the address of their stream
         self._small = calls.pool(self._region)
@@ -103,6 +103,9 @@ class VirtualAllocator(Allocator):
         if nbytes < SMALL_BYTES:
             return self._malloc_small(nbytes)
         return self._placed(nbytes, is_array=True)
+
+    def lost_bytes(self, limit_bytes: int) -> int:
+        return ENDS * self._suitable_bytes(limit_bytes)
 
     def held_bytes(self) -> int:
         return self._chunks.held_bytes
@@ -142,7 +145,7 @@ class VirtualAllocator(Allocator):
         self._chunks.is_full = False
         if self.limit_bytes is not None and self.held_bytes() > self.limit_bytes:
             self._trim(max(0, self.limit_bytes - self.used_bytes()))  # who has lowered it may have been refused that
-        chunk_bytes = self._suitable_bytes()
+        chunk_bytes = self._suitable_bytes(self._may_hold_bytes())
         if chunk_bytes == self.chunk_bytes or self.used_bytes():
             return
         self._trim(0)
@@ -150,9 +153,9 @@ class VirtualAllocator(Allocator):
             self._give_addresses_back()
             self._chunks.chunk_bytes = chunk_bytes
 
-    def _suitable_bytes(self) -> int:
-        """See the module."""
-        return rounded_up(max(min(self._may_hold_bytes() // CHUNK_SHARE, MOST_CHUNK_BYTES), 1), self._unit_bytes)
+    def _suitable_bytes(self, limit_bytes: int) -> int:
+        """Of a chunk, see the module."""
+        return rounded_up(max(min(limit_bytes // CHUNK_SHARE, MOST_CHUNK_BYTES), 1), self._unit_bytes)
 
     def _may_hold_bytes(self) -> int:
         return self._calls.free_bytes() + self._chunks.held_bytes if self.limit_bytes is None else self.limit_bytes
@@ -227,7 +230,8 @@ class VirtualAllocator(Allocator):
             self._leave_streams()
         may_hold_bytes = self._may_hold_bytes()
         if size_bytes > may_hold_bytes:
-            raise NoRoomError(f'{format_bytes(size_bytes)} of chunks are needed, of {format_bytes(may_hold_bytes)}')
+            raise NoRoomError(f'{format_bytes(size_bytes)} of chunks are needed, of {format_bytes(may_hold_bytes)}',
+                              size_bytes - may_hold_bytes)
         width_bytes = rounded_up(WIDTH * may_hold_bytes, self.chunk_bytes)
         space = Space(self._mapping.reserve(width_bytes), width_bytes, self.chunk_bytes, stream, self._chunks.idle)
         self._spaces.setdefault(pointer, []).append(space)
