@@ -98,8 +98,9 @@ class Programme:
         first, *rest = sizes.batches
         return [
             Part(name='doctor', title='What the doctor says', kind='doctor', stage='first', rows=self._doctor),
-            Part(name='link', title='Kernels compiled, link, memory pinned and mapped', kind='link', stage='first',
+            Part(name='link', title='Kernels compiled, link and pinned memory', kind='link', stage='first',
                  rows=self._link, reserved_seconds=50),
+            Part(name='chunks', title='Memory mapped in chunks', kind='chunks', stage='first', rows=self._chunks),
             Part(name='in-core', title=f'In-core, {network}, batch {sizes.in_core_batch}', kind='training',
                  stage='first', rows=self._in_core, reserved_seconds=35),
             Part(name=f'batch-{first}', title=f'{network}, batch {first}, within the budget', kind='training',
@@ -160,12 +161,14 @@ class Programme:
         yield Row(kind='backend-link', asks={'device': self.device}, expected_seconds=3)
         for nbytes in self.sizes.link_bytes:
             yield Row(kind='link', asks={'device': self.device, 'nbytes': nbytes}, expected_seconds=1, like='link')
-        for nbytes in self.sizes.chunk_bytes:
-            yield Row(kind='chunks', asks={'device': self.device, 'nbytes': nbytes}, expected_seconds=1, like='chunks')
         for nbytes in self.sizes.pinned_bytes:
             asks = {'device': self.device, 'nbytes': nbytes, 'ask_first': self.host_limit_bytes is None}
             yield Row(kind='host-alloc', asks=asks, host_bytes=nbytes / 0.75,
                       expected_seconds=1 + nbytes / 1.5e9)
+
+    def _chunks(self) -> Rows:
+        for nbytes in self.sizes.chunk_bytes:
+            yield Row(kind='chunks', asks={'device': self.device, 'nbytes': nbytes}, expected_seconds=1, like='chunks')
 
     def _in_core(self) -> Rows:
         for policy, tf32 in (('keep', False), ('plain', False), ('keep', True), ('plain', True)):

@@ -95,6 +95,11 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column('registered', 'how', lambda registered: 'hostRegister' if registered else 'hostAlloc'),
         Column('alloc_seconds', 'hostAlloc', seconds, right=True),
         Column('free_seconds', 'freeHost', seconds, right=True),
+        Column('first_seconds', 'first iteration', seconds, right=True),
+        Column('second_seconds', 'second', seconds, right=True),
+        *OUTCOME),
+    'chunks': (
+        Column('nbytes', 'size', megabytes, right=True),
         Column('create_seconds', 'chunk taken', seconds, right=True),
         Column('map_seconds', 'mapped', seconds, right=True),
         Column('allow_seconds', 'allowed', seconds, right=True),
@@ -102,8 +107,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column('allow_together_seconds', 'allowed together', seconds, right=True),
         Column('unmap_together_seconds', 'unmapped together', seconds, right=True),
         Column('release_seconds', 'released', seconds, right=True),
-        Column('first_seconds', 'first iteration', seconds, right=True),
-        Column('second_seconds', 'second', seconds, right=True),
         *OUTCOME),
     'bits': (
         Column('network', 'network'),

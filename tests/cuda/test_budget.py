@@ -122,22 +122,18 @@ def test_all_that_is_done_for_room_is_a_wait_of_the_thread_that_asks(budget):
     assert noted == ['begins', 'relief', 'ends'] and 'another' in live
 
 
-def test_relief_is_asked_for_what_is_missing_beside_what_is_cached(calls):
-    """Where chunks can be moved, all that is cached serves: evictions, and what plans learn of them, are small."""
+def test_a_refusal_counts_what_is_cached_where_that_serves(calls):
     allocator = VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device)))
-    budget, asked = AllocatorBudget(allocator, calls), []
+    budget = AllocatorBudget(allocator, calls)
     budget.limit_bytes = 8 * allocator.chunk_bytes
     blocks = [budget(allocator.chunk_bytes) for _ in range(8)]
-    del blocks[::2]
-
-    def relieve(missing_bytes):
-        asked.append(missing_bytes)
-        return bool(blocks and blocks.pop())
-
-    budget.ask(budget, relieve)
-    wide = budget(6 * allocator.chunk_bytes)
-    assert asked == [2 * allocator.chunk_bytes, allocator.chunk_bytes]
-    assert (len(blocks), wide.mem.size) == (2, 6 * allocator.chunk_bytes)
+    del blocks[::2]  # no two of the four that are cached have addresses that touch
+    with pytest.raises(DeviceMemoryError) as refused:
+        budget(6 * allocator.chunk_bytes)
+    assert refused.value.floor_bytes == 10 * allocator.chunk_bytes
+    budget.limit_bytes = refused.value.floor_bytes
+    assert budget(6 * allocator.chunk_bytes).mem.size == 6 * allocator.chunk_bytes
+    assert len(blocks) == 4
 
 
 def test_relief_that_finds_nothing_ends_in_an_error_with_the_figures(budget):

@@ -14,7 +14,7 @@ from chainer_ooc.backends import host
 from chainer_ooc.backends.base import SHARE_OF_FREE
 from chainer_ooc.backends.cuda import CudaBackend, arrays
 from chainer_ooc.backends.host import HostBackend
-from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.iteration.room import UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
@@ -336,4 +336,25 @@ def test_a_thread_has_a_session_for_each_device_that_it_trains_on(on_device):
         assert gradients(cupy, 3) == expected(3)
         assert manager.current() is on_cuda
         assert [each.memory.backend.name for each in (on_cuda, on_host)] == ['cuda', 'host']
+        chainer_ooc.reset()
+
+
+def test_with_ooc_unset_the_program_has_all_of_the_device(on_device):
+    """The budget stayed in force for plain Chainer, an evaluation say, where nobody could make room within it."""
+    with on_device(0):
+        with ooc('swap-all', budget=100 * MAP_BYTES):
+            gradients(cupy, 4)
+            peak_bytes = chainer_ooc.stats().peak_bytes
+        with ooc('swap-all', budget=peak_bytes):
+            assert gradients(cupy, 3) == expected(3)
+            limit_bytes = manager.current().memory.backend._budget.limit_bytes
+            with pytest.raises(DeviceMemoryError):
+                cupy.empty(limit_bytes + 512, 'u1')
+            with chainer.using_config('ooc', None):
+                held = [cupy.empty(limit_bytes, 'u1') for _ in range(3)]
+                assert gradients(cupy, 2) == expected(2)
+            del held
+            assert gradients(cupy, 2) == expected(2)
+            assert manager.current().memory.backend._budget.limit_bytes == limit_bytes
+            assert chainer_ooc.stats().peak_bytes <= limit_bytes
         chainer_ooc.reset()

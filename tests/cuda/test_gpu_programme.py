@@ -64,9 +64,9 @@ def part_of(figures, name):
 
 def test_the_first_command_has_its_parts_in_order(first):
     assert [part['name'] for part in first[0]['parts']] == [
-        'doctor', 'link', 'in-core', 'batch-16', 'in-core-16', 'operations', 'bits', 'torch-in-core']
+        'doctor', 'link', 'chunks', 'in-core', 'batch-16', 'in-core-16', 'operations', 'bits', 'torch-in-core']
     assert [part.name for part in chosen(parts(), None, 'first')] == [
-        'doctor', 'link', 'in-core', 'batch-640', 'in-core-640', 'operations', 'bits', 'torch-in-core']
+        'doctor', 'link', 'chunks', 'in-core', 'batch-640', 'in-core-640', 'operations', 'bits', 'torch-in-core']
 
 
 def test_all_that_the_first_command_leaves_is_in_one_folder(first):
@@ -131,7 +131,7 @@ def test_pinned_memory_is_timed_or_the_file_says_why_not(first):
 
 
 def test_calls_for_chunks_are_timed_or_the_file_says_why_not(first):
-    rows = [row for row in part_of(first[0], 'link')['rows'] if row['row'] == 'chunks']
+    rows = part_of(first[0], 'chunks')['rows']
     assert [row['outcome'] for row in rows] == ['skipped']
     assert 'without a GPU' in rows[0]['reason']
     assert [row.asks['nbytes'] for _, row in answers() if row.kind == 'chunks'] == [2 << 20, 8 << 20, 32 << 20]

@@ -329,7 +329,7 @@ def test_what_the_device_has_no_room_for_leaves(monkeypatch, policy, where, numb
         def press(way):
             if way == where:
                 iteration = manager.current()._iteration
-                iteration._on_out_of_memory(10**9)
+                iteration.room._relieve(10**9)
                 assert iteration.quiet is None
 
         monkeypatch.setattr(Pressing, 'act', staticmethod(press))

@@ -673,7 +673,7 @@ def test_what_the_device_has_no_room_for_leaves(monkeypatch, where, number):
 
     def press(way):
         if way == where and len(calls) > 8:
-            manager.current()._iteration._on_out_of_memory(10**9)
+            manager.current()._iteration.room._relieve(10**9)
         calls.append(way)
 
     monkeypatch.setattr(Pressing, 'act', staticmethod(press))

@@ -274,7 +274,17 @@ class AllocatorBudget:
         if asked is None or self._thread.alone:
             return False
         with self.no_relief():
-            return asked[0](self._thread.missing_bytes or nbytes)
+            return asked[0](self._missing_bytes(nbytes))
+
+    def _missing_bytes(self, nbytes: int) -> int:
+        """By how much the limit would be passed if nothing that is cached served; all where the device refuses.
+
+        Less may be missing. But memory is in pieces by then, and where as much leaves as is asked for, and as plans
+        leave alone next time, the next request need not wait for pieces to be moved.
+        """
+        share_bytes = self._allocator.limit_bytes
+        over_bytes = 0 if share_bytes is None else self.held_bytes() + nbytes - share_bytes
+        return over_bytes if over_bytes > 0 else nbytes
 
     def _share_limit(self) -> None:
         outside_bytes = self.outside_bytes()

@@ -43,7 +43,6 @@ from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import Recorder, Span, freeze_trace
 from chainer_ooc.execute.recording.registration import Register, makes_graphs, name_of, retained
 from chainer_ooc.execute.storage.account import find
-from chainer_ooc.execute.storage.reentry import LOCK, asks_amid
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
@@ -109,7 +108,7 @@ class Iteration(Quietly):
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self))
-        self._memory.backend.limit(self.budget_bytes, self._on_out_of_memory)
+        self.room.limit(self.budget_bytes, self.register_all)
 
     @property
     def graph(self) -> Graph | None:
@@ -368,13 +367,6 @@ class Iteration(Quietly):
             self.room.settle()
         self.following.leave()
         return (now := self._memory.backend.timestamp()), now
-
-    def _on_out_of_memory(self, nbytes: int) -> bool:
-        if asks_amid():
-            return False  # nothing can leave in the midst of a change
-        with LOCK:
-            self.register_all()
-            return self._memory.on_out_of_memory(nbytes)
 
     # --- shared ----------------------------------------------------------------------------------------------------
 

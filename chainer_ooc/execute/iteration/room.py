@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+from chainer_ooc import config
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.metering import Meter
 from chainer_ooc.config import Settings
@@ -28,6 +29,7 @@ from chainer_ooc.execute.recording.expected import Models, Used
 from chainer_ooc.execute.recording.parameters import Beside, Parameters
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import is_foreign, name_of
+from chainer_ooc.execute.storage.reentry import LOCK, asks_amid
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
@@ -86,6 +88,8 @@ class Room:
         self._following = following
         self._end_quiet = end_quiet
         self._is_settled = False
+        self._is_lifted = False
+        self._register_all: Callable[[], None] = lambda: None
 
     def look(self) -> None:
         """Finds out what stands beside the maps."""
@@ -207,6 +211,32 @@ class Room:
             *first, functools.partial(self._standing, model, self.unaccounted_bytes, self.beside.gradient_bytes),
             lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '',
             budget_bytes, self.unaccounted_bytes)
+
+    def limit(self, budget_bytes: int | None, register_all: Callable[[], None]) -> None:
+        """Has the device keep to the budget, and ask here where it does not suffice.
+
+        Args:
+            budget_bytes: see `Backend.limit`.
+            register_all: registers what the iteration has done quietly: it may leave.
+        """
+        self._register_all = register_all
+        self._memory.backend.limit(budget_bytes, self._relieve)
+
+    def _relieve(self, nbytes: int) -> bool:
+        if asks_amid():
+            return False  # nothing can leave in the midst of a change
+        with LOCK:
+            self._register_all()
+            return self._memory.on_out_of_memory(nbytes) or self._lift()
+
+    def _lift(self) -> bool:
+        """With `ooc` unset the program may have all of the device, until the next iteration begins; whether it may."""
+        backend = self._memory.backend
+        if self._is_lifted or not backend.counts_all or config.entry('ooc') is not None:
+            return False
+        self._is_lifted = True
+        backend.limit(backend.most_budget_bytes(self._memory.near_bytes()), self._relieve)
+        return True
 
     def look_at_left(self) -> None:
         """Finds out what earlier iterations have left; once this one has maps of its own, nothing more (`settle`)."""

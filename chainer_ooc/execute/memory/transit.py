@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, Transfer
-from chainer_ooc.errors import LostMapError
+from chainer_ooc.errors import DeviceMemoryError, LostMapError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.functions.recipe import Change
 from chainer_ooc.execute.memory.budget import Budget
@@ -71,10 +71,25 @@ class CopyIn:
     def bring(self, memory: Transit, storage: Storage) -> ByteArray:
         memory.make_room(storage.nbytes)
         while not self.begin(memory, storage):
-            if not memory.free_something():
-                raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; lower '
-                                  'chainer.config.ooc_budget, so that more of it stays free')
+            if not memory.free_something() and not memory.on_out_of_memory(storage.nbytes):
+                memory.begin_arrival(storage, self._last(memory, storage))
+                break
         return memory.arrive(storage)
+
+    def _last(self, memory: Transit, storage: Storage) -> ByteArray:
+        """A block for it, when nothing more can leave.
+
+        Raises:
+            DeviceMemoryError: the device has a limit, and says at which one there would be room.
+            MemoryError: it has less than the budget allows.
+        """
+        try:
+            return memory.backend.allocate(storage.nbytes)
+        except DeviceMemoryError:
+            raise
+        except MemoryError:
+            raise MemoryError(f'no near memory for the {storage.nbytes} bytes of feature map {storage.map}; lower '
+                              'chainer.config.ooc_budget, so that more of it stays free') from None
 
     def want(self, memory: Transit, storage: Storage) -> None:
         """It stays, see `Storage.notice`."""

@@ -30,10 +30,10 @@ def _thin_resnet():
 
 #: name -> (makes the model, keywords of its batch)
 ON_GPU = {
-    'residual': (lambda: NETWORKS['residual']()[0], {'size': 256, 'side': 48}),
-    'hidden': (lambda: NETWORKS['hidden']()[0], {'size': 256, 'side': 48}),
-    'inception': (lambda: NETWORKS['inception']()[0], {'size': 256, 'side': 48}),
-    'resnet': (_thin_resnet, {'size': 128, 'side': 64}),
+    'residual': (lambda: NETWORKS['residual']()[0], {'size': 512, 'side': 48}),
+    'hidden': (lambda: NETWORKS['hidden']()[0], {'size': 512, 'side': 48}),
+    'inception': (lambda: NETWORKS['inception']()[0], {'size': 512, 'side': 48}),
+    'resnet': (_thin_resnet, {'size': 512, 'side': 64}),
 }
 
 
@@ -124,13 +124,12 @@ def in_core_peak(network, size=None):
 
 @functools.cache
 def tight_budget(network, policy, size=None, allocator='virtual'):
-    """Half of in-core's peak, or just above the policy's floor with this allocator where that is more."""
-    chainer_ooc.reset()
+    """Half of in-core's peak, or just above the floor that a refusal names with this allocator where that is more."""
     half = int(SHARE * in_core_peak(network, size))
     try:
-        train(network, policy, 4, budget=half, allocator=allocator, batch={} if size is None else {'size': size})
+        train(network, policy, 4, budget=half // 2, allocator=allocator, batch={} if size is None else {'size': size})
     except InfeasibleBudgetError as refused:
-        return int(FLOOR_MARGIN * refused.floor_bytes)
+        return max(half, int(FLOOR_MARGIN * refused.floor_bytes))
     finally:
         chainer_ooc.reset()
     return half
