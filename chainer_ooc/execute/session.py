@@ -379,6 +379,8 @@ class Session:
         iteration, told = self._iteration, None
         if function is not None and iteration is not None and isinstance(error, MemoryError):
             told = explain(error, iteration.where(function, way), self.memory, self._parameters, self.settings)
+            if isinstance(told, InfeasibleBudgetError):
+                told = iteration.following.refusal(told)
         self._abandon()
         try:
             if told is not None:

@@ -16,7 +16,7 @@ from chainer_ooc.backends.cuda import CudaBackend, arrays
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
 from chainer_ooc.execute import manager
-from chainer_ooc.execute.iteration.room import UNACCOUNTED_STEPS
+from chainer_ooc.execute.iteration.room import SHARE_ENOUGH, UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
 from support import pinning
 from support.devices import chosen
@@ -357,4 +357,57 @@ def test_with_ooc_unset_the_program_has_all_of_the_device(on_device):
             assert gradients(cupy, 2) == expected(2)
             assert manager.current().memory.backend._budget.limit_bytes == limit_bytes
             assert chainer_ooc.stats().peak_bytes <= limit_bytes
+        chainer_ooc.reset()
+
+
+def widened(xp, x, width):
+    """Rows that are `width` times as wide as those of the input to the training."""
+    return Computed(xp, lambda x: np.resize(x, (len(x), width * SHAPE[1])), lambda gy, x: np.resize(gy, x.shape),
+                    keeps=(0,)).apply((x,))[0]
+
+
+def uneven(xp, rows, iterations):
+    """The gradients of a training whose maps have several sizes, as bytes."""
+    found = []
+    for number in range(iterations):
+        draw = np.random.RandomState(number)
+        x = chainer.Variable(array_of(xp, draw.uniform(-1, 1, (rows, SHAPE[1])).astype('f4')))
+        y = x
+        for width in (2, 1, 3, 1):
+            y = loss_layers(xp, widened(xp, y, width))
+        y.grad = array_of(xp, draw.uniform(-1, 1, y.shape).astype('f4'))
+        y.backward()
+        found.append(np.array(x.grad if xp is np else cupy_over_host.seen(x.grad)).tobytes())
+    return found
+
+
+def loss_layers(xp, x):
+    for layer in (squared, tangent, masked):
+        x = layer(xp, x)
+    return x
+
+
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'superneurons', 'capacity'])
+def test_a_budget_that_is_named_is_enough_where_memory_comes_in_pieces(on_device, monkeypatch, policy):
+    """Bytes that are free fitted nothing: a named budget was refused in its turn, and so on."""
+    monkeypatch.setattr(cupy_over_host, 'HostAllocator', cupy_over_host.PiecesAllocator)
+    rows = 11_000  # maps of 1.3 chunks, and of twice and three times as much
+    with chainer.using_config('ooc', None):
+        plain = uneven(np, rows, 6)
+    with on_device(0):
+        with ooc('keep', budget='2GB'):
+            uneven(cupy, rows, 3)
+            budget, doubt = chainer_ooc.stats().peak_bytes // 4, 'not asked yet'
+        chainer_ooc.reset()
+        while doubt:
+            with ooc(policy, budget=budget):
+                try:
+                    uneven(cupy, rows, 3)
+                    doubt = ''
+                except InfeasibleBudgetError as refused:
+                    budget, doubt = int(SHARE_ENOUGH * refused.floor_bytes), refused.doubt
+            chainer_ooc.reset()
+        with ooc(policy, budget=budget):
+            assert uneven(cupy, rows, 6) == plain
+            assert chainer_ooc.stats().phase == 'run'
         chainer_ooc.reset()

@@ -12,10 +12,14 @@ import numpy as np
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
+from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
+from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.backends.cuda.owner import Guest, Owner
+from support import fake_driver
 from support.chaos.memory import POISON
-from support.fake_driver import FakeDriver, Range
+from support.fake_device_memory import FakeCalls, FakeDevice, FakeDriver
+from support.fake_driver import Range
 
 
 class HostMemory:
@@ -75,6 +79,31 @@ class HostCalls(Calls):
         return 1 << 36
 
 
+class PiecesAllocator(HostAllocator):
+    """As the host's, and refuses what the allocator 'virtual' would: it keeps book of chunks that nobody touches."""
+
+    def __init__(self):
+        super().__init__()
+        calls = FakeCalls(FakeDevice(1 << 40))
+        self._pieces = VirtualAllocator(calls, MappingCalls(0, FakeDriver(calls.device)))
+
+    def _malloc(self, nbytes):
+        self._pieces.limit_bytes = self.limit_bytes
+        piece = self._pieces.malloc(nbytes)
+        memory = HostMemory(self, -(-nbytes // 512) * 512)
+        memory.piece = piece  # ends with it
+        return self._given(memory, nbytes)
+
+    def held_bytes(self):
+        return self._pieces.held_bytes()
+
+    def lost_bytes(self, limit_bytes):
+        return self._pieces.lost_bytes(limit_bytes)
+
+    def trim(self, keep_bytes):
+        self._pieces.trim(keep_bytes)
+
+
 def outside(cupy):
     """An allocator as CuPy's own: its memory is none of a budget's."""
     def allocate(nbytes):
@@ -89,7 +118,7 @@ def budget(cupy):
     return AllocatorBudget(HostAllocator(), HostCalls(cupy))
 
 
-class Device(FakeDriver):
+class Device(fake_driver.FakeDriver):
     """A fake device whose arrays are CuPy's."""
 
     def __init__(self, cupy, seed=0, **options):

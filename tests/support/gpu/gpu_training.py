@@ -126,13 +126,16 @@ def in_core_peak(network, size=None):
 def tight_budget(network, policy, size=None, allocator='virtual'):
     """Half of in-core's peak, or just above the floor that a refusal names with this allocator where that is more."""
     half = int(SHARE * in_core_peak(network, size))
-    try:
-        train(network, policy, 4, budget=half // 2, allocator=allocator, batch={} if size is None else {'size': size})
-    except InfeasibleBudgetError as refused:
-        return max(half, int(FLOOR_MARGIN * refused.floor_bytes))
-    finally:
+    budget, is_enough = half // 2, False
+    while not is_enough:
         chainer_ooc.reset()
-    return half
+        try:
+            train(network, policy, 4, budget=budget, allocator=allocator, batch={} if size is None else {'size': size})
+            is_enough = True
+        except InfeasibleBudgetError as refused:
+            budget, is_enough = int(FLOOR_MARGIN * refused.floor_bytes), not refused.doubt
+    chainer_ooc.reset()
+    return max(half, budget)
 
 
 def settled(stats):
