@@ -47,9 +47,10 @@ def test_where_nothing_at_all_can_be_pinned_an_error_says_so_or_training_goes_on
 def test_a_small_limit_on_pinned_memory_is_kept_and_changes_no_bit():
     from support.gpu.gpu_allocations import Pinned
 
-    limit_bytes = 32 << 20
+    limit_bytes, budget = 32 << 20, tight_budget('residual', 'swap-all')
+    chainer_ooc.reset(unpin=True)
     with Pinned().watched() as pinned:
-        outcome = train('residual', 'swap-all', budget=tight_budget('residual', 'swap-all'), host_limit=limit_bytes)
+        outcome = train('residual', 'swap-all', budget=budget, host_limit=limit_bytes)
     assert_same_bits(outcome, plain('residual'))
     assert 0 < pinned.highest_bytes <= limit_bytes + (64 << 20), 'beside far copies there are staging blocks'
 
@@ -80,18 +81,18 @@ def counting(refusals):
 
 
 @pytest.mark.parametrize('at', [1, 2])
-@pytest.mark.parametrize('after', [0, 7, 15])
+@pytest.mark.parametrize('after', [1, 7, 15])  # the first is the batch, which the program sends outside of functions
 def test_a_refusal_in_the_midst_of_an_iteration_is_met_by_making_room(after, at):
     from support.gpu.gpu_allocations import each_malloc
 
-    refusals = Refusals(after, 3)  # more than the tries before somebody is asked to make room
+    refusals = Refusals(after, 2)  # as many as the tries before somebody is asked to make room
     with each_malloc(refusals), ooc('swap-all', min_bytes=10_000, budget=tight_budget('residual', 'swap-all')):
         training = GpuTraining('residual')
         for number in range(4):
             with counting(refusals) if number == at else contextlib.nullcontext():
                 training.iterate()
         training.finish()
-    assert refusals.refused == 3
+    assert refusals.refused == 2
     assert_same_bits(training.outcome, plain('residual'))
 
 
@@ -106,7 +107,7 @@ def test_a_device_that_goes_on_refusing_ends_the_iteration_and_no_more(after):
         with counting(refusals), pytest.raises((MemoryError, InfeasibleBudgetError)) as refused:
             _forward_and_backward(training)
         text = str(refused.value)
-        traceback.clear_frames(refused.tb)
+        del refused  # its cause has frames too, and these have arrays
         gc.collect()
         training.iterate(2)
         training.finish()

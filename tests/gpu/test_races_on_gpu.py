@@ -15,7 +15,7 @@ import chainer
 import chainer.functions as F
 import pytest
 
-from support.gpu.gpu_training import plain, tight_budget, train
+from support.gpu.gpu_training import in_core_peak, plain, tight_budget, train
 from support.trainings.ooc_training import assert_same_bits, ooc
 
 ALLOCATORS = ('pool', 'virtual', 'async')
@@ -98,7 +98,8 @@ def test_memory_that_is_handed_out_again_is_nobody_elses(network, policy, alloca
     with poisoned():
         outcome = train(network, policy, 6, budget=budget, allocator=allocator)
     assert_same_bits(outcome, plain(network, 6))
-    assert not policy.startswith('swap-all') or outcome.stats[-1].swapped_in_bytes > 0
+    if policy.startswith('swap-all') and budget < in_core_peak(network):  # pieces of 'async' are large beside maps
+        assert outcome.stats[-1].swapped_in_bytes > 0
 
 
 @pytest.mark.parametrize('seed', range(3))

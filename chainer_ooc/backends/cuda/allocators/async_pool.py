@@ -13,7 +13,7 @@ order of a stream shares what is cached; that memory counts against the limit.
 
 from __future__ import annotations
 
-from chainer_ooc.backends.cuda.allocators.allocator import UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import ENDS, UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
@@ -54,8 +54,7 @@ class AsyncAllocator(Allocator):
         return self._pool.held_bytes()
 
     def lost_bytes(self, limit_bytes: int) -> int:
-        """See `Allocator.lost_bytes`; the driver puts blocks together from all over its steps."""
-        return 2 * STEP_BYTES
+        return ENDS * STEP_BYTES
 
     def trim(self, keep_bytes: int) -> None:
         with self._changing():
