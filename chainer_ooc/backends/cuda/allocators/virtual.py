@@ -31,8 +31,8 @@ which a page is needed is waited for.
 Small requests are cut from blocks of `REGION_BYTES` by CuPy's caching pool, which takes less of the host's time.
 
 A chunk is a 512th of what the allocator may hold, from the least that the device can map to 64 MiB. To put one behind
-other addresses takes 80 microseconds (H100), whatever its size; larger ones leave more idle behind the ends of blocks.
-It is chosen while nothing lives here: other chunks for what lives would need memory for both.
+other addresses takes 55 microseconds (an H100 without work), whatever its size; larger ones leave more idle behind the
+ends of blocks. It is chosen while nothing lives here: other chunks for what lives would need memory for both.
 
 Source: Window+VA section 4. What differs: the paper gives each array addresses of its own and unmaps at each free; here
 addresses are used again as they are mapped, and chunks are behind several. PyTorch's expandable segments move chunks
