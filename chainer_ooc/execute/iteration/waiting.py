@@ -1,15 +1,14 @@
-"""Maps that could leave, and stay until far memory is ready for them, or until memory is short.
+"""Maps that could leave, and stay: until it is known that they have to leave, and far memory is ready for them.
 
-Pinning takes longer than copying, and the thread that trains would stand still meanwhile. So far memory is asked for
-beforehand, and what would have to wait for it stays where it is; it is evicted when memory is short. Under a plan all
-that it swaps is asked for when the iteration begins. Without one it is not known what will have to leave, only how full
-near memory is::
+Without a plan it is not known what will have to leave, only how full near memory is::
 
     near memory  |########## stays ##########|  leaves, the first one first, as soon as far memory is ready |
                  0                    half of the budget                                              budget
 
-What is over half of it is what a plan will have to swap, or to recompute. Where far memory is at hand, as on the host,
-no map waits here.
+What is over half of it is what a plan will have to swap, or to recompute, and what functions that nobody knows allocate
+has the other half. Under a plan what it swaps leaves at once where far memory is at hand, as on the host. Pinning takes
+longer than copying, and the thread that trains would stand still meanwhile: so far memory is asked for when the
+iteration begins, and what would have to wait for it stays where it is. Whatever waits is evicted when memory is short.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Waiting:
     def takes(self, storage: Storage) -> bool:
         """Whether a map that could leave now stays for a while."""
         backend = storage.memory.backend
-        if not backend.prepares_far_memory or storage.memory is not self._memory:
+        if storage.memory is not self._memory or not (backend.prepares_far_memory or self._over_bytes() <= 0):
             return False
         if not self.maps and self._over_bytes() > 0:
             backend.prepare([storage.nbytes])
