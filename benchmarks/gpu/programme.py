@@ -189,7 +189,7 @@ class Programme:
                     'batch': self.sizes.in_core_batch, 'number': number, 'way': way})
 
     def _within_budget(self, batch: Any) -> Rows:
-        for policy in ('keep', 'pooch', 'auto', 'swap-all', 'superneurons'):
+        for policy in ('keep', 'pooch', 'auto', 'swap-all'):
             # The first that trains has the graph's times measured, and is planned anew by them; the others find them.
             more = {'settle': self.sizes.settle_first} if policy == 'pooch' else {}
             yield self.training(self.sizes.network, batch, policy, limited=True, **more)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: In the order of their interest; pooch, auto, swap-all and superneurons have been by then.
-OTHER_POLICIES = ('swap-opt', 'capacity', 'vdnn++', 'lms', 'window', 'unified', 'sublinear', 'tensor-cache',
-                  'swap-all-naive', 'vdnn-all', 'vdnn-conv')
+#: In the order of their interest; pooch, auto and swap-all have been by then.
+OTHER_POLICIES = ('superneurons', 'swap-opt', 'capacity', 'vdnn++', 'lms', 'window', 'unified', 'sublinear',
+                  'tensor-cache', 'swap-all-naive', 'vdnn-all', 'vdnn-conv')
 VIDEOS = ((224, 224, 128), (448, 224, 256))  # height, width, frames; PoocH's smallest and largest
 
 
