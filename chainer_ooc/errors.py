@@ -56,18 +56,21 @@ class InfeasibleBudgetError(OocError, ValueError):
             None where that would not be less, or is not known.
         movable_bytes: of the floor, parameters and the optimizer's state that ``ooc_parameters = 'file'`` would have in
             the spill file; 0 where they are a small part, or cannot lie there.
+        lost_bytes: of the floor, what is left over as the device gives memory in pieces; 0 on the host.
         doubt: why more may turn out to be needed all the same; '' where `floor_bytes` is what recorded iterations need.
         finding: the message without its end, which says what to do.
     """
 
     def __init__(self, policy: str, budget_bytes: int, floor_bytes: int, where: str, *, expected_bytes: int = 0,
-                 workspace_floor_bytes: int | None = None, movable_bytes: int = 0, doubt: str = ''):
+                 workspace_floor_bytes: int | None = None, movable_bytes: int = 0, lost_bytes: int = 0,
+                 doubt: str = ''):
         self.budget_bytes = budget_bytes
         self.floor_bytes = floor_bytes
         self.where = where
         self.expected_bytes = expected_bytes
         self.workspace_floor_bytes = workspace_floor_bytes
         self.movable_bytes = movable_bytes
+        self.lost_bytes = lost_bytes
         self.doubt = doubt
         expected = (f', {format_bytes(expected_bytes)} of it for gradients and optimizer state to come'
                     if expected_bytes else '')

@@ -377,11 +377,14 @@ class Session:
         """
         forget_computations()
         iteration, told = self._iteration, None
-        if function is not None and iteration is not None and isinstance(error, MemoryError):
-            told = explain(error, iteration.where(function, way), self.memory, self._parameters, self.settings)
-            if isinstance(told, InfeasibleBudgetError):
-                told = iteration.following.refusal(told)
-        self._abandon()
+        try:
+            if function is not None and iteration is not None and isinstance(error, MemoryError):
+                with LOCK:
+                    told = explain(error, iteration.where(function, way), self.memory, self._parameters, self.settings)
+                    if isinstance(told, InfeasibleBudgetError):
+                        told = iteration.following.refusal(told)
+        finally:  # that may take seconds, and be interrupted
+            self._abandon()
         try:
             if told is not None:
                 raise told from error

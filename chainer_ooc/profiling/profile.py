@@ -99,7 +99,7 @@ def _among_others(trace: Trace, refusals: list[InfeasibleBudgetError]) -> Trace:
     own = floor_of(known.POLICIES[POLICIES[-1]], problem_of(trace, 1, parse_bytes(chainer.config.ooc_min_bytes)))
     if own is None:
         return trace  # it needs nothing, as no call has a map
-    more_bytes = max(each.floor_bytes for each in refusals) - own.floor_bytes
+    more_bytes = max(each.floor_bytes - each.lost_bytes for each in refusals) - own.floor_bytes
     return replace(trace, others_bytes=max(0, more_bytes), doubt=refusals[-1].doubt)
 
 

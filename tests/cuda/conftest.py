@@ -1,8 +1,10 @@
 """What the tests of the CUDA device share; chainer_ooc comes before chainer."""
 
+import gc
+
 import pytest
 
-import chainer_ooc  # noqa: F401  before the helpers, which import chainer
+import chainer_ooc
 from chainer_ooc.backends.cuda import CudaBackend, regions
 
 
@@ -34,3 +36,43 @@ def fake(request):
         assert [each for each in driver.misuses if each not in forgiven] == []
         assert driver.left_behind() == []
     regions.give_back()
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    """Has Chainer take CuPy's arrays; gives a function that puts sessions on a fake device."""
+    import chainer
+    import cupy
+    from chainer.backends import cuda
+
+    from chainer_ooc.backends import host
+    from chainer_ooc.backends.cuda import arrays
+    from support import cupy_over_host, pinning
+    from support.devices import chosen
+
+    monkeypatch.setattr(cuda, 'available', True)
+    monkeypatch.setattr(cuda, 'ndarray', cupy.ndarray)
+    monkeypatch.setattr(cuda.GpuDevice, 'from_array', staticmethod(lambda array: None))  # there is none to make current
+    for name in ('checksum', 'mark'):  # kernels
+        monkeypatch.setattr(arrays, name, lambda array: host.arrays.checksum(cupy_over_host.seen(array)))
+    for remembered in ('_array_types', '_cpu_array_types'):  # from when there was no GPU
+        monkeypatch.setattr(chainer, remembered, None)
+    made, before, outside = [], cupy.cuda.get_allocator(), cupy_over_host.outside(cupy)
+    cupy.cuda.set_allocator(outside)
+
+    def devices(seed, host_limit_bytes=1 << 30):
+        def make(spill_dir):
+            made.append(cupy_over_host.Device(cupy, seed))
+            return CudaBackend(spill_dir, host_limit_bytes=host_limit_bytes, driver=made[-1])
+
+        chainer_ooc.reset()
+        return chosen(make)
+
+    with pinning.at_once():
+        yield devices
+    chainer_ooc.reset(unpin=True)
+    gc.collect()
+    assert [device.misuses for device in made] == [[]] * len(made)
+    assert [device.left_behind() for device in made] == [[]] * len(made)
+    assert cupy.cuda.get_allocator() is outside
+    cupy.cuda.set_allocator(before)

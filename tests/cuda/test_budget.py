@@ -136,6 +136,58 @@ def test_a_refusal_counts_what_is_cached_where_that_serves(calls):
     assert len(blocks) == 4
 
 
+def limits_named(budget, nbytes):
+    """The limits that refusals name, one after the other, each of which is tried."""
+    named = []
+    while len(named) < 4:
+        try:
+            budget(nbytes)
+            return named
+        except DeviceMemoryError as refused:
+            named.append(refused.floor_bytes // MIB)
+            budget.limit_bytes = refused.floor_bytes
+    return named
+
+
+def test_a_limit_that_is_not_in_the_way_is_not_to_be_raised(calls):
+    """What other programs have of the card no budget gets: a higher one was named each time."""
+    budget = AllocatorBudget(VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device))), calls)
+    calls.device.take(68 * MIB)  # another program
+    budget.limit_bytes = 60 * MIB
+    kept = budget(20 * MIB)
+    with pytest.raises(DeviceMemoryError) as refused:
+        budget(20 * MIB)
+    assert refused.value.floor_bytes <= 60 * MIB
+    assert kept.mem.size == 20 * MIB
+
+
+@pytest.mark.parametrize(('stream', 'nbytes'), [(7, 22 * MIB), (0, 90 * MIB)])
+def test_what_lives_elsewhere_counts_in_the_limit_that_is_named(calls, stream, nbytes):
+    calls.device.capacity_bytes = 1 << 30
+    budget = AllocatorBudget(VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device))), calls)
+    budget.limit_bytes = 20 * MIB
+    kept = budget(16 * MIB)
+    if stream:
+        calls.current_stream = fake.FakeStream(stream)
+    assert limits_named(budget, nbytes) == [(16 * MIB + nbytes) // MIB]
+    assert kept.mem.size == 16 * MIB
+
+
+@pytest.mark.parametrize('name', ['pool', 'virtual', 'async'])
+def test_a_limit_that_is_named_is_enough(name):
+    draw = random.Random(0)
+    for _ in range(40):
+        calls = fake.FakeCalls(fake.FakeDevice(1 << 36))
+        budget, live = AllocatorBudget(fake.allocator_of(name, calls), calls), []
+        budget.limit_bytes = 200 * MIB + draw.randrange(3 * MIB)
+        with contextlib.suppress(DeviceMemoryError):
+            while True:
+                live.append(budget(draw.randrange(1, 40 * MIB)))
+        for at in draw.sample(range(len(live)), len(live) // 2):
+            live[at] = None
+        assert len(limits_named(budget, 150 * MIB)) <= 1
+
+
 def test_relief_that_finds_nothing_ends_in_an_error_with_the_figures(budget):
     budget.limit_bytes = 8 * MIB
     kept = budget(6 * MIB)

@@ -3,22 +3,18 @@
 Arrays, views, owners, the allocator and the order of its calls are the real ones; kernels are NumPy, and copies as late
 as CUDA allows. What goes wrong between Chainer's graph and CuPy's arrays shows here without a GPU.
 """
-import gc
 
 import chainer
 import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.backends import host
 from chainer_ooc.backends.base import SHARE_OF_FREE
-from chainer_ooc.backends.cuda import CudaBackend, arrays
 from chainer_ooc.backends.host import HostBackend
-from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
+from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.iteration.room import SHARE_ENOUGH, UNACCOUNTED_STEPS
 from chainer_ooc.execute.session import Session
-from support import pinning
 from support.devices import chosen
 from support.told_ledger import listen
 from support.trainings.ooc_training import ooc
@@ -26,120 +22,18 @@ from support.trainings.ooc_training import ooc
 cupy = pytest.importorskip('cupy', reason='CuPy is not installed')
 cupy_over_host = pytest.importorskip('support.cupy_over_host')
 
-SHAPE = (32, 64)
-MAP_BYTES = 4 * 32 * 64
-
-
-@pytest.fixture
-def on_device(monkeypatch):
-    """Has Chainer take CuPy's arrays; gives a function that puts sessions on a fake device."""
-    from chainer.backends import cuda
-
-    monkeypatch.setattr(cuda, 'available', True)
-    monkeypatch.setattr(cuda, 'ndarray', cupy.ndarray)
-    monkeypatch.setattr(cuda.GpuDevice, 'from_array', staticmethod(lambda array: None))  # there is none to make current
-    for name in ('checksum', 'mark'):  # kernels
-        monkeypatch.setattr(arrays, name, lambda array: host.arrays.checksum(cupy_over_host.seen(array)))
-    for remembered in ('_array_types', '_cpu_array_types'):  # from when there was no GPU
-        monkeypatch.setattr(chainer, remembered, None)
-    made, before, outside = [], cupy.cuda.get_allocator(), cupy_over_host.outside(cupy)
-    cupy.cuda.set_allocator(outside)
-
-    def devices(seed, host_limit_bytes=1 << 30):
-        def make(spill_dir):
-            made.append(cupy_over_host.Device(cupy, seed))
-            return CudaBackend(spill_dir, host_limit_bytes=host_limit_bytes, driver=made[-1])
-
-        chainer_ooc.reset()
-        return chosen(make)
-
-    with pinning.at_once():
-        yield devices
-    chainer_ooc.reset(unpin=True)
-    gc.collect()
-    assert [device.misuses for device in made] == [[]] * len(made)
-    assert [device.left_behind() for device in made] == [[]] * len(made)
-    assert cupy.cuda.get_allocator() is outside
-    cupy.cuda.set_allocator(before)
-
-
-class Computed(chainer.FunctionNode):
-    """Runs a NumPy function on arrays of either library; keeps inputs, outputs and a hidden array as it is told."""
-
-    def __init__(self, xp, compute, gradient=None, keeps=(), hides=None):
-        self._xp, self._compute, self._gradient, self._keeps, self._hides = xp, compute, gradient, keeps, hides
-
-    def forward(self, inputs):
-        self.retain_inputs(tuple(each for each in self._keeps if each != 'y'))
-        if 'y' in self._keeps:
-            self.retain_outputs((0,))
-        if self._hides is not None:
-            self.hidden = cupy_over_host.apply(self._xp, self._hides, *inputs)
-        return cupy_over_host.apply(self._xp, self._compute, *inputs),
-
-    def backward(self, indexes, grads):
-        kept = [*self.get_retained_inputs(), *(self.get_retained_outputs() if 'y' in self._keeps else ())]
-        if self._hides is not None:
-            kept.append(chainer.Variable(self.hidden))
-        return Computed(self._xp, self._gradient).apply((*grads, *kept))[0],
-
-
-def squared(xp, x):
-    return Computed(xp, lambda x: x * x, lambda gy, x: 2 * x * gy, keeps=(0,)).apply((x,))[0]
-
-
-def tangent(xp, x):
-    return Computed(xp, np.tanh, lambda gy, y: gy * (1 - y * y), keeps=('y',)).apply((x,))[0]
-
-
-def masked(xp, x):
-    return Computed(xp, lambda x: np.where(x > 0.1, x, 0), lambda gy, mask: gy * mask,
-                    hides=lambda x: (x > 0.1).astype('f4')).apply((x,))[0]
-
-
-def turned(xp, x):
-    """A view of its input, as F.transpose gives it."""
-    class Turned(chainer.FunctionNode):
-        def forward(self, inputs):
-            return inputs[0].T,
-
-        def backward(self, indexes, grads):
-            return Turned().apply(grads)
-
-    return Turned().apply((x,))[0]
-
-
-def loss_of(xp, x):
-    for _ in range(2):
-        for layer in (squared, tangent, masked, turned):
-            x = layer(xp, x)
-    return x
-
-
-def array_of(xp, values):
-    array = xp.empty(values.shape, values.dtype)
-    (array if xp is np else cupy_over_host.seen(array))[...] = values
-    return array
-
-
-def gradients(xp, iterations, look=lambda y: None):
-    """The outputs and gradients of some iterations as bytes."""
-    random, found = np.random.RandomState(0), []
-    for _ in range(iterations):
-        x = chainer.Variable(array_of(xp, random.uniform(0.2, 1, SHAPE).astype('f4')))
-        y = loss_of(xp, x)
-        look(y)
-        y.grad = array_of(xp, np.ones(y.shape, 'f4'))
-        y.backward()
-        for each in (y.array, x.grad):
-            found.append((each if xp is np else cupy_over_host.seen(each)).tobytes())
-        del x, y, each
-    return found
-
-
-def expected(iterations):
-    with chainer.using_config('ooc', None):
-        return gradients(np, iterations)
+from support.trainings.cupy_chain import (  # noqa: E402
+    MAP_BYTES,
+    SHAPE,
+    Computed,
+    array_of,
+    expected,
+    gradients,
+    loss_of,
+    masked,
+    squared,
+    tangent,
+)
 
 
 @pytest.mark.parametrize('seed', range(3))
@@ -336,27 +230,6 @@ def test_a_thread_has_a_session_for_each_device_that_it_trains_on(on_device):
         assert gradients(cupy, 3) == expected(3)
         assert manager.current() is on_cuda
         assert [each.memory.backend.name for each in (on_cuda, on_host)] == ['cuda', 'host']
-        chainer_ooc.reset()
-
-
-def test_with_ooc_unset_the_program_has_all_of_the_device(on_device):
-    """The budget stayed in force for plain Chainer, an evaluation say, where nobody could make room within it."""
-    with on_device(0):
-        with ooc('swap-all', budget=100 * MAP_BYTES):
-            gradients(cupy, 4)
-            peak_bytes = chainer_ooc.stats().peak_bytes
-        with ooc('swap-all', budget=peak_bytes):
-            assert gradients(cupy, 3) == expected(3)
-            limit_bytes = manager.current().memory.backend._budget.limit_bytes
-            with pytest.raises(DeviceMemoryError):
-                cupy.empty(limit_bytes + 512, 'u1')
-            with chainer.using_config('ooc', None):
-                held = [cupy.empty(limit_bytes, 'u1') for _ in range(3)]
-                assert gradients(cupy, 2) == expected(2)
-            del held
-            assert gradients(cupy, 2) == expected(2)
-            assert manager.current().memory.backend._budget.limit_bytes == limit_bytes
-            assert chainer_ooc.stats().peak_bytes <= limit_bytes
         chainer_ooc.reset()
 
 

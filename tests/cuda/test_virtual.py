@@ -279,6 +279,7 @@ def test_a_small_array_finds_no_chunk(allocator):
 
 
 def test_a_refusal_says_what_is_missing_beside_idle_chunks(allocator):
+    allocator.limit_bytes = 10 * CHUNK
     blocks = [allocator.malloc(CHUNK) for _ in range(10)]
     del blocks[::3]  # four chunks are idle, no two of them behind addresses that touch
     for nbytes, missing_bytes in ((6 * CHUNK, 2 * CHUNK), (5 * CHUNK - 1, CHUNK), (11 * CHUNK, 7 * CHUNK)):

@@ -202,8 +202,9 @@ class Graphs:
             if other is not None and other.floor_bytes > floor_bytes:
                 floor_bytes, where, expected_bytes = other.floor_bytes, other.where, standing.expected_bytes
                 workspace_floor_bytes = other.workspace_floor_bytes
+        lost_bytes = self._lost_bytes(floor_bytes)
         return InfeasibleBudgetError(
-            settings.policy, error.budget_bytes, floor_bytes + self._lost_bytes(floor_bytes), where,
+            settings.policy, error.budget_bytes, floor_bytes + lost_bytes, where, lost_bytes=lost_bytes,
             expected_bytes=min(expected_bytes, floor_bytes - error.floor_bytes),
             workspace_floor_bytes=workspace_floor_bytes,
             movable_bytes=stands_bytes if self._may_lie_on_file and stands_bytes >= max(

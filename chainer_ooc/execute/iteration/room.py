@@ -88,7 +88,8 @@ class Room:
         self._following = following
         self._end_quiet = end_quiet
         self._is_settled = False
-        self._is_lifted = False
+        self._budget_bytes: int | None = None
+        self._limit_bytes: int | None = None  # more than the budget while the program runs plain Chainer
         self._register_all: Callable[[], None] = lambda: None
 
     def look(self) -> None:
@@ -183,11 +184,11 @@ class Room:
                 self.begin(function, inputs, budget_bytes)
                 return budget_bytes
             except InfeasibleBudgetError as error:
-                floor_bytes = error.floor_bytes
-                if collected and not budget_bytes < floor_bytes <= most_bytes():
+                floor_bytes, needed_bytes = error.floor_bytes, error.floor_bytes - error.lost_bytes
+                if collected and not budget_bytes < needed_bytes <= most_bytes():
                     raise
             gc.collect()  # a model, or a graph, that the program has no more
-        enough_bytes = round(SHARE_ENOUGH * floor_bytes)
+        enough_bytes = max(round(SHARE_ENOUGH * needed_bytes), min(round(SHARE_ENOUGH * floor_bytes), most_bytes()))
         self.begin(function, inputs, enough_bytes)
         return enough_bytes
 
@@ -220,6 +221,7 @@ class Room:
             register_all: registers what the iteration has done quietly: it may leave.
         """
         self._register_all = register_all
+        self._budget_bytes = self._limit_bytes = budget_bytes
         self._memory.backend.limit(budget_bytes, self._relieve)
 
     def _relieve(self, nbytes: int) -> bool:
@@ -227,15 +229,23 @@ class Room:
             return False  # nothing can leave in the midst of a change
         with LOCK:
             self._register_all()
-            return self._memory.on_out_of_memory(nbytes) or self._lift()
+            tally, is_plain = self._memory.tally, config.entry('ooc') is None
+            missing_bytes = tally.missing_bytes
+            has_freed = self._memory.on_out_of_memory(nbytes)
+            if is_plain:
+                tally.missing_bytes = missing_bytes  # no plan leaves room for plain Chainer
+            return has_freed or (is_plain and self._lift(nbytes))
 
-    def _lift(self) -> bool:
-        """With `ooc` unset the program may have all of the device, until the next iteration begins; whether it may."""
+    def _lift(self, nbytes: int) -> bool:
+        """With `ooc` unset the program has what it asks for, until the next computation with it; whether that helps."""
         backend = self._memory.backend
-        if self._is_lifted or not backend.counts_all or config.entry('ooc') is not None:
+        if self._limit_bytes is None or not backend.counts_all:
             return False
-        self._is_lifted = True
-        backend.limit(backend.most_budget_bytes(self._memory.near_bytes()), self._relieve)
+        limit_bytes = min(self._limit_bytes + nbytes, backend.most_budget_bytes(self._memory.near_bytes()))
+        if limit_bytes <= self._limit_bytes:
+            return False
+        self._limit_bytes = limit_bytes
+        backend.limit(limit_bytes, self._relieve)
         return True
 
     def look_at_left(self) -> None:
@@ -310,6 +320,8 @@ class Room:
                 that is known to come, with what stands now.
         """
         memory, graph = self._memory, self._following.graph
+        if self._limit_bytes != self._budget_bytes:
+            self.limit(self._budget_bytes, self._register_all)  # plain Chainer has run in the midst of the iteration
         certain = position >= 0 and self._following.is_certain
         fits = memory.make_room(need_bytes)
         if not fits and certain:

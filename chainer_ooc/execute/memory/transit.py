@@ -80,7 +80,7 @@ class CopyIn:
         """A block for it, when nothing more can leave.
 
         Raises:
-            DeviceMemoryError: the device has a limit, and says at which one there would be room.
+            DeviceMemoryError: the device has a limit, and says what is in the way.
             MemoryError: it has less than the budget allows.
         """
         try:

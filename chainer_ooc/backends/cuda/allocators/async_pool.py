@@ -54,7 +54,7 @@ class AsyncAllocator(Allocator):
         return self._pool.held_bytes()
 
     def lost_bytes(self, limit_bytes: int) -> int:
-        return ENDS * STEP_BYTES
+        return min(ENDS * STEP_BYTES, STEP_BYTES + limit_bytes)
 
     def trim(self, keep_bytes: int) -> None:
         with self._changing():
@@ -70,8 +70,9 @@ class AsyncAllocator(Allocator):
     def _within_limit(self, size_bytes: int) -> DeviceMemory | int:
         """Takes memory, or says by how much the limit would be passed; 0 where the device refuses."""
         limit_bytes = self.limit_bytes
-        if limit_bytes is not None and (missing_bytes := self._pool.used_bytes() + size_bytes - limit_bytes) > 0:
-            return missing_bytes
+        needed_bytes = self._pool.used_bytes() + size_bytes
+        if limit_bytes is not None and needed_bytes > limit_bytes:
+            return rounded_up(needed_bytes, STEP_BYTES) - limit_bytes
         try:
             memory = self._calls.stream_ordered_memory(size_bytes)
         except NoRoomError:

@@ -138,8 +138,10 @@ class Chunks:
             chosen = self._longest_idle(lacking, space, pages)
         if len(chosen) < lacking:
             has = len(self.free) + len(chosen)
+            is_limit = self.limit_bytes is not None and self.held_bytes + self.chunk_bytes > self.limit_bytes
             raise NoRoomError(f'{format_bytes(count * self.chunk_bytes)} of chunks are needed, '
-                              f'{format_bytes(has * self.chunk_bytes)} are free', (count - has) * self.chunk_bytes)
+                              f'{format_bytes(has * self.chunk_bytes)} are free',
+                              (count - has) * self.chunk_bytes if is_limit else 0)
         self.detach([chunk for chunk in chosen if chunk.space is not space])
 
     def _longest_idle(self, count: int, space: Space, pages: range) -> list[Chunk]:

@@ -105,7 +105,8 @@ class VirtualAllocator(Allocator):
         return self._placed(nbytes, is_array=True)
 
     def lost_bytes(self, limit_bytes: int) -> int:
-        return ENDS * self._suitable_bytes(limit_bytes)
+        chunk_bytes = self._suitable_bytes(limit_bytes + ENDS * self._suitable_bytes(limit_bytes))  # of what is named
+        return ENDS * chunk_bytes + (self.chunk_bytes if self.used_bytes() and self.chunk_bytes > chunk_bytes else 0)
 
     def held_bytes(self) -> int:
         return self._chunks.held_bytes
@@ -231,7 +232,7 @@ class VirtualAllocator(Allocator):
         may_hold_bytes = self._may_hold_bytes()
         if size_bytes > may_hold_bytes:
             raise NoRoomError(f'{format_bytes(size_bytes)} of chunks are needed, of {format_bytes(may_hold_bytes)}',
-                              size_bytes - may_hold_bytes)
+                              self.used_bytes() + size_bytes - may_hold_bytes)
         width_bytes = rounded_up(WIDTH * may_hold_bytes, self.chunk_bytes)
         space = Space(self._mapping.reserve(width_bytes), width_bytes, self.chunk_bytes, stream, self._chunks.idle)
         self._spaces.setdefault(pointer, []).append(space)
