@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import chainer_ooc
-from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError
+from chainer_ooc.errors import DeviceMemoryError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.graphs import Graphs
 from support.trainings.ooc_training import ooc
@@ -111,10 +111,10 @@ def test_what_pieces_lose_refuses_no_training_that_fits_the_device(on_device, mo
     """A default budget is raised to what iterations need, where the device has that and not what is named beside it."""
     lost_bytes = 20 * MAP_BYTES
     with on_device(0):
-        with ooc('keep', budget=3 * MAP_BYTES), pytest.raises(InfeasibleBudgetError) as refused:
+        with ooc('keep', budget=100 * MAP_BYTES):
             gradients(cupy, 3)
+            card_bytes, made = int(1.03 * chainer_ooc.stats().peak_bytes), []
         chainer_ooc.reset()
-        card_bytes, made = refused.value.floor_bytes + 2 * MAP_BYTES, []
         start = cupy_over_host.HostAllocator.__init__
         monkeypatch.setattr(cupy_over_host.HostAllocator, '__init__', lambda self: (start(self), made.append(self))[0])
         monkeypatch.setattr(cupy_over_host.HostAllocator, 'lost_bytes', lambda self, limit_bytes: lost_bytes)
@@ -123,4 +123,5 @@ def test_what_pieces_lose_refuses_no_training_that_fits_the_device(on_device, mo
         with ooc('keep', budget=None):
             assert gradients(cupy, 4) == expected(4)
             assert chainer_ooc.stats().phase == 'run'
+            assert chainer_ooc.stats().budget_bytes <= card_bytes
         chainer_ooc.reset()
