@@ -330,7 +330,8 @@ class Room:
             if not fits and not collected:
                 self._collect(always=True)
                 fits = memory.make_room(need_bytes, thorough=True)
-        near_bytes = memory.note_peak(need_bytes if certain else 0)
+        is_known = certain or (fits and graph is not None and position >= 0)  # else it is a guess
+        near_bytes = memory.note_peak(need_bytes if is_known else 0)
         if not fits and certain and graph is not None:
             floor_bytes, budget_bytes = memory.near_bytes() + need_bytes, memory.context.budget_bytes or 0
             if self._in_backward is not None:
