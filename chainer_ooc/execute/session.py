@@ -379,11 +379,9 @@ class Session:
         iteration, told = self._iteration, None
         try:
             if function is not None and iteration is not None and isinstance(error, MemoryError):
-                with LOCK:
-                    told = explain(error, iteration.where(function, way), self.memory, self._parameters, self.settings)
-                    if isinstance(told, InfeasibleBudgetError):
-                        told = iteration.following.refusal(told)
-        finally:  # that may take seconds, and be interrupted
+                told = explain(error, iteration.where(function, way), self.memory, self._parameters, self.settings,
+                               iteration.following.refusal)
+        finally:
             self._abandon()
         try:
             if told is not None:
@@ -393,8 +391,7 @@ class Session:
 
     def _abandon(self) -> None:
         with LOCK:
-            iteration = self._iteration
-            if iteration is not None:
+            if (iteration := self._iteration) is not None:
                 iteration.abandon()
                 self._iteration = None
                 self._quiet_iterations.is_over(iteration)

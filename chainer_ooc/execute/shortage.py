@@ -15,6 +15,7 @@ from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, OocErro
 from chainer_ooc.execute.iteration.room import UNDER_WAY
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.quantities import format_bytes
 
@@ -23,8 +24,8 @@ _LIMITS = "ulimit -d, ulimit -v, the container's"
 _advises = False
 
 
-def explain(error: BaseException, where: str, memory: Residency, parameters: Parameters, settings: Settings
-            ) -> OocError | None:
+def explain(error: BaseException, where: str, memory: Residency, parameters: Parameters, settings: Settings,
+            refusal: Callable[[InfeasibleBudgetError], OocError] = lambda error: error) -> OocError | None:
     """Returns the error to raise from one that left a computation; None if that one says enough.
 
     Args:
@@ -33,12 +34,15 @@ def explain(error: BaseException, where: str, memory: Residency, parameters: Par
         memory: as it was then.
         parameters: those that are known; in a first iteration the memory has not counted them yet.
         settings: of the iteration.
+        refusal: makes the refusal of a budget one that counts all that is known to come; it may take seconds.
     """
     budget_bytes = memory.context.budget_bytes
     if isinstance(error, DeviceMemoryError):
         if budget_bytes is None or error.floor_bytes <= budget_bytes:
             return None
-        return InfeasibleBudgetError(settings.policy, budget_bytes, error.floor_bytes, where, doubt=UNDER_WAY)
+        with LOCK:
+            return refusal(InfeasibleBudgetError(
+                settings.policy, budget_bytes, error.floor_bytes, where, doubt=UNDER_WAY))
     wanted_bytes = getattr(error, '_total_size', None)  # of NumPy's error for an array
     if wanted_bytes is None:
         return None
