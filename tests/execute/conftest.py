@@ -28,8 +28,8 @@ def nothing_quiet(monkeypatch):
 
 @pytest.fixture
 def memory_is_short(monkeypatch):
-    """Has maps leave as soon as they can where there is no plan, as beyond half of a budget."""
-    monkeypatch.setattr(waiting, 'SHARE_THAT_STAYS', 0)
+    """Has maps leave as soon as they can where there is no plan, as where a budget is small."""
+    monkeypatch.setattr(waiting, 'SHARE_AT_HAND', 0)
 
 
 @pytest.fixture

@@ -3,12 +3,15 @@
 Without a plan it is not known what will have to leave, only how full near memory is::
 
     near memory  |########## stays ##########|  leaves, the first one first, as soon as far memory is ready |
-                 0                    half of the budget                                              budget
+                 0                  a share of the budget                                             budget
 
-What is over half of it is what a plan will have to swap, or to recompute, and what functions that nobody knows allocate
-has the other half. Under a plan what it swaps leaves at once where far memory is at hand, as on the host. Pinning takes
-longer than copying, and the thread that trains would stand still meanwhile: so far memory is asked for when the
-iteration begins, and what would have to wait for it stays where it is. Whatever waits is evicted when memory is short.
+The rest is for what functions allocate that nobody knows. On the host it may be the system that answers, by ending the
+process, and what that has beside its arrays is in no account: of what a budget has beyond half a gigabyte an eighth
+stays. Where far memory takes time to prepare, and a limit is enforced, half of the budget does.
+
+Under a plan what it swaps leaves at once where far memory is at hand, as on the host. Pinning takes longer than copying,
+and the thread that trains would stand still meanwhile: so far memory is asked for when the iteration begins, and what
+would have to wait for it stays where it is. Whatever waits is evicted when memory is short.
 """
 
 from __future__ import annotations
@@ -21,8 +24,13 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 
-#: Of the budget, what stays in near memory without a plan, and without having been evicted.
+#: Of the budget, what stays in near memory without a plan, and without having been evicted, where far memory takes time
+#: to prepare.
 SHARE_THAT_STAYS = 0.5
+
+#: Of what the budget has beyond so much, the same where far memory is at hand.
+SHARE_AT_HAND = 0.125
+UNCERTAIN_BYTES = 512 << 20
 
 #: So many of those that wait are looked at before a call: one of many costs what one of few costs.
 LOOKED_AT = 64
@@ -95,4 +103,6 @@ class Waiting:
         if budget_bytes is None:
             return 0.0
         leaving_bytes = sum(each.nbytes for each in self._memory.leaving if each.state is State.LEAVING)
-        return self._memory.near_bytes() - leaving_bytes - SHARE_THAT_STAYS * budget_bytes
+        stays_bytes = (SHARE_THAT_STAYS * budget_bytes if self._memory.backend.prepares_far_memory
+                       else SHARE_AT_HAND * max(0, budget_bytes - UNCERTAIN_BYTES))
+        return self._memory.near_bytes() - leaving_bytes - stays_bytes

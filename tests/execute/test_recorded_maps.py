@@ -1,4 +1,4 @@
-"""Where no plan is known, what fits into half of the budget stays; beyond that the oldest maps leave first."""
+"""Where no plan is known, what fits into a share of the budget stays; beyond that the oldest maps leave first."""
 import chainer
 import chainer.functions as F
 import numpy as np
@@ -6,6 +6,7 @@ import pytest
 
 import chainer_ooc
 from chainer_ooc.execute import manager
+from chainer_ooc.execute.iteration import waiting
 from support.trainings.ooc_training import Training, assert_same_bits, ooc, plain
 
 POLICIES = ('keep', 'swap-all', 'pooch', 'sublinear')
@@ -48,7 +49,9 @@ def test_a_recorded_iteration_moves_nothing_that_fits(policy, budget):
 
 @pytest.mark.parametrize('maps', [20, 14])
 @pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'sublinear'])
-def test_beyond_half_of_the_budget_maps_leave_before_memory_is_short(policy, maps):
+def test_beyond_the_share_maps_leave_before_memory_is_short(monkeypatch, policy, maps):
+    monkeypatch.setattr(waiting, 'SHARE_AT_HAND', 0.5)
+    monkeypatch.setattr(waiting, 'UNCERTAIN_BYTES', 0)
     with ooc(None):
         expected = chain(3)
     budget = maps * MAP_BYTES + SCALARS_BYTES
@@ -59,3 +62,10 @@ def test_beyond_half_of_the_budget_maps_leave_before_memory_is_short(policy, map
         assert away - 3 <= stats.swapped_out_bytes // MAP_BYTES <= away + 3, 'but for what was in use'
         assert stats.peak_bytes <= budget
         assert chain(3) == expected
+
+
+def test_within_a_small_budget_all_that_can_leaves_at_once():
+    """What a process has beside its arrays is as much, and near a limit the system ends it."""
+    with ooc('swap-all', budget=500_000_000):
+        chain()
+        assert chainer_ooc.stats().swapped_out_bytes >= (MAPS - 3) * MAP_BYTES
