@@ -9,9 +9,9 @@ The rest is for what functions allocate that nobody knows. On the host it may be
 process, and what that has beside its arrays is in no account: of what a budget has beyond half a gigabyte an eighth
 stays. Where far memory takes time to prepare, and a limit is enforced, half of the budget does.
 
-Under a plan what it swaps leaves at once where far memory is at hand, as on the host. Pinning takes longer than copying,
-and the thread that trains would stand still meanwhile: so far memory is asked for when the iteration begins, and what
-would have to wait for it stays where it is. Whatever waits is evicted when memory is short.
+Under a plan what it swaps leaves at once where far memory is at hand, as on the host. Pinning takes longer than
+copying, and the thread that trains would stand still meanwhile: so far memory is asked for when the iteration begins,
+and what would have to wait for it stays where it is. Whatever waits is evicted when memory is short.
 """
 
 from __future__ import annotations
