@@ -8,7 +8,6 @@ from chainer_ooc.backends.host.backend import HostBackend
 from chainer_ooc.backends.spill.transfer import HostTransfer
 from chainer_ooc.classify import policies
 from chainer_ooc.execute.graphs.following import Following
-from chainer_ooc.execute.iteration import waiting
 from support.chaos import ChaosBackend
 from support.chaos.streams import ChaosTransfer
 from support.devices import chosen
@@ -24,12 +23,6 @@ def known_bandwidth(monkeypatch):
 def nothing_quiet(monkeypatch):
     """Takes note of every iteration, also where nothing has to leave: for tests of what is done with the notes."""
     monkeypatch.setattr(Following, 'stays', lambda following, graph: False)
-
-
-@pytest.fixture
-def memory_is_short(monkeypatch):
-    """Has maps leave as soon as they can where there is no plan, as where a budget is small."""
-    monkeypatch.setattr(waiting, 'SHARE_AT_HAND', 0)
 
 
 @pytest.fixture

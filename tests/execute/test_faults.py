@@ -81,7 +81,6 @@ def test_a_file_that_may_not_grow(policy):
     assert 'files of this process may have 20000 bytes: raise that limit (ulimit -f)' in str(error)
 
 
-@pytest.mark.usefixtures('memory_is_short')
 @pytest.mark.host
 @pytest.mark.parametrize('policy', ['pooch', 'auto', 'sublinear'])
 def test_a_training_that_needs_no_disk_goes_on_where_that_is_full(policy, caplog):
@@ -94,7 +93,6 @@ def test_a_training_that_needs_no_disk_goes_on_where_that_is_full(policy, caplog
     assert 'stays in memory: [Errno 28] growing the spill file' in caplog.text
 
 
-@pytest.mark.usefixtures('memory_is_short')
 @pytest.mark.host
 @pytest.mark.parametrize('failure', [end_of_file, input_output_error])
 @pytest.mark.parametrize('at', [0, 1, 2])
@@ -124,7 +122,6 @@ def test_reads_and_writes_that_move_a_part_are_gone_on_with(policy):
     assert_same_bits(training.finish(), plain('residual'))
 
 
-@pytest.mark.usefixtures('memory_is_short')
 @pytest.mark.host
 @pytest.mark.parametrize('policy', SWAPPING)
 def test_maps_can_be_read_again_after_a_failed_read(policy):
@@ -254,7 +251,6 @@ def interrupt_main(original, *args):
     return original(*args)
 
 
-@pytest.mark.usefixtures('memory_is_short')
 @pytest.mark.parametrize('at', [0, 2])
 @pytest.mark.parametrize('name', ['swap_out', 'swap_in'])
 @pytest.mark.parametrize('failure', [interrupt, interrupted_after])
@@ -308,7 +304,6 @@ def out_of_memory(original, *args):
     raise MemoryError('injected: no near memory')
 
 
-@pytest.mark.usefixtures('memory_is_short')
 @pytest.mark.parametrize('at', [0, 1, 2])
 @pytest.mark.parametrize('policy', SWAPPING)
 @pytest.mark.usefixtures('prompt_swap_outs')
@@ -394,7 +389,6 @@ def descriptors_in(folder):
     return found
 
 
-@pytest.mark.usefixtures('memory_is_short')
 @pytest.mark.host
 @pytest.mark.parametrize('policy', SWAPPING)
 def test_reset_works_when_the_disk_does_not(policy):

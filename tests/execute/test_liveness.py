@@ -98,7 +98,6 @@ def test_keep_gives_up_each_map_after_its_last_use_where_memory_is_short(is_shor
     assert counts == (list(range(LAYERS, -1, -1)) if is_short else [LAYERS] * (LAYERS + 1))
 
 
-@pytest.mark.usefixtures('memory_is_short')
 @pytest.mark.parametrize('policy', ['swap-all-naive', 'swap-all'])
 def test_swapped_maps_are_away_when_forward_ends_and_after_their_use(policy):
     model = Chain()
@@ -136,7 +135,6 @@ def test_peaks_are_ordered_as_policies_promise():
     assert max(peaks['swap-all'], peaks['swap-all-naive']) <= 700_000 < peaks['keep']
 
 
-@pytest.mark.usefixtures('memory_is_short')
 def test_views_of_one_block_die_together():
     class Sliced(chainer.Chain):
         def __init__(self):

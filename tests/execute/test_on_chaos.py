@@ -67,7 +67,6 @@ def test_a_seed_repeats_a_training_copy_by_copy():
     assert events() == events()
 
 
-@pytest.mark.usefixtures('memory_is_short')
 @pytest.mark.parametrize('seed', range(3))
 @pytest.mark.parametrize('act', ['swap_out', 'swap_in'])
 @pytest.mark.parametrize('policy', SWAPPING)
@@ -152,7 +151,6 @@ class FailsInBackward(chainer.FunctionNode):
         raise ZeroDivisionError
 
 
-@pytest.mark.usefixtures('memory_is_short')
 def test_a_graph_that_dies_keeps_a_block_until_its_swap_in_has_ended():
     """On a GPU the copy would write into what the memory's next owner has there."""
     with chaos() as made, ooc('swap-all'):
@@ -170,7 +168,6 @@ def test_a_graph_that_dies_keeps_a_block_until_its_swap_in_has_ended():
     assert made[0].misuses == []
 
 
-@pytest.mark.usefixtures('memory_is_short')
 def test_an_interrupt_right_after_a_swap_in_has_started_keeps_its_block(monkeypatch):
     swap_in = ChaosBackend.swap_in
 

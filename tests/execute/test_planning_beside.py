@@ -205,7 +205,6 @@ def test_an_error_in_the_search_is_a_warning_and_the_first_plan_stays(two_stages
     assert_same_bits(training.finish(), plain(NETWORK, 4))
 
 
-@pytest.mark.usefixtures('memory_is_short')
 def test_where_no_thread_can_be_had_the_first_plan_stays(two_stages, monkeypatch):
     def refuse(*_):
         raise RuntimeError("can't start new thread")

@@ -1,17 +1,15 @@
-"""Maps that could leave, and stay: until it is known that they have to leave, and far memory is ready for them.
+"""Maps that could leave, and stay until far memory is ready for them, or until memory is short.
 
-Without a plan it is not known what will have to leave, only how full near memory is::
+Pinning takes longer than copying, and the thread that trains would stand still meanwhile. So far memory is asked for
+beforehand, and what would have to wait for it stays where it is; it is evicted when memory is short. Under a plan all
+that it swaps is asked for when the iteration begins. Without one it is not known what will have to leave, only how full
+near memory is::
 
     near memory  |########## stays ##########|  leaves, the first one first, as soon as far memory is ready |
-                 0                  a share of the budget                                             budget
+                 0                    half of the budget                                              budget
 
-The rest is for what functions allocate that nobody knows. On the host it may be the system that answers, by ending the
-process, and what that has beside its arrays is in no account: of what a budget has beyond half a gigabyte an eighth
-stays. Where far memory takes time to prepare, and a limit is enforced, half of the budget does.
-
-Under a plan what it swaps leaves at once where far memory is at hand, as on the host. Pinning takes longer than
-copying, and the thread that trains would stand still meanwhile: so far memory is asked for when the iteration begins,
-and what would have to wait for it stays where it is. Whatever waits is evicted when memory is short.
+What is over half of it is what a plan will have to swap, or to recompute. Where far memory is at hand, as on the host,
+no map waits here.
 """
 
 from __future__ import annotations
@@ -24,13 +22,8 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.states import State
 from chainer_ooc.execute.storage.storage import Storage
 
-#: Of the budget, what stays in near memory without a plan, and without having been evicted, where far memory takes time
-#: to prepare.
+#: Of the budget, what stays in near memory without a plan, and without having been evicted.
 SHARE_THAT_STAYS = 0.5
-
-#: Of what the budget has beyond so much, the same where far memory is at hand.
-SHARE_AT_HAND = 0.125
-UNCERTAIN_BYTES = 512 << 20
 
 #: So many of those that wait are looked at before a call: one of many costs what one of few costs.
 LOOKED_AT = 64
@@ -58,7 +51,7 @@ class Waiting:
     def takes(self, storage: Storage) -> bool:
         """Whether a map that could leave now stays for a while."""
         backend = storage.memory.backend
-        if storage.memory is not self._memory or not (backend.prepares_far_memory or self._over_bytes() <= 0):
+        if not backend.prepares_far_memory or storage.memory is not self._memory:
             return False
         if not self.maps and self._over_bytes() > 0:
             backend.prepare([storage.nbytes])
@@ -103,6 +96,4 @@ class Waiting:
         if budget_bytes is None:
             return 0.0
         leaving_bytes = sum(each.nbytes for each in self._memory.leaving if each.state is State.LEAVING)
-        stays_bytes = (SHARE_THAT_STAYS * budget_bytes if self._memory.backend.prepares_far_memory
-                       else SHARE_AT_HAND * max(0, budget_bytes - UNCERTAIN_BYTES))
-        return self._memory.near_bytes() - leaving_bytes - stays_bytes
+        return self._memory.near_bytes() - leaving_bytes - SHARE_THAT_STAYS * budget_bytes
