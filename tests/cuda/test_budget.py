@@ -15,9 +15,7 @@ from chainer_ooc.backends.cuda import allocators, owner
 from chainer_ooc.backends.cuda import budget as budget_module
 from chainer_ooc.backends.cuda.allocators import ALLOCATORS
 from chainer_ooc.backends.cuda.allocators.ledger import Count
-from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.pool import PoolAllocator
-from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.errors import DeviceMemoryError, InfeasibleBudgetError, ReentryError
 from support import fake_device_memory as fake
@@ -123,7 +121,7 @@ def test_all_that_is_done_for_room_is_a_wait_of_the_thread_that_asks(budget):
 
 
 def test_a_refusal_counts_what_is_cached_where_that_serves(calls):
-    allocator = VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device)))
+    allocator = fake.allocator_of('virtual', calls)
     budget = AllocatorBudget(allocator, calls)
     budget.limit_bytes = 8 * allocator.chunk_bytes
     blocks = [budget(allocator.chunk_bytes) for _ in range(8)]
@@ -151,7 +149,7 @@ def limits_named(budget, nbytes):
 
 def test_a_limit_that_is_not_in_the_way_is_not_to_be_raised(calls):
     """What other programs have of the card no budget gets: a higher one was named each time."""
-    budget = AllocatorBudget(VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device))), calls)
+    budget = AllocatorBudget(fake.allocator_of('virtual', calls), calls)
     calls.device.take(68 * MIB)  # another program
     budget.limit_bytes = 60 * MIB
     kept = budget(20 * MIB)
@@ -164,7 +162,7 @@ def test_a_limit_that_is_not_in_the_way_is_not_to_be_raised(calls):
 @pytest.mark.parametrize(('stream', 'nbytes'), [(7, 22 * MIB), (0, 90 * MIB)])
 def test_what_lives_elsewhere_counts_in_the_limit_that_is_named(calls, stream, nbytes):
     calls.device.capacity_bytes = 1 << 30
-    budget = AllocatorBudget(VirtualAllocator(calls, MappingCalls(0, fake.FakeDriver(calls.device))), calls)
+    budget = AllocatorBudget(fake.allocator_of('virtual', calls), calls)
     budget.limit_bytes = 20 * MIB
     kept = budget(16 * MIB)
     if stream:

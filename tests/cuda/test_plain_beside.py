@@ -1,4 +1,6 @@
 """Plain Chainer beside a training on a GPU: with `ooc` unset the budget limits nothing, and then it does again."""
+import contextlib
+
 import chainer
 import numpy as np
 import pytest
@@ -29,6 +31,17 @@ def peak_bytes():
         return chainer_ooc.stats().peak_bytes
 
 
+@contextlib.contextmanager
+def trained_within_twice_the_peak(on_device):
+    """A training has run some iterations within a budget, which is given."""
+    with on_device(0):
+        budget = 2 * peak_bytes()
+        with ooc('swap-all', budget=budget):
+            gradients(cupy, 6)
+            yield budget
+        chainer_ooc.reset()
+
+
 def limit_bytes():
     return manager.current().memory.backend._budget.limit_bytes
 
@@ -52,34 +65,26 @@ def test_with_ooc_unset_the_program_has_all_of_the_device(on_device):
 
 
 def test_the_budget_is_back_in_force_within_the_iteration(on_device):
-    with on_device(0):
-        budget = 2 * peak_bytes()
-        with ooc('swap-all', budget=budget):
-            gradients(cupy, 4)
-            x = chainer.Variable(array_of(cupy, np.ones(SHAPE, 'f4')))
-            y = loss_of(cupy, x)
-            with chainer.using_config('ooc', None):
-                cupy.empty(2 * budget, 'u1')
-            assert limit_bytes() > budget
-            y.grad = array_of(cupy, np.ones(y.shape, 'f4'))
-            y.backward()
-            assert limit_bytes() == budget
-            del x, y
-        chainer_ooc.reset()
+    with trained_within_twice_the_peak(on_device) as budget:
+        x = chainer.Variable(array_of(cupy, np.ones(SHAPE, 'f4')))
+        y = loss_of(cupy, x)
+        with chainer.using_config('ooc', None):
+            cupy.empty(2 * budget, 'u1')
+        assert limit_bytes() > budget
+        y.grad = array_of(cupy, np.ones(y.shape, 'f4'))
+        y.backward()
+        assert limit_bytes() == budget
+        del x, y
 
 
 def test_what_plain_chainer_was_short_of_is_no_matter_of_plans(on_device):
-    with on_device(0):
-        budget = 2 * peak_bytes()
-        with ooc('swap-all', budget=budget):
-            gradients(cupy, 6)
-            with chainer.using_config('ooc', None):
-                held = [cupy.empty(budget // 2, 'u1') for _ in range(3)]
-            del held
-            gradients(cupy, 3)
-            assert manager.current()._graphs.latest().slack_bytes == 0
-            assert chainer_ooc.plan().budget_bytes == budget
-        chainer_ooc.reset()
+    with trained_within_twice_the_peak(on_device) as budget:
+        with chainer.using_config('ooc', None):
+            held = [cupy.empty(budget // 2, 'u1') for _ in range(3)]
+        del held
+        gradients(cupy, 3)
+        assert manager.current()._graphs.latest().slack_bytes == 0
+        assert chainer_ooc.plan().budget_bytes == budget
 
 
 class Hog(chainer.FunctionNode):

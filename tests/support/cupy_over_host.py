@@ -12,14 +12,11 @@ import numpy as np
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.cuda.allocators.allocator import Allocator, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls
-from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
-from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
 from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.backends.cuda.owner import Guest, Owner
-from support import fake_driver
 from support.chaos.memory import POISON
-from support.fake_device_memory import FakeCalls, FakeDevice, FakeDriver
-from support.fake_driver import Range
+from support.fake_device_memory import FakeCalls, FakeDevice, allocator_of
+from support.fake_driver import FakeDriver, Range
 
 
 class HostMemory:
@@ -84,8 +81,7 @@ class PiecesAllocator(HostAllocator):
 
     def __init__(self):
         super().__init__()
-        calls = FakeCalls(FakeDevice(1 << 40))
-        self._pieces = VirtualAllocator(calls, MappingCalls(0, FakeDriver(calls.device)))
+        self._pieces = allocator_of('virtual', FakeCalls(FakeDevice(1 << 40)))
 
     def _malloc(self, nbytes):
         self._pieces.limit_bytes = self.limit_bytes
@@ -118,7 +114,7 @@ def budget(cupy):
     return AllocatorBudget(HostAllocator(), HostCalls(cupy))
 
 
-class Device(fake_driver.FakeDriver):
+class Device(FakeDriver):
     """A fake device whose arrays are CuPy's."""
 
     def __init__(self, cupy, seed=0, **options):

@@ -82,7 +82,8 @@ class Iteration(Quietly):
         self._calls = Calls()
         self._liveness = Liveness(self.register.storages)
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off, meter.leaves_out)
-        self.room = Room(memory, parameters, self.register.own, meter, settings, self.following, end_quiet)
+        self.room = Room(memory, parameters, self.register.own, meter, settings, self.following, end_quiet,
+                         self.register_all)
         self._departures = Departures(memory, self.following, self.register, settings)
         self._recipes = Recipes(memory, self.following, self.register)
         self._start_swap_ins = functools.partial(
@@ -108,7 +109,7 @@ class Iteration(Quietly):
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self))
-        self.room.limit(self.budget_bytes, self.register_all)
+        self.room.limit(self.budget_bytes)
 
     @property
     def graph(self) -> Graph | None:

@@ -58,7 +58,7 @@ class Room:
     """Near memory of one iteration.
 
     `own` are the numbers of the parameters that the iteration has used; they grow while it runs forward. `end_quiet`
-    registers what earlier iterations have left that ran quietly.
+    registers what earlier iterations have left that ran quietly, `register_all` what this one has done quietly.
 
     Attributes:
         beside: what stood beside the maps at the last `look`.
@@ -68,7 +68,7 @@ class Room:
     """
 
     def __init__(self, memory: Residency, parameters: Parameters, own: Set[int], meter: Meter, settings: Settings,
-                 following: Following, end_quiet: Callable[[], None]):
+                 following: Following, end_quiet: Callable[[], None], register_all: Callable[[], None]):
         self.beside = Beside()
         self.unaccounted_bytes = 0
         self.left_bytes = 0
@@ -87,10 +87,10 @@ class Room:
         self._settings = settings
         self._following = following
         self._end_quiet = end_quiet
+        self._register_all = register_all
         self._is_settled = False
         self._budget_bytes: int | None = None
         self._limit_bytes: int | None = None  # more than the budget while the program runs plain Chainer
-        self._register_all: Callable[[], None] = lambda: None
 
     def look(self) -> None:
         """Finds out what stands beside the maps."""
@@ -213,14 +213,8 @@ class Room:
             lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '',
             budget_bytes, self.unaccounted_bytes)
 
-    def limit(self, budget_bytes: int | None, register_all: Callable[[], None]) -> None:
-        """Has the device keep to the budget, and ask here where it does not suffice.
-
-        Args:
-            budget_bytes: see `Backend.limit`.
-            register_all: registers what the iteration has done quietly: it may leave.
-        """
-        self._register_all = register_all
+    def limit(self, budget_bytes: int | None) -> None:
+        """Has the device keep to the budget, and ask here where it does not suffice; see `Backend.limit`."""
         self._budget_bytes = self._limit_bytes = budget_bytes
         self._memory.backend.limit(budget_bytes, self._relieve)
 
@@ -321,7 +315,7 @@ class Room:
         """
         memory, graph = self._memory, self._following.graph
         if self._limit_bytes != self._budget_bytes:
-            self.limit(self._budget_bytes, self._register_all)  # plain Chainer has run in the midst of the iteration
+            self.limit(self._budget_bytes)  # plain Chainer has run in the midst of the iteration
         certain = position >= 0 and self._following.is_certain
         fits = memory.make_room(need_bytes)
         if not fits and certain:
