@@ -52,8 +52,8 @@ class InfeasibleBudgetError(OocError, ValueError):
             model.py:31'``.
         expected_bytes: of the floor, what is not there yet, or not for certain: state of optimizers that have not
             updated, gradients that no update has used and that may therefore stay, those of other models.
-        workspace_floor_bytes: about the smallest budget with ``ooc_workspace = '32MB'``, computed from the recording;
-            None where that would not be less, or is not known.
+        workspace_floor_bytes: about the smallest budget with ``ooc_workspace = '32MB'``, or more, computed from the
+            recording; None where that does not show that it would be less.
         movable_bytes: of the floor, parameters and the optimizer's state that ``ooc_parameters = 'file'`` would have in
             the spill file; 0 where they are a small part, or cannot lie there.
         lost_bytes: of the floor, what is left over as the device gives memory in pieces; 0 on the host.

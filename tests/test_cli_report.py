@@ -117,7 +117,8 @@ def test_what_is_neither_is_said_in_one_line(capsys, tmp_path, out, content, mes
 
 
 @pytest.mark.parametrize(('given', 'status', 'message'), [
-    (['--budget', '8MB'], 1, "budget too small for policy 'swap-all'"),
+    (['--budget', '8MB'], 1, 'raise --budget, choose another policy'),
+    (['--budgets', '13MB,8MB'], 1, 'raise --budgets, choose another policy'),
     (['-o', '/dev/full'], 1, 'cannot write to /dev/full: No space left on device; name another file'),
     (['-o', '/'], 1, 'cannot write to /: Is a directory'),
     (['--perfetto', '/nowhere/file'], 1, 'there is no folder /nowhere'),

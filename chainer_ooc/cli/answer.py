@@ -68,12 +68,17 @@ def _wrapped(line: str, width: int) -> str:
                          break_long_words=False, break_on_hyphens=False)
 
 
-def message(error: BaseException) -> str:
-    """What an error says, in one line and without the ``[Errno 28]`` that OSError puts in front."""
+def message(error: BaseException, option: str = '--budget') -> str:
+    """What an error says, in one line and without the ``[Errno 28]`` that OSError puts in front.
+
+    Args:
+        error: what was raised.
+        option: where a budget that is refused was given.
+    """
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, InfeasibleBudgetError):  # commands have an option where programs have an entry
         again = f'record again with "profile MODEL --workspace {WORKSPACE}"'
-        text = f'{error.finding}; raise --budget, {error.other_step(again)}'
+        text = f'{error.finding}; raise {option}, {error.other_step(again)}'
     return ' '.join(text.split())
 
 

@@ -17,10 +17,10 @@ from typing import Any
 from chainer_ooc.classify.policies import POLICIES
 from chainer_ooc.cli import arguments as common
 from chainer_ooc.cli import gap
-from chainer_ooc.cli.answer import Answer, UsageError, trying
+from chainer_ooc.cli.answer import Answer, UsageError, message, trying
 from chainer_ooc.cli.prediction import read_trace_or_run, trace_for
 from chainer_ooc.cli.stage import stages
-from chainer_ooc.errors import OocError
+from chainer_ooc.errors import InfeasibleBudgetError, OocError
 from chainer_ooc.plans.run import Run
 from chainer_ooc.problem import problem_of
 from chainer_ooc.quantities import format_bytes
@@ -66,8 +66,13 @@ def run(arguments: argparse.Namespace) -> Answer:
         if file.resolve() in [each.resolve() for each in taken]:
             raise UsageError(f'{file} is named twice, as what is read or written: each needs a file of its own')
         taken.append(file)
-    report = make_report(_title(arguments), POLICIES[name], problem, arguments.budgets,
-                         ran if problem.budget_bytes == own_bytes else None, _progress)
+    try:
+        report = make_report(_title(arguments), POLICIES[name], problem, arguments.budgets,
+                             ran if problem.budget_bytes == own_bytes else None, _progress)
+    except InfeasibleBudgetError as error:
+        if error.budget_bytes == problem.budget_bytes or error.budget_bytes not in arguments.budgets:
+            raise
+        raise OocError(message(error, '--budgets')) from None
     _write(arguments.out, lambda file: file.write_text(page.to_html(report), encoding='utf-8'))
     if arguments.perfetto is not None:
         _write(arguments.perfetto, lambda file: file.write_bytes(perfetto.to_bytes(report)))

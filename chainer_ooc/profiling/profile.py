@@ -125,8 +125,8 @@ def training_of(program: Any, batch: tuple[Any, ...], named: dict[str, Any], opt
                                'together with a batch')
         return Training(program.update, {'updater': program, 'optimizers': program.get_all_optimizers()})
     if not callable(program):
-        raise ProfileError(f'a {type(program).__name__} cannot be profiled; give an Updater, a Trainer, or a model and '
-                           'its batch')
+        raise ProfileError(f'a value of type {type(program).__name__} cannot be profiled; give an Updater, a Trainer, '
+                           'or a model and its batch')
     if not (batch or named):
         raise ProfileError(f'a {type(program).__name__} is called with a batch; give that too: '
                            'chainer_ooc.profile(model, x, t)')

@@ -388,7 +388,7 @@ def test_a_budget_is_no_obstacle_as_nothing_is_planned():
 
 
 @pytest.mark.parametrize(('program', 'batch', 'said'), [
-    (7, (), 'a int cannot be profiled; give an Updater, a Trainer, or a model and its batch'),
+    (7, (), 'a value of type int cannot be profiled; give an Updater, a Trainer, or a model and its batch'),
     (Named(), (), r'a Named is called with a batch; give that too: chainer_ooc.profile\(model, x, t\)'),
     (updater_of(), (1,), 'a StandardUpdater draws its batch itself; profile it alone'),
     (L.Linear(3), (np.ones((2, 2), 'f'),), r'gave a Variable of float32 and shape \(2, 3\), not a loss'),
