@@ -16,6 +16,8 @@ folder imports only those below it; its own docstring lists its files::
     functions/              what is known about a function, and how its call is run again
     storage/                one block: its state, what holds it, and how a read of what is away is noticed
 
+    lessons                 what the next plans learn from an iteration that has ended
+    default_budget          the budget where the program has set none
     alone                   calls that belong to no graph which a backward pass will run
     finished                an iteration that has ended: its statistics, and how it ran
     tally                   what an iteration cost, for `chainer_ooc.stats()`

@@ -12,9 +12,7 @@ Chainer refuses with its own message, and those that a static graph records.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -24,14 +22,15 @@ from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.alone import open_all, run_alone
+from chainer_ooc.execute.default_budget import DefaultBudget
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import is_managed, may_change_maps, may_write_inputs
-from chainer_ooc.execute.graphs.following import note_that_it_makes_graphs
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.left import hand_over
 from chainer_ooc.execute.iteration.quiet import QuietIterations
+from chainer_ooc.execute.lessons import Lessons
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.on_file.parameters import ParametersOnFile
 from chainer_ooc.execute.other_threads import OtherThreads
@@ -39,6 +38,7 @@ from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.shortage import explain, explain_outside, what_holds
 from chainer_ooc.execute.storage.computing import RUNNING, forget_computations, is_computing, run_as
 from chainer_ooc.execute.storage.reentry import LOCK
+from chainer_ooc.execute.storage.storage import Token
 from chainer_ooc.execute.tally import IterationStats
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.trace import Trace
@@ -67,10 +67,9 @@ class Session:
         self._around = backend.computing()
         self._iteration: Iteration | None = None
         self._patience = Patience()
-        self._default_budget_bytes: int | None = None
-        self._proven = 0, 0  # what the last iteration without a budget took, or might have; and parameters of it
-        self._latest: Callable[[], Iteration | None] = lambda: None  # the last one that was in hand
-        self._timed: Callable[[], None] | None = None  # of the last iteration, which a device may still be at
+        self._lessons = Lessons(self._graphs, self._patience)
+        self._default_budget = DefaultBudget(self.memory, self._parameters)
+        self._latest: Token | None = None  # of the last one that was in hand
         self._prepared = 0  # what the device had when the iteration in hand began
         self._other_threads = OtherThreads(has_others)
         self._quiet_iterations = QuietIterations(self.memory, self._parameters, self._other_threads)
@@ -271,10 +270,12 @@ class Session:
             self._patience.met(True)
         self._other_threads.watch()
         self._prepared = self.memory.backend.preparations()
+        own_bytes, default = self.settings.budget_bytes, self._default_budget
         iteration = self._iteration = Iteration(
-            self.settings, self._budget_bytes(), self.memory, self._parameters, self._graphs, self._meter,
-            self._patience.records, self._most_bytes, self._quiet_iterations.end)
-        self._latest = weakref.ref(iteration)
+            self.settings, default.now_bytes() if own_bytes is None else own_bytes, self.memory, self._parameters,
+            self._graphs, self._meter, self._patience.records,
+            default.most_bytes if own_bytes is None else lambda: 0, self._quiet_iterations.end)
+        self._latest = iteration.token
         if (self.settings, iteration.budget_bytes) != self._planned_for:
             self._quiet_iterations.end()  # another plan counts with all that is there
         self._planned_for = self.settings, iteration.budget_bytes
@@ -298,76 +299,13 @@ class Session:
         self.memory.finish_swap_outs()  # what is still leaving would count as standing in the next plan
         if iteration is None or not iteration.finished:
             self.memory.mend()  # an interrupt may have come where none is noticed
-        hand_over(self.memory, self._latest(), self.settings.min_bytes)
+        hand_over(self.memory, self._latest, self.settings.min_bytes)
         if iteration is not None:
-            self._learn(iteration, trace, prepares)
+            if iteration.finished and iteration.settings.budget_bytes is None:  # the session's are the next one's
+                self._default_budget.note(max(iteration.budget_bytes, self.memory.tally.peak_bytes),
+                                          iteration.room.beside.steady_bytes)
+            self._lessons.take(iteration, trace, prepares, self._disturbed, self.memory.tally.missing_bytes)
             self._quiet_iterations.is_over(iteration)
-
-    def _learn(self, iteration: Iteration, trace: Trace | None, prepares: bool) -> None:
-        """Has the next plans know what an iteration has told."""
-        timed, self._timed = self._timed, None
-        if iteration.settings.budget_bytes is None and iteration.finished:  # those of the session are the next one's
-            taken_bytes = max(iteration.budget_bytes, self.memory.tally.peak_bytes)
-            self._proven = taken_bytes, iteration.room.beside.steady_bytes
-        if trace is not None:
-            iteration.graph = self._graphs.add(trace, iteration.recorded)
-            iteration.graph.is_disturbed = self._disturbed
-            iteration.graph.preparing += prepares
-            iteration.graph.used.adds_up = not iteration.recorded or iteration.room.adds_up
-            self._patience.met(self._known())
-            log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
-        elif iteration.following.graph is not None:
-            iteration.graph = iteration.following.graph
-            self._graphs.use(iteration.graph)
-            timing = iteration.timing()
-            if timing is not None:
-                iteration.graph.note_shortage(self.memory.tally.missing_bytes)
-                if not prepares and iteration.graph.has_followed():
-                    self._timed = functools.partial(iteration.graph.note_timing, iteration.graph.plan, timing)
-            if iteration.finished and iteration.following.is_outgrown(iteration.recorder.maps_bytes()):
-                self._graphs.miss('')
-                self._patience.missed()
-            elif iteration.finished and self._known():
-                self._patience.wait()
-        elif iteration.finished:
-            ran_quietly = iteration.was_quiet or iteration.quiet is not None
-            self._graphs.miss('' if ran_quietly else iteration.recorder.fingerprint())
-            if iteration.following.left:
-                self._patience.missed()
-            elif iteration.following.once_only is not None:
-                self._patience.pass_over()
-        if timed is not None:
-            timed()
-        if iteration.graph is not None:
-            if iteration.makes_graphs:
-                note_that_it_makes_graphs(iteration.graph)
-            if iteration.quiet is None:
-                iteration.room.tell(iteration.graph)
-        if trace is None:
-            iteration.graph = iteration.following.graph  # of one that it has left its maps are not
-
-    def _known(self) -> bool:
-        graph = self._graphs.latest()
-        return graph is not None and graph.is_recorded(self.settings.profile_iterations)
-
-    def _budget_bytes(self) -> int:
-        if self.settings.budget_bytes is not None:
-            return self.settings.budget_bytes
-        beside = self._parameters.beside()
-        self.memory.stands(beside.total_bytes)
-        budget_bytes = self.memory.backend.default_budget_bytes(
-            self.memory.near_bytes() + self.memory.bytes_of('spare'), self._default_budget_bytes)
-        # Before the first iteration it is not known which of the memory in use is parameters; there may be none.
-        if beside.steady_bytes or self._proven[0]:
-            self._default_budget_bytes = budget_bytes
-        return budget_bytes
-
-    def _most_bytes(self) -> int:
-        """What a plan may take where none keeps within the default budget: what is free, or has been taken before."""
-        if self.settings.budget_bytes is not None:
-            return 0
-        free_bytes = self.memory.backend.most_budget_bytes(self.memory.near_bytes() + self.memory.bytes_of('spare'))
-        return max(free_bytes, self._proven[0] + max(0, self._parameters.beside().steady_bytes - self._proven[1]))
 
     def _fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
         """Ends the iteration after an exception (P9); plans learn nothing from it.
@@ -395,8 +333,7 @@ class Session:
                 iteration.abandon()
                 self._iteration = None
                 self._quiet_iterations.is_over(iteration)
-                if not self._known():
-                    self._patience.met(False)
+                self._lessons.give_up(self.settings.profile_iterations)
             self.memory.finish_swap_outs()
             self.memory.mend()
-            hand_over(self.memory, self._latest(), self.settings.min_bytes)
+            hand_over(self.memory, self._latest, self.settings.min_bytes)

@@ -56,7 +56,7 @@ class Tally:
     Attributes:
         device: gives the moments.
         whole: the iteration's time, or None outside of one.
-        token: the iteration, whose maps are named; None in a snapshot.
+        token: stands for the iteration, whose maps are named; None in a snapshot.
         missing_bytes: the most that the device lacked where the account had room.
         stalls: waits for copies.
         recomputations: the calls that ran again.

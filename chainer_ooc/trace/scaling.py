@@ -7,23 +7,33 @@ input; what does not depend on it is then too large. For smaller ones they stay 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from chainer_ooc.trace.model import Trace
+from chainer_ooc.trace.rows import ArrayForm, Call
 
 
 def scale(trace: Trace, factor: float) -> Trace:
     """Returns the iteration with all bytes and times multiplied by `factor`, 1 or more."""
-    def grown(nbytes: int) -> int:
+    def larger(nbytes: int) -> int:
         return math.ceil(nbytes * factor)
 
     return replace(
-        trace, others_bytes=grown(trace.others_bytes),
-        maps=tuple(replace(each, nbytes=grown(each.nbytes)) for each in trace.maps),
-        calls=tuple(replace(each, peak_bytes=grown(each.peak_bytes), seconds=each.seconds * factor,
-                            other_bytes=grown(each.other_bytes)) for each in trace.calls),
-        steps=tuple(replace(each, peak_bytes=grown(each.peak_bytes), seconds=each.seconds * factor,
-                            other_bytes=grown(each.other_bytes)) for each in trace.steps))
+        trace, others_bytes=larger(trace.others_bytes),
+        maps=tuple(replace(each, nbytes=larger(each.nbytes)) for each in trace.maps),
+        calls=tuple(replace(each, peak_bytes=larger(each.peak_bytes), seconds=each.seconds * factor,
+                            other_bytes=larger(each.other_bytes)) for each in trace.calls),
+        steps=tuple(replace(each, peak_bytes=larger(each.peak_bytes), seconds=each.seconds * factor,
+                            other_bytes=larger(each.other_bytes)) for each in trace.steps))
+
+
+def grown(call: Call, arguments: Iterable[ArrayForm]) -> Call:
+    """Returns a call with room for what it may give if its outputs grow as the input does that has grown most."""
+    factor = max((each.nbytes / max(1, known.nbytes)
+                  for each, known in zip(arguments, call.arguments, strict=False)), default=1.0)
+    more_bytes = math.ceil(sum(each.nbytes for each in call.results) * max(0.0, factor - 1))
+    return replace(call, peak_bytes=call.peak_bytes + more_bytes)
 
 
 def fill_in(trace: Trace, estimate: Trace) -> Trace:

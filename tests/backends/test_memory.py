@@ -180,7 +180,7 @@ def test_what_a_model_is_built_with_leaves_no_holes_once_training_is_to_come():
 
 def test_while_there_is_a_backend_the_heap_stays_as_it_is(tmp_path, monkeypatch):
     backend = _backend(tmp_path)
-    monkeypatch.setattr(heap.ctypes, 'CDLL', lambda name: pytest.fail('the C library was called'))
+    monkeypatch.setattr(heap, '_libc', lambda: pytest.fail('the C library was called'))
     heap.leave_no_holes()
     monkeypatch.undo()
     backend.close()
@@ -191,7 +191,7 @@ def test_without_glibc_nothing_is_set_and_the_reason_is_shown(monkeypatch, tmp_p
         raise ValueError('unrecognized configuration name')
 
     monkeypatch.setattr(heap.os, 'confstr', musl)
-    monkeypatch.setattr(heap.ctypes, 'CDLL', lambda name: pytest.fail('the C library was called'))
+    monkeypatch.setattr(heap, '_libc', lambda: pytest.fail('the C library was called'))
     heap.trim()
     backend = _backend(tmp_path)
     assert any('not glibc' in warning for warning in backend.describe()['warnings'])
@@ -204,7 +204,7 @@ def test_a_refused_setting_is_shown(monkeypatch):
             return 0
 
     monkeypatch.setattr(heap, 'is_glibc', lambda: True)
-    monkeypatch.setattr(heap.ctypes, 'CDLL', lambda name: Refusing())
+    monkeypatch.setattr(heap, '_libc', Refusing)
     assert 'refused' in heap.return_freed_memory()
 
 

@@ -138,7 +138,7 @@ def test_what_is_moved_has_storages_and_what_is_not_has_none(model):
     assert [find(each.array) is not None for each in model.made[4:9]] == [False] * 5
     assert differences() is None
     iteration = manager.current()._iteration
-    found = [each for each in iteration._memory.known() if each.token is iteration]
+    found = [each for each in iteration._memory.known() if each.token is iteration.token]
     assert [iteration.register.storage(each.map) for each in found] == found
     assert min(each.nbytes for each in found) < MIN_BYTES  # what a call that goes through all was given
     assert all(each.node._data is None or find(each.node._data) is not None for each in model.made[12:15])
@@ -153,7 +153,7 @@ def test_a_swap_in_starts_beside_a_step_that_is_only_compared(monkeypatch):
         return Decision(everything(problem.trace, problem.min_bytes), Starts(positions={1: step}))
 
     def begin_arrival(self, storage, block):
-        started.append((storage.map, storage.token.recorder.next_position))
+        started.append((storage.map, manager.current()._iteration.recorder.next_position))
         original(self, storage, block)
 
     original = Transit.begin_arrival
@@ -634,7 +634,7 @@ def test_what_steps_go_through_all_for_is_waited_for_by_nobody_in_the_end(monkey
 def pending():
     """How many functions wait for maps of the iteration in hand."""
     iteration = manager.current()._iteration
-    return {each.pending_uses for each in iteration._memory.storages() if each.token is iteration}
+    return {each.pending_uses for each in iteration._memory.storages() if each.token is iteration.token}
 
 
 def test_what_has_stepped_waits_for_nothing_when_another_session_is_made(monkeypatch):

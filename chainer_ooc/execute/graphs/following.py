@@ -11,7 +11,6 @@ lengths change, one graph is often the beginning of another::
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -28,10 +27,11 @@ from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.slots import array_of
-from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.execute.storage.storage import Storage, Token
 from chainer_ooc.problem import Standing
 from chainer_ooc.schedule.swap_ins import SwapIn
 from chainer_ooc.trace import Call, Step
+from chainer_ooc.trace.scaling import grown
 
 #: A step of an estimate's call may allocate so many times what its arrays are larger than was known.
 GRADIENTS_AND_SCRATCH = 2
@@ -47,7 +47,7 @@ class Following:
     Attributes:
         graph: the one that is followed, or None.
         orders: of its plan; none without a graph.
-        latest: the one that was followed last.
+        token: the iteration's; it has the graph that was followed last.
         left: one was followed, and then the program differed.
         once_only: what recorded graphs need, if they come once only, and an unknown one surely has room; else None.
         is_recorded: what the iteration allocates is measured, so that what no known graph describes will be known.
@@ -58,15 +58,15 @@ class Following:
                  has_cut_off: Callable[[], bool], unmetered: Callable[[], AbstractContextManager[None]]):
         self.graph: Graph | None = None
         self.orders = NO_ORDERS
-        self.latest: Graph | None = None
+        self.token = Token()
         self.left = False
         self.once_only: OnceOnly | None = None
         self.is_recorded = False
         self._graphs = graphs
         self._settings = settings
         self._budget_bytes = self._unaccounted_bytes = self._first_bytes = 0
-        self._standing_of: Callable[[Models], Standing] = lambda models: Standing(0, 0)
-        self._doubt_of: Callable[[Sequence[Models]], str] = lambda known: ''
+        self._standing_of: Callable[[Models], Standing] = _nothing_stands
+        self._doubt_of: Callable[[Sequence[Models]], str] = _no_doubt
         self._sources = graphs.sources(reserve)
         self._has_cut_off, self._unmetered = has_cut_off, unmetered
         self._alike: list[Graph] = []  # the other known graphs with the same first call, the latest first
@@ -163,7 +163,7 @@ class Following:
             return []
         parting = [each for each in self.parting(position) if each.may_go_on(position, label, arguments)]
         calls = [each.trace.calls[position] for each in (graph, *parting)]
-        return [_grown(calls[0], arguments)] if graph.is_loose else calls
+        return [grown(calls[0], arguments)] if graph.is_loose else calls
 
     def check_call(self, call: Call) -> None:
         """Compares the latest call with those of the graphs that it may belong to."""
@@ -307,7 +307,7 @@ class Following:
             raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
         if alone := self._discarded_here_alone(graph):
             self.orders = graph.swapping(self.orders, alone, self._sources)
-        self.graph = self.latest = graph
+        self.graph = self.token.graph = graph
         self._next_swap_in, self._apart, self.same_calls = 0, {}, []
         for each in self._alike:
             position = each.common_calls(graph)
@@ -355,31 +355,34 @@ class Following:
 
     def follow_none(self) -> None:
         """Has the iteration be one of an unknown graph, for which nothing has to be known."""
-        self.graph, self.latest, self.orders = None, None, NO_ORDERS
+        self.graph, self.token.graph, self.orders = None, None, NO_ORDERS
+
+    def end(self) -> None:
+        """The iteration asks for no plan any more: what plans are made with refers back to it."""
+        self._standing_of, self._doubt_of = _nothing_stands, _no_doubt
 
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""
         self.graph, self.orders, self.once_only, self.left = None, NO_ORDERS, None, True
 
 
+def _nothing_stands(models: Models) -> Standing:
+    return Standing(0, 0)
+
+
+def _no_doubt(known: Sequence[Models]) -> str:
+    return ''
+
+
 def _bytes(call: Call) -> int:
     return sum(each.nbytes for each in (*call.arguments, *call.results))
-
-
-def _grown(call: Call, arguments: Forms) -> Call:
-    """A call of an estimate with what it may give if its outputs grow as the input does that has grown most."""
-    factor = max((each.nbytes / max(1, known.nbytes)
-                  for each, known in zip(arguments, call.arguments, strict=False)), default=1.0)
-    more_bytes = math.ceil(sum(each.nbytes for each in call.results) * max(0.0, factor - 1))
-    return replace(call, peak_bytes=call.peak_bytes + more_bytes)
 
 
 def note_reuse(storages: Iterable[Storage]) -> None:
     """Maps of earlier iterations' graphs were read again: plans of those lose them no more."""
     for each in storages:
-        graph = getattr(each.token, 'graph', None)
-        if graph is not None:
-            graph.note_reuse([each.map])
+        if each.token is not None and each.token.graph is not None:
+            each.token.graph.note_reuse([each.map])
 
 
 def note_that_it_makes_graphs(graph: Graph | None) -> None:

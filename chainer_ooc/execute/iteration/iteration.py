@@ -15,6 +15,7 @@ Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that ove
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +25,6 @@ from chainer_ooc.execute import log
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.graphs.following import Following, note_reuse, note_that_it_makes_graphs
-from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.times import Timing, timing_of
 from chainer_ooc.execute.iteration.comparison import Calls
@@ -60,7 +60,7 @@ class Iteration(Quietly):
     Attributes:
         following: the known graph that it seems to be, and its plan.
         finished: a backward pass has ended.
-        has_ended: the session has left it, and takes no more of it for its own.
+        token: stands for it in its maps; `has_ended` once the session has left it, and takes no more for its own.
         recorded: what its calls allocate is measured.
         room, makes_graphs: what stands in near memory beside the maps; whether backward makes a graph.
         writes: finds what functions and hooks of the program's write to.
@@ -72,18 +72,19 @@ class Iteration(Quietly):
                  end_quiet: Callable[[], None]):
         self.settings, self.budget_bytes, self._most_bytes = settings, budget_bytes, most_bytes
         self.recorder = Recorder()
-        self.finished = self.has_ended = self._in_backward = self.is_foreign = self.makes_graphs = False
+        self.finished = self._in_backward = self.is_foreign = self.makes_graphs = False
         self.recorded = recording
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
-        self.register = Register(memory, self.recorder, parameters, self, settings.min_bytes)
         self.writes = Writes()
         self._calls = Calls()
-        self._liveness = Liveness(self.register.storages)
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off, meter.leaves_out)
+        self.token = self.following.token
+        self.register = Register(memory, self.recorder, parameters, self.token, settings.min_bytes)
+        self._liveness = Liveness(self.register.storages)
         self.room = Room(memory, parameters, self.register.own, meter, settings, self.following, end_quiet,
-                         self.register_all)
+                         weakref.WeakMethod(self.register_all))
         self._departures = Departures(memory, self.following, self.register, settings)
         self._recipes = Recipes(memory, self.following, self.register)
         self._start_swap_ins = functools.partial(
@@ -108,17 +109,8 @@ class Iteration(Quietly):
             self.recorder.look_closely()
         if wanted and not self.recorded:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
-        self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self))
+        self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self.token))
         self.room.limit(self.budget_bytes)
-
-    @property
-    def graph(self) -> Graph | None:
-        """The known graph that it seems to be, or did at last; once it has ended, the one that it was."""
-        return self.following.latest
-
-    @graph.setter
-    def graph(self, graph: Graph | None) -> None:
-        self.following.latest = graph
 
     def compare_unmoved(self) -> None:
         """Has calls and steps that touch only what never moves be compared and counted alone from now on."""
@@ -234,7 +226,7 @@ class Iteration(Quietly):
         self.is_foreign = may_write_inputs(function)
         call = self._calls.number(function)
         known = self.following.check_step(len(recorder.steps), call, function)
-        others = [each for each in needed if each.token is not self]
+        others = [each for each in needed if each.token is not self.token]
         if known is not None:  # what the steps before have left is there already, beside what comes now
             self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
         for storage in needed:
@@ -264,15 +256,15 @@ class Iteration(Quietly):
             return
         peak_bytes, position = self._peak_bytes(), self.recorder.next_position
         self.writes.look_at_given()
-        own = [each.map for each in needed if each.token is self]
+        own = [each.map for each in needed if each.token is self.token]
         if len(own) < len(needed):
-            note_reuse(each for each in needed if each.token is not self)
+            note_reuse(each for each in needed if each.token is not self.token)
         call = self._calls.number(function)
         label = '' if call >= 0 else name_of(function)
         self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes, label)
         for storage in needed:
             if storage.is_done():
-                if storage.token is not self:
+                if storage.token is not self.token:
                     storage.memory.drop(storage, may_lose=False)
                 elif self.following.graph is None:
                     self._liveness.drop(storage, may_lose=False)
@@ -328,17 +320,19 @@ class Iteration(Quietly):
         return (not self._in_backward
                 and self.following.begins_anew(len(calls.functions), function, inputs)
                 and not calls.is_read_by(inputs)
-                and not any(each is not None and each.token is self for each in map(find, map(array_of, inputs))))
+                and not any(each is not None and each.token is self.token for each in map(find, map(array_of, inputs))))
 
     def abandon(self) -> None:
         """Ends an iteration whatever its state: nothing is metered or pinned for it any more."""
-        self.has_ended = True  # first, or after an interrupt what it has left would be its own for ever
+        self.token.has_ended = True  # first, or after an interrupt what it has left would be its own for ever
         if self.quiet is not None:
             self.quiet.end_backward()
         self.writes.end_backward()
         self._meter.stop()
         self._memory.meter(None)
         self._memory.pin()
+        self._unmoved = None  # it refers back, and Python's collector alone would find the two
+        self.following.end()
 
     def close(self) -> Trace | None:
         """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
@@ -364,7 +358,7 @@ class Iteration(Quietly):
 
     def leave(self) -> Span:
         """Follows the graph no more; gives an empty span, for what was not timed."""
-        if not self.has_ended:
+        if not self.token.has_ended:
             self.room.settle()
         self.following.leave()
         return (now := self._memory.backend.timestamp()), now
@@ -375,7 +369,7 @@ class Iteration(Quietly):
         """Books what ended since the last computation: swap-outs, blocks that died, references."""
         self._take_orders(position)
         for storage in self._departures.go_on():
-            if storage.token is self and not self._in_backward:
+            if storage.token is self.token and not self._in_backward:
                 self.recorder.maps[storage.map].last_held = position - 1
         if self._orders.plan.synchronous:
             self._memory.settle()
@@ -391,11 +385,11 @@ class Iteration(Quietly):
                 self._departures.catch_up(position)
 
     def _gone(self, token: object, map_id: int) -> None:
-        if token is self and map_id < len(self.recorder.maps):
+        if token is self.token and map_id < len(self.recorder.maps):
             self.recorder.gone(map_id)
 
     def _note_exposed(self, storage: Storage) -> None:
-        if storage.token is self and not self._in_backward and not self.recorder.maps[storage.map].hidden:
+        if storage.token is self.token and not self._in_backward and not self.recorder.maps[storage.map].hidden:
             self.recorder.exposed.add(storage.map)  # F.dropout itself looks at the mask that it hides
 
     def _scratch_bytes(self) -> int:
@@ -415,7 +409,7 @@ class Iteration(Quietly):
 
         What is left of an iteration that is over is evicted before all.
         """
-        if storage.token is not self:
+        if storage.token is not self.token:
             return float('inf')
         if self.following.graph is None or storage.map >= len(self.following.graph.trace.maps):
             return -float(storage.touched)

@@ -68,7 +68,8 @@ class Room:
     """
 
     def __init__(self, memory: Residency, parameters: Parameters, own: Set[int], meter: Meter, settings: Settings,
-                 following: Following, end_quiet: Callable[[], None], register_all: Callable[[], None]):
+                 following: Following, end_quiet: Callable[[], None],
+                 register_all: weakref.WeakMethod[Callable[[], None]]):
         self.beside = Beside()
         self.unaccounted_bytes = 0
         self.left_bytes = 0
@@ -222,7 +223,8 @@ class Room:
         if asks_amid():
             return False  # nothing can leave in the midst of a change
         with LOCK:
-            self._register_all()
+            if (register_all := self._register_all()) is not None:
+                register_all()
             tally, is_plain = self._memory.tally, config.entry('ooc') is None
             missing_bytes = tally.missing_bytes
             has_freed = self._memory.on_out_of_memory(nbytes)

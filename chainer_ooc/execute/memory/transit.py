@@ -386,6 +386,6 @@ def _refuse_if(changed: Any, error: Callable[[], LostMapError]) -> None:
 
 def note_lost(storage: Storage) -> None:
     """A lost map was read: its graph's plans lose no map any more, since the others may be read next."""
-    graph = getattr(storage.token, 'graph', None)
+    graph = None if storage.token is None else storage.token.graph
     if graph is not None:
         graph.note_reuse(range(len(graph.trace.maps)))

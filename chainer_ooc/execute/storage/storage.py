@@ -45,15 +45,19 @@ class Memory(Protocol):
     def is_pinned(self, storage: Storage) -> bool: ...
 
 
-class Token(Protocol):
-    """An iteration, as far as its maps need it: what is used of `iteration.Iteration`.
+class Token:
+    """Stands for an iteration in its maps, which may outlive it.
 
     Attributes:
         has_ended: nothing becomes a map of it any more, and what it has left may be the program's own.
+        graph: the known `graphs.graph.Graph` that it seems to be, or did at last; None without one.
     """
 
-    @property
-    def has_ended(self) -> bool: ...
+    __slots__ = ('graph', 'has_ended')
+
+    def __init__(self) -> None:
+        self.has_ended = False
+        self.graph: Any = None
 
 
 class Recipe(Protocol):

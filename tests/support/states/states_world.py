@@ -39,7 +39,7 @@ from chainer_ooc.execute.storage.computing import computing, forget_computations
 from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.slots import hidden_slots
 from chainer_ooc.execute.storage.states import State
-from chainer_ooc.execute.storage.storage import Storage
+from chainer_ooc.execute.storage.storage import Storage, Token
 from chainer_ooc.execute.tally import Tally
 from support.chaos import ChaosBackend
 from support.states.states_functions import FUNCTIONS
@@ -140,12 +140,6 @@ class Watch:
         return [storage for ref in self.born if (storage := ref()) is not None]
 
 
-class Iteration:
-    """What storages are parts of."""
-
-    has_ended = False
-
-
 class World:
     """See the module. Operations are the methods named in `OPERATIONS`."""
 
@@ -169,7 +163,7 @@ class World:
         self.block_of = weakref.WeakKeyDictionary()
         self.armed = self.maps = 0
         self.was_interrupted = False
-        self.token = Iteration()
+        self.token = Token()
 
     def _backend(self, seed, on_host):
         if not on_host:
@@ -473,7 +467,7 @@ class World:
         memory = self._memory(i)
         if j // 16 % 2:
             self.token.has_ended = True
-            self.token = Iteration()
+            self.token = Token()
         if memory is not None:
             with LOCK:
                 memory.enter(Context(Tally(memory.backend), BUDGETS[j % len(BUDGETS)],
