@@ -19,6 +19,12 @@ def _warm_up(**asks: Any) -> dict[str, Any]:
     return warm_up(**asks)
 
 
+def _turns(**asks: Any) -> dict[str, Any]:
+    from turns_row import take_turns
+
+    return take_turns(**asks)
+
+
 def _bits(**asks: Any) -> dict[str, Any]:
     from bits_row import compare
 
@@ -102,7 +108,7 @@ def _hangs() -> dict[str, Any]:
 
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     'describe': _describe, 'doctor': _doctor, 'warm-up': _warm_up, 'link': _link, 'backend-link': _backend_link,
-    'host-alloc': _host_alloc, 'chunks': _chunks, 'training': _training, 'bits': _bits, 'torch': _torch,
-    'convolution': _convolution, 'maps': _maps, 'queueing': _queueing, 'fails': _fails, 'crashes': _crashes,
-    'hangs': _hangs, 'works': dict,
+    'host-alloc': _host_alloc, 'chunks': _chunks, 'training': _training, 'turns': _turns, 'bits': _bits,
+    'torch': _torch, 'convolution': _convolution, 'maps': _maps, 'queueing': _queueing, 'fails': _fails,
+    'crashes': _crashes, 'hangs': _hangs, 'works': dict,
 }

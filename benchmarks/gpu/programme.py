@@ -103,6 +103,8 @@ class Programme:
             Part(name='chunks', title='Memory mapped in chunks', kind='chunks', stage='first', rows=self._chunks),
             Part(name='in-core', title=f'In-core, {network}, batch {sizes.in_core_batch}', kind='training',
                  stage='first', rows=self._in_core, reserved_seconds=35),
+            Part(name='turns', title=f'keep and plain Chainer in turns, {network}, batch {sizes.in_core_batch}',
+                 kind='turns', stage='first', rows=self._turns),
             Part(name=f'batch-{first}', title=f'{network}, batch {first}, within the budget', kind='training',
                  stage='first', rows=lambda: self._within_budget(first), reserved_seconds=160),
             Part(name=f'in-core-{first}', title=f'In-core, {network}, batch {first}', kind='training', stage='first',
@@ -173,6 +175,13 @@ class Programme:
     def _in_core(self) -> Rows:
         for policy, tf32 in (('keep', False), ('plain', False), ('keep', True), ('plain', True)):
             yield self.training(self.sizes.network, self.sizes.in_core_batch, policy, tf32=tf32 or self.tf32)
+
+    def _turns(self) -> Rows:
+        for tf32 in (False, True):
+            yield Row(kind='turns', like='turns', expected_seconds=15, start_seconds=12, asks={
+                'device': self.device, 'network': self.sizes.network, 'batch': self.sizes.in_core_batch,
+                'min_bytes': self.sizes.min_bytes, 'image_side': self.sizes.image_side, 'tf32': tf32 or self.tf32,
+                'rounds': self.sizes.rounds, **({'workspace': self.sizes.workspace} if self.sizes.workspace else {})})
 
     def _autotune(self) -> Rows:
         for tf32 in (False, True):

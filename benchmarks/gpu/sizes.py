@@ -19,6 +19,7 @@ class Sizes:
         budget: Near memory of out-of-core rows, where none is asked for.
         batches: The first is that of most rows.
         in_core_batch: Trains in-core on any card.
+        rounds: In which plain Chainer and `keep` take turns.
         chunk_bytes: Sizes of chunks of memory that are mapped, and timed.
         pinned_bytes: What is pinned at once, and timed.
         host_bytes_an_image: Far memory of a policy that swaps all.
@@ -35,6 +36,7 @@ class Sizes:
     network: str
     batches: Sequence[int]
     in_core_batch: int
+    rounds: int
     others: Sequence[tuple[str, str, Sequence[Any]]]
     policies: Sequence[str]
     link_bytes: Sequence[int]
@@ -59,6 +61,7 @@ class Sizes:
 
 FULL = Sizes(
     budget='16GB', network='resnet50', batches=(640, 512, 384, 256, 128), in_core_batch=128,
+    rounds=5,
     others=(('alexnet', 'AlexNet', (2304, 2432, 2560, 2688)), ('googlenet_bn', 'GoogLeNet', (384, 896)),
             ('resnext3d', 'ResNeXt101 (3D)', VIDEOS)),
     policies=OTHER_POLICIES, link_bytes=tuple(2**power for power in (20, 22, 24, 26, 28)),
@@ -68,7 +71,7 @@ FULL = Sizes(
     batch_limits=(640, 1920, 128), depth_units=(50, 160, 320, 640), depth_suffix='', depth_batch=32,
     settle=5, settle_first=9, iterations=5, min_bytes=2**20)
 SMALL = Sizes(
-    budget='8MB', network='resnet-16-narrow', batches=(16, 4), in_core_batch=4,
+    budget='8MB', network='resnet-16-narrow', batches=(16, 4), in_core_batch=4, rounds=2,
     others=(('alexnet', 'AlexNet', (2,)),), policies=('swap-opt',), link_bytes=(2**20,),
     chunk_bytes=(2**21,), pinned_bytes=(10**6,),
     host_bytes_an_image=1e7, convolutions=1, bits_network='resnet-16-narrow', bits_batch=2,

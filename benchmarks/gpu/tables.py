@@ -1,6 +1,7 @@
 """The columns of each kind of part, and what only all rows together say: how one stands beside another."""
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,11 @@ def operations(value: float) -> str:
 def spread(value: Sequence[float]) -> str:
     """The smallest and the largest of some seconds."""
     return f'{value[0]:.3g} to {value[1]:.3g} s'
+
+
+def ratios(value: Sequence[float]) -> str:
+    """The median of some ratios, the smallest and the largest."""
+    return f'{statistics.median(value):.3f} ({min(value):.3f} to {max(value):.3f})'
 
 
 def size(value: Any) -> str:
@@ -72,6 +78,17 @@ TRAINING = (
 )
 COLUMNS: dict[str, tuple[Column, ...]] = {
     'training': TRAINING,
+    'turns': (
+        Column('network', 'network'),
+        Column('batch', 'batch', size, right=True),
+        Column('tf32', 'TF32', lambda used: 'yes' if used else 'no'),
+        Column('plain_seconds', 'plain Chainer', seconds, right=True),
+        Column('keep_seconds', 'keep', seconds, right=True),
+        Column('ratios', 'ratio of each round', ratios),
+        Column('plain_host_seconds', 'plain Chainer by the host', seconds, right=True),
+        Column('keep_host_seconds', 'keep by the host', seconds, right=True),
+        Column('host_ratios', 'ratio of each round', ratios),
+        *OUTCOME),
     'allocators': (
         Column('allocator', 'allocator'),
         Column('batch', 'batch', size, right=True),
