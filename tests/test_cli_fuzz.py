@@ -1,6 +1,6 @@
 """Whatever a trace or a file of plans has in it, a command answers or says in one line what is wrong with it.
 
-    CHAINER_OOC_MUTATIONS=2000 pytest tests/test_cli_fuzz.py     # the count of docs/results.md; default: DEFAULT
+    CHAINER_OOC_MUTATIONS=2000 pytest tests/test_cli_fuzz.py  # as in docs/results/correctness.md; default: DEFAULT
 
 Each mutation is one file, which one command reads, within this process: what a user would see as a traceback is an
 exception that leaves `main`. Commands, arguments and files take turns; the seed is fixed.

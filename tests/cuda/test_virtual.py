@@ -378,7 +378,7 @@ def test_chunks_that_suit_the_limit_take_few_calls_and_no_memory(monkeypatch):
     usual, lost = trained()
     monkeypatch.setattr(virtual, 'CHUNK_SHARE', 16 * GB // (2 * MIB))
     smaller, _ = trained()
-    assert usual == {'cuMemCreate': 508, 'cuMemMap': 994, 'cuMemUnmap': 41}, 'docs/results.md has these'
+    assert usual == {'cuMemCreate': 508, 'cuMemMap': 994, 'cuMemUnmap': 41}, 'docs/results/counted.md has these'
     assert smaller == {'cuMemCreate': 3814, 'cuMemMap': 9_807, 'cuMemUnmap': 40}
     assert lost == 0
 
