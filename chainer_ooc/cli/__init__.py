@@ -53,7 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = _parser()
     try:
-        arguments, unread = parser.parse_known_args(_bound(sys.argv[1:] if argv is None else argv))
+        given = _bound(sys.argv[1:] if argv is None else argv)
+        if given and not given[0].startswith('-') and given[0] not in COMMANDS:
+            parser.error(unknown('command', given[0], COMMANDS))
+        arguments, unread = parser.parse_known_args(given)
         if unread:
             _refuse(unread[0], parser if arguments.command is None else arguments.parser)
     except SystemExit as ended:
