@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 from dataclasses import asdict
 
 from chainer_ooc.errors import PlanFormatError, TraceFormatError
+from chainer_ooc.locks import make_lock
 from chainer_ooc.plans.invariants import check_fit
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.plans.saved import SavedPlan, Terms
@@ -25,7 +25,7 @@ VERSION = 2
 _AGAIN = 'delete it to have it written anew, or name another'
 _ANOTHER = 'name a file of plans, or one that is not there yet'  # what never was one is not to be deleted
 FORM = Form('file of plans', VERSION, PlanFormatError, _ANOTHER, _AGAIN)
-_writing = threading.Lock()
+_writing = make_lock()
 
 
 def dump_plans(plans: list[SavedPlan]) -> str:

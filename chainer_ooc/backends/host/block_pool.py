@@ -31,8 +31,14 @@ from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host import block
 from chainer_ooc.backends.host.block import HeapBlock
 
-#: References to a block that nothing else refers to: the local name and getrefcount's argument.
-_OWN_REFERENCES = 2
+
+def _own_references() -> int:
+    own = object()
+    return sys.getrefcount(own)
+
+
+#: What it says of a block that only a local name refers to: 2, or 1 from Python 3.14 on, where the call borrows it.
+_OWN_REFERENCES = _own_references()
 
 
 class BlockPool:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -36,6 +35,7 @@ from chainer_ooc.backends.base import ByteArray, FarCopy
 from chainer_ooc.backends.file_backed import FileBacked
 from chainer_ooc.backends.host import arena, arrays
 from chainer_ooc.errors import SpillError
+from chainer_ooc.locks import make_lock
 from chainer_ooc.quantities import format_bytes
 
 _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
@@ -167,7 +167,7 @@ def _place_of(root: Any) -> tuple[int, int]:
 
 
 #: Held while something writes to blocks without Python's lock, and while a fork makes them private.
-_WRITING = threading.RLock()
+_WRITING = make_lock()
 
 
 @functools.cache

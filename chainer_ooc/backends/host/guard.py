@@ -25,13 +25,13 @@ import contextlib
 import functools
 import os
 import resource
-import threading
 from types import TracebackType
 
 import numpy as np
 
 from chainer_ooc.backends.host import arena, heap
 from chainer_ooc.backends.host.headroom import Headroom
+from chainer_ooc.locks import make_lock
 
 _PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
 _DATA_FIELD = 5  # of /proc/self/statm: pages of data, the main stack included
@@ -66,7 +66,7 @@ class _Limit:
     """RLIMIT_DATA, and whose computations it is tightened for. What an interrupt leaves undone a later step does."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = make_lock()
         self.guards: set[Guard] = set()
         self._before = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 

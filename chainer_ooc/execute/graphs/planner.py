@@ -31,6 +31,7 @@ from chainer_ooc.classify.policies import swap_all
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.classify.search import SearchStoppedError, searching_beside
 from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.locks import make_lock
 from chainer_ooc.plans.making import make_plan, plan_within
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Problem
@@ -93,7 +94,8 @@ class Planner:
     def __init__(self) -> None:
         self._waiting: deque[Search] = deque()
         self._current: Search | None = None
-        self._changed = threading.Condition()
+        self._lock = make_lock()
+        self._changed = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._runs = self._rests = self._is_at_rest = self._closed = False
 
@@ -116,7 +118,7 @@ class Planner:
 
     def _search(self, search: Search) -> Search | None:
         """Has the thread search too; None if there can be no thread."""
-        with self._changed:
+        with self._lock:
             self._waiting.append(search)
             if not self._runs and not self._start():
                 self._waiting.clear()
@@ -134,7 +136,7 @@ class Planner:
 
     def rest(self, rests: bool) -> bool:
         """Has the thread rest, or go on; whether it does."""
-        with self._changed:
+        with self._lock:
             self._rests = rests
             self._changed.notify_all()
             return not rests or self._changed.wait_for(
@@ -142,7 +144,7 @@ class Planner:
 
     def close(self) -> None:
         """Stops all searches, and waits for the thread to end."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._runs, LONGEST_WAIT_SECONDS)
@@ -168,7 +170,7 @@ class Planner:
                 self._current.run()
 
     def _take_next(self) -> bool:
-        with self._changed:
+        with self._lock:
             self._current = self._waiting.popleft() if self._waiting and not self._closed else None
             self._runs = self._current is not None
             self._changed.notify_all()
@@ -181,7 +183,7 @@ class Planner:
             SearchStoppedError: nobody waits for the search any more.
         """
         if self._rests:
-            with self._changed:
+            with self._lock:
                 self._is_at_rest = True
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: not self._rests or self._is_stopped())

@@ -26,11 +26,12 @@ from typing import Any, TypeVar
 
 from chainer_ooc.backends.base import OWN_THREADS
 from chainer_ooc.errors import ReentryError
+from chainer_ooc.locks import make_lock
 
 _Function = TypeVar('_Function', bound=Callable[..., Any])
 
 #: Held while a storage, an account or a residency changes.
-LOCK = threading.RLock()
+LOCK = make_lock()
 
 #: Whether the calling thread holds it.
 is_locked: Callable[[], bool] = LOCK._is_owned  # type: ignore[attr-defined]

@@ -26,6 +26,7 @@ from collections import deque
 from typing import Any
 
 from chainer_ooc.backends.cuda.owner import Owner
+from chainer_ooc.locks import make_lock
 
 
 class End(weakref.ref[Any]):
@@ -87,7 +88,7 @@ class Ledger(Count):
 
     def __init__(self, lock: threading.RLock | None = None) -> None:
         super().__init__()
-        self.lock = lock or threading.RLock()
+        self.lock = lock or make_lock()
         self.is_amid = False
         self.settled: deque[End] | None = None
         self.ended: deque[End] = deque()
