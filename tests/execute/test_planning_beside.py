@@ -175,6 +175,37 @@ def test_a_recording_beside_a_search_that_does_not_rest_is_in_doubt(two_stages, 
         assert manager.current()._graphs.latest().is_disturbed
 
 
+def test_so_is_one_beside_a_search_of_a_closed_session_that_is_not_over_yet(two_stages, monkeypatch):
+    def solve(problem):
+        two_stages.may_end.wait(LONGEST)  # as a solver that never looks up
+        return keep.decide(problem)
+
+    monkeypatch.setattr(planner, 'LONGEST_END_SECONDS', 0.05)
+    monkeypatch.setattr(TwoStages, 'decide', lambda self, problem: (
+        swap_all.decide if threading.current_thread() is threading.main_thread() else solve)(problem))
+    monkeypatch.setitem(policies.POLICIES, 'two-stages', dataclasses.replace(
+        policies.POLICIES['two-stages'], decide=two_stages.decide))
+    found = []
+    for is_over in (False, True):
+        with ooc('two-stages'):
+            Training(NETWORK).iterate(2)
+            thread = planner_in_use()._thread
+            assert thread.is_alive()
+            if is_over:
+                two_stages.may_end.set()
+            chainer_ooc.reset()
+            assert thread.is_alive() is not is_over
+        with ooc('keep'):
+            Training(NETWORK).iterate()
+            chainer_ooc.trace()
+            found.append(manager.current()._graphs.latest().is_disturbed)
+            chainer_ooc.reset()
+        two_stages.may_end.set()
+        until(lambda thread=thread: not thread.is_alive())
+        two_stages.may_end.clear()
+    assert found == [True, False]
+
+
 def test_what_iterations_take_beside_a_search_is_not_noted(two_stages, monkeypatch):
     noted = []
     monkeypatch.setattr(Times, 'note', lambda self, timing: noted.append(timing))

@@ -22,6 +22,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from dataclasses import replace
 
@@ -42,6 +43,8 @@ FIRST_SECONDS = 0.25
 LARGE_POSITIONS = 3000
 #: For so long a training waits for the thread to rest, or to end; it looks up some thousand times a second.
 LONGEST_WAIT_SECONDS = 0.2
+#: For so long whoever closes it waits: a solver looks up when it has solved.
+LONGEST_END_SECONDS = 2.0
 #: A thread that has not begun after so long has no memory to begin with.
 LONGEST_START_SECONDS = 2.0
 STACK_BYTES = 1 << 20
@@ -86,6 +89,10 @@ class Search:
             self.error = error
         self.seconds = time.monotonic() - began
         self.is_over = True
+
+
+#: Threads of closed planners that may still allocate, which is measured with what an iteration does.
+_left: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class Planner:
@@ -135,7 +142,9 @@ class Planner:
         return self._runs
 
     def rest(self, rests: bool) -> bool:
-        """Has the thread rest, or go on; whether it does."""
+        """Has the thread rest, or go on; whether it does. Those of closed planners cannot: they have to be over."""
+        if rests and any(each.is_alive() for each in list(_left)):
+            return False
         with self._lock:
             self._rests = rests
             self._changed.notify_all()
@@ -148,8 +157,11 @@ class Planner:
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: not self._runs, LONGEST_WAIT_SECONDS)
-        if self._thread is not None:
-            self._thread.join(LONGEST_WAIT_SECONDS)
+        if (thread := self._thread) is not None:
+            _left.add(thread)
+            thread.join(LONGEST_END_SECONDS)
+            if not thread.is_alive():
+                _left.discard(thread)
 
     # --- in the thread ---------------------------------------------------------------------------------------------
 
