@@ -166,8 +166,10 @@ def _plan(name: str, value: Any) -> str:
         path = os.path.abspath(os.fsdecode(value))
     except TypeError:
         raise _refuse(name, value, 'use None or the path of a file') from None
+    if not value or '\0' in path:
+        raise _refuse(name, value, 'that is no name of a file; use None or the path of one')
     folder = os.path.dirname(path)
-    if not os.path.isdir(folder) or '\0' in path:
+    if not os.path.isdir(folder):
         raise _refuse(name, value, f'there is no folder {folder}; make it, or name a file in another')
     if os.path.isdir(path):
         raise _refuse(name, value, 'that is a folder; name a file in it')

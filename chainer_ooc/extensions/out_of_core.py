@@ -186,7 +186,13 @@ def report_to(trainer: Any) -> OutOfCore:
 
     Args:
         trainer: a chainer.training.Trainer that has not run yet.
+
+    Raises:
+        TypeError: it is none.
     """
+    if not hasattr(trainer, 'extend'):
+        raise TypeError(f'report_to extends a chainer.training.Trainer, and was given a value of type '
+                        f'{type(trainer).__name__}')
     extension = OutOfCore()
     trainer.extend(extension)
     return extension

@@ -252,3 +252,8 @@ def test_what_other_models_have_is_in_memory_in_core_too():
             F.sum(models[number](np.ones((64, 32), np.float32))).backward()
             optimizers[number].update()
         assert manager.current().finished.in_core().peak_bytes >= chainer_ooc.stats().predicted_peak_bytes
+
+
+def test_what_is_no_trainer_is_said_to_be_none():
+    with pytest.raises(TypeError, match='was given a value of type int'):
+        report_to(5)
