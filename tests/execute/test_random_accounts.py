@@ -137,6 +137,7 @@ def test_steps_of_functions_outside_of_two_graphs_that_begin_alike_are_told_apar
     check(program, 'pooch', 0)
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize('policy', list(chainer_ooc.policies()))
 def test_many_random_graphs_under_each_policy(policy):
     if hypothesis.settings().max_examples < 300:

@@ -175,6 +175,28 @@ def test_0015_a_view_of_memory_that_is_no_array_of_that_dtype(own):
         F.as_strided(x, (17,), (1,), 0)
 
 
+@pytest.mark.parametrize(('before', 'forked'), [
+    ('', True), ('multiprocessing.pool.ThreadPool(1).terminate()', True),  # which has Python choose a default
+    ('multiprocessing.set_start_method("spawn")', False),
+    ('multiprocessing.set_start_method("forkserver"); multiprocessing.forkserver.ensure_running()', False)])
+def test_0023_workers_are_forked_where_the_program_has_nothing_else(site, before, forked):
+    code = (f'import chainer_ooc, multiprocessing, multiprocessing.pool, multiprocessing.forkserver\n{before}\n'
+            'from chainer.iterators import multiprocess_iterator\n'
+            'from chainer.training.extensions import snapshot_writers\n'
+            'print(*[module._context().Process.__name__ for module in (multiprocess_iterator, snapshot_writers)],\n'
+            '      multiprocessing.get_start_method())')
+    *found, method = site.output(code).split()
+    assert (method == 'fork' or found == ['ForkProcess'] * 2) == forked
+
+
+def test_0023_an_iterator_works_beside_a_pool_of_threads(site):
+    code = ('import chainer_ooc\nfrom chainer.iterators import MultiprocessIterator, MultithreadIterator\n'
+            'for kind in (MultithreadIterator, MultiprocessIterator):\n'
+            '    iterator = kind(list(range(4)), 2, shuffle=False)\n'
+            '    print(next(iterator))\n    iterator.finalize()')
+    assert site.output(code) == '[0, 1]\n[0, 1]'
+
+
 def test_0030_a_deconvolution_trains_where_its_input_has_no_gradient():
     link = L.Deconvolution2D(2, 3, 3)
     F.sum(link(np.ones((1, 2, 4, 4), 'f'))).backward()
