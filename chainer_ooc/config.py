@@ -101,6 +101,15 @@ def entry(name: str) -> Any:
     return local[name] if name in local else getattr(chainer.global_config, name)
 
 
+def entries(first: str, second: str) -> tuple[Any, Any]:
+    """Two of them."""
+    import chainer
+
+    local, everywhere = vars(chainer.config._local), chainer.global_config
+    return (local[first] if first in local else getattr(everywhere, first),
+            local[second] if second in local else getattr(everywhere, second))
+
+
 @functools.lru_cache(maxsize=16)
 def _settings(use_ideep: Any, *values: Any) -> Settings:
     read = {attribute: reader(name, value)

@@ -18,7 +18,10 @@ from chainer_ooc.execute.storage.storage import Storage
 
 def apply_within(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Runs a forward call as it is, such as one that another function's backward applies."""
-    outputs = run_alone(function, inputs, may_write_inputs(function))
+    may_write = may_write_inputs(function)
+    if may_write:
+        open_all(inputs)
+    outputs: tuple[Any, ...] = run_as(may_write, function._apply, inputs)
     if function.inputs is not None:
         for storage in _storages(inputs):
             storage.watch()  # nodes may have got arrays

@@ -177,7 +177,8 @@ def is_managed(function: Any, inputs: Sequence[Any]) -> bool:
     for each in inputs:  # a comprehension would be a call more for each function
         if not isinstance(each, chainer.Variable) and not arrays.is_array(each):
             return False
-    return (config.entry('enable_backprop') and config.entry('schedule_func') is None
+    enable_backprop, schedule_func = config.entries('enable_backprop', 'schedule_func')
+    return (enable_backprop and schedule_func is None
             and not (type(function).__name__ == 'GetItem' and _is_past_the_end(function.slices, inputs[0])))
 
 
