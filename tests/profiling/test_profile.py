@@ -1,7 +1,9 @@
 """chainer_ooc.profile: the trace of a training as it is, which is afterwards as it was before."""
 import functools
 import multiprocessing.heap
+import multiprocessing.resource_tracker
 import random
+import sys
 
 import chainer_ooc  # before chainer
 
@@ -15,6 +17,13 @@ import pytest
 from chainer_ooc import cli
 from chainer_ooc.errors import ProfileError
 from chainer_ooc.execute import manager
+
+
+@pytest.fixture(scope='module', autouse=True)
+def tracker_of_semaphores():
+    """From Python 3.14 on a pool of threads has one started, a process that stays."""
+    if sys.version_info >= (3, 14):
+        multiprocessing.resource_tracker.ensure_running()
 
 
 class Net(chainer.Chain):
