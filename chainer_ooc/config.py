@@ -102,7 +102,7 @@ def entry(name: str) -> Any:
 
 
 def entries(first: str, second: str) -> tuple[Any, Any]:
-    """Two of them."""
+    """Two of them by one call, as each call of a function asks for both."""
     import chainer
 
     local, everywhere = vars(chainer.config._local), chainer.global_config

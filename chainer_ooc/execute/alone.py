@@ -9,30 +9,20 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chainer_ooc.backends.arrays import is_array
-from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.storage.account import find
 from chainer_ooc.execute.storage.computing import run_as
 from chainer_ooc.execute.storage.slots import array_in_slot
 from chainer_ooc.execute.storage.storage import Storage
 
 
-def apply_within(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Runs a forward call as it is, such as one that another function's backward applies."""
-    may_write = may_write_inputs(function)
+def run_alone(function: Any, inputs: Sequence[Any], may_write: bool) -> tuple[Any, ...]:
+    """Runs a forward call as it is, such as one that a backward applies; it may write to what it is given."""
     if may_write:
         open_all(inputs)
     outputs: tuple[Any, ...] = run_as(may_write, function._apply, inputs)
     if function.inputs is not None:
         for storage in _storages(inputs):
             storage.watch()  # nodes may have got arrays
-    return outputs
-
-
-def run_alone(function: Any, inputs: Sequence[Any], may_write: bool) -> tuple[Any, ...]:
-    """Runs a forward call, which may write to what it is given."""
-    if may_write:
-        open_all(inputs)
-    outputs: tuple[Any, ...] = run_as(may_write, function._apply, inputs)
     return outputs
 
 

@@ -16,8 +16,8 @@ from typing import Any
 from chainer_ooc import config
 from chainer_ooc.backends import BackendOptions, choose, device_of, expect_arrays, give_back
 from chainer_ooc.backends.file_backed import FileBacked
-from chainer_ooc.execute.alone import apply_within
-from chainer_ooc.execute.functions.prototype import may_write
+from chainer_ooc.execute.alone import run_alone
+from chainer_ooc.execute.functions.prototype import may_write, may_write_inputs
 from chainer_ooc.execute.on_file import update as in_parts
 from chainer_ooc.execute.on_file.parameters import ParametersOnFile
 from chainer_ooc.execute.session import Session
@@ -48,7 +48,7 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
     if is_locked() and (not is_computing() or interrupted() is not None):  # the core applies them in computations
         raise refusal('applies a function')
     if RUNNING.is_foreign is not None:
-        outputs = apply_within(function, inputs)
+        outputs = run_alone(function, inputs, may_write_inputs(function))
         if config.entry('ooc_parameters') is not None and (on_file := _on_file()) is not None:
             with LOCK:
                 on_file.after_call(inputs)

@@ -20,7 +20,6 @@ account has.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -30,15 +29,7 @@ import numpy as np
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.host import block
 from chainer_ooc.backends.host.block import HeapBlock
-
-
-def _own_references() -> int:
-    own = object()
-    return sys.getrefcount(own)
-
-
-#: What it says of a block that only a local name refers to: 2, or 1 from Python 3.14 on, where the call borrows it.
-_OWN_REFERENCES = _own_references()
+from chainer_ooc.backends.references import references
 
 
 class BlockPool:
@@ -97,7 +88,7 @@ class BlockPool:
         for number in reversed(range(len(self._free))):
             if len(self._free[number]) == nbytes:
                 found = self._free.pop(number)
-                if sys.getrefcount(found) == _OWN_REFERENCES:
+                if references([found]) == 1:  # the name here
                     return found
         return None
 

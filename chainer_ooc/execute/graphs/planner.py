@@ -160,8 +160,6 @@ class Planner:
         if (thread := self._thread) is not None:
             _left.add(thread)
             thread.join(LONGEST_END_SECONDS)
-            if not thread.is_alive():
-                _left.discard(thread)
 
     # --- in the thread ---------------------------------------------------------------------------------------------
 

@@ -21,7 +21,8 @@ import numpy as np
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import ByteArray
-from chainer_ooc.execute.storage.slots import Array, Away, BlockOwner, Slot, VariableSlot, references
+from chainer_ooc.backends.references import references
+from chainer_ooc.execute.storage.slots import Array, Away, BlockOwner, Slot, VariableSlot
 
 #: From so many slots on, and each time that they have doubled, the dead ones are looked for: a constant may be an
 #: input of every iteration.

@@ -24,7 +24,6 @@ Source: PyTorch's saved-tensor hooks (pack and unpack), for a framework that has
 from __future__ import annotations
 
 import abc
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -36,6 +35,7 @@ import numpy as np
 from chainer_ooc.backends.arrays import is_array, view
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.layout import Layout
+from chainer_ooc.backends.references import references
 from chainer_ooc.execute.storage.computing import only_reads
 from chainer_ooc.execute.storage.reentry import interrupted, is_locked, may_have_called, refusal
 
@@ -334,14 +334,3 @@ def hidden_slots(function: Any) -> list[AttributeSlot]:
             if type(value) not in _NO_ARRAYS and is_array(value) and not hasattr(type(owner), name):
                 found.append(AttributeSlot(owner, name))
     return found
-
-
-_OVERHEAD = 0
-
-
-def references(holder: list[Any]) -> int:
-    """How many references there are to the first in a list, beside the list's own and those of this call."""
-    return sys.getrefcount(holder[0]) - _OVERHEAD
-
-
-_OVERHEAD = references([object()])  # differs between releases of Python

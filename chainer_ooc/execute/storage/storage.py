@@ -22,10 +22,11 @@ from typing import Any, Protocol
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.base import Backend, ByteArray, FarCopy, Transfer
+from chainer_ooc.backends.references import references
 from chainer_ooc.execute.storage.computing import is_computing, only_reads
 from chainer_ooc.execute.storage.held import NOBODY, Held
 from chainer_ooc.execute.storage.reentry import copies, refusal
-from chainer_ooc.execute.storage.slots import Array, NodeSlot, Slot, VariableSlot, references
+from chainer_ooc.execute.storage.slots import Array, NodeSlot, Slot, VariableSlot
 from chainer_ooc.execute.storage.states import TRANSITIONS, State
 
 
