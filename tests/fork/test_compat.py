@@ -183,7 +183,8 @@ def test_0023_workers_are_forked_where_the_program_has_nothing_else(site, before
     code = (f'import chainer_ooc, multiprocessing, multiprocessing.pool, multiprocessing.forkserver\n{before}\n'
             'from chainer.iterators import multiprocess_iterator\n'
             'from chainer.training.extensions import snapshot_writers\n'
-            'print(*[module._context().Process.__name__ for module in (multiprocess_iterator, snapshot_writers)],\n'
+            'print(*[module.utils._process_context().Process.__name__\n'
+            '        for module in (multiprocess_iterator, snapshot_writers)],\n'
             '      multiprocessing.get_start_method())')
     *found, method = site.output(code).split()
     assert (method == 'fork' or found == ['ForkProcess'] * 2) == forked
