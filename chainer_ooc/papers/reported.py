@@ -13,20 +13,18 @@ from functools import partial
 from chainer_ooc.papers.comparison import Reported
 
 
-def _at(paper: str, place: str, what: str, low: float | None, high: float | None, unit: str) -> Reported:
-    return Reported(paper, place, what, low, high, unit)
-
-
 def _exactly(paper: str, place: str, what: str, value: float, unit: str) -> Reported:
     return Reported(paper, place, what, value, value, unit)
 
 
-def _by_key(paper: str, place: str, what: str, values: Mapping[int, float], unit: str) -> dict[int, Reported]:
-    return {key: _exactly(paper, place, what.format(key), value, unit) for key, value in values.items()}
+def _speeds(what: str, values: Mapping[int, float]) -> dict[int, Reported]:
+    """Images per second by batch size, of Window+VA's table."""
+    return {batch: _exactly('window-va', 'table 1', what.format(batch), value, 'images/s')
+            for batch, value in values.items()}
 
 
 # PoocH: Ito et al. 2019. x86 has PCIe gen3, POWER9 has NVLink 2.0; both a V100 with 16 GB.
-_range, _one = partial(_at, 'pooch'), partial(_exactly, 'pooch')
+_range, _one = partial(Reported, 'pooch'), partial(_exactly, 'pooch')
 
 POOCH_MEMORY = _range('section 2.2, figure 3', 'ResNet50, batch 640, memory', 50, None, 'GB')
 POOCH_VIDEO_MEMORY = _one('section 2.2, figure 4', 'ResNeXt101 (3D), largest input, memory', 58, 'GB')
@@ -73,7 +71,7 @@ POOCH_INPUTS = {
                         ('the linear function', 1))}
 
 # PoocH-2018: its predecessor, on the x86 machine.
-_range, _one = partial(_at, 'pooch-2018'), partial(_exactly, 'pooch-2018')
+_range, _one = partial(Reported, 'pooch-2018'), partial(_exactly, 'pooch-2018')
 
 POOCH_2018_SWAP_ALL = _range('section 5.1, figure 14', 'swap-all over swap-all without scheduling', 1.11, 1.16, 'x')
 POOCH_2018_SWAP_OPT = _range('section 5.1, figure 14', 'swap-opt over swap-all', 1.8, 2.7, 'x')
@@ -91,17 +89,15 @@ POOCH_2018_ALEXNET_BELOW = _range('section 5.2, figure 17', 'AlexNet, proposed b
                                   'share')
 
 # Window+VA: ResNet-50, images/s by batch size; a batch that is missing did not fit.
-_table = partial(_by_key, 'window-va', 'table 1')
-_range, _one = partial(_at, 'window-va'), partial(_exactly, 'window-va')
+_range, _one = partial(Reported, 'window-va'), partial(_exactly, 'window-va')
 
 WINDOW_BATCHES = (64, 128, 190, 256, 512, 928, 1120, 1248, 1440)
-WINDOW_IN_CORE = _table('batch {}, in-core (V100)', {64: 336, 128: 492, 190: 581}, 'images/s')
-WINDOW_SCHEDULING = _table('batch {}, scheduling', {64: 320, 128: 439, 190: 533, 256: 559, 512: 457, 928: 400},
-                           'images/s')
-WINDOW_VIRTUAL = _table('batch {}, scheduling + VA', {
-    64: 304, 128: 389, 190: 415, 256: 424, 512: 446, 928: 409, 1120: 398, 1248: 347, 1440: 321}, 'images/s')
-WINDOW_P100_IN_CORE = _table('batch {}, in-core (P100)', {64: 235, 128: 255, 190: 258}, 'images/s')
-WINDOW_LMS = _table('batch {}, LMS (P100)', {64: 235, 128: 255, 190: 241, 256: 236, 512: 209, 928: 137}, 'images/s')
+WINDOW_IN_CORE = _speeds('batch {}, in-core (V100)', {64: 336, 128: 492, 190: 581})
+WINDOW_SCHEDULING = _speeds('batch {}, scheduling', {64: 320, 128: 439, 190: 533, 256: 559, 512: 457, 928: 400})
+WINDOW_VIRTUAL = _speeds('batch {}, scheduling + VA', {
+    64: 304, 128: 389, 190: 415, 256: 424, 512: 446, 928: 409, 1120: 398, 1248: 347, 1440: 321})
+WINDOW_P100_IN_CORE = _speeds('batch {}, in-core (P100)', {64: 235, 128: 255, 190: 258})
+WINDOW_LMS = _speeds('batch {}, LMS (P100)', {64: 235, 128: 255, 190: 241, 256: 236, 512: 209, 928: 137})
 WINDOW_KEPT = {
     (series, batch): _one('abstract and section 5.1', f'batch {batch}, {series}, of in-core speed', share, 'share')
     for series, batch, share in (('scheduling', 928, 0.68), ('scheduling + VA', 1440, 0.55), ('LMS (P100)', 928, 0.53))}
@@ -115,7 +111,7 @@ WINDOW_CHUNK = _one('section 4', 'physical chunk', 40, 'MiB')
 WINDOW_SMALLEST_CHUNK = _one('section 4', 'smallest physical chunk of the device', 2, 'MiB')
 
 # SuperNeurons: K40c with 12 GB. A MB is 2^20 bytes there.
-_range, _one = partial(_at, 'superneurons'), partial(_exactly, 'superneurons')
+_range, _one = partial(Reported, 'superneurons'), partial(_exactly, 'superneurons')
 
 SUPERNEURONS_PEAKS = {
     way: _one('section 4.1.1, figure 10', f'AlexNet, peak, {way}', peak, 'MB')
