@@ -122,7 +122,8 @@ class Network:
 
     def read(self, position: int) -> tuple[Tensor, ...]:
         """What a layer reads in forward."""
-        return _counted(self, (self.output(each, position) for each in self.layers[position].inputs))
+        return tuple(self.output(each, position) for each in self.layers[position].inputs
+                     if self.layers[each].kind != 'data')
 
     @cached_property
     def gradients(self) -> dict[tuple[int, int], Tensor]:
@@ -197,7 +198,3 @@ class Network:
 def nbytes(tensors: Iterable[Tensor], batch: int) -> int:
     """Bytes of tensors for a batch."""
     return sum(each.numbers for each in tensors) * batch * NUMBER_BYTES
-
-
-def _counted(network: Network, tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    return tuple(each for each in tensors if network.layers[each.layer].kind != 'data')
