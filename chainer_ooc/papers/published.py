@@ -132,10 +132,7 @@ def put_off(problem: Problem, decision: Decision) -> Decision:
 
 
 def _kept_from_the_output(problem: Problem) -> Decision:
-    kept = keep.decide(problem)
-    if evaluate(problem, kept).fits:
-        return kept
-    return capacity.keep_what_fits(problem, _decision)
+    return keep.if_it_fits(problem) or capacity.keep_what_fits(problem, _decision)
 
 
 def _decision(verdicts: tuple[Verdict, ...]) -> Decision:
