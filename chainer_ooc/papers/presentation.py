@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from chainer_ooc.papers.comparison import DIFFERENCES, TOLERANCE, Bounds, PaperTable, Row
@@ -117,8 +117,7 @@ def values(table: PaperTable) -> dict[str, Any]:
 
 def score_values(found: Score) -> dict[str, int]:
     """The counts in a form that JSON takes."""
-    return {'within': found.within, 'outside': found.outside, 'incomparable': found.incomparable,
-            'holding': found.holding, 'claims': found.claims, 'inputs': found.inputs}
+    return asdict(found)
 
 
 def row_values(row: Row) -> dict[str, Any]:
