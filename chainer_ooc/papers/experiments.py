@@ -121,12 +121,10 @@ class Experiments:
 
     Args:
         record: gives the trace of a network at a small size, with even its smallest arrays.
-        limit_seconds: of one search for a plan.
     """
 
-    def __init__(self, record: Callable[[str, Size], Trace], limit_seconds: float = 60.0):
+    def __init__(self, record: Callable[[str, Size], Trace]):
         self.record = cache(record)
-        self.limit_seconds = limit_seconds
         self.trace = cache(self._trace)
         self.stretch = cache(self._stretch)
         self.planned = cache(self._planned)
@@ -180,7 +178,7 @@ class Experiments:
         parameter_bytes = trace.standing_backward_bytes
         return Problem(trace, analytic(trace, machine, in_core_seconds),
                        Standing(3 * parameter_bytes, 2 * parameter_bytes), machine.usable_bytes, MIN_BYTES,
-                       self.limit_seconds, recalls=False)
+                       recalls=False)
 
     def _in_core(self, network: str, size: Size, machine: str, allocator: str = 'exact',
                  images_per_second: float | None = None, framework: str = CHAINER) -> Outcome:
@@ -230,7 +228,6 @@ class Experiments:
             if allocator == 'exact' and decision.starts.checks_memory:
                 return None  # a smaller budget only makes it harder
         return None
-
 
     def _run_as_published(self, network: str, size: Size, machine: str, policy: str, planned_for: str,
                           images_per_second: float | None) -> Outcome:

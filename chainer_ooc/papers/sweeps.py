@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from chainer_ooc.papers.comparison import Bounds, Reported, Row, claim
+from chainer_ooc.papers.comparison import Reported, Row, claim
 from chainer_ooc.papers.experiments import CHAINER, Experiments, Outcome, Size
 
 #: The machines by the names that the papers give them.
@@ -106,16 +106,15 @@ def falls(outcomes: Sequence[Outcome]) -> bool | None:
 
 
 def measured(what: str, outcome: Outcome, unit: str, series: str, group: str, measure: Measure = speed,
-             stated: Reported | Bounds | None = None, note: str = '') -> Row:
+             stated: Reported | None = None) -> Row:
     """A row with what was measured of a run, which says where it does not fit."""
-    bounds = stated.bounds if isinstance(stated, Reported) else stated
     ours = measure(outcome)
-    return Row(what, bounds, ours, unit, note, series, group, out_of_memory=ours is None)
+    return Row(what, stated.bounds if stated else None, ours, unit, '', series, group, out_of_memory=ours is None)
 
 
-def worst(stated: Reported, outcomes: Sequence[Outcome], measure: Measure = below) -> Row:
-    """The largest of what was measured beside a bound that is stated for all; missed where one of them does not run."""
-    found = [measure(each) for each in outcomes]
+def worst(stated: Reported, outcomes: Sequence[Outcome]) -> Row:
+    """The most that is lost beside a bound that is stated for all; missed where one of them does not run."""
+    found = [below(each) for each in outcomes]
     told = [each for each in found if each is not None]
     does_not_run = len(told) < len(found)
     return stated.beside(max(told) if told and not does_not_run else None, out_of_memory=does_not_run,
