@@ -166,22 +166,11 @@ def make(where: str, kind: type[_Row], values: Mapping[str, Any]) -> _Row:
                if name not in values and item.default is MISSING and item.default_factory is MISSING]
     if unknown or missing:
         raise Damage(where, f'{unknown[0]!r} is unknown' if unknown else f'{missing[0]!r} is missing')
-    try:
-        return typed(kind(**values))
-    except TypeError as error:
-        raise Damage(where, str(error)) from None
-
-
-def typed(row: _Row) -> _Row:
-    """Returns a dataclass instance whose values are of the types that it declares, as deep as the forms need it.
-
-    Raises:
-        TypeError: one is not.
-    """
-    for item in fields(row):  # type: ignore[arg-type]
-        value = getattr(row, item.name)
-        if not any(_is(value, kind) for kind in str(item.type).split(' | ')):
-            raise TypeError(f'{item.name} is {shown(value)}, not {item.type}')
+    row = kind(**values)
+    for name, item in declared.items():
+        value = getattr(row, name)
+        if not any(_is(value, each) for each in str(item.type).split(' | ')):
+            raise Damage(where, f'{name} is {shown(value)}, not {item.type}')
     return row
 
 
@@ -192,6 +181,7 @@ def shown(value: object) -> str:
 
 
 def _is(value: Any, kind: str) -> bool:
+    """Whether a value is of a type as a dataclass declares it, as deep as the forms need it."""
     if kind == 'None':
         return value is None
     if kind.startswith('tuple[int'):
