@@ -31,7 +31,6 @@ from chainer_ooc import extension
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict
 from chainer_ooc.schedule.chains import find_chains
 from chainer_ooc.schedule.demand import add_intervals, residency
-from chainer_ooc.trace import FeatureMap
 
 _Ints = npt.NDArray[np.int64]
 _DONE, _REFUSED, _CHAINS_TOO_LONG = range(3)
@@ -318,8 +317,8 @@ def _check(problem: Problem) -> None:
 def _resident_change(problem: Problem) -> list[int]:
     """What the maps that no verdict moves add at each position to what is resident, and take away after the last."""
     trace, change = problem.trace, [0] * (problem.trace.positions + 1)
-    unmoved: list[FeatureMap] = [each for each in trace.maps if each.foreign or not each.retained]
     chains = find_chains(trace, ())
-    for each in unmoved:
-        add_intervals(change, residency(trace, each, Verdict.KEEP, problem.min_bytes, chains), each.nbytes)
+    for each in trace.maps:
+        if each.foreign or not each.retained:
+            add_intervals(change, residency(trace, each, Verdict.KEEP, problem.min_bytes, chains), each.nbytes)
     return change
