@@ -150,10 +150,9 @@ def at_batch(trace: Trace, batch: int | None) -> tuple[Trace, int | None]:
     if batch < own:
         raise OocError(f'a trace of batch {own} says nothing safe about batch {batch}; record one with '
                        f'"chainer-ooc profile MODEL --batchsize {batch} --save FILE"')
-    nbytes = trace.maps_bytes + max(trace.computing_bytes, default=0)
-    if nbytes * batch > MOST_BYTES * own:
-        raise UsageError(f'--batch {batch} makes more of the {format_bytes(nbytes)} at batch {own} than any memory '
-                         'has; write a smaller one')
+    if trace.most_bytes * batch > MOST_BYTES * own:
+        raise UsageError(f'--batch {batch} makes more of the {format_bytes(trace.most_bytes)} at batch {own} than any '
+                         'memory has; write a smaller one')
     return (trace if batch == own else scale(trace, batch / own)), batch
 
 
