@@ -65,15 +65,17 @@ class _Builder:
         before = self.layers[self.at].numbers
         self.append(name, 'fc', (size, 1, 1), (), (before + 1) * size)
 
-    def hidden(self, number: int, size: int) -> None:
-        """A fully connected layer with its activation and dropout."""
-        self.fc(f'fc{number}', size)
-        self.append(f'relu{number + 5}', 'act')
-        self.append(f'dropout{number}', 'dropout')
-
     def classify(self, name: str) -> None:
         self.fc(name, 1000)
         self.append('softmax', 'softmax')
+
+    def classify_by_three(self) -> None:
+        """The end of AlexNet and VGG16: two layers with activation and dropout before the one that classifies."""
+        for number in (1, 2):
+            self.fc(f'fc{number}', 4096)
+            self.append(f'relu{number + 5}', 'act')
+            self.append(f'dropout{number}', 'dropout')
+        self.classify('fc3')
 
     def together(self, kind: str, ends: list[int]) -> None:
         """Joins branches by adding or by concatenating them."""
@@ -94,9 +96,7 @@ def alexnet() -> Network:
             net.append(f'lrn{number}', 'lrn')
         if number in (1, 2, 5):
             net.pool(f'pool{number}')
-    net.hidden(1, 4096)
-    net.hidden(2, 4096)
-    net.classify('fc3')
+    net.classify_by_three()
     return Network('AlexNet', tuple(net.layers))
 
 
@@ -109,9 +109,7 @@ def vgg16() -> Network:
             net.append(f'relu{number}', 'act')
         else:
             net.pool(f'pool{number}', 2)
-    net.hidden(1, 4096)
-    net.hidden(2, 4096)
-    net.classify('fc3')
+    net.classify_by_three()
     return Network('VGG16', tuple(net.layers))
 
 
