@@ -163,12 +163,7 @@ class Experiments:
                 framework: str = CHAINER) -> Problem:
         """The iteration with momentum SGD, within all of the machine's memory.
 
-        Args:
-            network: what runs.
-            size: its batch or volume.
-            machine: where.
-            images_per_second: in-core, if that is stated; else computations are drawn out as the reference's are.
-            framework: that runs it.
+        `images_per_second` are those in-core, if that is stated; else computations are drawn out as the reference's.
         """
         trace = self.trace(network, size, framework)
         if images_per_second is not None:

@@ -44,14 +44,9 @@ def structure(trace: Trace) -> Trace:
 
 
 def extrapolate(first: Trace, second: Trace, first_size: int, second_size: int, size: int) -> Trace:
-    """Returns the structure of the iteration at another size.
+    """Returns the structure of the iteration at another size, smaller or larger.
 
-    Args:
-        first: a recording.
-        second: another one of the same program, that differs in one size alone.
-        first_size: that of the first, in any unit.
-        second_size: that of the second.
-        size: the one that is wanted, smaller or larger.
+    The recordings are of one program, and differ in one size alone, which is counted in any unit.
 
     Raises:
         ExtrapolationError: the sizes are equal, the recordings are of two graphs, or some figure is no whole number at

@@ -92,9 +92,7 @@ def cost_aware(network: Network) -> MemoryHistory:
 def segment_numbers(network: Network, end: int) -> int:
     """What a segment needs for one image if all of it stays: its checkpoint, its outputs and the last gradients.
 
-    Args:
-        network: the layers.
-        end: position of the segment's last layer.
+    `end` is the position of its last layer.
     """
     outputs = sum(network.layers[each].numbers for each in network.segments[end])
     gradients = sum(each.numbers for each in network.needed(end) if each.is_gradient)
@@ -102,16 +100,13 @@ def segment_numbers(network: Network, end: int) -> int:
 
 
 class _Walk:
-    """One iteration, step by step."""
+    """One iteration, step by step.
+
+    The outputs of layers of the kinds `leaving` leave for far memory. `kept` are the last layers of the segments in
+    which recomputed outputs stay; None if nothing is recomputed.
+    """
 
     def __init__(self, network: Network, leaving: frozenset[str], kept: Iterable[int] | None = None) -> None:
-        """Walks through an iteration.
-
-        Args:
-            network: the layers.
-            leaving: the kinds of layers whose outputs leave for far memory.
-            kept: the last layers of the segments in which recomputed outputs stay; None if nothing is recomputed.
-        """
         self._network = network
         self._leaving = leaving
         self._is_recomputing = kept is not None

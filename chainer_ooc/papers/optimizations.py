@@ -23,10 +23,7 @@ Found = Mapping[str, dict[str, Outcome]]
 def runs_of(experiments: Experiments, networks: Networks, last: str) -> dict[str, dict[str, Outcome]]:
     """Runs each network under the four policies of the paper, to the letter, and under policy pooch.
 
-    Args:
-        experiments: where they run.
-        networks: what runs.
-        last: what the paper calls its own way.
+    `last` is what the paper calls its own way.
     """
     policies = {BASE: SWAP_ALL_NAIVE, 'swap-all': SWAP_ALL, 'swap-opt': SWAP_OPT, last: POOCH, OURS: 'pooch'}
     return {network: {name: setting.run(experiments, size, policy) for name, policy in policies.items()}

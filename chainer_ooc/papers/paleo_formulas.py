@@ -71,12 +71,9 @@ class Sections:
 
 
 def passes_of(trace: Trace, costs: Costs, swapped: Collection[int]) -> tuple[Pass, Pass]:
-    """Forward and backward of an iteration, a call or a step being a layer.
+    """Forward and backward of an iteration, a call or a step being a layer, from which the maps `swapped` leave.
 
-    Args:
-        trace: the iteration.
-        costs: its times; T_swap has the latency of each transfer in it, which the paper lists and leaves out.
-        swapped: ids of the feature maps that leave.
+    T_swap has the latency of each transfer in it, which the paper lists and leaves out.
     """
     swap_seconds = [0.0] * trace.positions
     for each in swapped:
@@ -138,10 +135,7 @@ def capacity_backward(backward: Pass) -> Sections:
     """Full utilisation until Tcatch, then as vDNN (equation 12).
 
     The fluid of equation 10 knows no wait at Tcatch itself. Layers come whole: what the catching layer waits for
-    belongs to the section before it, or leads if it is the first.
-
-    Args:
-        backward: the layers; T_swap is 0 for those that are kept.
+    belongs to the section before it, or leads if it is the first. T_swap is 0 for layers that are kept.
     """
     caught = catching_layer(backward)
     if caught is None:
@@ -159,10 +153,7 @@ def capacity_forward_seconds(forward: Pass) -> float:
 
     The paper has no formula for it; its figure 4 draws a forward pass that never waits. By its own strategy near memory
     is full at the end of forward, of layers that stay, so that the last one finds its place only when every swap-out
-    has ended. Swap-outs run one after the other, each when its layer has ended.
-
-    Args:
-        forward: the layers; T_swap is 0 for those that are kept.
+    has ended. Swap-outs run one after the other, each when its layer has ended. T_swap is 0 for layers that are kept.
     """
     ended_seconds = gone_seconds = 0.0
     for seconds, swap_seconds in zip(forward.seconds, forward.swap_seconds, strict=True):
@@ -174,11 +165,7 @@ def capacity_forward_seconds(forward: Pass) -> float:
 
 @dataclass(frozen=True)
 class PaleoIteration:
-    """What a strategy makes of an iteration (3.6).
-
-    Attributes:
-        forward_seconds, backward_seconds: with waits.
-    """
+    """What a strategy makes of an iteration, waits included (3.6)."""
 
     forward_seconds: float
     backward_seconds: float

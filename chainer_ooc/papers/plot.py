@@ -28,11 +28,7 @@ def drawable(table: PaperTable) -> list[Row]:
 
 
 def draw_paper_table(table: PaperTable, path: str | os.PathLike[str]) -> None:
-    """Draws the rows that have a series and a group into a file.
-
-    Args:
-        table: the table.
-        path: the file; its suffix is the format.
+    """Draws the rows that have a series and a group into a file, whose suffix is the format.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -95,11 +95,7 @@ def step_2(problem: Problem, decision: Decision) -> Decision:
 def overhead_ratio(problem: Problem, found: Evaluation, schedule: Schedule, map_id: int) -> float:
     """r(X) of a swapped map; infinite if its copies cost nothing, or if recomputing it needs too much memory.
 
-    Args:
-        problem: what is decided about.
-        found: of a decision that swaps the map.
-        schedule: that decision, laid out.
-        map_id: X.
+    `found` is of a decision that swaps the map, and `schedule` is that decision laid out.
     """
     again = evaluate(problem, _recomputing(found.decision, map_id))
     if not again.fits or not found.fits:

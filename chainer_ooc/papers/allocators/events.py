@@ -63,13 +63,7 @@ class Event:
 
 
 def events_of(problem: Problem, schedule: Schedule, timeline: Timeline) -> tuple[Event, ...]:
-    """Derives the mallocs and frees of one iteration.
-
-    Args:
-        problem: the iteration.
-        schedule: what it does.
-        timeline: what `simulate` gave for the two.
-    """
+    """Derives the mallocs and frees of one iteration, whose timeline is what `simulate` gave for the other two."""
     return _Writer(problem, schedule, timeline).write()
 
 

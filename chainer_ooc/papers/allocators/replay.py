@@ -71,11 +71,7 @@ def smallest_capacity(events: Sequence[Event], allocator: Callable[[int], Alloca
     Between the bytes that live at most and the bytes that the allocator takes from a device without an end, a larger
     device is taken to be no worse. For a best-fit pool that is not quite so: what it gives back differs, and now and
     then a device somewhat smaller than the answer would do. The answer itself always does, and one byte less does not.
-
-    Args:
-        events: of one iteration, as `events_of` gives them.
-        allocator: makes a fresh one for a capacity in bytes.
-        iterations: how often the iteration runs.
+    Events and iterations are those of `replay`; `allocator` makes a fresh one for a capacity in bytes.
     """
     enough = replay(events, allocator(sys.maxsize), iterations).peak_reserved_bytes
     too_little = replay(events, ExactAllocator(sys.maxsize)).peak_used_bytes - 1
