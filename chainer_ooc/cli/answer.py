@@ -71,9 +71,7 @@ def _wrapped(line: str, width: int) -> str:
 def message(error: BaseException, option: str = '--budget') -> str:
     """What an error says, in one line and without the ``[Errno 28]`` that OSError puts in front.
 
-    Args:
-        error: what was raised.
-        option: where a budget that is refused was given.
+    `option` is where a budget that is refused was given.
     """
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, InfeasibleBudgetError):  # commands have an option where programs have an entry

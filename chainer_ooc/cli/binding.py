@@ -26,15 +26,11 @@ MORE_BYTES, TIMES = 10 ** 9, 2
 _NOTHING = 1e-9  # sums in another order: as a share, or in seconds
 
 
-def binding(problem: Problem, plan: Plan, bound: Bound | None, top: int, prove_seconds: float = 0.0) -> dict[str, Any]:
+def binding(problem: Problem, plan: Plan, bound: Bound | None, top: int, prove_seconds: float) -> dict[str, Any]:
     """What a plan and every plan lose against in-core, what that is due to, and what more of it would bring.
 
-    Args:
-        problem: of both.
-        plan: what was found.
-        bound: what is proven, or None; it says nothing about a plan of policy `unified`.
-        top: so many positions at most, those where memory is dearest.
-        prove_seconds: as for `bound_of`, for each bound.
+    The bound says nothing about a plan of policy `unified`. At most `top` positions are named, those where memory is
+    dearest; each further bound takes `prove_seconds`, as `bound_of` has them.
     """
     whole, valid = in_core(problem), None if plan.mapped else bound
     changes = [_changed(each, plan, valid, prove_seconds) for each in _others(problem, whole)]

@@ -24,10 +24,7 @@ _NO_SOLVER = 'how far this is from the best possible: pip install "chainer-ooc[a
 def bound_of(problem: Problem, prove_seconds: float = 0.0, plan: Plan | None = None) -> Bound | None:
     """What no plan is faster than; None where it takes SciPy, which is not installed.
 
-    Args:
-        problem: trace, costs and budget.
-        prove_seconds: for so long it is made tighter by branch and bound.
-        plan: one for this problem, if there is any.
+    For `prove_seconds` it is made tighter by branch and bound, up to the time of `plan`, if there is one.
     """
     return known_bound(problem, prove_seconds, math.inf if plan is None or plan.mapped else plan.seconds)
 

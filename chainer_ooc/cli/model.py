@@ -147,15 +147,10 @@ def model_of(name: str, chain: Any) -> Model:
 
 
 def example_module(module: str, name: str, otherwise: str = '') -> Any:
-    """Imports a module of the examples.
-
-    Args:
-        module: such as ``'models'``.
-        name: what is looked for in it, for messages.
-        otherwise: the end of the message, after the advice to run in a checkout.
+    """Imports a module of the examples, such as ``'models'``, to look for a name in it.
 
     Raises:
-        OocError: this is no checkout.
+        OocError: this is no checkout; the message ends with `otherwise`.
     """
     if not (_EXAMPLES / 'models').is_dir():
         raise OocError(f'{name} is one of the examples, which a checkout has and an installed chainer_ooc has not '

@@ -15,13 +15,8 @@ from chainer_ooc.trace.rows import place
 def facts_of(trace: Trace, map_id: int) -> dict[str, str | None]:
     """What makes a feature map, as JSON has it.
 
-    Args:
-        trace: of the iteration.
-        map_id: the map.
-
-    Returns:
-        'producer', the function's name, or 'the batch'; 'path' of its link and 'line' of the model's code, None where
-        they are not known.
+    'producer', the function's name, or 'the batch'; 'path' of its link and 'line' of the model's code, None where they
+    are not known.
     """
     maker = trace.maker_of(map_id)
     if maker is None:
@@ -30,12 +25,5 @@ def facts_of(trace: Trace, map_id: int) -> dict[str, str | None]:
 
 
 def named(row: Mapping[str, Any]) -> str:
-    """What makes a feature map, in words.
-
-    Args:
-        row: with what `facts_of` gives.
-
-    Returns:
-        Such as ``'ReLU at /stage2/0 in resnet.py:57'``.
-    """
+    """What `facts_of` says in words: ``'ReLU at /stage2/0 in resnet.py:57'``."""
     return f'{row["producer"]}{place(row["path"], row["line"])}'

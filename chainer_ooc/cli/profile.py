@@ -148,9 +148,7 @@ def record(name: str, batchsize: int, insize: int) -> Trace:
 def trace_of(name: str, iterate: Callable[[], object]) -> Trace:
     """Runs as many iterations as it takes until there is a trace, under the configuration that there is.
 
-    Args:
-        name: of what runs, for messages.
-        iterate: runs one iteration. It must keep no array, which would still live while the next one is recorded.
+    `iterate` runs one. It must keep no array, which would still live while the next one is recorded.
 
     Raises:
         OocError: nothing was recorded.

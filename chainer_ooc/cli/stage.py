@@ -33,10 +33,7 @@ def stage(what: str) -> Iterator[None]:
 def stages(items: Iterable[_Item], what: str, name: Callable[[_Item], str] = str) -> Iterator[_Item]:
     """Gives items, and says of each which one it is: ``'simulating swap-all (3 of 16)'``.
 
-    Args:
-        items: what is gone through.
-        what: the verb in front of each.
-        name: gives what each is called.
+    `what` is the verb, and `name` gives what each is called.
     """
     known = list(items)
     for number, each in enumerate(known, start=1):

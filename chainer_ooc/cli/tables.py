@@ -72,11 +72,9 @@ def _distinct(entries: Iterable[Entry]) -> list[str]:
 
 
 def record(network: str, size: Size) -> Trace:
-    """Runs a network until there is a trace, with even its smallest arrays.
+    """Runs a network of ``examples/models/papers.py`` until there is a trace, with even its smallest arrays.
 
-    Args:
-        network: a name of ``examples/models/papers.py``.
-        size: the batch size, or what else the network's `batch` takes.
+    The size is that of the batch, or what else the network's `batch` takes.
 
     Raises:
         OocError: this is no checkout, or the network left no trace.
