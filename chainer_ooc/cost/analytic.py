@@ -68,12 +68,9 @@ def analytic(trace: Trace, machine: Machine, in_core_seconds: float | None = Non
 
 
 def with_memory(trace: Trace, workspace_bytes: int, adds_in_place: bool = False) -> Trace:
-    """Returns the iteration with what each computation allocates, worked out from the graph.
+    """Returns the iteration with what each computation allocates, worked out from the graph and not as recorded.
 
-    Args:
-        trace: its scratch memory and gradients, if it has any, are replaced.
-        workspace_bytes: that a convolution takes beside its arrays.
-        adds_in_place: see `follow_gradients`.
+    A convolution takes `workspace_bytes` beside its arrays. For `adds_in_place` see `follow_gradients`.
     """
     gradients = follow_gradients(trace, adds_in_place)
 

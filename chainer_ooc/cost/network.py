@@ -42,9 +42,7 @@ class Network:
 def network_of(sums: Mapping[int, float], ranks: int) -> Network:
     """The network whose ring takes as long as was measured for the smallest and the largest of some arrays.
 
-    Args:
-        sums: by bytes, the seconds for which arrays of that size were added up; two sizes or more.
-        ranks: by how many, at least 2.
+    `sums` has, for two or more numbers of bytes, the seconds for which 2 ranks or more added up such an array.
     """
     small, large = min(sums), max(sums)
     messages = 2 * (ranks - 1)

@@ -59,11 +59,7 @@ class Totals:
         self.stall_seconds += stats.stall_seconds
 
     def line(self, is_set: bool) -> str:
-        """What it cost and what it saved.
-
-        Args:
-            is_set: `chainer.config.ooc` was set at the beginning or at the end.
-        """
+        """What it cost and what it saved; `is_set`: `chainer.config.ooc` was set at the beginning or at the end."""
         if not self.planned:
             recorded = f'out-of-core: {counted(self.recorded, "iteration")} recorded'
             return (f'{recorded}, {self.unplanned} as in plain Chainer, as everything has room' if self.unplanned else

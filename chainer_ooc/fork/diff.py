@@ -58,12 +58,7 @@ def parse(text: str, name: str) -> tuple[FileDiff, ...]:
 
 
 def apply(diff: FileDiff, text: str, name: str) -> str:
-    """The text after the patch.
-
-    Args:
-        diff: what to change.
-        text: the file as the patches before this one left it; ``''`` for a new file.
-        name: name of the patch file, for errors.
+    """The text after the patch `name`, from that which the patches before it left; from ``''`` for a new file.
 
     Raises:
         ForkError: the text is not the one that the patch was made for.

@@ -104,13 +104,9 @@ def _among_others(trace: Trace, refusals: list[InfeasibleBudgetError]) -> Trace:
 
 
 def training_of(program: Any, batch: tuple[Any, ...], named: dict[str, Any], optimizer: Any = None) -> Training:
-    """Finds out what runs an iteration.
+    """Finds out what runs an iteration: an Updater, a Trainer, or what is called with a batch, by place and by name.
 
-    Args:
-        program: an Updater, a Trainer, or what is called with the batch.
-        batch: what it is called with.
-        named: the same, by name.
-        optimizer: what updates a model, set up for it; None if nothing does.
+    `optimizer` is what updates a model, set up for it; None if nothing does.
 
     Raises:
         ProfileError: that is no training.

@@ -59,13 +59,7 @@ class Reason:
 
 
 class Reasons:
-    """Explains the maps of one plan.
-
-    Args:
-        problem: what was planned for.
-        plan: it.
-        timeline: of it, as the simulator has it.
-    """
+    """Explains the maps of one plan, whose timeline is the simulator's."""
 
     def __init__(self, problem: Problem, plan: Plan, timeline: Timeline):
         self._problem, self._decision, self._timeline = problem, plan.decision(), timeline

@@ -75,10 +75,9 @@ class Table:
     title: str = ''
 
     def to_text(self, width: int | None = None) -> str:
-        """Aligned columns for a terminal.
+        """Aligned columns for a terminal, in lines of `width` characters as far as their numbers leave room for it.
 
-        Args:
-            width: characters that a line may have, as far as its numbers leave room for it; None: as many as it takes.
+        None: as many as it takes.
         """
         heading, *rows = self.cells()
         natural = [max(map(len, column)) for column in zip(heading, *rows, strict=True)]
