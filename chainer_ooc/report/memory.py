@@ -13,10 +13,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from chainer_ooc.problem import Problem
-from chainer_ooc.schedule.demand import add_intervals, residency
+from chainer_ooc.schedule.demand import Bytes, add_intervals, residency
 from chainer_ooc.schedule.schedule import Schedule
 from chainer_ooc.simulate.timeline import Timeline
 from chainer_ooc.trace import Trace
@@ -25,7 +24,6 @@ PARAMETERS, GRADIENTS, OTHERS, SCRATCH = 'parameters and optimizer state', 'grad
 #: A picture has room for so many blocks, and shows those with at least this share of all bytes; the maps of the others
 #: are `OTHERS`.
 MOST_BLOCKS, LEAST_SHARE = 7, 0.01
-_Bytes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def by_kind(problem: Problem, schedule: Schedule, timeline: Timeline, blocks: Bl
     return tuple(Kind(name, tuple(nbytes.tolist())) for name, nbytes in rows)
 
 
-def _maps(problem: Problem, schedule: Schedule, timeline: Timeline, blocks: Blocks) -> _Bytes:
+def _maps(problem: Problem, schedule: Schedule, timeline: Timeline, blocks: Blocks) -> Bytes:
     """Bytes of maps, int64, shape (blocks, positions)."""
     trace = problem.trace
     change = np.zeros((len(blocks.names), trace.positions + 1), np.int64)

@@ -27,11 +27,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-import numpy.typing as npt
-
 from chainer_ooc.classify.policies.policy import Policy
 from chainer_ooc.problem import Decision, Problem, Starts, Verdict, everything
+from chainer_ooc.schedule.demand import Bytes
 from chainer_ooc.schedule.schedule import lay_out
 from chainer_ooc.trace import FeatureMap
 
@@ -88,9 +86,9 @@ def _uses(problem: Problem, swapped: tuple[Verdict, ...]) -> list[tuple[int, int
                   for position in (each.leaves_at, *each.backward_uses))
 
 
-def _others(problem: Problem, swapped: tuple[Verdict, ...]) -> npt.NDArray[np.int64]:
+def _others(problem: Problem, swapped: tuple[Verdict, ...]) -> Bytes:
     """Bytes at each position beside the maps that may leave and come back."""
-    others: npt.NDArray[np.int64] = lay_out(problem, Decision(swapped)).need.copy()
+    others = lay_out(problem, Decision(swapped)).need.copy()
     for each in problem.trace.maps:
         if swapped[each.id] is not Verdict.SWAP or not each.backward_uses:
             continue
