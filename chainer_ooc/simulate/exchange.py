@@ -27,13 +27,11 @@ class Ranks:
     """An iteration of several ranks.
 
     Attributes:
-        ranks: how many.
         exchange_seconds: of all gradients at once.
         beside_seconds: of the iteration, if gradients are added up beside backward.
         after_seconds: of the iteration, if they are added up at once after it, as ChainerMN does.
     """
 
-    ranks: int
     exchange_seconds: float
     beside_seconds: float
     after_seconds: float
@@ -49,7 +47,7 @@ def with_ranks(trace: Trace, timeline: Timeline, ranks: int, network: Network) -
     ready = [(ends[step.position], nbytes) for step, nbytes in zip(trace.steps, gradient_bytes(trace), strict=True)
              if nbytes]
     whole_seconds = network.allreduce_seconds(sum(nbytes for _, nbytes in ready), ranks)
-    return Ranks(ranks, whole_seconds, max(timeline.seconds, _last_exchanged(ready, ranks, network)),
+    return Ranks(whole_seconds, max(timeline.seconds, _last_exchanged(ready, ranks, network)),
                  timeline.seconds + whole_seconds)
 
 
