@@ -43,16 +43,10 @@ def check(ranks: Sequence[int] | None, network: Network | None, batch: int | Non
 
 def across(problem: Problem, plan: Plan | None, batch: int, own_batch: int, at_batch: Callable[[int], Trace],
            ranks: Sequence[int], network: Network) -> dict[str, Any]:
-    """Works out the facts.
+    """Works out the facts, with a row for each number of `ranks`.
 
-    Args:
-        problem: of one rank, out-of-core.
-        plan: for it, or None where none fits.
-        batch: of it.
-        own_batch: of the recording, the smallest that is looked at.
-        at_batch: gives the trace at a batch.
-        ranks: how many, row by row.
-        network: that joins them.
+    Problem, plan (None where none fits) and batch are those of one rank, out-of-core. `at_batch` gives the trace at a
+    batch, of which the recording's, `own_batch`, is the smallest that is looked at.
 
     Raises:
         OocError: the trace has no shapes.

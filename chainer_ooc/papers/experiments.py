@@ -119,8 +119,7 @@ class Outcome:
 class Experiments:
     """Everything that tables ask for; what was asked before is remembered.
 
-    Args:
-        record: gives the trace of a network at a small size, with even its smallest arrays.
+    `record` gives the trace of a network at a small size, with even its smallest arrays.
     """
 
     def __init__(self, record: Callable[[str, Size], Trace]):
