@@ -22,10 +22,7 @@ _IMPORTS = '<frozen importlib', str(importlib.__file__)
 def failed(what: str, error: BaseException, status: int = 1) -> ProgramError:
     """What is raised for an error that came out of the program's code.
 
-    Args:
-        what: what could not be done, for the line below the traceback.
-        error: what was raised.
-        status: the exit status of the process.
+    `what` could not be done, as the line below the traceback says.
     """
     kind = type(error).__name__
     said = f'{kind}: {message(error)}' if str(error) else kind

@@ -16,11 +16,7 @@ from chainer_ooc.report.table import Column, Table
 
 
 def gather(device: Mapping[str, Any], problems: Sequence[str]) -> dict[str, Any]:
-    """Exchanges what each rank has found; collective.
-
-    Args:
-        device: what was found of this rank's device, or nothing.
-        problems: of this rank.
+    """Exchanges what each rank has found of its device, if anything, and its problems; collective.
 
     Returns:
         On rank 0 the findings by rank under ``each``, and warnings; on the others None under ``each``.
