@@ -1,4 +1,6 @@
 """A floor that was named without doubt works at once, whatever budget it was recorded under."""
+import copy
+
 import chainer
 import chainer.functions as F
 import chainer.links as L
@@ -241,6 +243,33 @@ def variables_read_after_backward_and_held():
     return iterate
 
 
+def copy_of_a_variable_held(beside_it):
+    """It shares the list of the Variable, which it may outlive, and which takes a stand-in if it was watched before."""
+    model = chainer.ChainList(L.Linear(30, 300), L.Linear(300, 300), L.Linear(300, 5))
+    optimizer, held = chainer.optimizers.MomentumSGD().setup(model), {}
+
+    def iterate(number):
+        first = F.relu(model[0](np.full((50, 30), number, np.float32)))
+        h = F.sigmoid(model[1](first))
+        y = model[2](h)
+        held['copy'] = copy.copy(h)
+        if beside_it:
+            held['Variable'] = h
+        loss = F.sum(y * y)
+        model.cleargrads()
+        loss.backward()
+        optimizer.update()
+    return iterate
+
+
+def copy_of_a_variable_held_beside_it():
+    return copy_of_a_variable_held(True)
+
+
+def copy_of_a_variable_held_alone():
+    return copy_of_a_variable_held(False)
+
+
 def batch_held_from_some_iteration_on():
     """The program looks at the batch after backward, from the third iteration on."""
     model = perceptron()
@@ -270,7 +299,8 @@ def test_a_named_floor_works_at_once(make, policy):
 
 @pytest.mark.parametrize(('make', 'policy'), [
     (maps_read_in_forward, 'sublinear'), (maps_read_as_soon_as_they_are_made, 'sublinear'),
-    (variables_read_after_backward_and_held, 'unified')])
+    (variables_read_after_backward_and_held, 'unified'), (copy_of_a_variable_held_beside_it, 'pooch'),
+    (copy_of_a_variable_held_alone, 'pooch'), (copy_of_a_variable_held_alone, 'swap-all')])
 def test_a_named_floor_works_where_the_program_reads_maps(make, policy):
     floors = floors_of(make, policy)
     assert len(floors) == 1

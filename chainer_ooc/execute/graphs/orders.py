@@ -25,6 +25,7 @@ class Orders:
         free_after: maps to drop after a step, and whether each may be lost (it has no far copy).
         recipes: calls that may run again.
         discardable: the maps of `discard_after`.
+        written: maps that the program has read in forward, and may have written to.
         unmoved: positions that touch only what stays whatever happens, see `_unmoved`.
     """
 
@@ -35,6 +36,7 @@ class Orders:
     free_after: Mapping[int, Sequence[tuple[int, bool]]] = field(default_factory=dict)
     recipes: frozenset[int] = frozenset()
     discardable: frozenset[int] = frozenset()
+    written: frozenset[int] = frozenset()
     unmoved: frozenset[int] = frozenset()
 
 
@@ -60,7 +62,8 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) ->
     discardable = frozenset(each for maps in discard_after.values() for each in maps)
     unmoved = frozenset() if plan.synchronous else _unmoved(
         trace, min_bytes, recipes, {*leave_after, *discard_after, *free_after, *recipes})
-    return Orders(plan, standing, leave_after, discard_after, free_after, recipes, discardable, unmoved)
+    written = frozenset(each.id for each in trace.maps if each.written)
+    return Orders(plan, standing, leave_after, discard_after, free_after, recipes, discardable, written, unmoved)
 
 
 def terms_of(settings: Settings, budget_bytes: int, unaccounted_bytes: int) -> tuple[object, ...]:

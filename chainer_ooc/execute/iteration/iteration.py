@@ -121,6 +121,7 @@ class Iteration(Quietly):
 
     def _enter(self, tally: Tally) -> None:
         self._orders, plan = self.following.orders, self.following.orders.plan
+        self.register.written = self._orders.written
         self._departures.prepare()
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if plan.mapped else COPY_IN,

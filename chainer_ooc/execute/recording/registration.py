@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 from chainer_ooc.backends import arrays
@@ -35,6 +35,7 @@ class Register:
         own: numbers of the parameters that its calls were given.
         counts_alone: some maps may have no storage.
         retained: for each call, the maps that its step may read, as far as they have storages.
+        written: maps that the program may have written to when the graph in hand ran before.
     """
 
     counts_alone = False
@@ -42,6 +43,7 @@ class Register:
     def __init__(self, memory: Residency, recorder: Recorder, parameters: Parameters, token: Token, min_bytes: int):
         self.storages: list[weakref.ref[Storage]] = []
         self.own: set[int] = set()
+        self.written: Set[int] = frozenset()
         self.retained: list[list[int]] = []
         self.recorder = recorder
         self.token = token
@@ -120,8 +122,8 @@ class Register:
         if storage is None:
             return -1
         storage.add_node(node)
-        if self.recorder.places is not None:
-            storage.notice_reads()  # as under a plan, which may rely on the bytes from now on
+        if self.recorder.places is not None or storage.map in self.written:
+            storage.notice_reads()  # as under a plan, which may rely on the bytes from now on; copies would prevent it
         return storage.map
 
     def _hidden(self, slot: AttributeSlot, producer: int) -> int:

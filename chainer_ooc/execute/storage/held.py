@@ -54,8 +54,10 @@ class Held(BlockOwner):
             self.slots = {key: each for key, each in self.slots.items() if each.is_alive()}
         for slot in slots:
             known = self.slots.get(slot.key)
-            if known is None or not known.is_alive():
+            if known is None or known.owner() is None:
                 self.slots[slot.key] = slot
+                if known is not None and known.is_alive():  # a copy has the list of a Variable whose node is gone
+                    self.slots[id(known), known.name] = known
 
     def bytes_here(self) -> ByteArray | None:
         """The block, if anything has it in near memory."""
@@ -78,8 +80,8 @@ class Held(BlockOwner):
 
     def is_cut_off(self) -> bool:
         """Whether the program has a Variable for it that is part of no graph (any more)."""
-        return any(type(slot) is VariableSlot and slot.is_shown() and slot.owner().creator_node is None
-                   for slot in self.slots.values())
+        return any(type(slot) is VariableSlot and slot.is_shown() and (node := slot.owner()) is not None
+                   and node.creator_node is None for slot in self.slots.values())
 
     def is_in_slots(self) -> bool:
         """Whether any slot has it, or a stand-in for it."""

@@ -121,6 +121,9 @@ class Watched(list):  # type: ignore[type-arg]
         self.away = None
 
 
+_NO_LIST: weakref.ref[Watched] = weakref.ref(Watched(None, None))
+
+
 class Slot(abc.ABC):
     """One slot.
 
@@ -198,17 +201,20 @@ class NodeSlot(Slot):
 
 
 class VariableSlot(Slot):
-    """The array of a node's Variable, while that lives."""
+    """The array of a node's Variable, while that lives; then that of its copies, which share a list that is watched."""
 
-    __slots__ = ()
     name = 'variable'
+    _watched = _NO_LIST
+
+    def is_alive(self) -> bool:
+        return self.owner() is not None or self._watched() is not None
 
     def get(self) -> Array | Away | None:
         node = self.owner()
         variable = None if node is None else node._variable()
-        if variable is None:
+        data: Any = self._watched() if variable is None else variable._data
+        if data is None:
             return None
-        data = variable._data
         array: Array | None = list.__getitem__(data, 0)
         return data.away if array is None and type(data) is Watched else array
 
@@ -225,13 +231,16 @@ class VariableSlot(Slot):
         return data is None or (type(data) is Watched and data.away is not None and data.away.storage is storage)
 
     def watch(self, away: Away | None) -> None:
-        variable = self._variable()
-        if variable is None or self.is_copied():
+        if self.is_copied() or (data := self._data()) is None:
             return
-        if type(variable._data) is Watched:
-            variable._data.away = away
-        else:
-            variable._data = Watched(away, variable._data[0])
+        if type(data) is list:
+            node = self.owner()
+            variable = None if node is None else node._variable()
+            if variable is None:
+                return
+            data = variable._data = Watched(None, data[0])
+        data.away = away
+        self._watched = weakref.ref(data)
 
     def is_shown(self) -> bool:
         """Whether there is a Variable that the program may look at."""
@@ -245,14 +254,10 @@ class VariableSlot(Slot):
         """Whether a copy of the Variable shares its list, so that what is read through that goes unnoticed."""
         return type(self._data()) is list and references([self._data()]) > 1
 
-    def _variable(self) -> Any:
-        node = self.owner()
-        return None if node is None else node._variable()
-
     def _data(self) -> Any:
         node = self.owner()
         variable = None if node is None else node._variable()
-        return None if variable is None else variable._data
+        return self._watched() if variable is None else variable._data
 
 
 class OutputSlot(Slot):

@@ -17,7 +17,15 @@ import pytest
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.host import HostBackend
 from chainer_ooc.execute.memory.residency import Residency
-from chainer_ooc.execute.storage.slots import AttributeSlot, Away, NodeSlot, OutputSlot, Watched, hidden_slots
+from chainer_ooc.execute.storage.slots import (
+    AttributeSlot,
+    Away,
+    NodeSlot,
+    OutputSlot,
+    VariableSlot,
+    Watched,
+    hidden_slots,
+)
 from chainer_ooc.execute.storage.states import State
 
 
@@ -400,3 +408,22 @@ def test_a_copy_of_a_variable_shares_what_is_away(residency):
     other = copy.copy(variable)
     assert np.array_equal(other.array, made())
     assert np.array_equal(variable.array, made())
+
+
+def test_a_copy_that_is_left_of_a_variable_is_a_slot_too(residency):
+    variable = retained(made())
+    storage = stored(residency, variable.array, NodeSlot(variable.node))
+    storage.notice_reads()
+    other = copy.copy(variable)
+    _, slot = storage.slots.values()
+    del variable
+    assert slot.owner() is None
+    next_one = VariableSlot(chainer.Variable(made()).node)
+    next_one.key = slot.key  # its node has come to lie where the first one lay
+    storage.add_slots(next_one)
+    sent_away(residency, storage)
+    assert isinstance(slot.get(), Away)
+    assert np.array_equal(other.array, made())
+    assert storage.is_wanted()
+    del other
+    assert not storage.is_wanted()

@@ -28,7 +28,7 @@ LINES = {
     # fault 2: what the program writes reaches what is made again; without `make_last` the machine sees maps that could
     # be lost, as nobody can tell there that they need not be: `test_what_programs_read` has that
     'recipes trust what the program has read': (exposure.expose, 'recipe.distrust(storage, block)', 'pass'),
-    'Variables are not watched': (VariableSlot.watch, 'if variable is None or self.is_copied():', 'if True:'),
+    'Variables are not watched': (VariableSlot.watch, 'if self.is_copied() or', 'if True or'),
     'Variables that come later are not watched': (
         Storage.add_node, 'self.watch(', '_ = ('),
     'nodes are not watched': (NodeSlot.watch, 'node._ooc = away', 'pass'),
