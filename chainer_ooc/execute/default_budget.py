@@ -23,7 +23,7 @@ class DefaultBudget:
         """What the next iteration is planned within."""
         beside = self._parameters.beside()
         self._memory.stands(beside.total_bytes)
-        budget_bytes = self._memory.backend.default_budget_bytes(self._held_bytes(), self._before_bytes)
+        budget_bytes = self._memory.backend.default_budget_bytes(self._memory.held_bytes(), self._before_bytes)
         # Before the first iteration it is not known which of the memory in use is parameters; there may be none.
         if beside.steady_bytes or self._taken_bytes:
             self._before_bytes = budget_bytes
@@ -32,7 +32,4 @@ class DefaultBudget:
     def most_bytes(self) -> int:
         """What a plan may take where none keeps within that: what is free, or has been taken before."""
         more_bytes = max(0, self._parameters.beside().steady_bytes - self._steady_bytes)
-        return max(self._memory.backend.most_budget_bytes(self._held_bytes()), self._taken_bytes + more_bytes)
-
-    def _held_bytes(self) -> int:
-        return self._memory.near_bytes() + self._memory.bytes_of('spare')
+        return max(self._memory.backend.most_budget_bytes(self._memory.held_bytes()), self._taken_bytes + more_bytes)

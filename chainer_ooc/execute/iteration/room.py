@@ -270,7 +270,7 @@ class Room:
         counted_bytes = self._memory.backend.counted_bytes()
         if not counted_bytes:
             return 0
-        known_bytes = self._memory.near_bytes() + sum(self._memory.bytes_of(kind) for kind in ('spare', 'program'))
+        known_bytes = self._memory.held_bytes() + self._memory.bytes_of('program')
         batch_bytes = self._following.batch_bytes(label, arguments, first_bytes)
         if self._settings.budget_bytes is None:  # a card's free memory says little of what an iteration needs
             budget_bytes = min(budget_bytes, 1 << (MANY_TIMES * counted_bytes).bit_length())

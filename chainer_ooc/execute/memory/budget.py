@@ -146,10 +146,10 @@ class Budget(Account, abc.ABC):
 
         What the program holds is not free then: it counts.
         """
-        before_bytes = self.near_bytes() + self._bytes['spare']
+        before_bytes = self.held_bytes()
         while self._spare and self._bytes['spare'] > max(0, nbytes):
             self._oldest_spare_yields()
-        return before_bytes - self.near_bytes() - self._bytes['spare']
+        return before_bytes - self.held_bytes()
 
     def _oldest_spare_yields(self) -> None:
         storage = self._spare.popleft()()
