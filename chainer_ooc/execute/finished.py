@@ -34,17 +34,16 @@ class Finished:
         budget_bytes: what it had to keep within.
         orders: the plan that it followed, and what that has stand beside the maps; none of a recorded one.
         graph: the known one that it was of, or None.
-        is_searching: a better plan was still being looked for.
         moments: for each position, when it was computed, and what near memory held then; None if it ran as in plain
             Chainer, where nothing has to move.
     """
 
     def __init__(self, tally: Tally, settings: Settings, budget_bytes: int, orders: Orders, graph: Graph | None,
-                 is_searching: bool, moments: tuple[tuple[Span, int], ...] | None):
+                 moments: tuple[tuple[Span, int], ...] | None):
         self._tally, self._settings, self._budget_bytes, self._orders = tally, settings, budget_bytes, orders
-        self._is_searching, self._moments = is_searching, moments
+        self._graph, self._moments = graph, moments
         self._known = None if graph is None else (graph.trace, graph.times.costs)
-        self._graph = graph
+        self._is_searching = graph is not None and graph.is_searching
 
     @functools.cached_property
     def stats(self) -> IterationStats:

@@ -293,7 +293,7 @@ class Iteration(Quietly):
         if tally.whole is not None:
             tally.whole.end()
         return Finished(tally.snapshot(), self.settings, self.budget_bytes, self.following.orders, graph,
-                        graph is not None and graph.is_searching, None if self.quiet else self.recorder.moments())
+                        None if self.quiet else self.recorder.moments())
 
     def _end_backward(self) -> None:
         self._memory.check_deferred()
