@@ -84,10 +84,9 @@ class _Planned:
 
 @dataclass
 class Graph(Likeness):
-    """A recorded graph.
+    """A recorded graph; see `Likeness` for other attributes.
 
     Attributes:
-        trace: its last recording.
         recordings: how many iterations of it were recorded.
         preparing: how many of these say nothing about later ones, as the device prepared kernels for them.
         slack_bytes: of the budget, what plans leave alone: see `note_shortage`.
@@ -95,12 +94,10 @@ class Graph(Likeness):
         left_bytes: what iterations before had left when it ran last.
         used: what its last iterations did with parameters.
         is_disturbed: other threads were at work while it was recorded.
-        number: it was the so-many-th to be recorded, from 1 on.
         has_returned: it was met again.
         makes_graphs: its backward pass does, as in double backprop.
         differences: how often it seemed to run quietly, and was another one.
         is_metered: what calls allocate was measured, and not estimated from another size.
-        is_estimate: the whole trace is that of another size.
         is_loose: an estimate for any sizes behind the beginning, see `loosely`.
         varies: several sizes of it are known, which differ behind the beginning, so that more have to be expected.
         is_loaded: its plan is in the file that it came from.

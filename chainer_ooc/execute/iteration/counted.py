@@ -35,12 +35,10 @@ class Counted(Quiet):
 
     @property
     def maps_bytes(self) -> int:
-        """See `Quiet`."""
         return self._like.need_bytes(self._given_bytes)
 
     @property
     def peak_bytes(self) -> int:
-        """See `Quiet`."""
         return self._beside_bytes + self.maps_bytes
 
     def take_over(self, before: Compared) -> None:
@@ -72,9 +70,7 @@ class Counted(Quiet):
                 and (bool(self._stepped) or not makes_graphs()))
 
     def note_step(self, function: Any) -> None:
-        """Adds a step that has run."""
         self._stepped.add(self.calls.number(function))
 
     def stepped(self) -> Set[int]:
-        """See `Quiet`."""
         return self._stepped

@@ -52,7 +52,6 @@ class LateRecipe(Recipe):
             raise LostMapError(f'{self.prototype.name} does not run again ({type(error).__name__}: {error})') from error
 
     def brings(self, storage: Storage) -> bool:
-        """Whether a storage that its call made is to come back by it."""
         return storage.seal is not None
 
 
