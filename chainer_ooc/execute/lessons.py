@@ -10,7 +10,9 @@ from chainer_ooc.execute.graphs.following import note_that_it_makes_graphs
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.patience import Patience
+from chainer_ooc.execute.graphs.times import timing_of
 from chainer_ooc.execute.iteration.iteration import Iteration
+from chainer_ooc.execute.tally import Tally
 from chainer_ooc.trace import Trace
 
 
@@ -22,8 +24,7 @@ class Lessons:
         self._patience = patience
         self._timed: Callable[[], None] | None = None  # of the last iteration, which a device may still be at
 
-    def take(self, iteration: Iteration, trace: Trace | None, prepares: bool, disturbed: bool,
-             missing_bytes: int) -> None:
+    def take(self, iteration: Iteration, trace: Trace | None, prepares: bool, disturbed: bool, tally: Tally) -> None:
         """Takes what there is.
 
         Args:
@@ -31,14 +32,14 @@ class Lessons:
             trace: its recording, if it was recorded as a whole.
             prepares: it has compiled something or the like, so that its times are not those of the next ones.
             disturbed: what other threads compute may be in its recording.
-            missing_bytes: the most that the device lacked where the account had room.
+            tally: what it took.
         """
         timed, self._timed = self._timed, None
         graph = iteration.following.graph
         if trace is not None:
             graph = iteration.token.graph = self._record(iteration, trace, prepares, disturbed)
         elif graph is not None:
-            self._follow(iteration, graph, prepares, missing_bytes)
+            self._follow(iteration, graph, prepares, tally)
         elif iteration.finished:
             self._miss(iteration)
         if timed is not None:
@@ -64,13 +65,15 @@ class Lessons:
         log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         return graph
 
-    def _follow(self, iteration: Iteration, graph: Graph, prepares: bool, missing_bytes: int) -> None:
+    def _follow(self, iteration: Iteration, graph: Graph, prepares: bool, tally: Tally) -> None:
         self._graphs.use(graph)
-        timing = iteration.timing()
-        if timing is not None:
-            graph.note_shortage(missing_bytes)
+        recorder = iteration.recorder
+        if not iteration.recorded and recorder.next_position == graph.trace.positions:
+            graph.note_shortage(tally.missing_bytes)
             if not prepares and graph.has_followed():
-                self._timed = functools.partial(graph.note_timing, graph.plan, timing)
+                predicted_seconds = iteration.following.orders.plan.seconds
+                self._timed = functools.partial(graph.note_timing, graph.plan, functools.partial(
+                    timing_of, recorder, tally.snapshot(), predicted_seconds))
         if iteration.finished and iteration.following.is_outgrown(iteration.recorder.maps_bytes()):
             self._graphs.miss('')
             self._patience.missed()

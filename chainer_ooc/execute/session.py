@@ -35,6 +35,7 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.on_file.parameters import ParametersOnFile
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
+from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.shortage import explain, explain_outside, what_holds
 from chainer_ooc.execute.storage.computing import RUNNING, forget_computations, is_computing, run_as
 from chainer_ooc.execute.storage.reentry import LOCK
@@ -304,7 +305,7 @@ class Session:
             if iteration.finished and iteration.settings.budget_bytes is None:  # the session's are the next one's
                 self._default_budget.note(max(iteration.budget_bytes, self.memory.tally.peak_bytes),
                                           iteration.room.beside.steady_bytes)
-            self._lessons.take(iteration, trace, prepares, self._disturbed, self.memory.tally.missing_bytes)
+            self._lessons.take(iteration, trace, prepares, self._disturbed, self.memory.tally)
             self._quiet_iterations.is_over(iteration)
 
     def _fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
@@ -317,8 +318,9 @@ class Session:
         iteration, told = self._iteration, None
         try:
             if function is not None and iteration is not None and isinstance(error, MemoryError):
-                told = explain(error, iteration.where(function, way), self.memory, self._parameters, self.settings,
-                               iteration.following.refusal)
+                following = iteration.following
+                where = following.name_of(iteration.recorder.next_position) or f'{way} of {name_of(function)}'
+                told = explain(error, where, self.memory, self._parameters, self.settings, following.refusal)
         finally:
             self._abandon()
         try:

@@ -7,8 +7,6 @@ recorded: what a call retained leaves as soon as the next call does not need it,
     apply -> before_call  reap, make room | compute |  after_call  register, follow, have maps leave
     step  -> before_step  fetch, start swap-ins, make room | compute |  after_step  drop
 
-Longer than other files: it is the way of a call and of a step from top to bottom, which docs/architecture.md follows.
-
 Source: PoocH 4.1 (profiled and optimised phases). Left out: iterations that overlap in one thread.
 """
 
@@ -26,7 +24,6 @@ from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.graphs.following import Following, note_reuse, note_that_it_makes_graphs
 from chainer_ooc.execute.graphs.graphs import Graphs
-from chainer_ooc.execute.graphs.times import Timing, timing_of
 from chainer_ooc.execute.iteration.comparison import Calls
 from chainer_ooc.execute.iteration.departures import Departures
 from chainer_ooc.execute.iteration.liveness import Liveness
@@ -77,8 +74,7 @@ class Iteration(Quietly):
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
-        self.writes = Writes()
-        self._calls = Calls()
+        self.writes, self._calls = Writes(), Calls()
         self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off, meter.leaves_out)
         self.token = self.following.token
         self.register = Register(memory, self.recorder, parameters, self.token, settings.min_bytes)
@@ -87,8 +83,7 @@ class Iteration(Quietly):
                          weakref.WeakMethod(self.register_all))
         self._departures = Departures(memory, self.following, self.register, settings)
         self._recipes = Recipes(memory, self.following, self.register)
-        self._start_swap_ins = functools.partial(
-            start_swap_ins, memory, self.following, self.register, self.room)
+        self._start_swap_ins = functools.partial(start_swap_ins, memory, self.following, self.register, self.room)
 
     def open(self, function: Any, inputs: Sequence[Any]) -> None:
         """Finds a plan for what begins with this call, and sets the memory up for it.
@@ -312,12 +307,11 @@ class Iteration(Quietly):
 
     def is_over(self) -> bool:
         """Whether the next function begins another iteration: backward has ended, or the graph is dead."""
-        calls = self._calls if self.quiet is None else self.quiet.calls
-        return self.finished or not calls.is_alive()
+        return self.finished or not self.calls().is_alive()
 
     def begins_anew(self, function: Any, inputs: Sequence[Any]) -> bool:
         """See `Following.begins_anew`; a call that reads a map of this iteration is part of it."""
-        calls = self._calls if self.quiet is None else self.quiet.calls
+        calls = self.calls()
         return (not self._in_backward
                 and self.following.begins_anew(len(calls.functions), function, inputs)
                 and not calls.is_read_by(inputs)
@@ -345,17 +339,6 @@ class Iteration(Quietly):
         trace = freeze_trace(self.recorder, self._memory, self._parameters, self.room.beside.others_bytes,
                              self.settings)
         return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
-
-    def timing(self) -> Callable[[], Timing] | None:
-        """Gives what makes its timing, and waits for the device then; None if it followed no plan to its end."""
-        graph, plan, recorder = self.following.graph, self.following.orders.plan, self.recorder
-        if graph is None or self.recorded or recorder.next_position != graph.trace.positions:
-            return None
-        return functools.partial(timing_of, recorder, self._memory.tally.snapshot(), plan.seconds)
-
-    def where(self, function: Any, way: str) -> str:
-        """What runs now, and where, for an error; `way` is forward or backward."""
-        return self.following.name_of(self.recorder.next_position) or f'{way} of {name_of(function)}'
 
     def leave(self) -> Span:
         """Follows the graph no more; gives an empty span, for what was not timed."""

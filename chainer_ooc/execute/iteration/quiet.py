@@ -26,7 +26,7 @@ from chainer_ooc.config import Settings
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN
 from chainer_ooc.execute.iteration.compared import MOST_DIFFERENCES, Compared, Quiet
-from chainer_ooc.execute.iteration.comparison import given_to, made_by
+from chainer_ooc.execute.iteration.comparison import Calls, given_to, made_by
 from chainer_ooc.execute.iteration.counted import Counted
 from chainer_ooc.execute.iteration.left import hand_over_batches
 from chainer_ooc.execute.memory.residency import Residency
@@ -52,6 +52,7 @@ class Quietly(abc.ABC):
     was_quiet = False
     settings: Settings
     recorded: bool
+    _calls: Calls
     counted: Callable[[], Counted | None]
 
     @abc.abstractmethod
@@ -68,6 +69,10 @@ class Quietly(abc.ABC):
 
     @abc.abstractmethod
     def compare_unmoved(self) -> None: ...
+
+    def calls(self) -> Calls:
+        """Those that have run."""
+        return self._calls if self.quiet is None else self.quiet.calls
 
     def is_quiet(self, function: Any, inputs: Sequence[Any] | None = None) -> bool:
         """Whether a call, or a step if there are no inputs, runs as in plain Chainer."""
