@@ -92,16 +92,18 @@ class Primitive:
         self._library, self._layouts = library, dict(layouts)
         self._primitive = library.created('primitive_create', descriptor)
         _destroy_after(self, library, self._primitive, descriptor, *layouts.values())
-        self._scratchpad = library.queried_descriptor(descriptor, _QUERIES[SCRATCHPAD])
-        self.scratch_bytes = library.nbytes(self._scratchpad) if self._scratchpad else 0
-        self._weights = weights
-        self._wanted, self._reorder = None, None
+        self.scratch_bytes = 0
+        scratchpad = library.queried_descriptor(descriptor, _QUERIES[SCRATCHPAD])
+        if scratchpad is not None:
+            self._layouts[SCRATCHPAD], self.scratch_bytes = scratchpad, library.nbytes(scratchpad)
+        self._weights, self._reorder = weights, None
         if weights is not None:
-            self._wanted = library.queried_descriptor(descriptor, _QUERIES[weights])
-            assert self._wanted is not None, 'a primitive with weights has no layout of them'
-            if not library.equal(self._wanted, self._layouts[weights]):
-                ways = self._layouts[weights], self._wanted
+            wanted = library.queried_descriptor(descriptor, _QUERIES[weights])
+            assert wanted is not None, 'a primitive with weights has no layout of them'
+            if not library.equal(wanted, self._layouts[weights]):
+                ways = self._layouts[weights], wanted
                 self._reorder = Reorder(library, *(reversed(ways) if weights == WEIGHTS_GRADIENT else ways))
+                self._layouts[weights] = wanted
 
     def run(self, arrays: Mapping[int, Array]) -> None:
         """Computes.
@@ -110,17 +112,14 @@ class Primitive:
             arrays: for each argument one that has its layout; results are written to.
         """
         given = dict(arrays)
-        layouts = self._layouts
-        if self._reorder is not None and self._weights is not None and self._wanted is not None:
-            laid_out = np.empty(self._library.nbytes(self._wanted), np.uint8)
+        if self._reorder is not None and self._weights is not None:
+            laid_out = np.empty(self._library.nbytes(self._layouts[self._weights]), np.uint8)
             given[self._weights] = laid_out
-            layouts = {**layouts, self._weights: self._wanted}
             if self._weights == WEIGHTS:
                 self._reorder.run(arrays[WEIGHTS], laid_out)
-        if self.scratch_bytes and self._scratchpad is not None:
+        if self.scratch_bytes:
             given[SCRATCHPAD] = np.empty(self.scratch_bytes, np.uint8)
-            layouts = {**layouts, SCRATCHPAD: self._scratchpad}
-        execute(self._library, self._primitive, {each: (layouts[each], array) for each, array in given.items()})
+        execute(self._library, self._primitive, {each: (self._layouts[each], array) for each, array in given.items()})
         if self._reorder is not None and self._weights == WEIGHTS_GRADIENT:
             self._reorder.run(given[WEIGHTS_GRADIENT], arrays[WEIGHTS_GRADIENT])
 
