@@ -218,21 +218,15 @@ def convolution(of: Convolution, argument: int, with_bias: bool = False) -> Prim
         SOURCE_GRADIENT: ('backward_data', (direct, x, any_w, y, *geometry, no_hint)),
         WEIGHTS_GRADIENT: ('backward_weights', (direct, x, any_w, c_void_p(), y, *geometry, no_hint))}[argument]
     try:
-        return _made(library, layouts, names[1], f'convolution_{name}', *arguments)
-    finally:
-        library.call('memory_desc_destroy', any_w)
-
-
-def _made(library: Library, layouts: Mapping[int, c_void_p], weights: int | None, name: str,
-          *arguments: Any) -> Primitive:
-    """Makes a primitive by name; the layouts are its own, or destroyed if this fails."""
-    try:
-        descriptor = library.created(f'{name}_primitive_desc_create', library.engine, *arguments, library.attributes)
+        descriptor = library.created(f'convolution_{name}_primitive_desc_create', library.engine, *arguments,
+                                     library.attributes)
     except BaseException:
         for each in layouts.values():
             library.call('memory_desc_destroy', each)
         raise
-    return Primitive(library, descriptor, layouts, weights)
+    finally:
+        library.call('memory_desc_destroy', any_w)
+    return Primitive(library, descriptor, layouts, names[1])
 
 
 @made_once(1024)
