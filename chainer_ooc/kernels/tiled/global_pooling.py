@@ -18,8 +18,8 @@ from chainer_ooc.kernels.tiled.windows import Array, Windows
 
 
 def columns_bytes(images: Array, windows: Windows) -> int:
-    """Scratch of one plane, or 0 where there are several windows an image."""
-    return images.itemsize * windows.elements if windows.count == 1 else 0
+    """Scratch of one plane."""
+    return images.itemsize * windows.elements
 
 
 def max_pool(x: Array, windows: Windows, workspace_bytes: int) -> tuple[Array, npt.NDArray[np.intp]]:

@@ -30,11 +30,6 @@ def working_dtype(*arrays: Array) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
-def _borrowable(maps: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether a product can read `maps` of shape (n, c, *size) where they lie."""
-    return bool(maps.flags.c_contiguous) and maps.dtype == dtype
-
-
 def by_image(maps: Array, tile: Tile, groups: int) -> Array:
     """Returns the tile of C-contiguous `maps` (n, c, *size) as a view of shape (n, groups, c // groups, columns)."""
     images, channels, rows = maps.shape[:3]
@@ -54,7 +49,7 @@ def operand(maps: Array, tile: Tile, groups: int, stacked: bool, buffer: Buffer,
         buffer: takes the copy; of dtype `dtype`.
         dtype: of the result.
     """
-    if _borrowable(maps, dtype) and (len(tile) == 1 or not stacked):
+    if maps.flags.c_contiguous and maps.dtype == dtype and (len(tile) == 1 or not stacked):
         matrices = by_image(maps, tile, groups)
         return matrices[0] if stacked else matrices
     part = maps[tile.images, :, tile.rows]

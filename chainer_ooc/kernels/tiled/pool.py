@@ -174,9 +174,8 @@ def sum_pool(x: Array, windows: Windows, workspace_bytes: int, *, total_dtype: n
     dtype = total_dtype or x.dtype
     total_buffer, pixel_buffer = Buffer(dtype), Buffer(x.dtype)
     lattice = None if windows.count == 1 else lattice_of(windows)
-    plane_bytes = dtype.itemsize + global_pooling.columns_bytes(x, windows)
-    if lattice:
-        plane_bytes = lattice.places * (dtype.itemsize + lattice.phases.elements * x.itemsize)
+    plane_bytes = (lattice.places * (dtype.itemsize + lattice.phases.elements * x.itemsize) if lattice else
+                   dtype.itemsize + global_pooling.columns_bytes(x, windows))
     for tile in planes(x, plane_bytes, workspace_bytes):
         if lattice:
             totals = _run_sum(x[tile], lattice, pixel_buffer, total_buffer)
