@@ -108,12 +108,9 @@ class Convolution:
         dtype = data_type(library, self.dtype)
         layouts = {Port.X: (self.x_shape, self.channels_last), Port.W: (self.w_shape, self.filter_last),
                    Port.Y: (self.y_shape, self.channels_last)}
-        given = {port: graph.tensor(dim=list(shape), stride=list(strides(shape, last)), data_type=dtype,
-                                    name=port.name.lower(), uid=int(port))
+        given = {port: declare_input(graph, port, shape, last, dtype)
                  for port, (shape, last) in layouts.items() if port != self.result}
-        computed = self._operation(graph, given)
-        shape, last = layouts[self.result]
-        declare_output(computed, self.result, shape, strides(shape, last), dtype)
+        declare_output(self._operation(graph, given), self.result, *layouts[self.result], dtype)
 
     def _operation(self, graph: Any, given: dict[Port, Any]) -> Any:
         windows = {'padding': list(self.pad), 'stride': list(self.stride), 'dilation': list(self.dilation)}
@@ -184,15 +181,15 @@ class BatchNormalization:
     def describe(self, library: Any, graph: Any) -> None:
         """Writes the tensors and the operation into an empty graph."""
         dtype = data_type(library, self.dtype)
-        x = self._map(graph, Port.X, dtype)
+        x = declare_input(graph, Port.X, self.x_shape, self.channels_last, dtype)
         gamma = self._statistic(library, graph, Port.GAMMA)
         if self.forward:
             self._describe_forward(library, graph, x, gamma)
             return
-        gy = self._map(graph, Port.Y, dtype)
+        gy = declare_input(graph, Port.Y, self.x_shape, self.channels_last, dtype)
         mean, inv_std = (self._statistic(library, graph, port) for port in (Port.MEAN, Port.INV_STD))
         gx, *sums = graph.batchnorm_backward(grad=gy, input=x, scale=gamma, mean=mean, inv_variance=inv_std)
-        declare_output(gx, Port.GX, self.x_shape, strides(self.x_shape, self.channels_last), dtype)
+        declare_output(gx, Port.GX, self.x_shape, self.channels_last, dtype)
         self._declare_statistics(library, sums, (Port.GGAMMA, Port.GBETA))
 
     def _describe_forward(self, library: Any, graph: Any, x: Any, gamma: Any) -> None:
@@ -201,14 +198,9 @@ class BatchNormalization:
         epsilon, momentum = (self._scalar(library, graph, port) for port in (Port.EPSILON, Port.MOMENTUM))
         y, *rest = graph.batchnorm(input=x, scale=gamma, bias=beta, in_running_mean=running_mean,
                                    in_running_var=running_var, epsilon=epsilon, momentum=momentum)
-        declare_output(y, Port.Y, self.x_shape, strides(self.x_shape, self.channels_last),
-                       data_type(library, self.dtype))
+        declare_output(y, Port.Y, self.x_shape, self.channels_last, data_type(library, self.dtype))
         self._declare_statistics(
             library, rest, (Port.MEAN, Port.INV_STD, Port.NEXT_RUNNING_MEAN, Port.NEXT_RUNNING_VAR))
-
-    def _map(self, graph: Any, port: Port, dtype: Any) -> Any:
-        return graph.tensor(dim=list(self.x_shape), stride=list(strides(self.x_shape, self.channels_last)),
-                            data_type=dtype, name=port.name.lower(), uid=int(port))
 
     @property
     def statistic_shape(self) -> Shape:
@@ -216,9 +208,7 @@ class BatchNormalization:
         return (1, self.x_shape[1], *(1 for _ in self.x_shape[2:]))
 
     def _statistic(self, library: Any, graph: Any, port: Port) -> Any:
-        shape = self.statistic_shape
-        return graph.tensor(dim=list(shape), stride=list(strides(shape, self.channels_last)),
-                            data_type=library.data_type.FLOAT, name=port.name.lower(), uid=int(port))
+        return declare_input(graph, port, self.statistic_shape, self.channels_last, library.data_type.FLOAT)
 
     def _scalar(self, library: Any, graph: Any, port: Port) -> Any:
         ones = [1] * len(self.x_shape)
@@ -226,9 +216,8 @@ class BatchNormalization:
                             name=port.name.lower(), uid=int(port))
 
     def _declare_statistics(self, library: Any, tensors: list[Any], ports: tuple[Port, ...]) -> None:
-        shape = self.statistic_shape
         for tensor, port in zip(tensors, ports, strict=True):
-            declare_output(tensor, port, shape, strides(shape, self.channels_last), library.data_type.FLOAT)
+            declare_output(tensor, port, self.statistic_shape, self.channels_last, library.data_type.FLOAT)
 
 
 Operation = Convolution | BatchNormalization
@@ -239,6 +228,13 @@ def data_type(library: Any, dtype: str) -> Any:
     return {'float32': library.data_type.FLOAT, 'float16': library.data_type.HALF}[dtype]
 
 
-def declare_output(tensor: Any, port: Port, shape: Shape, stride: Shape, dtype: Any) -> None:
+def declare_input(graph: Any, port: Port, shape: Shape, channels_last: bool, dtype: Any) -> Any:
+    """Returns a tensor that an operation reads; `dtype` is cuDNN's."""
+    return graph.tensor(dim=list(shape), stride=list(strides(shape, channels_last)), data_type=dtype,
+                        name=port.name.lower(), uid=int(port))
+
+
+def declare_output(tensor: Any, port: Port, shape: Shape, channels_last: bool, dtype: Any) -> None:
     """Makes an operation's result a tensor that the caller gives, with everything that cuDNN would else infer."""
-    tensor.set_output(True).set_data_type(dtype).set_dim(list(shape)).set_stride(list(stride)).set_uid(int(port))
+    stride = list(strides(shape, channels_last))
+    tensor.set_output(True).set_data_type(dtype).set_dim(list(shape)).set_stride(stride).set_uid(int(port))
