@@ -52,14 +52,10 @@ def find() -> Any:
 
 def warn_unusable(error: Exception) -> None:
     """Says why training goes on without cuDNN, and what to do."""
-    warn(_advice(error), RuntimeWarning)
-
-
-def _advice(error: Exception) -> str:
-    return (f'cuDNN cannot be used ({type(error).__name__}: {error}). Convolutions on the GPU take Chainer\'s own '
-            'kernels, which are slower and whose im2col buffers are several times as large as the feature maps. '
-            f'Install it with "pip install --upgrade nvidia-cudnn-frontend {_backend_package()}", or set '
-            'chainer.config.use_cudnn to "never" if this is meant.')
+    warn(f'cuDNN cannot be used ({type(error).__name__}: {error}). Convolutions on the GPU take Chainer\'s own '
+         'kernels, which are slower and whose im2col buffers are several times as large as the feature maps. '
+         f'Install it with "pip install --upgrade nvidia-cudnn-frontend {_backend_package()}", or set '
+         'chainer.config.use_cudnn to "never" if this is meant.', RuntimeWarning)
 
 
 def _backend_package() -> str:
