@@ -14,7 +14,6 @@ Chainer needs for double backprop).
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from chainer_ooc.kernels.cudnn.handles import Handle
@@ -175,8 +174,3 @@ def _address(array: Any) -> int:
 def _add(b: Any, y: Any, channels_last: bool) -> bool:
     y += b if channels_last else b.reshape(-1, *(1 for _ in y.shape[2:]))
     return True
-
-
-def elements_per_channel(shape: Shape, channels_last: bool) -> int:
-    """Returns how many elements of an array share a channel."""
-    return math.prod(shape) // (shape[-1] if channels_last else shape[1])

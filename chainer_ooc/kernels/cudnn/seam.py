@@ -169,7 +169,7 @@ class BatchNormalization:
             y, mean, inv_std = found
             if running_mean is not None:
                 facade.update_running_statistics(mean, inv_std, running_mean, running_var, eps, decay,
-                                                 facade.elements_per_channel(x.shape, last))
+                                                 x.size // mean.size)
             return y, x_layout, running_mean, running_var, mean, None, inv_std, None
         if not last and _is_for_our_kernels(axis, x, gamma):
             y, mean, var, inv_std = normalization.forward(x, gamma, beta, eps, decay, running_mean, running_var)
