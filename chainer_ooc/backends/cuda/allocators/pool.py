@@ -24,14 +24,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from chainer_ooc.backends.cuda.allocators.allocator import ENDS, Allocator, DeviceMemory, NoRoomError
+from chainer_ooc.backends.cuda.allocators.allocator import ENDS, UNIT_BYTES, Allocator, DeviceMemory, NoRoomError
 from chainer_ooc.backends.cuda.allocators.calls import Calls, Pool
 from chainer_ooc.backends.cuda.allocators.ledger import Ledger
 from chainer_ooc.backends.cuda.owner import Owner
 from chainer_ooc.quantities import format_bytes, rounded_up
-
-#: CuPy's pools round sizes up to a multiple.
-UNIT_BYTES = 512
 
 #: What the driver maps device memory in.
 PAGE_BYTES = 2 << 20

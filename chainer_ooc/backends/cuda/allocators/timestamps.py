@@ -9,12 +9,12 @@ from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 
 
 class Timestamp:
-    """All that a stream had been given when its event was recorded; of two, the later one has the higher number."""
+    """All that a stream had been given when its event was recorded."""
 
-    __slots__ = ('_spare', 'event', 'number')
+    __slots__ = ('_spare', 'event')
 
-    def __init__(self, event: Any, number: int, spare: deque[Any]) -> None:
-        self._spare, self.number, self.event = spare, number, event  # the last, see __del__
+    def __init__(self, event: Any, spare: deque[Any]) -> None:
+        self._spare, self.event = spare, event  # the last, see __del__
 
     def __del__(self) -> None:
         if hasattr(self, 'event'):  # else an interrupt came while it was made
@@ -27,7 +27,6 @@ class Timestamps:
     def __init__(self, mapping: MappingCalls) -> None:
         self._mapping = mapping
         self._spare: deque[Any] = deque()
-        self._count = 0
 
     def record(self, stream: Any) -> Timestamp:
         """The moment that a stream is at now."""
@@ -37,8 +36,7 @@ class Timestamps:
         except BaseException:
             self._spare.append(event)
             raise
-        self._count += 1
-        return Timestamp(event, self._count, self._spare)
+        return Timestamp(event, self._spare)
 
     def wait(self, timestamp: Timestamp) -> None:
         """Blocks until the moment has passed."""
