@@ -35,9 +35,6 @@ from chainer_ooc.backends.spill.transfer import ELSEWHERE, Space
 from chainer_ooc.errors import SpillError
 from chainer_ooc.ranks import threads
 
-#: More than a BLAS maps for one thread.
-_BLAS_BYTES = 64 << 20
-
 #: By the disk of the spill file, as measured in this process: that takes as long as many small iterations.
 _bandwidths: dict[int, Bandwidth] = {}
 
@@ -89,7 +86,7 @@ class HostBackend(OwnedBackend):
         self._blocks.begin()
         threads.warn()
         if limits.is_limited():
-            if block.is_available(_BLAS_BYTES):
+            if block.is_available(measure.BLAS_BYTES):
                 have_blas_map_its_buffers()
             with contextlib.suppress(SpillError):  # the first copy tries again, and says so
                 self._store.start()

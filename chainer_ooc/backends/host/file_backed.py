@@ -129,11 +129,6 @@ class HostFileBacked(FileBacked):
                              'snapshot')
 
     def close(self) -> None:
-        """Makes all blocks private.
-
-        Raises:
-            MemoryError: the system has no memory for one, which is on the file still, as others are.
-        """
         for block in self._own:
             root = block.ref()
             if root is not None and self.is_backed(root) and (
