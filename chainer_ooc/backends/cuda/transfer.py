@@ -228,12 +228,7 @@ class Line:
         first.finish(copy_failed(error))
 
     def _end_by_disk(self, first: CudaTransfer, by_disk: HostTransfer) -> bool:
-        failure = None
-        try:
-            by_disk.wait()
-        except SpillError as error:
-            failure = SpillError(*error.args)
-        first.finish(failure)
+        first.finish(by_disk.outcome())
         return True
 
     def _end_half_begun(self, first: CudaTransfer) -> bool:

@@ -49,7 +49,7 @@ class CopyTask:
 
     def __call__(self) -> None:
         """Makes the copy and reports it. Everything that refers to the array lives in ``_attempt``'s frame."""
-        failure = None if self._after is None else _failure_of(self._after)
+        failure = None if self._after is None else self._after.outcome()
         started = time.perf_counter()
         if failure is None:
             failure = self._attempt()
@@ -158,12 +158,3 @@ class SwapThread:
 
 def _own_name() -> str:
     return threading.current_thread().name
-
-
-def _failure_of(transfer: HostTransfer) -> SpillError | None:
-    """Waits for the transfer; returns how it failed, or None."""
-    try:
-        transfer.wait()
-    except SpillError as error:
-        return SpillError(*error.args)
-    return None

@@ -67,6 +67,14 @@ class HostTransfer(OwnedTransfer):
         self._done = True
         self._gate.release()
 
+    def outcome(self) -> SpillError | None:
+        """Waits until the copy has ended; returns how it failed, without a traceback, or None."""
+        try:
+            self.wait()
+        except SpillError as error:
+            return SpillError(*error.args)
+        return None
+
     def ends_within(self, seconds: float) -> bool:
         """Waits for so long at most; whether it has ended."""
         until = time.monotonic() + seconds
