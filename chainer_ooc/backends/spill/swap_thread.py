@@ -72,12 +72,7 @@ class CopyTask:
 
 
 class SwapThread:
-    """A daemon thread with a queue, started by the first task, or before.
-
-    Args:
-        name: Of the thread.
-        stack_bytes: Of the thread.
-    """
+    """A daemon thread with a queue, started by the first task, or before."""
 
     def __init__(self, name: str, stack_bytes: int = STACK_BYTES) -> None:
         self._name = name

@@ -193,13 +193,7 @@ def _partition(shape: Sequence[int], map_dtype: Any, gamma_dtype: Any) -> Partit
 def grid_of_sums(pictures: int, channels: int, units: int) -> tuple[Grid, int]:
     """Cuts channels into parts of pictures, and pictures too where they are few, for about `BLOCKS` blocks in all.
 
-    Args:
-        pictures: N.
-        channels: C.
-        units: of a plane, one channel of one picture.
-
-    Returns:
-        tuple: the grid, and the parts of a channel.
+    Units are those of a plane, one channel of one picture. Returns the grid, and the parts of a channel.
     """
     rounds, columns = _rounds(units)
     rows = min(THREADS // columns, pictures)
@@ -213,13 +207,7 @@ def grid_of_sums(pictures: int, channels: int, units: int) -> tuple[Grid, int]:
 
 
 def grid_of_maps(pictures: int, channels: int, units: int) -> Grid:
-    """Cuts a map so that each thread has about `WRITTEN_UNITS` units, of one channel.
-
-    Args:
-        pictures: N.
-        channels: C.
-        units: of a plane.
-    """
+    """Cuts a map, of so many units a plane, so that each thread has about `WRITTEN_UNITS` units, of one channel."""
     rounds, columns = _rounds(units)
     rows = min(THREADS // columns, channels)
     cut_rounds = _ceil(rounds, _ceil(rounds, WRITTEN_UNITS))

@@ -34,10 +34,7 @@ class UnsupportedError(OneDnnError):
 
 
 class Library:
-    """The library, with an engine for the CPU.
-
-    Args:
-        path: of the shared object.
+    """The library, a shared object at `path`, with an engine for the CPU.
 
     Raises:
         OSError: it cannot be loaded.

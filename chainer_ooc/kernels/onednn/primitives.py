@@ -127,10 +127,7 @@ class Primitive:
 class Reorder:
     """Copies an array to another layout.
 
-    Args:
-        library: the library.
-        source, target: memory descriptors that live longer than this, or are taken over.
-        takes_over: they are.
+    `source` and `target` are memory descriptors that live longer than this, or with `takes_over` end with it.
     """
 
     def __init__(self, library: Library, source: c_void_p, target: c_void_p, takes_over: bool = False) -> None:

@@ -91,11 +91,7 @@ def planes(images: Array, plane_bytes: int, workspace_bytes: int, tile_bytes: in
 
 
 class Buffer:
-    """Memory that is taken once and shaped anew for every tile.
-
-    Args:
-        dtype: of the arrays it gives.
-    """
+    """Memory that is taken once and shaped anew for every tile, as arrays of `dtype`."""
 
     def __init__(self, dtype: np.dtype[Any]):
         self._memory: Array = np.empty(0, dtype)

@@ -71,11 +71,7 @@ REGION_BYTES = 4 << 20
 
 
 class VirtualAllocator(Allocator):
-    """See the module.
-
-    Args:
-        calls, mapping: of CuPy and of the driver.
-    """
+    """See the module; `calls` are of CuPy, `mapping` of the driver."""
 
     name = 'virtual'
 
