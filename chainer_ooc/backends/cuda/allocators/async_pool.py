@@ -46,10 +46,6 @@ class AsyncAllocator(Allocator):
             raise NoRoomError(f'no room for {format_bytes(size_bytes)} in the pool of the driver', memory)
         return self._given(memory, nbytes)
 
-    def used_bytes(self) -> int:
-        """See `Allocator.used_bytes`; what others in the process have of the driver's pool too."""
-        return self._pool.used_bytes()
-
     def held_bytes(self) -> int:
         return self._pool.held_bytes()
 
