@@ -79,9 +79,9 @@ class Library:
         self.call('primitive_attr_set_scratchpad_mode', attributes, c_int(_USER_SCRATCHPAD))
         return attributes
 
-    def queried_descriptor(self, primitive_descriptor: c_void_p, what: int, index: int = 0) -> c_void_p | None:
+    def queried_descriptor(self, primitive_descriptor: c_void_p, what: int) -> c_void_p | None:
         """Returns a memory descriptor, which lives as long as the primitive descriptor; None if there is none."""
-        found = self._functions.dnnl_primitive_desc_query_md(primitive_descriptor, c_int(what), c_int(index))
+        found = self._functions.dnnl_primitive_desc_query_md(primitive_descriptor, c_int(what), c_int(0))
         return c_void_p(found) if found else None
 
     def implementation(self, primitive_descriptor: c_void_p) -> str:
