@@ -138,16 +138,15 @@ class Following:
         recorded, what comes may be part of it. Or no graph is followed, and a known one begins in another mode of
         Chainer's (``chainer.config.train``), as a training after an evaluation.
         """
-        if self.graph is None:
-            is_likely = _mode() is not self._mode
-        else:
-            is_likely = not self.is_recorded and position == len(self.graph.trace.calls)
+        graph = self.graph
+        is_likely = (_mode() is not self._mode if graph is None
+                     else not self.is_recorded and position == len(graph.trace.calls))
         if not is_likely:
             return False
         label, arguments = name_of(function), forms([array_of(each) for each in inputs])
-        known = self.graph or next(iter(self._graphs.beginning_with(label, arguments)), None)
-        return known is not None and known.begins_with(label, arguments) and not (
-            self.graph is not None and self._graphs.go_on(self.graph, label, arguments))
+        if graph is None:
+            return bool(self._graphs.beginning_with(label, arguments))
+        return graph.begins_with(label, arguments) and not self._graphs.go_on(graph, label, arguments)
 
     def coming_calls(self, position: int, function: Any, inputs: Sequence[Any]) -> list[Call]:
         """The calls of known graphs that the one which is about to run may be, that of the followed graph first.
