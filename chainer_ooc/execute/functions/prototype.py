@@ -255,8 +255,7 @@ def _is_own(kind: type) -> bool:
 
 def _may_draw(function: Any) -> bool:
     """Whether a function may draw random numbers: one of the program's, or one of Chainer's that does."""
-    modules = [type(each).__module__ for each in owners_of(function)]
-    return any(each in _DRAWING_MODULES or not each.startswith('chainer.') for each in modules)
+    return _is_of(function, _DRAWING_MODULES) or any(_is_own(type(each)) for each in owners_of(function))
 
 
 def _draws_alike(function: Any, repeats_random: bool) -> bool:

@@ -132,7 +132,7 @@ class Parameters:
                 backward_bytes += gradient_bytes
             elif number in used.beside:
                 forward_bytes += self._nbytes(array_of(parameter), None)
-        forward_bytes += self._expected.nbytes((each for _, each in self._alive()), self._lies_on_file)
+        forward_bytes += self._expected.nbytes(self.alive(), self._lies_on_file)
         backward_bytes += 0 if adds_up else most_bytes
         steady_bytes = beside.steady_bytes + left_bytes
         return Standing(steady_bytes + beside.gradient_bytes, steady_bytes + certain_bytes, left_bytes,
@@ -155,7 +155,7 @@ class Parameters:
         self._expected.see(inputs)
 
     def begin_backward(self) -> None:
-        self._expected.begin_backward(each for _, each in self._alive())
+        self._expected.begin_backward(self.alive())
 
     def note_sent(self, parameters: Iterable[Any]) -> None:
         """See `Expected.note_sent`."""
