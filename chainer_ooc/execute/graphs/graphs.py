@@ -170,7 +170,7 @@ class Graphs:
             if is_same:
                 self._forget_loaded()
             self.saved = None if path is None else SavedPlans(path, backend)
-        loaded = [] if self.saved is None or self._terms is None else self.saved.take(*self._terms)[-GRAPHS:]
+        loaded = [] if self.saved is None or self._terms is None else self.saved.take(self._terms)[-GRAPHS:]
         for each in loaded:
             self.add(each.trace, each.metered).load()
         return bool(loaded)

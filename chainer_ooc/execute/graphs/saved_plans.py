@@ -41,9 +41,8 @@ class SavedPlans:
         if self.loaded:
             log.logger.info('%d plans loaded from %s', len(self.loaded), path)
 
-    def take(self, workspace_bytes: int | None, onednn: str, parameters: str) -> list[SavedPlan]:
-        """What the file had under these, see `Terms`, the oldest first; the second time nothing."""
-        terms = workspace_bytes, onednn, parameters
+    def take(self, terms: tuple[int | None, str, str]) -> list[SavedPlan]:
+        """What the file had under these, as in `Terms.recorded`, the oldest first; the second time nothing."""
         if terms in self._taken:
             return []
         self._taken.add(terms)
