@@ -1,24 +1,4 @@
-"""Where the bytes of a storage are, and what may happen to it when.
-
-    event        from                 to          when
-    -----------  -------------------  ----------  -------------------------------------------------------------
-    leave        RESIDENT             LEAVING     a swap-out starts: the slots are empty, the block is held here
-    go           LEAVING              AWAY        its copy is whole, and nothing has asked for it meanwhile
-    stay         LEAVING              RESIDENT    it is wanted, or its copy failed: the slots have the block again
-    free         RESIDENT             AWAY        the far copy is what the block is: nothing is lost
-    lose         RESIDENT             LOST        no copy: to be made again where there is a recipe. Both also when the
-                                                  last array has died by itself
-    spare        RESIDENT             SPARE       no known use is left: the slots are empty, the block is held here
-    use again    SPARE                RESIDENT    it is read all the same
-    yield        SPARE                LOST        its room is needed
-    come         AWAY                 ARRIVING    a swap-in starts: the target is held here
-    arrive       ARRIVING             RESIDENT    the bytes are there
-    turn back    ARRIVING             AWAY        the swap-in failed, or is not needed: the far copy is whole
-    show         AWAY                 RESIDENT    the far copy itself is mapped, see `mapped`
-    make         LOST                 RESIDENT    the recipe has run
-    take up      AWAY, LOST           RESIDENT    the program held the array all the time: Chainer has the same again
-    -----------  -------------------  ----------  -------------------------------------------------------------
-"""
+"""Where the bytes of a storage are, and what may happen to it when."""
 
 from __future__ import annotations
 
@@ -38,20 +18,22 @@ class State(enum.Enum):
     __hash__ = object.__hash__  # an enumeration's own is a function of Python, and each change looks up the table
 
 
+#: By what happens, and where the bytes are then: where they are afterwards.
 TRANSITIONS = {
-    ('leave', State.RESIDENT): State.LEAVING,
-    ('go', State.LEAVING): State.AWAY,
-    ('stay', State.LEAVING): State.RESIDENT,
-    ('free', State.RESIDENT): State.AWAY,
-    ('lose', State.RESIDENT): State.LOST,
-    ('spare', State.RESIDENT): State.SPARE,
-    ('use again', State.SPARE): State.RESIDENT,
-    ('yield', State.SPARE): State.LOST,
-    ('come', State.AWAY): State.ARRIVING,
-    ('arrive', State.ARRIVING): State.RESIDENT,
-    ('turn back', State.ARRIVING): State.AWAY,
-    ('show', State.AWAY): State.RESIDENT,
-    ('make', State.LOST): State.RESIDENT,
-    ('take up', State.AWAY): State.RESIDENT,
-    ('take up', State.LOST): State.RESIDENT,
+    ('leave', State.RESIDENT): State.LEAVING,     # a swap-out starts: the slots are empty, the storage has the block
+    ('go', State.LEAVING): State.AWAY,            # its copy is whole, and nothing has asked for it meanwhile
+    ('stay', State.LEAVING): State.RESIDENT,      # it is wanted, or its copy failed: the slots have the block again
+    # the next two also when the last array has died by itself
+    ('free', State.RESIDENT): State.AWAY,         # the far copy is what the block is: nothing is lost
+    ('lose', State.RESIDENT): State.LOST,         # no copy: to be made again where there is a recipe
+    ('spare', State.RESIDENT): State.SPARE,       # no known use is left: the slots are empty, the storage has the block
+    ('use again', State.SPARE): State.RESIDENT,   # it is read all the same
+    ('yield', State.SPARE): State.LOST,           # its room is needed
+    ('come', State.AWAY): State.ARRIVING,         # a swap-in starts: the storage has its target
+    ('arrive', State.ARRIVING): State.RESIDENT,   # the bytes are there
+    ('turn back', State.ARRIVING): State.AWAY,    # the swap-in failed, or is not needed: the far copy is whole
+    ('show', State.AWAY): State.RESIDENT,         # the far copy itself is mapped, see `mapped`
+    ('make', State.LOST): State.RESIDENT,         # the recipe has run
+    ('take up', State.AWAY): State.RESIDENT,      # the program held the array all the time: Chainer has the same again
+    ('take up', State.LOST): State.RESIDENT,      # the same
 }

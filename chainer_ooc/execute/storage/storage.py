@@ -8,9 +8,8 @@ session's spill file has other bytes at the same place. All changes happen under
 `reentry.LOCK`, which is held while copies are waited for. Two locks could be taken in both orders; one cannot.
 
 **What the program reads, it may write to.** Variables and nodes of a block that has a far copy, or that recipes read,
-are watched (`slots`). After the program's first read the storage is *exposed*: the far copy is not trusted any more.
-What functions still wait for and would be made from it is made before; recipes of what they do not wait for any more
-go on with a checksum of what they have read.
+are watched (`slots`). After the program's first read the storage is *exposed*: the far copy is not trusted any more,
+and what is made from it is made before (`exposure`).
 
 Left out: when to do what (`residency`), and which memory that frees.
 """
