@@ -274,13 +274,12 @@ class Session:
         own_bytes, default = self.settings.budget_bytes, self._default_budget
         iteration = self._iteration = Iteration(
             self.settings, default.now_bytes() if own_bytes is None else own_bytes, self.memory, self._parameters,
-            self._graphs, self._meter, self._patience.records,
-            default.most_bytes if own_bytes is None else lambda: 0, self._quiet_iterations.end)
+            self._graphs, self._meter, self._patience.records, self._quiet_iterations.end)
         self._latest = iteration.token
         if (self.settings, iteration.budget_bytes) != self._planned_for:
             self._quiet_iterations.end()  # another plan counts with all that is there
         self._planned_for = self.settings, iteration.budget_bytes
-        iteration.open(function, inputs)
+        iteration.open(function, inputs, default.most_bytes if own_bytes is None else lambda: 0)
         self._disturbed = not self._graphs.planner.rest(iteration.recorded)  # what it allocates would be measured
         self._quiet_iterations.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
         if iteration.quiet is None:

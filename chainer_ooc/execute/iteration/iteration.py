@@ -52,7 +52,7 @@ from chainer_ooc.trace.scaling import fill_in
 class Iteration(Quietly):
     """From the first function that is applied to the end of backward.
 
-    With `recording` also what is known already is recorded. `most_bytes` gives a larger budget, for plans that need it.
+    With `recording` also what is known already is recorded.
 
     Attributes:
         following: the known graph that it seems to be, and its plan.
@@ -65,9 +65,8 @@ class Iteration(Quietly):
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
-                 graphs: Graphs, meter: Meter, recording: bool, most_bytes: Callable[[], int],
-                 end_quiet: Callable[[], None]):
-        self.settings, self.budget_bytes, self._most_bytes = settings, budget_bytes, most_bytes
+                 graphs: Graphs, meter: Meter, recording: bool, end_quiet: Callable[[], None]):
+        self.settings, self.budget_bytes = settings, budget_bytes
         self.recorder = Recorder()
         self.finished = self._in_backward = self.is_foreign = self.makes_graphs = False
         self.recorded = recording
@@ -85,13 +84,13 @@ class Iteration(Quietly):
         self._recipes = Recipes(memory, self.following, self.register)
         self._start_swap_ins = functools.partial(start_swap_ins, memory, self.following, self.register, self.room)
 
-    def open(self, function: Any, inputs: Sequence[Any]) -> None:
-        """Finds a plan for what begins with this call, and sets the memory up for it.
+    def open(self, function: Any, inputs: Sequence[Any], most_bytes: Callable[[], int]) -> None:
+        """Finds a plan for what begins with this call, and sets the memory up for it; see `Room.begin_within`.
 
         Raises:
             InfeasibleBudgetError: no plan keeps within the budget.
         """
-        self.budget_bytes = self.room.begin_within(function, inputs, self.budget_bytes, self._most_bytes)
+        self.budget_bytes = self.room.begin_within(function, inputs, self.budget_bytes, most_bytes)
         graph = self.following.graph
         if graph is not None:  # a loaded plan runs before any parameter was seen
             self.room.assume(graph.trace.standing_backward_bytes)
