@@ -11,8 +11,7 @@ The thread runs at a lower priority, where the system has one for threads: compu
 and wait for each other. It rests while an iteration is recorded, as its allocations would be measured. What it has
 found is taken by who asks, so that nothing but the search itself happens in it.
 
-It is a thread and no process, as a process would take 100 MB beside the budget. Left out: a search that is half done
-when the program forks goes on in the parent alone.
+Left out: a search that is half done when the program forks goes on in the parent alone.
 """
 
 from __future__ import annotations

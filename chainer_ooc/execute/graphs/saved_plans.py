@@ -24,9 +24,6 @@ from chainer_ooc.warning import warn
 class SavedPlans:
     """The plans of a file, which need not be there.
 
-    Attributes:
-        loaded: what the file had, the oldest first.
-
     Raises:
         PlanFormatError: it is there, and is no file of plans.
     """
@@ -34,19 +31,19 @@ class SavedPlans:
     def __init__(self, path: str, backend: Backend):
         self.path = path
         self._backend = backend
-        self.loaded = {each.terms.recorded: each for each in read_plans(path)}
-        self._in_file = {key: each.plan for key, each in self.loaded.items()}
+        self._loaded = {each.terms.recorded: each for each in read_plans(path)}  # the oldest first
+        self._in_file = {key: each.plan for key, each in self._loaded.items()}
         self._taken: set[tuple[int | None, str, str]] = set()
         self._writable, self._refused = True, False
-        if self.loaded:
-            log.logger.info('%d plans loaded from %s', len(self.loaded), path)
+        if self._loaded:
+            log.logger.info('%d plans loaded from %s', len(self._loaded), path)
 
     def take(self, terms: tuple[int | None, str, str]) -> list[SavedPlan]:
         """What the file had under these, as in `Terms.recorded`, the oldest first; the second time nothing."""
         if terms in self._taken:
             return []
         self._taken.add(terms)
-        return [each for each in self.loaded.values() if each.terms.recorded[1:] == terms]
+        return [each for each in self._loaded.values() if each.terms.recorded[1:] == terms]
 
     def plan_for(self, trace: Trace, settings: Settings, budget_bytes: int) -> Plan | None:
         """The plan that was loaded with a trace, or None if that was from another file.
@@ -57,7 +54,7 @@ class SavedPlans:
         Raises:
             PlanMismatchError: it does not hold here.
         """
-        saved = self.loaded.get(recorded(trace))
+        saved = self._loaded.get(recorded(trace))
         if saved is None:
             return None
         if settings.budget_bytes is None and saved.plan.peak_bytes <= budget_bytes:

@@ -33,12 +33,9 @@ class Register:
         token: marks a storage as a feature map of the iteration.
         storages: of the feature maps, by id.
         own: numbers of the parameters that its calls were given.
-        counts_alone: some maps may have no storage.
         retained: for each call, the maps that its step may read, as far as they have storages.
         written: maps that the program may have written to when the graph in hand ran before.
     """
-
-    counts_alone = False
 
     def __init__(self, memory: Residency, recorder: Recorder, parameters: Parameters, token: Token, min_bytes: int):
         self.storages: list[weakref.ref[Storage]] = []
@@ -50,6 +47,7 @@ class Register:
         self._memory = memory
         self._parameters = parameters
         self._min_bytes = min_bytes
+        self._counts_alone = False  # some maps may have no storage
 
     def storage(self, map_id: int) -> Storage | None:
         """The storage of a feature map, if it is still known."""
@@ -85,7 +83,7 @@ class Register:
 
         What a storage knows already it has to know of all arrays on it: that is no case for this.
         """
-        self.counts_alone = True
+        self._counts_alone = True
         for each in inputs:
             if hasattr(each, 'update_rule'):
                 self.own.add(self._parameters.add(each))  # its array may be another one now
@@ -140,7 +138,7 @@ class Register:
             return None
         recorder, from_outside = self.recorder, producer is None
         new_id = map_id = len(recorder.maps)
-        if self.counts_alone and (known := self._memory.map_alone(root, self.token)) >= 0:
+        if self._counts_alone and (known := self._memory.map_alone(root, self.token)) >= 0:
             map_id, from_outside = known, False
         storage = self._memory.register(array, root, self.token, map_id, from_outside)
         if storage is None:
