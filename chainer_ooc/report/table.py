@@ -18,6 +18,9 @@ ABSENT = '-'
 _LEAST_WIDTH = 16
 _BETWEEN = '  '
 
+#: The form of a value that is shown as it is.
+plain = str
+
 
 def megabytes(value: float) -> str:
     """Bytes in MB (powers of 1000, as in ``--wall 1300MB``)."""
@@ -57,7 +60,7 @@ class Column:
 
     key: str
     heading: str
-    form: Callable[[Any], str] = str
+    form: Callable[[Any], str] = plain
     right: bool = False
 
     def cell(self, row: Mapping[str, Any]) -> str:
