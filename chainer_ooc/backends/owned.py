@@ -195,7 +195,7 @@ _watching = threading.Event()
 def close_in_children(backend: Backend) -> None:
     """Has every process that is forked from now on close its copy of `backend`."""
     _backends.add(backend)
-    if not _watching.is_set() and hasattr(os, 'register_at_fork'):
+    if not _watching.is_set():
         _watching.set()
         os.register_at_fork(after_in_child=_close_all)
 

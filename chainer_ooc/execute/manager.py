@@ -323,5 +323,4 @@ def _begin_anew() -> None:
     _latest.clear()
 
 
-if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_begin_anew)

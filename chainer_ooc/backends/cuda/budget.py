@@ -361,5 +361,4 @@ def _renew_locks() -> None:
         each.live.lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
-if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_renew_locks)
+os.register_at_fork(after_in_child=_renew_locks)

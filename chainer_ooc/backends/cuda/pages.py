@@ -241,5 +241,4 @@ def _error() -> OSError:
     return OSError(number, os.strerror(number))
 
 
-if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_MAPPED.clear)  # they are the parent's: others may be there in the child
+os.register_at_fork(after_in_child=_MAPPED.clear)  # they are the parent's: others may be there in the child

@@ -189,5 +189,4 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES  # `rounded_up` would be a call more for each copy
 
 
-if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=KEPT.clear)  # it is the parent's
+os.register_at_fork(after_in_child=KEPT.clear)  # it is the parent's

@@ -234,8 +234,7 @@ def _library() -> ctypes.PyDLL | str:
         getattr(found, name).restype = ctypes.c_size_t
     found.arena_keep_at_most.argtypes = (ctypes.c_size_t,)
     found.arena_ask(_MAKE_ROOM)
-    if hasattr(os, 'register_at_fork'):
-        os.register_at_fork(after_in_child=functools.partial(_begin_anew, found))
+    os.register_at_fork(after_in_child=functools.partial(_begin_anew, found))
     return found
 
 

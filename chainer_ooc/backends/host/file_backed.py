@@ -182,9 +182,8 @@ def _library() -> ctypes.PyDLL:
     if np.lib.NumpyVersion(np.__version__) >= '2.5.0.dev0':
         ctypes.c_int.in_dll(library, 'file_backed_is_told_late').value = 1
         arena.watch_numpys_own()
-    if hasattr(os, 'register_at_fork'):
-        os.register_at_fork(before=functools.partial(_before_fork, library), after_in_parent=_WRITING.release,
-                            after_in_child=_WRITING.release)
+    os.register_at_fork(before=functools.partial(_before_fork, library), after_in_parent=_WRITING.release,
+                        after_in_child=_WRITING.release)
     return library
 
 

@@ -90,8 +90,8 @@ class _Limit:
 
 
 _LIMIT = _Limit()
-if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment
-    os.register_at_fork(after_in_child=_LIMIT.lock._at_fork_reinit)  # type: ignore[attr-defined]
+# Another thread may hold the lock at that moment.
+os.register_at_fork(after_in_child=_LIMIT.lock._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 @functools.cache

@@ -137,5 +137,4 @@ class HostMeter(Meter):
         return tracemalloc.get_traced_memory()[1] - self._mark_bytes if self.running else 0
 
 
-if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_counting.clear)  # the meters of other threads are gone there
+os.register_at_fork(after_in_child=_counting.clear)  # the meters of other threads are gone there

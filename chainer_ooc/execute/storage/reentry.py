@@ -109,5 +109,5 @@ def _beneath_program(is_entrance: Callable[[str], bool]) -> CodeType | None:
     return None
 
 
-if hasattr(os, 'register_at_fork'):  # another thread may hold the lock at that moment
-    os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]
+# Another thread may hold the lock at that moment.
+os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # type: ignore[attr-defined]

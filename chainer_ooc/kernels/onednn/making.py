@@ -64,5 +64,4 @@ def _forget_in_child() -> None:
             each.cache_clear()
 
 
-if hasattr(os, 'register_at_fork'):
-    os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_forget_in_child)
