@@ -18,7 +18,7 @@ from chainer_ooc.errors import InfeasibleBudgetError, LostMapError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graphs import Graphs
-from chainer_ooc.execute.iteration import unmoved
+from chainer_ooc.execute.memory import budget
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.problem import Decision, Verdict, can_recompute, everything
 from support.combinations import spread
@@ -386,7 +386,7 @@ def test_room_is_made_for_the_largest_of_the_graphs_that_a_call_may_belong_to(mo
         F.sum(F.tile(F.tanh(F.tanh(F.sum(wide, axis=1))), times)).backward()
 
     asked, make_room = [], Residency.make_room
-    monkeypatch.setattr(unmoved, 'AHEAD_BYTES', 0)
+    monkeypatch.setattr(budget, 'AHEAD_BYTES', 0)
     monkeypatch.setattr(Residency, 'make_room', lambda memory, nbytes, thorough=False: (
         asked.append(nbytes) or make_room(memory, nbytes, thorough)))
     with ooc('swap-all', min_bytes=50_000):

@@ -11,7 +11,7 @@ import chainer_ooc
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
 from chainer_ooc.execute.graphs import graphs
-from chainer_ooc.execute.iteration import unmoved
+from chainer_ooc.execute.memory import budget
 from chainer_ooc.execute.memory.residency import Residency
 from support.combinations import spread
 from support.trainings.accounts import checked_accounts, learn_at_the_floor
@@ -206,7 +206,7 @@ def test_room_is_made_for_what_a_larger_size_may_need(monkeypatch):
     monkeypatch.setattr(Residency, 'make_room', lambda memory, nbytes, thorough=False: (
         asked[iteration()._in_backward].append(nbytes) or make_room(memory, nbytes, thorough)))
     with ooc('swap-all', min_bytes=10**6), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unmoved, 'AHEAD_BYTES', 0)
+        patch.setattr(budget, 'AHEAD_BYTES', 0)
         model = trained()
         before = {each: max(found) for each, found in asked.items()}
         model.learn(1500)

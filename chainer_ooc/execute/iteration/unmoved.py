@@ -23,7 +23,7 @@ from typing import Any
 from chainer_ooc.execute.functions.prototype import may_write_inputs
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.iteration.comparison import LOOK_EVERY, Calls, Comparison, given_to, gives, made_by
+from chainer_ooc.execute.iteration.comparison import Calls, Comparison, given_to, gives, made_by
 from chainer_ooc.execute.iteration.liveness import Liveness
 from chainer_ooc.execute.iteration.room import Room
 from chainer_ooc.execute.iteration.writes import Writes
@@ -34,9 +34,6 @@ from chainer_ooc.execute.recording.recorder import Span
 from chainer_ooc.execute.recording.registration import Register
 from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.trace import Call, Step
-
-#: What is asked for beyond a computation's need, so that not each of the next ones has to ask.
-AHEAD_BYTES = 1 << 18
 
 
 class Unmoved:
@@ -57,7 +54,6 @@ class Unmoved:
         self._step: Step | None = None
         self._counted: set[int] = set()  # the calls that were such ones
         self._is_over = False
-        self._granted_bytes = 0  # near memory may hold so much, spare maps included, without being asked again
 
     def begins_call(self, function: Any, inputs: Sequence[Any]) -> bool:
         """Whether a call that is about to run is such a one; makes room for it then."""
@@ -117,7 +113,7 @@ class Unmoved:
             self._is_over = True
             self._register_calls(self._counted)
         elif self._following.orders is not self._orders:
-            self._trace, self._orders, self._granted_bytes = graph.trace, self._following.orders, 0
+            self._trace, self._orders = graph.trace, self._following.orders
             self._register_calls(self._counted - self._orders.unmoved)
         return not self._is_over
 
@@ -137,14 +133,10 @@ class Unmoved:
         return kept
 
     def _begins(self, other_bytes: int, need_bytes: int) -> bool:
-        """Makes room for a computation, and where it is at hand for more, which the next ones have then."""
-        position, memory = self._recorder.next_position, self._memory
-        self._look_around(position)
+        """Makes room for a computation."""
+        self._look_around(self._recorder.next_position)
         self._room.stand(other_bytes)
-        if position % LOOK_EVERY == 0 or memory.held_bytes() + need_bytes > self._granted_bytes:
-            ahead_bytes = AHEAD_BYTES if memory.has_room(need_bytes + AHEAD_BYTES) else 0
-            if not memory.make_room(need_bytes + ahead_bytes):
-                return False
-            self._granted_bytes = memory.held_bytes() + need_bytes + ahead_bytes
-        self._recorder.near_bytes.append(memory.note_peak(need_bytes))
+        if not self._memory.make_room(need_bytes):
+            return False
+        self._recorder.near_bytes.append(self._memory.note_peak(need_bytes))
         return True

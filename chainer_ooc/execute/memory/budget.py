@@ -25,6 +25,11 @@ from chainer_ooc.execute.storage.storage import Storage
 from chainer_ooc.execute.tally import Tally
 from chainer_ooc.simulate.timeline import Cause
 
+#: What is asked for beyond the need of a computation, where it is at hand: the next ones, as long as they need no more,
+#: have it without asking, so many at most.
+AHEAD_BYTES = 1 << 18
+MOST_UNASKED = 16
+
 
 class Budget(Account, abc.ABC):
     """Near memory that holds no more than it may.
@@ -48,6 +53,7 @@ class Budget(Account, abc.ABC):
     def begin(self, tally: Tally, budget_bytes: int | None) -> None:
         """Begins another iteration: forgets which maps were used last, and will be used next."""
         self.tally, self.budget_bytes = tally, budget_bytes
+        self._granted_bytes = self._unasked = 0
         self.candidates.clear()
         self._spare = deque(ref for ref in self._spare if (spare := ref()) is not None and spare.state is State.SPARE)
 
@@ -89,6 +95,13 @@ class Budget(Account, abc.ABC):
 
         With `thorough`, tries once more everything that could not be evicted before.
         """
+        if nbytes <= AHEAD_BYTES:
+            if (self._unasked < MOST_UNASKED
+                    and self.near_bytes() + self._bytes['spare'] + nbytes <= self._granted_bytes):
+                self._unasked += 1
+                return True
+            if self._has_ahead(nbytes):
+                return True
         if not (has_room := self.has_room(nbytes)):
             with self.tally.stalled(Cause.MEMORY):
                 self.reap()
@@ -100,6 +113,16 @@ class Budget(Account, abc.ABC):
                     pass
         self.limit_kept(nbytes)
         return has_room or self.fits(nbytes)
+
+    def _has_ahead(self, nbytes: int) -> bool:
+        """Whether more than so much is at hand without anything else yielding; grants it to those that come next."""
+        most_bytes = nbytes + AHEAD_BYTES
+        if self.budget_bytes is None or self.held_bytes() + most_bytes > self.budget_bytes or not (
+                self.backend.has_room(most_bytes)):
+            return False
+        self._granted_bytes, self._unasked = self.held_bytes() + most_bytes, 0
+        self.limit_kept(most_bytes)
+        return True
 
     def on_out_of_memory(self, nbytes: int) -> bool:
         """Makes room when an allocation does not fit the device, see `Backend.limit`."""
