@@ -1,7 +1,10 @@
 """Locks are free again, whenever an interrupt has come."""
+import contextlib
 import signal
 import threading
 
+from chainer_ooc.backends.spill import swap_thread
+from chainer_ooc.execute.other_threads import other_threads
 from chainer_ooc.locks import make_lock
 
 INTERRUPTS = 4000
@@ -93,3 +96,41 @@ def test_a_child_has_it_free():
         lock._at_fork_reinit()
         assert not lock._is_owned()
         lock.acquire()
+
+
+@contextlib.contextmanager
+def the_lock_of_all_threads_taken():
+    """By another thread, as an interrupt can leave it taken on Python 3.14; nothing within may wait for it."""
+    taken, is_over = threading.Event(), threading.Event()
+    waited_for = []
+
+    def hold():
+        with threading._active_limbo_lock:
+            taken.set()
+            if not is_over.wait(20):
+                waited_for.append('the lock that each thread of Python begins and ends with')
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert taken.wait(20)
+    try:
+        yield
+    finally:
+        is_over.set()
+        holder.join()
+    assert waited_for == []
+
+
+def test_other_threads_are_found_without_the_lock_that_an_interrupt_may_leave_taken():
+    with the_lock_of_all_threads_taken():
+        assert threading.main_thread() not in other_threads()
+        assert len(other_threads()) == 1
+
+
+def test_a_thread_that_copies_is_stopped_where_python_does_not_let_it_end(monkeypatch):
+    monkeypatch.setattr(swap_thread, 'LONGEST_END_SECONDS', 0.1)
+    thread, done = swap_thread.SwapThread('chainer_ooc-test'), []
+    thread.submit(lambda: done.append(1))
+    with the_lock_of_all_threads_taken():
+        thread.stop()
+        assert done == [1]

@@ -27,6 +27,10 @@ DRIVER_STACK_BYTES = 8 << 20
 #: A thread that has not begun after so long will not.
 LONGEST_START_SECONDS = 10.0
 
+#: One whose work is over is waited for so long: an interrupt may have left the lock taken that Python ends it with.
+LONGEST_END_SECONDS = 2.0
+
+
 class CopyTask:
     """One copy between a space of the spill file and near memory, made by the thread that calls it.
 
@@ -109,7 +113,7 @@ class SwapThread:
         self._tasks.put(None)
         self._last.wait()  # a join that is interrupted takes the thread for ended (Python 3.11 and 3.12)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(LONGEST_END_SECONDS)
         self._may_run = False
 
     def start(self) -> None:
