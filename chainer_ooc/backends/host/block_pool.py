@@ -40,7 +40,7 @@ class BlockPool:
     def __init__(self) -> None:
         self._free: list[HeapBlock] = []  # the one that was freed last is the last
         self._lent: dict[int, tuple[weakref.ref[ByteArray], HeapBlock]] = {}
-        self._deaths: deque[int] = deque()
+        self._deaths: deque[weakref.ref[ByteArray]] = deque()
 
     def begin(self) -> None:
         """Nothing to do."""
@@ -94,13 +94,12 @@ class BlockPool:
 
     def _lend(self, found: HeapBlock, nbytes: int) -> ByteArray:
         array: ByteArray = np.ndarray(nbytes, np.uint8, buffer=found)
-        deaths = self._deaths
-        ref = weakref.ref(array, lambda ref: deaths.append(id(ref)))
+        ref = weakref.ref(array, self._deaths.append)  # not a function of ours, where an interrupt would lose a death
         self._lent[id(ref)] = ref, found
         return array
 
     def _bury(self) -> None:
         while self._deaths:
-            _, found = self._lent.pop(self._deaths.popleft(), (None, None))
+            _, found = self._lent.pop(id(self._deaths.popleft()), (None, None))
             if found is not None:
                 self._free.append(found)

@@ -79,7 +79,7 @@ class Iteration(Quietly):
         self.register = Register(memory, self.recorder, parameters, self.token, settings.min_bytes)
         self._liveness = Liveness(self.register.storages)
         self.room = Room(memory, parameters, self.register.own, meter, settings, self.following, end_quiet,
-                         weakref.WeakMethod(self.register_all))
+                         weakref.ref(self))
         self._departures = Departures(memory, self.following, self.register, settings)
         self._recipes = Recipes(memory, self.following, self.register)
         self._start_swap_ins = functools.partial(start_swap_ins, memory, self.following, self.register, self.room)

@@ -24,6 +24,7 @@ from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.iteration.left import left_bytes
+from chainer_ooc.execute.iteration.quiet import Quietly
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models, Used
 from chainer_ooc.execute.recording.parameters import Beside, Parameters
@@ -58,7 +59,7 @@ class Room:
     """Near memory of one iteration.
 
     `own` are the numbers of the parameters that the iteration has used; they grow while it runs forward. `end_quiet`
-    registers what earlier iterations have left that ran quietly, `register_all` what this one has done quietly.
+    registers what earlier iterations have left that ran quietly; `iteration` is this one, which may run quietly.
 
     Attributes:
         beside: what stood beside the maps at the last `look`.
@@ -68,8 +69,7 @@ class Room:
     """
 
     def __init__(self, memory: Residency, parameters: Parameters, own: Set[int], meter: Meter, settings: Settings,
-                 following: Following, end_quiet: Callable[[], None],
-                 register_all: weakref.WeakMethod[Callable[[], None]]):
+                 following: Following, end_quiet: Callable[[], None], iteration: weakref.ref[Quietly]):
         self.beside = Beside()
         self.unaccounted_bytes = 0
         self.left_bytes = 0
@@ -78,9 +78,9 @@ class Room:
         self._first: weakref.ref[Any] | None = None  # parameter that the first call was given
         self._at_first: frozenset[int] = frozenset()
         self._in_backward: frozenset[int] | None = None
-        self._replaced: list[weakref.ref[Any]] = []
+        self._to_be_replaced: list[tuple[weakref.ref[Any], int]] = []  # gradients, and their bytes
         self._to_add: dict[int, int] = {}
-        self._replaced_bytes = self._new_bytes = self._scratch_bytes = 0
+        self._new_bytes = self._scratch_bytes = 0
         self._made_what_left = False
         self._memory = memory
         self._parameters = parameters
@@ -88,7 +88,7 @@ class Room:
         self._settings = settings
         self._following = following
         self._end_quiet = end_quiet
-        self._register_all = register_all
+        self._iteration = iteration
         self._is_settled = False
         self._budget_bytes: int | None = None
         self._limit_bytes: int | None = None  # more than the budget while the program runs plain Chainer
@@ -110,16 +110,14 @@ class Room:
         self._in_backward = self._in_backward or frozenset()
         self.look()
         self._in_backward |= self.beside.with_gradients
-        self._replaced_bytes = 0
         graph = self._following.graph
         lacks_sums = graph is not None and not graph.used.adds_up
         stood = self._parameters.gradients(self._own) if recorded or lacks_sums else {}
         self.adds_up |= bool(stood)
         if lacks_sums:
             self._to_add = {number: int(each.nbytes) for number, each in stood.items()}
-        self._replaced = [weakref.ref(each, functools.partial(self._note_replaced, each.nbytes))
-                          for each in (stood.values() if recorded else ())
-                          if not self._meter.has_counted(arrays.root_of(each))]
+        self._to_be_replaced = [(weakref.ref(each), int(each.nbytes)) for each in (stood.values() if recorded else ())
+                                if not self._meter.has_counted(arrays.root_of(each))]
         if first is not None:
             self.stand(self.scratch_of(first, 0))
         return new_bytes > 0 or self._made_what_left
@@ -155,10 +153,11 @@ class Room:
 
         Less what parameters and optimizers got in the iteration: it is in its scratch, and will be in no other's.
         """
-        return self.beside.gradient_bytes - self._replaced_bytes - self._new_bytes if self._meter.running else 0
+        return self.beside.gradient_bytes - self._replaced_bytes() - self._new_bytes if self._meter.running else 0
 
-    def _note_replaced(self, nbytes: int, ref: object) -> None:
-        self._replaced_bytes += nbytes
+    def _replaced_bytes(self) -> int:
+        """Of gradients that stood when backward began, those whose place a sum has taken."""
+        return sum(nbytes for ref, nbytes in self._to_be_replaced if ref() is None)
 
     def look_again(self) -> None:
         """As `look`, within an iteration. Gradients that backward adds to are Chainer's meanwhile, and not gone."""
@@ -223,8 +222,8 @@ class Room:
         if asks_amid():
             return False  # nothing can leave in the midst of a change
         with LOCK:
-            if (register_all := self._register_all()) is not None:
-                register_all()
+            if (iteration := self._iteration()) is not None:
+                iteration.register_all()
             tally, is_plain = self._memory.tally, config.entry('ooc') is None
             missing_bytes = tally.missing_bytes
             has_freed = self._memory.on_out_of_memory(nbytes)
@@ -361,7 +360,8 @@ class Room:
         return True
 
     def _beside_bytes(self, scratch_bytes: int) -> int:
-        return self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - self._replaced_bytes
+        return self.beside.total_bytes + self.unaccounted_bytes + scratch_bytes - (
+            self._replaced_bytes() if self._to_be_replaced else 0)
 
     def coming_bytes(self, inputs: Sequence[Any]) -> int:
         """Of what a call is given, what does not count yet, such as a batch: it does from this call on."""
