@@ -1,4 +1,5 @@
 """Python's collector is asked for memory seldom where it has none."""
+import copy
 import gc
 
 import chainer
@@ -62,3 +63,48 @@ def test_a_training_that_lacks_room_for_maps_that_come_collects_seldom(monkeypat
             make_room(memory, *arguments, **others) and others.get('thorough', False)))
         train(20)
     assert 1 <= len(collections) <= 10  # of some seven hundred
+
+
+@pytest.mark.parametrize('policy', ['vdnn-all', 'keep', 'swap-all'])
+def test_a_model_that_was_replaced_and_waits_for_the_collector_has_the_budget_passed_by_nothing(policy):
+    """A map that a step needs comes before that step's room is made; it was brought beside the garbage."""
+    layers = [layer for width in (32, 64, 64, 64) for layer in (L.Linear(width, 64), F.relu)]
+    first = chainer.Sequential(*layers, L.Linear(64, 10))
+    x, t = np.ones((128, 32), np.float32), np.zeros(128, np.int32)
+    peaks, budget = [], 20_000
+
+    def learn(model):
+        nonlocal budget
+        for _ in range(4):
+            model.cleargrads()
+            try:
+                with chainer.using_config('ooc_budget', budget):
+                    F.softmax_cross_entropy(model(x), t).backward()
+                break
+            except InfeasibleBudgetError as error:
+                budget = int(1.02 * error.floor_bytes)
+        stats = chainer_ooc.stats()
+        if stats.phase == 'run':
+            peaks.append((stats.peak_bytes, stats.budget_bytes))
+
+    optimizer = chainer.optimizers.Adam().setup(first)
+    gc.disable()
+    try:
+        with ooc(policy, budget=budget, min_bytes=4000):
+            for _ in range(3):
+                learn(first)
+                optimizer.update()
+            for _ in range(2):
+                model = copy.deepcopy(first)
+                learn(model)
+                its_own = chainer.optimizers.MomentumSGD().setup(model)
+                learn(model)
+                its_own.update()
+                learn(model)
+                del model, its_own
+                learn(first)
+                optimizer.update()
+    finally:
+        gc.enable()
+    assert len(peaks) >= 8
+    assert [(peak, most) for peak, most in peaks if peak > most] == []

@@ -318,13 +318,7 @@ class Room:
         if self._limit_bytes != self._budget_bytes:
             self.limit(self._budget_bytes)  # plain Chainer has run in the midst of the iteration
         certain = position >= 0 and self._following.is_certain
-        fits = memory.make_room(need_bytes)
-        if not fits and certain:
-            collected = self._collect()
-            fits = memory.make_room(need_bytes, thorough=True)
-            if not fits and not collected:
-                self._collect(always=True)
-                fits = memory.make_room(need_bytes, thorough=True)
+        fits = memory.make_room(need_bytes) or (certain and self._make_all(need_bytes))
         is_known = certain or (fits and graph is not None and position >= 0)  # else it is a guess
         near_bytes = memory.note_peak(need_bytes if is_known else 0)
         if not fits and certain and graph is not None:
@@ -342,7 +336,20 @@ class Room:
         comes = storage.state is State.LOST or (
             storage.state is State.AWAY and self._memory.context.far.takes_memory)
         if comes and storage.memory is self._memory and not self._memory.make_room(storage.nbytes):
-            self._collect()
+            if self._following.is_certain:
+                self._make_all(storage.nbytes)
+            else:
+                self._collect()
+
+    def _make_all(self, nbytes: int) -> bool:
+        """Makes room where there is none, by all means there are; False if that does not help."""
+        has_collected = self._collect()
+        if self._memory.make_room(nbytes, thorough=True):
+            return True
+        if has_collected:
+            return False
+        self._collect(always=True)
+        return self._memory.make_room(nbytes, thorough=True)
 
     def _collect(self, always: bool = False) -> bool:
         """Frees what the program has no more, such as a model that another one has replaced; whether it was looked for.
