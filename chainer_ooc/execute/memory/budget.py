@@ -96,11 +96,11 @@ class Budget(Account, abc.ABC):
         With `thorough`, tries once more everything that could not be evicted before.
         """
         if nbytes <= AHEAD_BYTES:
-            if (self._unasked < MOST_UNASKED
-                    and self.near_bytes() + self._bytes['spare'] + nbytes <= self._granted_bytes):
+            held_bytes = self.near_bytes() + self._bytes['spare'] + nbytes
+            if held_bytes <= self._granted_bytes and self._unasked < MOST_UNASKED:
                 self._unasked += 1
                 return True
-            if self._has_ahead(nbytes):
+            if self._has_ahead(held_bytes, nbytes):
                 return True
         if not (has_room := self.has_room(nbytes)):
             with self.tally.stalled(Cause.MEMORY):
@@ -114,14 +114,17 @@ class Budget(Account, abc.ABC):
         self.limit_kept(nbytes)
         return has_room or self.fits(nbytes)
 
-    def _has_ahead(self, nbytes: int) -> bool:
-        """Whether more than so much is at hand without anything else yielding; grants it to those that come next."""
-        most_bytes = nbytes + AHEAD_BYTES
-        if self.budget_bytes is None or self.held_bytes() + most_bytes > self.budget_bytes or not (
-                self.backend.has_room(most_bytes)):
+    def _has_ahead(self, held_bytes: int, nbytes: int) -> bool:
+        """Whether more than so much is at hand without anything else yielding; grants it to those that come next.
+
+        With `nbytes` of it near memory holds `held_bytes`, spare maps included.
+        """
+        granted_bytes = held_bytes + AHEAD_BYTES
+        if self.budget_bytes is None or granted_bytes > self.budget_bytes or not (
+                self.backend.has_room(nbytes + AHEAD_BYTES)):
             return False
-        self._granted_bytes, self._unasked = self.held_bytes() + most_bytes, 0
-        self.limit_kept(most_bytes)
+        self._granted_bytes, self._unasked = granted_bytes, 0
+        self.limit_kept(nbytes + AHEAD_BYTES)
         return True
 
     def on_out_of_memory(self, nbytes: int) -> bool:
