@@ -121,7 +121,7 @@ def _producer(storage: Storage, before_rank: float) -> Any:
 
 def _function_of(slot: Slot, storage: Storage) -> Any:
     owner, content = slot.owner(), slot.get()
-    if type(content) is not Away or content.storage is not storage:
+    if owner is None or type(content) is not Away or content.storage is not storage:
         return None
     if isinstance(slot, AttributeSlot):
         return getattr(owner, 'node', owner)  # of an old-style function

@@ -16,6 +16,8 @@ import pytest
 
 from chainer_ooc.backends import arrays
 from chainer_ooc.backends.host import HostBackend
+from chainer_ooc.errors import LostMapError
+from chainer_ooc.execute.memory import late_recipes
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.storage.slots import (
     AttributeSlot,
@@ -423,6 +425,8 @@ def test_a_copy_that_is_left_of_a_variable_is_a_slot_too(residency):
     storage.add_slots(next_one)
     sent_away(residency, storage)
     assert isinstance(slot.get(), Away)
+    with pytest.raises(LostMapError):  # no function is left that it could be made again from
+        late_recipes._producer(storage, np.inf)
     assert np.array_equal(other.array, made())
     assert storage.is_wanted()
     del other
