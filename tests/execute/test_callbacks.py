@@ -38,7 +38,7 @@ class Looking(chainer.FunctionHook):
 
     def backward_postprocess(self, function, in_data, out_grad):
         refs = [each for each in gc.get_objects() if isinstance(each, weakref.ref)]
-        assert len(refs) > 100
+        assert refs
         self.found += [str(each.__callback__) for each in refs if is_ours(each)]
 
 

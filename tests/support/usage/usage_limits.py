@@ -7,6 +7,8 @@ Bits are compared all the same: nothing here may ever give another value.
 UNFORESEEN = {
     'interrupts-interrupted_graph_kept_beside_the_next': 'it keeps a whole graph beside the next, for the first time',
     'objects-variables_deeply_copied': 'what it copies had been evicted, for the small budget, when a floor was named',
+    'threads-batches_from_a_loader_thread':
+        'what the loader allocates counts in a recording that it falls into, refused with a doubt, and in no other',
 }
 
 #: Programs that read, or run backward over, what has made room after its last known use and cannot be made again, since
