@@ -9,7 +9,8 @@ from typing import Any
 
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
-from chainer_ooc.execute.iteration.comparison import LOOK_EVERY, Calls, Comparison, gives
+from chainer_ooc.execute.iteration.comparison import Calls, Comparison, gives
+from chainer_ooc.execute.memory.budget import LOOK_EVERY
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.recorder import forms

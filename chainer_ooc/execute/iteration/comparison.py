@@ -20,9 +20,6 @@ from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.slots import array_in_slot
 from chainer_ooc.trace import Call, Trace
 
-#: So many calls apart it is checked that the device still has room: the program itself may have taken it.
-LOOK_EVERY = 16
-
 
 class Calls:
     """The functions of an iteration's calls; their graph alone keeps them alive.

@@ -8,7 +8,7 @@ from typing import Any
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly
 from chainer_ooc.execute.iteration.compared import Compared, Quiet
-from chainer_ooc.execute.iteration.comparison import LOOK_EVERY
+from chainer_ooc.execute.memory.budget import LOOK_EVERY
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.recording.registration import makes_graphs

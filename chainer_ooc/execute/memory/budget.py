@@ -26,9 +26,11 @@ from chainer_ooc.execute.tally import Tally
 from chainer_ooc.simulate.timeline import Cause
 
 #: What is asked for beyond the need of a computation, where it is at hand: the next ones, as long as they need no more,
-#: have it without asking, so many at most.
+#: have it without asking.
 AHEAD_BYTES = 1 << 18
-MOST_UNASKED = 16
+
+#: So many computations apart the device is asked all the same: the program itself may have taken what it had.
+LOOK_EVERY = 16
 
 
 class Budget(Account, abc.ABC):
@@ -97,7 +99,7 @@ class Budget(Account, abc.ABC):
         """
         if nbytes <= AHEAD_BYTES:
             held_bytes = self.near_bytes() + self._bytes['spare'] + nbytes
-            if held_bytes <= self._granted_bytes and self._unasked < MOST_UNASKED:
+            if held_bytes <= self._granted_bytes and self._unasked < LOOK_EVERY:
                 self._unasked += 1
                 return True
             if self._has_ahead(held_bytes, nbytes):
