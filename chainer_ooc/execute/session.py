@@ -26,6 +26,7 @@ from chainer_ooc.execute.default_budget import DefaultBudget
 from chainer_ooc.execute.finished import Finished
 from chainer_ooc.execute.functions.prototype import is_managed, may_change_maps, may_write_inputs
 from chainer_ooc.execute.graphs.graphs import Graphs
+from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.graphs.patience import Patience
 from chainer_ooc.execute.iteration.iteration import Iteration
 from chainer_ooc.execute.iteration.left import hand_over
@@ -242,8 +243,9 @@ class Session:
             self._end_finished()
             latest = self._graphs.latest()
             return self._graphs.largest_refusal(
-                InfeasibleBudgetError(policy, 1, 1, ''), dataclasses.replace(self.settings, policy=policy),
-                lambda models: self._parameters.standing(models.of(None), 0, models.adds_up),
+                InfeasibleBudgetError(policy, 1, 1, ''),
+                Conditions(dataclasses.replace(self.settings, policy=policy), 1, 0,
+                           lambda models: self._parameters.standing(models.of(None), 0, models.adds_up)),
                 '' if latest is None else self._graphs.doubt_of(latest, self.memory.has_cut_off))
 
     def explain(self, error: MemoryError) -> str | None:

@@ -22,7 +22,7 @@ from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly, once_only
-from chainer_ooc.execute.graphs.orders import NO_ORDERS
+from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import forms
 from chainer_ooc.execute.recording.registration import name_of
@@ -63,9 +63,8 @@ class Following:
         self.once_only: OnceOnly | None = None
         self.is_recorded = False
         self._graphs = graphs
-        self._settings = settings
-        self._budget_bytes = self._unaccounted_bytes = self._first_bytes = 0
-        self._standing_of: Callable[[Models], Standing] = _nothing_stands
+        self._conditions = Conditions(settings, 0, 0, _nothing_stands)
+        self._first_bytes = 0
         self._doubt_of: Callable[[Sequence[Models]], str] = _no_doubt
         self._sources = graphs.sources(reserve)
         self._has_cut_off, self._unmetered = has_cut_off, unmetered
@@ -81,22 +80,19 @@ class Following:
         known = self._graphs.beginning_with(label, arguments)
         return sum(each.nbytes for each in known[0].trace.maps if each.producer is None) if known else first_bytes
 
-    def begin(self, label: str, arguments: Forms, first_bytes: int, standing_of: Callable[[Models], Standing],
-              doubt_of: Callable[[Sequence[Models]], str], budget_bytes: int, unaccounted_bytes: int = 0) -> None:
+    def begin(self, label: str, arguments: Forms, first_bytes: int, conditions: Conditions,
+              doubt_of: Callable[[Sequence[Models]], str]) -> None:
         """Follows the graph that begins with this call, or an estimate of it if another size of it is known.
 
         `arguments` are the forms of the call's inputs, `first_bytes` is the size of the first. By what graphs did with
-        parameters, `standing_of` gives what lives beside the maps of one, and `doubt_of` why that may not be all, or
-        ''. See `Standing.beside` for `unaccounted_bytes`.
+        parameters, `doubt_of` gives why what stands under the conditions may not be all, or ''.
 
         Raises:
             InfeasibleBudgetError: no plan for that graph keeps within the budget.
             PlanMismatchError: the file has a plan for that graph which does not hold here.
             SpillError: far memory is too small for the plan.
         """
-        self._standing_of, self._doubt_of = standing_of, doubt_of
-        self._budget_bytes, self._unaccounted_bytes = budget_bytes, unaccounted_bytes
-        self._first_bytes = first_bytes
+        self._conditions, self._doubt_of, self._first_bytes = conditions, doubt_of, first_bytes
         alike = self._graphs.beginning_with(label, arguments)
         self._alike = alike[1:]
         self._follow(alike[0] if alike else self._graphs.resembling(label, arguments, first_bytes))
@@ -104,7 +100,7 @@ class Following:
 
     def refusal(self, error: InfeasibleBudgetError) -> InfeasibleBudgetError:
         """The error where a computation does not fit: its floor has all that is known to come beside what stands."""
-        return self._graphs.largest_refusal(error, self._settings, self._standing_of, error.doubt)
+        return self._graphs.largest_refusal(error, self._conditions, error.doubt)
 
     @property
     def is_certain(self) -> bool:
@@ -198,7 +194,7 @@ class Following:
 
     def stays(self, graph: Graph) -> bool:
         """Whether all that a graph has and does is known, and its plan for these settings moves nothing."""
-        return graph.may_be_quiet() and graph.stays(self._settings)
+        return graph.may_be_quiet() and graph.stays(self._conditions.settings)
 
     def stepped(self, number: int, call: int, label: str) -> list[Graph]:
         """The other known graphs with the same calls and the same first steps as the one in hand, and this one then."""
@@ -291,11 +287,10 @@ class Following:
     # --- following and leaving -------------------------------------------------------------------------------------
 
     def _follow(self, graph: Graph | None) -> None:
-        if graph is None or not graph.is_recorded(self._settings.profile_iterations):
+        if graph is None or not graph.is_recorded(self._conditions.settings.profile_iterations):
             return
         try:
-            self.orders = graph.orders_for(self._settings, self._budget_bytes, self._unaccounted_bytes,
-                                           self._standing_of, self._sources)
+            self.orders = graph.orders_for(self._conditions, self._sources)
         except (InfeasibleBudgetError, SpillError) as error:
             if not graph.is_metered and not self._needs_as_much(graph):
                 return  # the graph itself may need less: without a plan the iteration is recorded
@@ -303,7 +298,7 @@ class Following:
                 raise
             alike = [each.used for each in (graph, *self._alike)]
             doubt = self._doubt_of(alike) or self._graphs.doubt_of(graph, self._has_cut_off)
-            raise self._graphs.largest_refusal(error, self._settings, self._standing_of, doubt) from None
+            raise self._graphs.largest_refusal(error, self._conditions, doubt) from None
         if alone := self._discarded_here_alone(graph):
             self.orders = graph.swapping(self.orders, alone, self._sources)
         self.graph = self.token.graph = graph
@@ -320,12 +315,11 @@ class Following:
         if not graphs:
             return None
         try:
-            orders = graphs[0].orders_for(self._settings, self._budget_bytes, self._unaccounted_bytes,
-                                          self._standing_of, self._sources)
+            orders = graphs[0].orders_for(self._conditions, self._sources)
         except OocError:  # it is told when that graph is followed
             return None
         needs = once_only(each.trace for each in graphs)
-        has_room = orders.plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= self._budget_bytes
+        has_room = orders.plan.peak_bytes + (ROOM_FOR_UNKNOWN - 1) * needs.most_bytes <= self._conditions.budget_bytes
         return needs if has_room and orders.plan.moves_nothing else None
 
     def _discarded_here_alone(self, graph: Graph) -> frozenset[int]:
@@ -336,21 +330,21 @@ class Following:
         for other in self._alike[:ASKED_GRAPHS] if discarded else ():
             common = other.common_calls(graph)
             alone = {each for each in discarded if plan.leaves[each] < common} - found
-            foreseen = other.discardable_under(
-                self._settings, self._budget_bytes, self._unaccounted_bytes, self._standing_of) if alone else None
+            foreseen = other.discardable_under(self._conditions) if alone else None
             if foreseen is not None:
                 theirs, peak_bytes = foreseen
                 alone -= theirs
                 again_bytes = sum(maps[each].nbytes for each in alone) + graph.trace.most_computing_bytes
-                if peak_bytes + again_bytes > self._budget_bytes:
+                if peak_bytes + again_bytes > self._conditions.budget_bytes:
                     found |= alone
         return frozenset(found)
 
     def _needs_as_much(self, graph: Graph) -> bool:
         """Whether a size that was never measured needs more than the budget, as one that is no larger does."""
         smaller = None if graph.is_loose else self._graphs.smaller_measured(graph, self._first_bytes)
+        here = self._conditions
         return smaller is not None and smaller.refusal(
-            self._settings, self._budget_bytes, self._standing_of(smaller.used)) is not None
+            here.settings, here.budget_bytes, here.standing_of(smaller.used)) is not None
 
     def follow_none(self) -> None:
         """Has the iteration be one of an unknown graph, for which nothing has to be known."""
@@ -358,7 +352,7 @@ class Following:
 
     def end(self) -> None:
         """The iteration asks for no plan any more: what plans are made with refers back to it."""
-        self._standing_of, self._doubt_of = _nothing_stands, _no_doubt
+        self._conditions, self._doubt_of = replace(self._conditions, standing_of=_nothing_stands), _no_doubt
 
     def leave(self) -> None:
         """Follows no graph any more: the program differs from it."""

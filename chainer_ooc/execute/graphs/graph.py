@@ -24,7 +24,7 @@ from chainer_ooc.cost.costs import measured
 from chainer_ooc.errors import InfeasibleBudgetError, OocError, SpillError
 from chainer_ooc.execute import log
 from chainer_ooc.execute.graphs.likeness import Likeness
-from chainer_ooc.execute.graphs.orders import Orders, far_bytes, give_orders, swapping, terms_of
+from chainer_ooc.execute.graphs.orders import Conditions, Orders, far_bytes, give_orders, swapping
 from chainer_ooc.execute.graphs.planner import Planner, Search, plan_at_once
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.shared_plans import SharedPlans
@@ -136,8 +136,7 @@ class Graph(Likeness):
     _loose: Graph | None = None
     _min_bytes: int = 0
 
-    def orders_for(self, settings: Settings, budget_bytes: int, unaccounted_bytes: int,
-                   standing_of: Callable[[Models], Standing], sources: Sources) -> Orders:
+    def orders_for(self, conditions: Conditions, sources: Sources) -> Orders:
         """Plans, once for each policy, budget, threshold and what is unaccounted for, which is in what stands.
 
         Of several ranks the plan is taken that holds for all, where it holds here.
@@ -148,14 +147,15 @@ class Graph(Likeness):
             SpillError: far memory is too small.
         """
         saved, shared = sources.saved, None if self.is_estimate or self.is_loaded else sources.shared
-        planned = self._under.setdefault(terms_of(settings, budget_bytes, unaccounted_bytes), _Planned())
+        settings, budget_bytes = conditions.settings, conditions.budget_bytes
+        planned = self._under.setdefault(conditions.terms, _Planned())
         if planned.orders is not None:
             self.take_better(planned, sources, settings.min_bytes)
         if shared is not None:
-            self._take_shared(planned, shared, settings, budget_bytes, standing_of, sources)
+            self._take_shared(planned, shared, conditions, sources)
         if planned.orders is None:
             self._stop_search()
-            standing = standing_of(self.used)
+            standing = conditions.standing_of(self.used)
             plan = saved.plan_for(self.trace, settings, budget_bytes) if saved is not None and self.is_loaded else None
             if plan is None:
                 plan, search = self._planned(settings, budget_bytes, standing, sources.planner.plan)
@@ -166,22 +166,21 @@ class Graph(Likeness):
         plan = self.plan
         if shared is not None and plan is not planned.taken and plan is not planned.offered:
             planned.offered = plan
-            shared.offer(self.trace, settings, plan, standing_of(self.used))
+            shared.offer(self.trace, settings, plan, conditions.standing_of(self.used))
         if saved is not None and not self.is_estimate:
             saved.keep(self.trace, plan, settings.min_bytes, self.is_metered)
         return planned.orders
 
-    def discardable_under(self, settings: Settings, budget_bytes: int, unaccounted_bytes: int,
-                          standing_of: Callable[[Models], Standing]) -> tuple[frozenset[int], int] | None:
+    def discardable_under(self, conditions: Conditions) -> tuple[frozenset[int], int] | None:
         """What its plan discards, or would, and the plan's peak; None if there is none. See `orders_for`."""
-        key = terms_of(settings, budget_bytes, unaccounted_bytes)
+        key, settings = conditions.terms, conditions.settings
         planned = self._under.get(key)
         if planned is not None and planned.orders is not None:
             return planned.orders.discardable, planned.orders.plan.peak_bytes
         if key not in self._foreseen:
             self._foreseen[key] = None
             with contextlib.suppress(OocError):  # it is told when the graph is followed
-                plan = self._planned(settings, budget_bytes, standing_of(self.used), plan_at_once)
+                plan = self._planned(settings, conditions.budget_bytes, conditions.standing_of(self.used), plan_at_once)
                 orders = give_orders(self.trace, plan, settings.min_bytes, Standing(0, 0))
                 self._foreseen[key] = orders.discardable, plan.peak_bytes
         return self._foreseen.get(key)
@@ -203,9 +202,9 @@ class Graph(Likeness):
         sources.reserve(far_bytes(self.trace, orders))
         planned.orders = orders
 
-    def _take_shared(self, planned: _Planned, shared: SharedPlans, settings: Settings, budget_bytes: int,
-                     standing_of: Callable[[Models], Standing], sources: Sources) -> None:
+    def _take_shared(self, planned: _Planned, shared: SharedPlans, conditions: Conditions, sources: Sources) -> None:
         """Takes the plan that holds for all ranks if it is another than the one in force, and holds here."""
+        settings = conditions.settings
         told, before = shared.told(self.trace, settings), planned.orders
         if told is None or told is planned.told or (before is None and shared.is_own(told)):
             return
@@ -213,9 +212,9 @@ class Graph(Likeness):
         if before is not None and (before.plan.decision() == told.plan
                                    or (shared.is_own(told) and before.plan is not planned.taken)):
             return
-        standing = standing_of(self.used)
+        standing = conditions.standing_of(self.used)
         try:
-            plan = self._planned(settings, budget_bytes, standing,
+            plan = self._planned(settings, conditions.budget_bytes, standing,
                                  functools.partial(make_as_decided, decision=told.plan))
             self._take(planned, plan, standing, sources, settings.min_bytes)
         except OocError as error:

@@ -17,11 +17,10 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs import shared_plans
 from chainer_ooc.execute.graphs.graph import Graph, Sources
 from chainer_ooc.execute.graphs.likeness import Forms
+from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.graphs.planner import Planner
 from chainer_ooc.execute.graphs.saved_plans import SavedPlans
 from chainer_ooc.execute.graphs.times import Times
-from chainer_ooc.execute.recording.expected import Models
-from chainer_ooc.problem import Standing
 from chainer_ooc.trace import Trace
 
 GRAPHS = 64
@@ -180,8 +179,8 @@ class Graphs:
             for fingerprint in [each for each, graph in graphs.items() if graph.is_loaded]:
                 del graphs[fingerprint]
 
-    def largest_refusal(self, error: InfeasibleBudgetError, settings: Settings,
-                        standing_of: Callable[[Models], Standing], doubt: str) -> InfeasibleBudgetError:
+    def largest_refusal(self, error: InfeasibleBudgetError, conditions: Conditions,
+                        doubt: str) -> InfeasibleBudgetError:
         """The refusal with a budget that is enough for each known graph; a program may have several.
 
         What the program holds of one graph, and a later backward pass reads, stands while the next one runs; and so
@@ -190,12 +189,12 @@ class Graphs:
         """
         floor_bytes, where, expected_bytes, stands_bytes = error.floor_bytes, error.where, 0, 0
         workspace_floor_bytes = error.workspace_floor_bytes
-        graphs = list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
+        settings, graphs = conditions.settings, list(reversed(self._graphs.values()))[:ASKED_GRAPHS]
         kept = {id(graph): sum(each.nbytes for each in graph.trace.maps if each.held and each.reused)
                 for graph in graphs}
         for graph in graphs:
             kept_bytes = max((kept[key] for key in kept if key != id(graph)), default=0)
-            standing = standing_of(graph.used)
+            standing = conditions.standing_of(graph.used)
             stands_bytes = max(stands_bytes, standing.backward_bytes - standing.left_bytes)
             stands = standing.to_come(max(0, graph.left_bytes - standing.left_bytes, kept_bytes))
             other = graph.refusal(settings, floor_bytes, stands) if graph.is_metered else None

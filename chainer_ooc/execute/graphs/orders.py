@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from chainer_ooc.config import Settings
+from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.problem import Standing, Verdict
 from chainer_ooc.schedule.chains import Chains
@@ -66,9 +67,26 @@ def give_orders(trace: Trace, plan: Plan, min_bytes: int, standing: Standing) ->
     return Orders(plan, standing, leave_after, discard_after, free_after, recipes, discardable, written, unmoved)
 
 
-def terms_of(settings: Settings, budget_bytes: int, unaccounted_bytes: int) -> tuple[object, ...]:
-    """What orders of one graph hold for; others are given for other terms."""
-    return settings.policy, budget_bytes, settings.min_bytes, unaccounted_bytes
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """What plans of an iteration are made for.
+
+    Attributes:
+        settings: those of the session.
+        budget_bytes: what near memory may hold.
+        unaccounted_bytes: of that, what only the device counts, see `Standing.beside`.
+        standing_of: what lives beside the maps of a graph, by what it did with parameters.
+    """
+
+    settings: Settings
+    budget_bytes: int
+    unaccounted_bytes: int
+    standing_of: Callable[[Models], Standing]
+
+    @property
+    def terms(self) -> tuple[object, ...]:
+        """What orders of one graph hold for; others are given for other terms."""
+        return self.settings.policy, self.budget_bytes, self.settings.min_bytes, self.unaccounted_bytes
 
 
 def far_bytes(trace: Trace, orders: Orders) -> int:

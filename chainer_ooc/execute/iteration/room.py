@@ -23,6 +23,7 @@ from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graph import Graph
 from chainer_ooc.execute.graphs.likeness import Forms
+from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.iteration.left import left_bytes
 from chainer_ooc.execute.iteration.quiet import Quietly
 from chainer_ooc.execute.memory.residency import Residency
@@ -208,10 +209,10 @@ class Room:
         first = name_of(function), forms(given), int(given[0].nbytes) if given else 0
         del given
         self.unaccounted_bytes = self._unaccounted_bytes(budget_bytes, *first)
+        standing_of = functools.partial(self._standing, model, self.unaccounted_bytes, self.beside.gradient_bytes)
         self._following.begin(
-            *first, functools.partial(self._standing, model, self.unaccounted_bytes, self.beside.gradient_bytes),
-            lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '',
-            budget_bytes, self.unaccounted_bytes)
+            *first, Conditions(self._settings, budget_bytes, self.unaccounted_bytes, standing_of),
+            lambda known: NEWCOMER if self._first is not None and all(each.lacks(model) for each in known) else '')
 
     def limit(self, budget_bytes: int | None) -> None:
         """Has the device keep to the budget, and ask here where it does not suffice; see `Backend.limit`."""
