@@ -166,7 +166,8 @@ def test_planted_faults_are_found(fault, monkeypatch):
             found = largest(graphs, error, conditions, *others)
             if found.budget_bytes > 1:
                 return found
-            return InfeasibleBudgetError(conditions.settings.policy, found.budget_bytes, found.floor_bytes // 3, found.where)
+            return InfeasibleBudgetError(
+                conditions.settings.policy, found.budget_bytes, found.floor_bytes // 3, found.where)
         monkeypatch.setattr(Graphs, 'largest_refusal', smaller)
     else:
         book, sign = Account.book, 1 if fault.startswith('a death') else -1
