@@ -162,6 +162,17 @@ def test_numpy_arrays_are_none_of_a_device():
     assert not arrays.is_array([1])
 
 
+@pytest.mark.parametrize('dtype', ['u1', '?', 'f2', 'f4', 'f8', 'c8'])
+@pytest.mark.parametrize('start', [0, 1, 2, 3])
+def test_a_mark_reads_no_word_across_its_boundary(dtype, start):
+    """A GPU refuses such a read, and all that comes after it; what runs on the host does not notice."""
+    part = made((9, 5, 5), dtype)[start:].reshape(-1)
+    words = device_arrays._words(part)
+    assert words.data.ptr == part.data.ptr
+    assert words.data.ptr % words.dtype.itemsize == 0
+    assert words.nbytes == part.nbytes
+
+
 @pytest.mark.parametrize('shape', [(), (1,), (7,), (4093,), (64, 8192), (3, 4099)])
 @pytest.mark.parametrize('dtype', ['f4', 'f2', 'u1', 'f8'])
 def test_a_mark_tells_changed_bits_and_parts_that_changed_places(shape, dtype, monkeypatch):

@@ -70,9 +70,14 @@ def mark(array: Any) -> Any:
     """A checksum that stays on the device: the sums of the content's columns, each times an odd number of its own."""
     import cupy
 
-    word = next(word for word, size in (('u4', 4), ('u2', 2), ('u1', 1)) if array.nbytes % size == 0)
-    words = cupy.ascontiguousarray(array).reshape(-1).view(word)
+    words = _words(cupy.ascontiguousarray(array).reshape(-1))
     whole = words.size // COLUMNS * COLUMNS
     sums, rest = words[:whole].reshape(-1, COLUMNS).sum(axis=0, dtype='u8'), words[whole:]
     odd = cupy.arange(1, 4 * COLUMNS, 2, dtype='u8')
     return (sums * odd[:COLUMNS]).sum() + (rest * odd[COLUMNS:COLUMNS + rest.size]).sum()
+
+
+def _words(flat: Any) -> Any:
+    """The same bytes as the largest integers that surely lie at multiples of their size, as a GPU has to read them."""
+    itemsize = flat.dtype.itemsize
+    return flat.view(next(word for word, size in (('u4', 4), ('u2', 2), ('u1', 1)) if itemsize % size == 0))
