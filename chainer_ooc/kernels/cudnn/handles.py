@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import sys
 import threading
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -170,6 +171,10 @@ class Handle:
         handle, self._handle = self._handle, None
         if handle is not None:
             self._cudnn.destroy_handle(handle)
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and hasattr(self, '_calls'):  # the package itself lets go of no handle
+            self.close()
 
     def _follow(self) -> None:
         """The handle's stream is the thread's."""
