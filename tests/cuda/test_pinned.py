@@ -1,4 +1,5 @@
 """Pinned blocks: exact sizes, pinned once, used again, never given back while a copy may use them."""
+import functools
 import itertools
 
 import pytest
@@ -229,6 +230,17 @@ def test_a_block_that_is_shown_when_all_is_closed_is_unpinned_by_its_last_mappin
     shown.clear()
     assert driver.left_behind() == []
     pinned.close()
+
+
+def test_the_last_mapping_waits_for_what_may_read_it_when_all_is_closed(driver, monkeypatch):
+    pinned, order = PinnedMemory(driver, 10_000), []
+    shown = pinned.show(pinned.lend(1000))
+    pinned.close()
+    for name in ('finish_all', 'unpin'):
+        monkeypatch.setattr(driver, name, functools.partial(
+            lambda name, call, *given: [order.append(name), call(*given)], name, getattr(driver, name)))
+    del shown
+    assert order == ['finish_all', 'unpin']
 
 
 def test_a_mapping_that_ends_before_the_close_leaves_nothing_to_do(driver):

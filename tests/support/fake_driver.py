@@ -215,6 +215,11 @@ class FakeDriver:
             raise RuntimeError(failure)
 
     @locked
+    def finish_all(self):
+        for stream in self._streams:
+            self.finish(stream)
+
+    @locked
     def record(self, stream, timed=False):
         operation = self._put(Operation(stream, act=None))
         if stream is self._compute:

@@ -159,6 +159,10 @@ class Driver:
         """Blocks until all that was put on the stream has run."""
         stream.synchronize()
 
+    def finish_all(self) -> None:
+        """Blocks until all that the device was given, on any stream and by any thread, has run."""
+        self._cupy.cuda.Device(self._number).synchronize()
+
     def record(self, stream: Stream, timed: bool = False) -> Event:
         """Makes an event that passes when all that was put on the stream so far has run."""
         # block: a thread that waits sleeps, and leaves the core to threads that load data.

@@ -378,6 +378,8 @@ class PinnedMemory:
     def _unpin_left(self, region: Region) -> None:
         if self._outliving.pop(region.address, None) is not None:  # only one gets it
             with contextlib.suppress(Exception):  # at the end of the process the driver may be gone already
+                if any(block.was_shown for block in region.blocks):
+                    self._driver.finish_all()  # what was queued before the last mapping's end may read it
                 self._driver.unpin(region.address)
 
 
