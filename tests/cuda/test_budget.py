@@ -48,6 +48,19 @@ def test_a_block_lives_as_long_as_its_memory(budget):
     assert budget.used_bytes() == 0
 
 
+def test_memory_of_another_device_is_cupys_own(budget, calls):
+    """It is one allocator for all devices, and what this gives only its own can use."""
+    with fake.installed_budget(budget):
+        calls.current_device = 1
+        elsewhere = budget(3 * MIB)
+        assert budget.used_bytes() == budget.held_bytes() == 0
+        assert calls.default_pool.used_bytes() == 3 * MIB
+        calls.current_device = 0
+        here = budget(2 * MIB)
+        assert budget.used_bytes() == 2 * MIB
+    del elsewhere, here
+
+
 def test_sizes_are_rounded_as_the_allocator_rounds(budget):
     pointer = budget(513)
     assert pointer.mem.size == 513

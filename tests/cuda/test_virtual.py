@@ -14,6 +14,7 @@ from chainer_ooc.backends.cuda.allocators.allocator import NoRoomError
 from chainer_ooc.backends.cuda.allocators.mapping import MappingCalls
 from chainer_ooc.backends.cuda.allocators.space import Space
 from chainer_ooc.backends.cuda.allocators.virtual import VirtualAllocator
+from chainer_ooc.backends.cuda.budget import AllocatorBudget
 from chainer_ooc.errors import ReentryError
 from support import fake_device_memory as fake
 from support.interrupting import handled_before, interrupted_at
@@ -219,6 +220,43 @@ def test_memory_of_another_stream_is_not_given_as_it_is(allocator, driver, calls
     block = allocator.malloc(6 * CHUNK)  # not enough chunks for another one: it waits for the first stream
     second.launch(driver, block, 6 * CHUNK)
     assert first.done == 1
+
+
+def change_stream(calls, driver, stream):
+    """As a program does whose functions are on several: each comes after the function before it."""
+    calls.current_stream.run_to(calls.current_stream.begun, driver)
+    calls.current_stream = stream
+
+
+@pytest.mark.parametrize('asked_on', ['the same', 'the other'])
+def test_what_work_of_another_stream_reads_is_not_unmapped(allocator, driver, calls, asked_on):
+    block = allocator.malloc(6 * CHUNK)
+    first, second = calls.current_stream, fake.FakeStream(7)
+    first.launch(driver, block, 6 * CHUNK)
+    change_stream(calls, driver, second)
+    kept = allocator.malloc(CHUNK)
+    second.launch(driver, block, 6 * CHUNK)
+    del block
+    calls.current_stream = second if asked_on == 'the same' else first
+    large = allocator.malloc(9 * CHUNK)
+    assert second.done == (asked_on == 'the same')  # those of the first stream are there else
+    allocator.trim(0)
+    del large, kept
+
+
+def test_what_work_of_another_stream_reads_is_not_unmapped_when_many_streams_come(allocator, driver, calls):
+    """The memory is never short: a program with new streams in each iteration, whose backward pass is on one."""
+    main = calls.current_stream
+    for number in range(1, 40):
+        change_stream(calls, driver, fake.FakeStream(number))
+        block = allocator.malloc(CHUNK)
+        calls.current_stream.launch(driver, block, CHUNK)
+        change_stream(calls, driver, main)
+        main.launch(driver, block, CHUNK)
+        del block
+        gradient = allocator.malloc(CHUNK)
+        main.launch(driver, gradient, CHUNK)
+        del gradient
 
 
 def test_work_given_while_an_event_is_recorded_comes_after_it(allocator, driver, calls, monkeypatch):
@@ -481,9 +519,33 @@ def test_close_leaves_what_lives(calls, driver):
     driver.check_empty()
 
 
-def play(allocator, driver, calls, draw, live, steps=40):
+def test_the_last_array_may_end_in_a_thread_without_a_context(calls, driver, monkeypatch):
+    """The driver's events need one; CuPy makes one current where the runtime is asked for anything."""
+    thread = threading.local()
+    for name in ('cuEventCreate', 'cuEventRecord', 'cuEventSynchronize'):
+        def checked(*arguments, call=getattr(driver, name)):  # noqa: B008
+            fake.check(hasattr(thread, 'context'), 'no context')
+            return call(*arguments)
+        checked.__name__ = name
+        monkeypatch.setattr(driver, name, checked)
+    stream = calls.stream
+    monkeypatch.setattr(calls, 'stream', lambda: [setattr(thread, 'context', True), stream()][1])
+    budget = AllocatorBudget(VirtualAllocator(calls, MappingCalls(0, driver)), calls)
+    with fake.installed_budget(budget):
+        kept = [budget(3 * CHUNK)]
+    budget.close()
+    assert budget.held_bytes() == 3 * CHUNK
+    ending = threading.Thread(target=kept.clear)
+    ending.start()
+    ending.join()
+    driver.check_empty()
+
+
+def play(allocator, driver, calls, draw, live, steps=40, streams=()):
     """Random requests, frees, work and trims; no two blocks that live share memory."""
     for _ in range(steps):
+        if streams and draw.random() < 0.3:
+            change_stream(calls, driver, draw.choice(streams))
         what = draw.random()
         if what < 0.4:
             nbytes = draw.randint(1, 7) * CHUNK if draw.random() < 0.7 else draw.randint(1, 7 * CHUNK)
@@ -519,6 +581,12 @@ def interrupt(driver, monkeypatch, name, at=1):
 def test_any_sequence_keeps_the_rules(allocator, driver, calls, seed):
     """Of few chunks, so that most requests need what others have left, beside work that is not over."""
     play(allocator, driver, calls, random.Random(seed), [], 60)
+
+
+@pytest.mark.parametrize('seed', range(100))
+def test_any_sequence_on_several_streams_keeps_the_rules(allocator, driver, calls, seed):
+    streams = [calls.current_stream, *map(fake.FakeStream, (7, 9))]
+    play(allocator, driver, calls, random.Random(seed), [], 60, streams)
 
 
 @pytest.mark.parametrize('seed', range(8))
@@ -612,15 +680,16 @@ def test_a_block_goes_nowhere_that_an_interrupt_has_unmapped(calls, driver, monk
 
 @pytest.mark.parametrize('seed', range(8))
 @pytest.mark.parametrize('name', ['cuMemCreate', 'cuMemMap', 'cuMemSetAccess', 'cuMemUnmap', 'cuMemRelease',
-                                  'cuEventRecord', 'cuEventSynchronize'])
+                                  'cuEventRecord', 'cuEventSynchronize', 'cuCtxSynchronize'])
 def test_failures_of_the_driver_tear_nothing(allocator, calls, driver, name, seed):
     draw, live = random.Random(seed), []
+    streams = [calls.current_stream, fake.FakeStream(7)] if name == 'cuCtxSynchronize' else ()
     for _ in range(10):
         driver.failing[name] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
         if name == 'cuMemMap' and draw.random() < 0.5:
             driver.failing['cuMemUnmap'] = fake.FakeResult.CUDA_ERROR_INVALID_VALUE
         with contextlib.suppress(RuntimeError):
-            play(allocator, driver, calls, draw, live)
+            play(allocator, driver, calls, draw, live, streams=streams)
     driver.failing.clear()
     live.clear()
 

@@ -15,7 +15,9 @@ import chainer
 import chainer.functions as F
 import pytest
 
-from support.gpu.gpu_training import in_core_peak, plain, tight_budget, train
+import chainer_ooc
+from chainer_ooc.errors import InfeasibleBudgetError
+from support.gpu.gpu_training import FLOOR_MARGIN, in_core_peak, plain, tight_budget, train
 from support.trainings.ooc_training import assert_same_bits, ooc
 
 ALLOCATORS = ('pool', 'virtual', 'async')
@@ -128,7 +130,11 @@ def test_both_late_change_no_bit_with_the_disk_behind(seed):
 
 
 def branched():
-    """Loss and gradient of two branches on streams of their own, function by function by turns, the first one late."""
+    """Two branches on streams of their own, function by function by turns, the first one late.
+
+    Returns:
+        The loss, and a number that changes with the gradient; they stay on the device, so that nothing waits for it.
+    """
     import cupy
 
     main, streams = cupy.cuda.get_current_stream(), [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
@@ -146,18 +152,28 @@ def branched():
         main.wait_event(stream.record())
     loss = F.sum(maps[0] * maps[1])
     loss.backward()
-    return {'loss': cupy.asnumpy(loss.array), 'gradient': cupy.asnumpy(x.grad)}
+    return loss.array, x.grad.view('u4').sum(dtype='u8')
 
 
+def smallest_budget(policy):
+    """Within which chunks move behind addresses all the time, while work on other streams reads what was there."""
+    with ooc(policy, budget=1 << 20):
+        branched()
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            branched()
+    chainer_ooc.reset()
+    return int(FLOOR_MARGIN * refused.value.floor_bytes)
+
+
+@pytest.mark.parametrize('is_short', [False, True])
 @pytest.mark.parametrize('policy', ['swap-all', 'pooch'])
-def test_branches_on_streams_of_their_own_change_no_bit(policy):
+def test_branches_on_streams_of_their_own_change_no_bit(policy, is_short):
     with ooc(None):
         expected = branched()
-    with ooc(policy), poisoned():
-        for _ in range(5):
-            found = branched()
-            assert {name: array.tobytes() for name, array in found.items()} == {
-                name: array.tobytes() for name, array in expected.items()}
+    budget = smallest_budget(policy) if is_short else None
+    with ooc(policy, budget=budget), poisoned():
+        found = [branched() for _ in range(6)]
+        assert {tuple(each.tobytes() for each in one) for one in found} == {tuple(each.tobytes() for each in expected)}
 
 
 def test_the_poison_would_show(monkeypatch):

@@ -219,7 +219,7 @@ class FakeCalls:
     """`calls.Calls` over a `FakeDevice`."""
 
     def __init__(self, device):
-        self.device, self.device_id = device, 0
+        self.device, self.device_id, self.current_device = device, 0, 0
         self.default_pool = FakePool(lambda nbytes: FakePointer(FakeMemory(device, nbytes)), self.stream)
         self.allocator = self.default_pool.malloc
         self.within_using_allocator = None
@@ -246,6 +246,9 @@ class FakeCalls:
 
     def pointer(self, address, nbytes, owner):
         return FakePointer(Unowned(address, nbytes, owner))
+
+    def is_current(self):
+        return self.current_device == self.device_id
 
     def free_bytes(self):
         return self.device.capacity_bytes - self.device.taken_bytes
@@ -466,6 +469,12 @@ class FakeDriver:
         check(hEvent in self.events, 'destroys what is no event')
         del self.events[hEvent]
         return self._result('cuEventDestroy')
+
+    def cuCtxSynchronize(self):  # noqa: N802 - the driver's name
+        result = self._result('cuCtxSynchronize')
+        for stream in self.streams.values() if not result[0] else ():
+            stream.run_to(stream.begun, self)
+        return result
 
     def check_accessible(self, first, behind):
         start, reservation = self._around(first, behind - first)

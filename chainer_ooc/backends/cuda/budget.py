@@ -103,6 +103,8 @@ class AllocatorBudget:
         """
         if not nbytes:
             return self._calls.pointer(0, 0, None)
+        if not self._calls.is_current() and self._before is not None:
+            return self._before(nbytes)  # of another device, which this has no memory of
         block = self._try(nbytes)
         if block is None:
             with self.waiting():

@@ -82,6 +82,10 @@ class Calls:
         # With the device given, CuPy asks the driver nothing.
         return self._memory.MemoryPointer(self._memory.UnownedMemory(address, nbytes, owner, self.device_id), 0)
 
+    def is_current(self) -> bool:
+        """Whether the calling thread works on the device now."""
+        return bool(self._runtime.getDevice() == self.device_id)
+
     def free_bytes(self) -> int:
         """What the driver would still give, to whichever program comes first."""
         return int(self._runtime.memGetInfo()[0])

@@ -5,7 +5,8 @@
 
 An idle chunk may come behind one page more, and stays behind the others. What is behind a page is unmapped before
 another chunk is mapped there, and all that the page's stream had been given when its last block was freed must be over
-then: the driver does not wait by itself.
+then: the driver does not wait by itself. With blocks of several streams all that any of them has been given must be
+over, as one may read what another had.
 
 A KeyboardInterrupt may come as a call of the driver returns, before the books have what it did. So what is mapped or
 unmapped is noted as unsure before; `recount` unmaps it, whatever was there, and counts free and idle chunks anew. Lost
@@ -41,6 +42,7 @@ class Chunks:
         free: those that are mapped nowhere; the last is taken first.
         idle: those that are mapped, and that no block has; the longest idle first.
         is_full: the driver, or the limit, has refused one.
+        has_streams: several streams have blocks, or had some while anything was mapped.
         timestamps: what is recorded.
     """
 
@@ -53,7 +55,7 @@ class Chunks:
         self.held_bytes = 0
         self.free: list[Chunk] = []
         self.idle: dict[Chunk, None] = {}
-        self.is_full = False
+        self.is_full = self.has_streams = False
         self.timestamps = Timestamps(mapping)
         self._all: dict[Chunk, None] = {}
         self._unsure: list[tuple[Space, range]] = []
@@ -178,15 +180,8 @@ class Chunks:
     def _clear(self, space: Space, pages: Iterable[int]) -> None:
         """Unmaps what is behind pages without users, when the work that used them is over; if a wait fails, none."""
         pages = sorted(page for page in pages if space.chunk(page) is not None)
-        now: Timestamp | None = None
-        moments: dict[int, Timestamp] = {}
-        for page in pages:
-            moment = space.since(page)
-            if moment is None:  # nothing was recorded when it was freed
-                moment = now = now or self.timestamps.record(space.stream)
-            moments[id(moment)] = moment
-        for moment in moments.values():
-            self.timestamps.wait(moment)
+        if pages:
+            self._finish(space, pages)
         for run in _runs(pages):
             self._unsure.append((space, run))
             try:
@@ -197,6 +192,21 @@ class Chunks:
             for page in run:
                 space.remove(page)
             self._unsure.pop()
+
+    def _finish(self, space: Space, pages: Iterable[int]) -> None:
+        """Waits for the work that used pages without users."""
+        if self.has_streams:
+            self._mapping.synchronize()
+            return
+        now: Timestamp | None = None
+        moments: dict[int, Timestamp] = {}
+        for page in pages:
+            moment = space.since(page)
+            if moment is None:  # nothing was recorded when it was freed
+                moment = now = now or self.timestamps.record(space.stream)
+            moments[id(moment)] = moment
+        for moment in moments.values():
+            self.timestamps.wait(moment)
 
     def recount(self, spaces: Iterable[Space]) -> None:
         """After an interrupt: unmaps what may be mapped, which no block has, and counts anew, in all spaces too."""

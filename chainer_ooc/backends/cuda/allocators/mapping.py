@@ -5,7 +5,8 @@ One class makes every call of the driver that `virtual` needs, so that its logic
 it failed, RuntimeError names the call, the `CUresult` and the bytes.
 
 Needs cuda-bindings 12.6 or newer (`cuda.bindings.driver`; the older `from cuda import cuda` is not tried), and a driver
-that maps (CUDA 10.2, on devices with `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`).
+that maps (CUDA 10.2, on devices with `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`). Before 12.9.1 the
+bindings keep Python's lock in each call, so that no other thread goes on while one waits.
 
 Left out: sharing with other processes and other devices, and compressible memory.
 """
@@ -94,6 +95,10 @@ class MappingCalls:
     def wait(self, event: Any) -> None:
         """Blocks until an event has passed."""
         self._call(0, self._driver.cuEventSynchronize, event)
+
+    def synchronize(self) -> None:
+        """Blocks until all that this process has given the device is over."""
+        self._call(0, self._driver.cuCtxSynchronize)
 
     def destroy_event(self, event: Any) -> None:
         """Gives an event back."""

@@ -26,7 +26,8 @@ that was freed since the last one::
     host             del a,b     malloc(c): records e after k3; a page of a needs another chunk: waits for e
 
 Nothing is recorded while the driver would still give new chunks; for what was freed before, an event of the moment at
-which a page is needed is waited for.
+which a page is needed is waited for. Nor is anything once a second stream has asked for memory: functions on one may
+read what another had, and its own order says nothing of theirs, so that the device is waited for then.
 
 Small requests are cut from blocks of `REGION_BYTES` by CuPy's caching pool, which takes less of the host's time.
 
@@ -109,10 +110,12 @@ class VirtualAllocator(Allocator):
 
     def trim(self, keep_bytes: int) -> None:
         """See `Allocator.trim`; waits for the work that may use what is unmapped."""
+        self._calls.stream()  # for events, in whatever thread: it needs a context
         with self._changing():
             self._trim(keep_bytes)
 
     def close(self) -> None:
+        self._calls.stream()
         with self._changing():
             self._trim(0)
             self._give_addresses_back()
@@ -231,6 +234,7 @@ class VirtualAllocator(Allocator):
                               self.used_bytes() + size_bytes - may_hold_bytes)
         width_bytes = rounded_up(WIDTH * may_hold_bytes, self.chunk_bytes)
         space = Space(self._mapping.reserve(width_bytes), width_bytes, self.chunk_bytes, stream, self._chunks.idle)
+        self._chunks.has_streams |= bool(self._spaces) and pointer not in self._spaces
         self._spaces.setdefault(pointer, []).append(space)
         return space, 0
 
@@ -262,7 +266,7 @@ class VirtualAllocator(Allocator):
                     space.note(pages, None)
                     arrived.setdefault(pointer, []).append((space, pages))
         self._kept = {}
-        if not self._chunks.is_full:
+        if not self._chunks.is_full or self._chunks.has_streams:
             return
         # Now that all of them are known: another thread may launch work and free what it uses meanwhile, and that work
         # comes after the moment.
@@ -296,6 +300,7 @@ class VirtualAllocator(Allocator):
                         raise
             if not spaces:
                 del self._spaces[pointer]
+        self._chunks.has_streams &= bool(self._spaces)
 
 
 class NoRegionError(MemoryError):
