@@ -20,14 +20,14 @@ chainer=chainer==7.8.1
 say() { echo "$*" >&2; }
 fail() { say "error: $*"; exit 1; }
 
-is_suitable() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null; }
+is_suitable() { "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 15))' 2>/dev/null; }
 
 find_python() {
-    for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python3.10}; do
+    for candidate in ${PYTHON:-python3 python3.15 python3.14 python3.13 python3.12 python3.11 python3.10}; do
         if is_suitable "$candidate"; then command -v "$candidate"; return; fi
     done
-    if [ -n "${PYTHON:-}" ]; then fail "PYTHON=$PYTHON is no Python 3.10 to 3.14"; fi
-    fail 'no Python 3.10 to 3.14 on the PATH (tried python3 and python3.14 to python3.10).
+    if [ -n "${PYTHON:-}" ]; then fail "PYTHON=$PYTHON is no Python 3.10 to 3.15"; fi
+    fail 'no Python 3.10 to 3.15 on the PATH (tried python3 and python3.15 to python3.10).
 Install one, on Debian or Ubuntu: sudo apt-get install python3 python3-venv; or name one: PYTHON=/path/to/python3'
 }
 

@@ -1,9 +1,9 @@
 """Runs the tests on the oldest and newest Python, each with the oldest and newest dependencies, and sums up.
 
-    python3 tests/matrix.py [--python 3.10 3.14] [--out FILE] [-- arguments for pytest]
+    python3 tests/matrix.py [--python 3.10 3.15] [--out FILE] [-- arguments for pytest]
 
-The oldest dependencies are the floors of setup.cfg, which are thereby tested; on Python 3.13 and 3.14 they are the
-first releases with wheels for it (NumPy 2.1.0 and 2.3.2, where older Pythons have 1.26.0). An interpreter is looked for
+The oldest dependencies are the floors of setup.cfg, which are thereby tested; from Python 3.13 on they are the
+first releases with wheels for it (NumPy 2.1.0, 2.3.2 and 2.5.2, where older Pythons have 1.26.0). An interpreter is looked for
 on the PATH and among pyenv's; a missing one is named in the table and makes the exit status 1, as a failure does.
 """
 import argparse
@@ -34,7 +34,7 @@ def main():
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--python', nargs='+', default=['3.10', '3.14'], metavar='X.Y')
+    parser.add_argument('--python', nargs='+', default=['3.10', '3.15'], metavar='X.Y')
     parser.add_argument('--out', type=Path, help='also write the table to this file')
     own, pytest = sys.argv[1:], []
     if '--' in own:

@@ -413,7 +413,6 @@ def test_a_closed_backend_says_so(backend):
     backend.release(copy)
 
 
-@pytest.mark.filterwarnings('ignore:This process .* is multi-threaded:DeprecationWarning')
 def test_a_forked_child_can_use_nothing_and_ends(backend):
     array = filled(backend, 24 * MB)
     copy, transfer = backend.swap_out(array)

@@ -276,7 +276,6 @@ def _swap_and_check(backend, held, random_numbers):
     assert (back(backend, copy) == value).all()
 
 
-@pytest.mark.filterwarnings('ignore:This process .* is multi-threaded:DeprecationWarning')
 def test_a_forked_child_holds_no_descriptor_of_the_file(backend):
     out(backend, numbers(MB))
     descriptor = backend._file._descriptor

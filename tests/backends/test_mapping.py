@@ -105,7 +105,6 @@ def test_the_system_is_told_to_read_ahead(backend, monkeypatch):
     assert told == [(array.ctypes.data, 3 * MB, mmap.MADV_WILLNEED)]
 
 
-@pytest.mark.filterwarnings('ignore:This process .* is multi-threaded:DeprecationWarning')
 def test_what_a_forked_child_writes_does_not_reach_the_parent(backend):
     copy, array = mapped(backend)
     child = os.fork()

@@ -370,7 +370,6 @@ def in_a_child(host, address):
         return ask().decode()
 
 
-@pytest.mark.filterwarnings('ignore:This process .* is multi-threaded:DeprecationWarning')
 def test_a_forked_child_has_no_such_mapping_and_unmaps_nothing(host):
     address = host.pin(NBYTES)
     assert in_a_child(host, address) == "False ['freeHost']"

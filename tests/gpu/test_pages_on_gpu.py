@@ -62,7 +62,6 @@ def test_kernels_read_and_write_it_where_it_is(region):
     assert ctypes.string_at(address, NBYTES) == b'\7' * NBYTES
 
 
-@pytest.mark.filterwarnings('ignore:This process .* is multi-threaded:DeprecationWarning')
 def test_what_is_written_after_a_fork_is_what_the_device_copies(region):
     from support.host_runtime import flags_of
 

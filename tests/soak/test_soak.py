@@ -237,7 +237,6 @@ def test_part_of_a_write_is_moved(tmp_path):
         assert not trouble.has_happened  # it is no error that a program would see
 
 
-@pytest.mark.filterwarnings('ignore:.*multi-threaded.*fork:DeprecationWarning')
 def test_child_that_finds_something_is_an_error():
     Fork(lambda loss: '').between(None)
     with pytest.raises(ChildError, match='WRONG BITS'):
