@@ -2,9 +2,9 @@
 
     python3 tests/matrix.py [--python 3.10 3.15] [--out FILE] [-- arguments for pytest]
 
-The oldest dependencies are the floors of setup.cfg, which are thereby tested; from Python 3.13 on they are the
-first releases with wheels for it (NumPy 2.1.0, 2.3.2 and 2.5.2, where older Pythons have 1.26.0). An interpreter is looked for
-on the PATH and among pyenv's; a missing one is named in the table and makes the exit status 1, as a failure does.
+The oldest dependencies are the floors of setup.cfg, which are thereby tested; from Python 3.13 on they are the first
+releases with wheels for it (NumPy 2.1.0, 2.3.2 and 2.5.2, where older Pythons have 1.26.0). An interpreter is looked
+for on the PATH and among pyenv's; a missing one is named in the table and makes the exit status 1, as a failure does.
 """
 import argparse
 import configparser
