@@ -173,6 +173,16 @@ def test_a_mark_reads_no_word_across_its_boundary(dtype, start):
     assert words.nbytes == part.nbytes
 
 
+@pytest.mark.parametrize('axes', [(0, 1, 2), (2, 0, 1), (1, 0, 2)])
+def test_a_mark_copies_nothing_of_what_is_only_transposed(axes, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'cupy', np)
+    array = np.arange(60, dtype='f4').reshape(3, 4, 5).transpose(axes)
+    seen, words = [], device_arrays._words
+    monkeypatch.setattr(device_arrays, '_words', lambda flat: [seen.append(flat), words(flat)][1])
+    device_arrays.mark(array)
+    assert np.shares_memory(seen[0], array)
+
+
 @pytest.mark.parametrize('shape', [(), (1,), (7,), (4093,), (64, 8192), (3, 4099)])
 @pytest.mark.parametrize('dtype', ['f4', 'f2', 'u1', 'f8'])
 def test_a_mark_tells_changed_bits_and_parts_that_changed_places(shape, dtype, monkeypatch):

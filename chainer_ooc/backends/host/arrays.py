@@ -24,6 +24,8 @@ Array = np.ndarray[Any, Any]
 _WRITEABLE = 0x400
 #: Columns of a checksum: a prime, so that rows of common lengths that change places are noticed.
 COLUMNS = 4093
+#: Of an array with gaps so much is copied at once for a checksum.
+PART_BYTES = 1 << 20
 
 
 def root_of(array: Any) -> Array | None:
@@ -85,8 +87,11 @@ def links(holder: Any) -> tuple[Any, ...]:
 def checksum(array: Array) -> int:
     """A number that changes with the content; about as fast as memory can be read."""
     flat = flat_bytes(array)
-    if flat is None:
-        return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    if flat is None:  # such as images cut out of larger ones: no copy of all of them has room anywhere
+        crc = 0
+        for part in np.array_split(array, -(-array.nbytes // PART_BYTES), axis=int(np.argmax(array.shape))):
+            crc = zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data, crc)
+        return crc
     if flat.size < 8 * COLUMNS:
         return zlib.crc32(flat.data)
     words = flat[:flat.size // (8 * COLUMNS) * 8 * COLUMNS].view(np.uint64).reshape(-1, COLUMNS)
