@@ -172,6 +172,10 @@ class Backend(abc.ABC):
         """
         return contextlib.nullcontext()
 
+    def serving(self) -> contextlib.AbstractContextManager[None]:
+        """Has it serve the calling thread for a while, in place of the one that has set its limit."""
+        return contextlib.nullcontext()
+
     def preparations(self) -> int:
         """Returns how many kernels and the like were prepared so far; times of computations meanwhile say nothing."""
         return 0

@@ -8,9 +8,11 @@ ends. Any thread may release, at any instruction (C7), as the garbage collector 
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -173,6 +175,18 @@ class RoomMakers(Generic[RoomMaker]):
         self._by_owner.pop(id(owner), None)
         if make_room is not None:
             self._by_owner[id(owner)] = threading.get_ident(), make_room
+
+    @contextlib.contextmanager
+    def lent(self, owner: object) -> Iterator[None]:
+        """Has what was set for `owner` make room for the calling thread's arrays for a while."""
+        before = self._by_owner.get(id(owner))
+        if before is not None:
+            self._by_owner[id(owner)] = here = threading.get_ident(), before[1]
+        try:
+            yield
+        finally:
+            if before is not None and self._by_owner.get(id(owner)) is here:  # else another was set meanwhile
+                self._by_owner[id(owner)] = before
 
     def of_this_thread(self) -> RoomMaker | None:
         """What makes room for the calling thread, or None."""

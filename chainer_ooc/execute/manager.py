@@ -1,7 +1,11 @@
 """The functions that the seam patch calls: each thread has a session of its own for each device that it trains on.
 
 A session is made when a thread first applies a function to arrays of its device. The thread's *current* session is the
-one that it used last; the steps of a backward pass belong to that.
+one that it used last; the steps of a backward pass belong to that. A pass over a graph that another thread has made is
+part of that one's iteration, whose session is lent meanwhile::
+
+    thread 1    forward, in its session                       |  update, the next forward pass
+    thread 2                            backward, in the same |
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ from chainer_ooc.trace import Trace
 _Thread = threading.Thread
 _sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
 _latest: dict[_Thread, str] = {}
+_lent: dict[_Thread, Session] = {}  # what a thread runs a backward pass in that another has made the graph of
 
 
 def expect_training() -> None:
@@ -69,11 +74,45 @@ def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
 
 
 def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A backward pass as a whole."""
-    if is_locked():
+    """A backward pass as a whole; with chainer.config.ooc not set here, it may be over another thread's graph."""
+    if is_locked() and config.entry('ooc') is not None:
         raise refusal('begins a backward pass')
-    session = None if current() is None else _session(None)  # none where nothing was applied yet
-    return backprop(*args, **kwargs) if session is None else session.backward_pass(backprop, args, kwargs)
+    lender = None if _is_off() or is_locked() else _lender(args[0])
+    if lender is not None:
+        with _borrowed(lender):
+            return lender.backward_pass(backprop, args, kwargs)
+    is_on = config.entry('ooc') is not None and current() is not None  # else nothing was applied yet
+    return _session(None).backward_pass(backprop, args, kwargs) if is_on else backprop(*args, **kwargs)
+
+
+def _lender(outputs: Sequence[Any]) -> Session | None:
+    """The session of another thread in whose iteration these were made, if no other pass over that is under way.
+
+    `outputs` are Variables, or pairs of their nodes and their gradients.
+    """
+    functions = [(each[0] if isinstance(each, tuple) else each).creator_node for each in outputs]
+    own = current()
+    if own is not None and own.has_made(functions):
+        return None
+    return next((each for each in [*_sessions.values()]
+                 if each is not own and each.lent_to is None and each.has_made(functions)), None)
+
+
+@contextlib.contextmanager
+def _borrowed(session: Session) -> Iterator[None]:
+    import chainer
+
+    thread = threading.current_thread()
+    before = _lent.get(thread)
+    try:
+        with session.lent(), chainer.using_config('ooc', session.settings.policy):
+            _lent[thread] = session
+            yield
+    finally:
+        if before is None:
+            _lent.pop(thread, None)
+        else:
+            _lent[thread] = before
 
 
 def in_data(nodes: Sequence[Any], hooks: Iterable[Any]) -> list[Any]:
@@ -176,6 +215,9 @@ def before_exchange(nbytes: int) -> None:
 def current() -> Session | None:
     """The session that the calling thread used last, if it has one."""
     thread = threading.current_thread()
+    lent = _lent.get(thread) if _lent else None
+    if lent is not None and lent.lent_to is thread:
+        return lent
     return _sessions.get((thread, _latest.get(thread, '')))
 
 
@@ -193,9 +235,14 @@ def last_run() -> Run | None:
 
 def _asked() -> Session | None:
     """The session whose last iteration the calling thread may ask for."""
+    return None if _is_off() else current()
+
+
+def _is_off() -> bool:
+    """Whether the calling thread has set its `ooc` to None."""
     import chainer
 
-    return None if vars(chainer.config._local).get('ooc', 'not set') is None else current()
+    return vars(chainer.config._local).get('ooc', 'not set') is None
 
 
 def reset(unpin: bool = False) -> None:
@@ -270,8 +317,11 @@ def _device_of(inputs: Sequence[Any]) -> str | None:
 
 
 def _session(device: str | None) -> Session:
-    settings = config.current()
     thread = threading.current_thread()
+    lent = _lent.get(thread) if _lent else None
+    if lent is not None and lent.lent_to is thread and not lent.is_closed:
+        return lent
+    settings = config.current()
     device = device or _latest.get(thread, 'host')
     session = _sessions.get((thread, device))
     if session is None or not session.adopt(settings):
@@ -321,6 +371,7 @@ def _begin_anew() -> None:
         session.memory.leave_to_parent()
     _sessions.clear()
     _latest.clear()
+    _lent.clear()
 
 
 os.register_at_fork(after_in_child=_begin_anew)

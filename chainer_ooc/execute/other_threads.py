@@ -33,15 +33,22 @@ class OtherThreads:
         self._made_before = 0
         self._times: dict[int, int] = {}
         self._was_there = False
+        self._own: set[int | None] = set()
 
     def watch(self) -> None:
-        """Begins to watch, for an iteration."""
+        """Begins to watch, for an iteration of the calling thread."""
         self._made_before, self._times, self._was_there = OtherThreads.made, _times(), self.has_sessions()
+        self._own = {threading.current_thread().native_id}
+
+    def join(self, thread: threading.Thread) -> None:
+        """Has another thread be part of the iteration."""
+        self._own.add(thread.native_id)
 
     def was_at_work(self) -> bool:
         """Whether another thread has been at work since `watch`."""
         return (self._was_there or self.has_sessions() or OtherThreads.made != self._made_before
-                or any(nanoseconds != self._times.get(thread, 0) for thread, nanoseconds in _times().items()))
+                or any(nanoseconds != self._times.get(thread, 0) for thread, nanoseconds in _times().items()
+                       if thread not in self._own))
 
 
 def other_threads() -> list[threading.Thread]:

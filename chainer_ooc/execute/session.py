@@ -11,9 +11,11 @@ Chainer refuses with its own message, and those that a static graph records.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from chainer_ooc import config
@@ -54,6 +56,7 @@ class Session:
         finished: the last one that has finished, or None.
         memory: what is in near memory, and moves it.
         on_file: the parameters that lie in far memory, or None if none do.
+        lent_to: the other thread that runs a backward pass over the graph of the iteration in hand, or None.
     """
 
     def __init__(self, settings: config.Settings, backend: Backend, has_others: Callable[[], bool]):
@@ -75,6 +78,7 @@ class Session:
         self._prepared = 0  # what the device had when the iteration in hand began
         self._other_threads = OtherThreads(has_others)
         self._quiet_iterations = QuietIterations(self.memory, self._parameters, self._other_threads)
+        self.lent_to: threading.Thread | None = None
         self._planned_for: tuple[config.Settings, int] | None = None
         self._closing = self._disturbed = False  # what other threads compute has disturbed the iteration in hand
 
@@ -97,6 +101,9 @@ class Session:
         with LOCK:
             if self._closing:
                 return None
+            if self.lent_to is not None and self.lent_to is not threading.current_thread():
+                self._abandon()  # the program goes on in this thread, and the backward pass without a plan
+                self.lent_to = None
             if self._iteration is None or self._iteration.is_over() or self._iteration.begins_anew(function, inputs):
                 self._begin(function, inputs)
             iteration = self._iteration
@@ -190,6 +197,23 @@ class Session:
             raise
         return result
 
+    def has_made(self, functions: Iterable[Any]) -> bool:
+        """Whether any of these functions is of the graph of the iteration in hand."""
+        iteration = self._iteration
+        return iteration is not None and any(iteration.calls().number(each) >= 0 for each in functions)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Has the calling thread run a backward pass over the iteration in hand, which another thread has made."""
+        self.lent_to = thread = threading.current_thread()
+        self._other_threads.join(thread)
+        try:
+            with self.memory.backend.serving():
+                yield
+        finally:
+            if self.lent_to is thread:
+                self.lent_to = None
+
     def show(self, found: Sequence[Any], may_write: bool) -> None:
         """Notes which arrays hooks see, and may write to, until they see others or the backward pass ends."""
         iteration = self._iteration
@@ -214,6 +238,11 @@ class Session:
         """See `Expected.note_sent`."""
         with LOCK:
             self._parameters.note_sent(parameters)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more calls."""
+        return self._closing
 
     # --- what `chainer_ooc` offers ---------------------------------------------------------------------------------
 

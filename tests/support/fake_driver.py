@@ -482,6 +482,9 @@ class FakeBudget:
     def ask(self, owner, on_out_of_memory, waiting=contextlib.nullcontext):
         self.room_makers.set(owner, on_out_of_memory)
 
+    def lent(self, owner):
+        return self.room_makers.lent(owner)
+
     def used_bytes(self):
         return self.driver.near_bytes - self.driver.free_bytes()
 

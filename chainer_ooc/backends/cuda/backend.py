@@ -116,6 +116,9 @@ class CudaBackend(OwnedBackend):
         self._budget.ask(self, None if nbytes is None else on_out_of_memory, self._waits.within)
         self._look_at_room()
 
+    def serving(self) -> contextlib.AbstractContextManager[None]:
+        return self._budget.lent(self)
+
     def allocate(self, nbytes: int) -> ByteArray:
         with self._budget.no_relief():
             return self._driver.empty(nbytes)

@@ -131,6 +131,10 @@ class AllocatorBudget:
         """Sets who makes room for the calling thread: each that trains evicts its own maps. None: not `owner`."""
         self._room_makers.set(owner, None if on_out_of_memory is None else (on_out_of_memory, waiting))
 
+    def lent(self, owner: object) -> contextlib.AbstractContextManager[None]:
+        """What goes around has `owner` make room for the calling thread."""
+        return self._room_makers.lent(owner)
+
     def waiting(self) -> contextlib.AbstractContextManager[None]:
         """What goes around waits for memory in the calling thread."""
         asked = self._room_makers.of_this_thread()

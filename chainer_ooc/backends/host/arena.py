@@ -24,13 +24,14 @@ Python without its lock.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,17 @@ class Arena:
                 `raise_pending` raises.
         """
         _asked.set(self, make_room)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """Has the calling thread be served for a while as the one that has called `begin` and `ask`."""
+        before = _handlers().set(_ours()) if _has_default_handler() else None
+        try:
+            with _asked.lent(self):
+                yield
+        finally:
+            if before is not None:
+                _handlers().set(before)
 
     def set_limited(self, yes: bool) -> None:
         """Sets whether a limit of the system is in force, which counts what the C library holds free.

@@ -105,6 +105,9 @@ class HostBackend(OwnedBackend):
         self._blocks.ask(None if nbytes is None else on_out_of_memory)
         self._blocks.set_limited(arena.is_asked() and limits.is_limited())
 
+    def serving(self) -> contextlib.AbstractContextManager[None]:
+        return self._blocks.lent()
+
     def allocate(self, nbytes: int) -> ByteArray:
         try:
             return self._blocks.allocate(nbytes)

@@ -20,6 +20,7 @@ account has.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -47,6 +48,10 @@ class BlockPool:
 
     def ask(self, make_room: Callable[[int], bool] | None) -> None:
         """Nobody: arrays come from elsewhere."""
+
+    def lent(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing to do, in whatever thread."""
+        return contextlib.nullcontext()
 
     def set_limited(self, yes: bool) -> None:
         """Arrays come from the heap as it is."""

@@ -1,0 +1,221 @@
+"""Backward passes over graphs that another thread has made: part of that one's iteration, under its plan and budget."""
+import concurrent.futures
+import threading
+
+import chainer
+import chainer.functions as F
+import chainer.links as L
+import numpy as np
+import pytest
+
+import chainer_ooc
+from chainer_ooc.backends.owned import RoomMakers
+from chainer_ooc.errors import InfeasibleBudgetError
+from chainer_ooc.execute import manager
+from support.trainings.ooc_training import bits_of, ooc
+
+
+class Training:
+    def __init__(self, layers=6):
+        np.random.seed(0)
+        self.model = chainer.ChainList(*[L.Linear(100, 100) for _ in range(layers)])
+        self.optimizer = chainer.optimizers.MomentumSGD(0.1).setup(self.model)
+
+    def forward(self, number):
+        h = chainer.Variable(np.random.RandomState(number).uniform(-1, 1, (200, 100)).astype('f4'))
+        for layer in self.model:
+            h = F.tanh(layer(h))
+        return F.mean(h * h)
+
+    def iterate(self, number, forward, backward):
+        loss = forward(self.forward, number)
+        self.model.cleargrads()
+        backward(loss.backward)
+        bits = [bits_of(loss.array), *(bits_of(each.grad) for each in self.model.params())]
+        self.optimizer.update()
+        return bits
+
+
+def at_once(call, *given):
+    return call(*given)
+
+
+def in_new_thread(call, *given):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(call, *given).result()
+
+
+@pytest.fixture
+def in_pool():
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        yield lambda call, *given: pool.submit(call, *given).result()
+
+
+def run(forward=at_once, backward=at_once, iterations=5):
+    training = Training()
+    return [training.iterate(number, forward, backward) for number in range(iterations)]
+
+
+def floor_of(policy, backward, forward=at_once):
+    with ooc(policy, budget=1000):
+        training = Training()
+        training.iterate(0, forward, backward)
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            training.iterate(1, forward, backward)
+    chainer_ooc.reset()
+    return refused.value
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'sublinear', 'unified'])
+@pytest.mark.parametrize('where', ['a thread of a pool', 'new threads'])
+def test_a_backward_pass_in_another_thread_follows_the_plan(policy, where, in_pool):
+    backward = in_new_thread if where == 'new threads' else in_pool
+    expected = run()
+    refused, alone = floor_of(policy, backward), floor_of(policy, at_once)
+    assert refused.doubt == ''
+    assert refused.floor_bytes == pytest.approx(alone.floor_bytes, rel=0.01)
+    with ooc(policy, budget=int(1.02 * refused.floor_bytes)):
+        assert run(backward=backward) == expected
+        stats = chainer_ooc.stats()
+        assert stats.phase == 'run'
+        assert stats.peak_bytes <= stats.budget_bytes
+        assert (stats.swapped_out_bytes > 0) == (policy not in ('keep', 'sublinear'))
+    assert not manager._lent
+
+
+def set_entries(policy, budget):
+    chainer.config.ooc_min_bytes, chainer.config.ooc_budget, chainer.config.ooc = 0, budget, policy
+
+
+def test_a_forward_pass_in_another_thread_has_its_plan_there(in_pool):
+    expected = run()
+    budget = int(1.02 * floor_of('swap-all', at_once).floor_bytes)
+    in_pool(set_entries, 'swap-all', budget)
+    assert run(forward=in_pool) == expected
+    stats = in_pool(chainer_ooc.stats)
+    assert stats.phase == 'run'
+    assert stats.swapped_out_bytes > 0
+    assert stats.peak_bytes <= budget
+    assert chainer_ooc.stats() is None
+    chainer_ooc.reset()
+
+
+def test_a_thread_that_trains_too_has_its_own_session_back_afterwards(in_pool):
+    expected = run()
+    in_pool(set_entries, 'swap-all', None)
+    assert in_pool(run) == expected
+    own = in_pool(manager.current)
+    with ooc('pooch'):
+        assert run(backward=in_pool) == expected
+        assert chainer_ooc.stats().policy == 'pooch'
+        assert chainer_ooc.stats().phase == 'run'
+    assert in_pool(manager.current) is own
+    assert in_pool(run) == expected
+    assert in_pool(chainer_ooc.stats).policy == 'swap-all'
+    chainer_ooc.reset()
+
+
+def test_where_ooc_is_unset_on_purpose_a_backward_pass_is_plain(in_pool):
+    in_pool(set_entries, None, None)
+    expected = run()
+    with ooc('swap-all'):
+        assert run(backward=in_pool) == expected
+        assert chainer_ooc.stats() is None
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch'])
+def test_the_next_forward_pass_may_run_beside_the_backward_pass(policy, in_pool):
+    """The pass goes on without a plan then, and the next iteration is none of its business."""
+    def run_both():
+        training, bits = Training(), []
+        for number in range(5):
+            loss = training.forward(number)
+            training.model.cleargrads()
+            began, done = threading.Event(), threading.Event()
+
+            def hooked(began=began, done=done):
+                class Waits(chainer.FunctionHook):
+                    name = 'Waits'
+
+                    def backward_preprocess(self, function, inputs, grads):
+                        if not began.is_set():
+                            began.set()
+                            assert done.wait(60)
+                with Waits():
+                    loss.backward()  # noqa: B023 - it is over before the next one is made
+            thread = threading.Thread(target=hooked)
+            thread.start()
+            assert began.wait(60)
+            beside = training.forward(100 + number)
+            done.set()
+            thread.join()
+            bits += [bits_of(each) for each in (loss.array, beside.array, *(p.grad for p in training.model.params()))]
+            training.optimizer.update()
+            del beside
+        return bits
+
+    expected = run_both()
+    with ooc(policy):
+        assert run_both() == expected
+        assert run(backward=in_pool, iterations=3) == run(iterations=3)
+
+
+def test_an_error_in_the_backward_pass_ends_it_as_in_one_thread(in_pool):
+    class FailsError(Exception):
+        pass
+
+    class Fails(chainer.FunctionHook):
+        name = 'Fails'
+
+        def backward_preprocess(self, function, inputs, grads):
+            raise FailsError
+
+    expected = run()
+    with ooc('swap-all'):
+        training = Training()
+        for _ in range(3):
+            loss = training.forward(0)
+            with pytest.raises(FailsError):
+                in_pool(lambda: [Fails().__enter__(), loss.backward()])  # noqa: B023
+            in_pool(lambda: chainer.get_function_hooks().clear())
+        assert run(backward=in_pool) == expected
+        assert chainer_ooc.stats().phase == 'run'
+    assert not manager._lent
+
+
+def test_gradients_of_gradients_may_be_had_in_another_thread(in_pool):
+    def penalised(call):
+        x = chainer.Variable(np.random.RandomState(0).uniform(-1, 1, (50, 40)).astype('f4'))
+        y = F.sum(F.tanh(x * x))
+        bits = []
+        for _ in range(3):
+            gradient, = call(lambda: chainer.grad([y], [x], enable_double_backprop=True))
+            x.cleargrad()
+            call(F.sum(gradient * gradient).backward)
+            bits.append(bits_of(x.grad))
+        return bits
+
+    expected = penalised(at_once)
+    for policy in ('keep', 'swap-all', 'pooch'):
+        with ooc(policy):
+            for _ in range(3):
+                assert penalised(in_pool) == expected
+        chainer_ooc.reset()
+
+
+def test_room_is_made_for_the_thread_that_it_is_lent_to(in_pool):
+    makers, owner = RoomMakers(), object()
+    makers.set(owner, 'room')
+    with makers.lent(owner):
+        assert makers.of_this_thread() == 'room'
+    def lent():
+        assert makers.of_this_thread() is None
+        with makers.lent(owner):
+            return makers.of_this_thread()
+    assert in_pool(lent) == 'room'
+    assert makers.of_this_thread() == 'room'
+    def set_meanwhile():
+        with makers.lent(owner):
+            makers.set(owner, 'another')
+    in_pool(set_meanwhile)
+    assert (makers.of_this_thread(), in_pool(makers.of_this_thread)) == (None, 'another')
