@@ -56,8 +56,8 @@ def _meant(text: str) -> str:
     number, exponent, prefix, binary = match.groups()
     number = number.replace(',', '') if _THOUSANDS.fullmatch(number) else number.replace(',', '.')
     unit = f'{"k" if prefix == "k" and not binary else prefix.upper()}{binary or ""}B' if prefix else ''
-    if exponent is not None and not prefix:
-        nbytes = int(decimal.Decimal(number).scaleb(int(exponent)))
+    if exponent is not None:
+        nbytes = int(decimal.Decimal(number).scaleb(int(exponent)) * _FACTORS[unit.lower()])
         power = min((len(str(nbytes)) - 1) // 3, 4)
         number, unit = f'{decimal.Decimal(nbytes) / 1000**power:f}', ('', 'kB', 'MB', 'GB', 'TB')[power]
     amount = decimal.Decimal(number) * _FACTORS[unit.lower()]
