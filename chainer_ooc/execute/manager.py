@@ -86,7 +86,7 @@ def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: d
 
 
 def _lender(outputs: Sequence[Any]) -> Session | None:
-    """The session of another thread in whose iteration these were made, if no other pass over that is under way.
+    """The session of another thread in whose iteration these were made, lent to this one, if it can be had.
 
     `outputs` are Variables, or pairs of their nodes and their gradients.
     """
@@ -94,8 +94,7 @@ def _lender(outputs: Sequence[Any]) -> Session | None:
     own = current()
     if own is not None and own.has_made(functions):
         return None
-    return next((each for each in [*_sessions.values()]
-                 if each is not own and each.lent_to is None and each.has_made(functions)), None)
+    return next((each for each in [*_sessions.values()] if each is not own and each.lends_itself(functions)), None)
 
 
 @contextlib.contextmanager
@@ -216,7 +215,7 @@ def current() -> Session | None:
     """The session that the calling thread used last, if it has one."""
     thread = threading.current_thread()
     lent = _lent.get(thread) if _lent else None
-    if lent is not None and lent.lent_to is thread:
+    if lent is not None and lent.passing is thread:
         return lent
     return _sessions.get((thread, _latest.get(thread, '')))
 
@@ -319,7 +318,7 @@ def _device_of(inputs: Sequence[Any]) -> str | None:
 def _session(device: str | None) -> Session:
     thread = threading.current_thread()
     lent = _lent.get(thread) if _lent else None
-    if lent is not None and lent.lent_to is thread and not lent.is_closed:
+    if lent is not None and lent.passing is thread and not lent.is_closed:
         return lent
     settings = config.current()
     device = device or _latest.get(thread, 'host')

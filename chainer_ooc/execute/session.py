@@ -56,7 +56,7 @@ class Session:
         finished: the last one that has finished, or None.
         memory: what is in near memory, and moves it.
         on_file: the parameters that lie in far memory, or None if none do.
-        lent_to: the other thread that runs a backward pass over the graph of the iteration in hand, or None.
+        passing: the thread that runs a backward pass here, or None; it may be another one than the session's own.
     """
 
     def __init__(self, settings: config.Settings, backend: Backend, has_others: Callable[[], bool]):
@@ -78,7 +78,7 @@ class Session:
         self._prepared = 0  # what the device had when the iteration in hand began
         self._other_threads = OtherThreads(has_others)
         self._quiet_iterations = QuietIterations(self.memory, self._parameters, self._other_threads)
-        self.lent_to: threading.Thread | None = None
+        self.passing: threading.Thread | None = None
         self._planned_for: tuple[config.Settings, int] | None = None
         self._closing = self._disturbed = False  # what other threads compute has disturbed the iteration in hand
 
@@ -101,9 +101,8 @@ class Session:
         with LOCK:
             if self._closing:
                 return None
-            if self.lent_to is not None and self.lent_to is not threading.current_thread():
-                self._abandon()  # the program goes on in this thread, and the backward pass without a plan
-                self.lent_to = None
+            if self.passing is not None:
+                self._go_on()
             if self._iteration is None or self._iteration.is_over() or self._iteration.begins_anew(function, inputs):
                 self._begin(function, inputs)
             iteration = self._iteration
@@ -178,7 +177,11 @@ class Session:
 
     def backward_pass(self, backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a backward pass, which consists of steps."""
-        iteration = self._iteration
+        with LOCK:
+            self._go_on()
+            iteration, before = self._iteration, self.passing
+            if iteration is not None and not is_computing():
+                self.passing = threading.current_thread()
         if iteration is None or is_computing():
             return backprop(*args, **kwargs)
         try:
@@ -195,24 +198,45 @@ class Session:
         except BaseException as error:
             self._fail(error)
             raise
+        finally:
+            self._end_pass(before)
         return result
+
+    def _go_on(self) -> None:
+        """The calling thread goes on here: a backward pass that another one runs here ends without a plan."""
+        if self.passing is not None and self.passing is not threading.current_thread():
+            self._abandon()
+            self.passing = None
+
+    def _end_pass(self, before: threading.Thread | None) -> None:
+        if self.passing is threading.current_thread():
+            self.passing = before
 
     def has_made(self, functions: Iterable[Any]) -> bool:
         """Whether any of these functions is of the graph of the iteration in hand."""
         iteration = self._iteration
         return iteration is not None and any(iteration.calls().number(each) >= 0 for each in functions)
 
+    def lends_itself(self, functions: Iterable[Any]) -> bool:
+        """Lends itself to the calling thread for a pass over the iteration in hand; False if none of these is of that.
+
+        Nor does it while a pass is under way. `lent` has to follow.
+        """
+        with LOCK:
+            if self.passing is not None or self._closing or not self.has_made(functions):
+                return False
+            self.passing = threading.current_thread()
+        return True
+
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
-        """Has the calling thread run a backward pass over the iteration in hand, which another thread has made."""
-        self.lent_to = thread = threading.current_thread()
-        self._other_threads.join(thread)
+        """Goes around what the calling thread does here, which is not the session's own."""
+        self._other_threads.join(threading.current_thread())
         try:
             with self.memory.backend.serving():
                 yield
         finally:
-            if self.lent_to is thread:
-                self.lent_to = None
+            self._end_pass(None)
 
     def show(self, found: Sequence[Any], may_write: bool) -> None:
         """Notes which arrays hooks see, and may write to, until they see others or the backward pass ends."""

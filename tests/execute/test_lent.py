@@ -160,6 +160,36 @@ def test_the_next_forward_pass_may_run_beside_the_backward_pass(policy, in_pool)
         assert run(backward=in_pool, iterations=3) == run(iterations=3)
 
 
+@pytest.mark.parametrize('first', ['the own thread', 'another thread'])
+@pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'sublinear'])
+def test_two_passes_over_one_graph_at_once_are_right(policy, first):
+    """One of them at most is part of the iteration. They share no parameters, whose gradients come in any order then."""
+    def run_both(first):
+        trainings, bits = [Training(4), Training(4)], []
+        for number in range(5):
+            losses = [each.forward(number) for each in trainings]
+            for each in trainings:
+                each.model.cleargrads()
+            threads = [threading.Thread(target=loss.backward) for loss in losses[1:] * (first == 'the own thread') + (
+                losses * (first == 'another thread'))]
+            for each in threads:
+                each.start()
+            if first == 'the own thread':
+                losses[0].backward()
+            for each in threads:
+                each.join()
+            bits += [bits_of(each.grad) for training in trainings for each in training.model.params()]
+            for each in trainings:
+                each.optimizer.update()
+        return bits
+
+    expected = run_both(first)
+    with ooc(policy):
+        assert run_both(first) == expected
+        assert run(backward=in_new_thread) == run()
+        assert chainer_ooc.stats().phase == 'run'
+
+
 def test_an_error_in_the_backward_pass_ends_it_as_in_one_thread(in_pool):
     class FailsError(Exception):
         pass
