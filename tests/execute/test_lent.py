@@ -163,7 +163,7 @@ def test_the_next_forward_pass_may_run_beside_the_backward_pass(policy, in_pool)
 @pytest.mark.parametrize('first', ['the own thread', 'another thread'])
 @pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'sublinear'])
 def test_two_passes_over_one_graph_at_once_are_right(policy, first):
-    """One of them at most is part of the iteration. They share no parameters, whose gradients come in any order then."""
+    """One of them at most is part of the iteration. They share no parameters, whose gradients come in any order."""
     def run_both(first):
         trainings, bits = [Training(4), Training(4)], []
         for number in range(5):
