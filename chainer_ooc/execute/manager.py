@@ -91,10 +91,11 @@ def _lender(outputs: Sequence[Any]) -> Session | None:
     `outputs` are Variables, or pairs of their nodes and their gradients.
     """
     functions = [(each[0] if isinstance(each, tuple) else each).creator_node for each in outputs]
-    own = current()
+    own, thread = current(), threading.current_thread()
     if own is not None and own.has_made(functions):
         return None
-    return next((each for each in [*_sessions.values()] if each is not own and each.lends_itself(functions)), None)
+    return next((each for (its, _), each in [*_sessions.items()]
+                 if its is not thread and each.lends_itself(functions)), None)
 
 
 @contextlib.contextmanager

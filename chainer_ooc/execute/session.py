@@ -319,6 +319,7 @@ class Session:
 
     def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
+        self.passing = None  # an interrupt may have left it
         if self.on_file is not None:
             self.on_file.take(self._parameters.alive())  # after a fork, or what the program has put there
         self._graphs.set_terms(self.settings, self.memory.backend)
