@@ -103,7 +103,7 @@ def _borrowed(session: Session) -> Iterator[None]:
     import chainer
 
     thread = threading.current_thread()
-    before = _lent.get(thread)
+    before = _borrowed_by(thread)
     try:
         with session.lent(), chainer.using_config('ooc', session.settings.policy):
             _lent[thread] = session
@@ -215,10 +215,17 @@ def before_exchange(nbytes: int) -> None:
 def current() -> Session | None:
     """The session that the calling thread used last, if it has one."""
     thread = threading.current_thread()
-    lent = _lent.get(thread) if _lent else None
-    if lent is not None and lent.passing is thread:
-        return lent
-    return _sessions.get((thread, _latest.get(thread, '')))
+    lent = _borrowed_by(thread) if _lent else None
+    return lent or _sessions.get((thread, _latest.get(thread, '')))
+
+
+def _borrowed_by(thread: _Thread) -> Session | None:
+    """What is lent to a thread."""
+    lent = _lent.get(thread)
+    if lent is not None and lent.passing is not thread:
+        del _lent[thread]  # an interrupt has left it
+        return None
+    return lent
 
 
 def stats() -> IterationStats | None:
@@ -302,8 +309,11 @@ def _of(thread: _Thread) -> list[tuple[_Thread, str]]:
 
 
 def _close(thread: _Thread, device: str) -> None:
-    _sessions[thread, device].close()
+    session = _sessions[thread, device]
+    session.close()
     del _sessions[thread, device]
+    for borrower in [each for each, lent in [*_lent.items()] if lent is session]:
+        _lent.pop(borrower, None)
     _latest.pop(thread, None)
 
 
@@ -318,8 +328,8 @@ def _device_of(inputs: Sequence[Any]) -> str | None:
 
 def _session(device: str | None) -> Session:
     thread = threading.current_thread()
-    lent = _lent.get(thread) if _lent else None
-    if lent is not None and lent.passing is thread and not lent.is_closed:
+    lent = _borrowed_by(thread) if _lent else None
+    if lent is not None and not lent.is_closed:
         return lent
     settings = config.current()
     device = device or _latest.get(thread, 'host')

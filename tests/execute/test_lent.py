@@ -213,6 +213,24 @@ def test_an_error_in_the_backward_pass_ends_it_as_in_one_thread(in_pool):
     assert not manager._lent
 
 
+def test_what_an_interrupt_has_left_of_a_lent_pass_is_no_more(in_pool):
+    """It came before the pass was over for the session, or before the thread had its own session back."""
+    expected = run()
+    with ooc('swap-all'):
+        assert run(backward=in_pool) == expected
+        own = manager.current()
+        borrower = in_pool(threading.current_thread)
+        own.passing, manager._lent[borrower] = borrower, own
+        assert run(backward=in_pool) == expected
+        assert chainer_ooc.stats().phase == 'run'
+        manager._lent[borrower] = own
+        assert in_pool(manager.current) is None
+        assert not manager._lent
+        manager._lent[borrower] = own
+    chainer_ooc.reset()
+    assert not manager._lent
+
+
 def test_gradients_of_gradients_may_be_had_in_another_thread(in_pool):
     def penalised(call):
         x = chainer.Variable(np.random.RandomState(0).uniform(-1, 1, (50, 40)).astype('f4'))
