@@ -92,10 +92,15 @@ def _lender(outputs: Sequence[Any]) -> Session | None:
     """
     functions = [(each[0] if isinstance(each, tuple) else each).creator_node for each in outputs]
     own, thread = current(), threading.current_thread()
-    if own is not None and own.has_made(functions):
-        return None
-    return next((each for (its, _), each in [*_sessions.items()]
-                 if its is not thread and each.lends_itself(functions)), None)
+    try:
+        if own is not None and own.has_made(functions):
+            return None
+        return next((each for (its, _), each in [*_sessions.items()]
+                     if its is not thread and each.lends_itself(functions)), None)
+    except BaseException as error:  # an interrupt, which ends the iteration as one in the pass does
+        if own is not None:
+            own.fail(error)
+        raise
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ class Session:
             outputs = self._call(function, inputs)
             RUNNING.is_foreign = None
         except BaseException as error:
-            self._fail(error, function, 'forward')
+            self.fail(error, function, 'forward')
             raise
         return outputs
 
@@ -172,7 +172,7 @@ class Session:
                     self.on_file.after_step(function, arguments[3])
             RUNNING.is_foreign = None
         except BaseException as error:
-            self._fail(error, function, 'backward')
+            self.fail(error, function, 'backward')
             raise
 
     def backward_pass(self, backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -196,7 +196,7 @@ class Session:
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             raise
         finally:
             self._end_pass(before)
@@ -363,7 +363,7 @@ class Session:
             self._lessons.take(iteration, trace, prepares, self._disturbed, self.memory.tally)
             self._quiet_iterations.is_over(iteration)
 
-    def _fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
+    def fail(self, error: BaseException, function: Any = None, way: str = '') -> None:
         """Ends the iteration after an exception (P9); plans learn nothing from it.
 
         Raises:
