@@ -179,10 +179,10 @@ class Session:
         """Runs a backward pass, which consists of steps."""
         with LOCK:
             self._go_on()
-            iteration, before = self._iteration, self.passing
-            if iteration is not None and not is_computing():
+            iteration, before = None if is_computing() else self._iteration, self.passing
+            if iteration is not None:
                 self.passing = threading.current_thread()
-        if iteration is None or is_computing():
+        if iteration is None:
             return backprop(*args, **kwargs)
         try:
             with LOCK:

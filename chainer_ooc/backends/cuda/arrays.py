@@ -13,7 +13,7 @@ from typing import Any
 
 from chainer_ooc.backends.base import ByteArray
 from chainer_ooc.backends.cuda.owner import Owner
-from chainer_ooc.backends.host.arrays import COLUMNS
+from chainer_ooc.backends.host.arrays import COLUMNS, in_order
 from chainer_ooc.backends.layout import Layout
 
 
@@ -70,8 +70,7 @@ def mark(array: Any) -> Any:
     """A checksum that stays on the device: the sums of the content's columns, each times an odd number of its own."""
     import cupy
 
-    order = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
-    words = _words(cupy.ascontiguousarray(array.transpose(order)).reshape(-1))  # copies what has gaps alone
+    words = _words(cupy.ascontiguousarray(in_order(array)).reshape(-1))  # copies what has gaps alone
     whole = words.size // COLUMNS * COLUMNS
     sums, rest = words[:whole].reshape(-1, COLUMNS).sum(axis=0, dtype='u8'), words[whole:]
     odd = cupy.arange(1, 4 * COLUMNS, 2, dtype='u8')

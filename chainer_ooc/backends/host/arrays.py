@@ -53,16 +53,19 @@ def address_of(array: Array) -> int:
 def flat_bytes(root: Array) -> ByteArray | None:
     """Returns the root's block as bytes without copying, or None if it is not one gapless block.
 
-    The axes are put in order of their strides first: NumPy gives results the layout of their operands, so an owner may
-    well be transposed.
+    NumPy gives results the layout of their operands, so an owner may well be transposed.
     """
     if root.flags.c_contiguous:
         return root.reshape(-1).view(np.uint8)
-    order = sorted(range(root.ndim), key=lambda axis: -root.strides[axis])
-    gapless = root.transpose(order)
+    gapless: Array = in_order(root)
     if not gapless.flags.c_contiguous:
         return None
     return gapless.reshape(-1).view(np.uint8)
+
+
+def in_order(array: Any) -> Any:
+    """The same array, of whatever library, with its axes in the order in which its elements lie in memory."""
+    return array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
 
 
 def view(block: ByteArray, layout: Layout) -> Array:
