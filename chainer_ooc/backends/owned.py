@@ -165,33 +165,36 @@ class RoomMakers(Generic[RoomMaker]):
     """
 
     def __init__(self) -> None:
-        self._by_owner: dict[int, tuple[int, RoomMaker]] = {}
+        self._by_owner: dict[int, tuple[frozenset[int], RoomMaker]] = {}  # with the threads
 
     def set(self, owner: object, make_room: RoomMaker | None) -> None:
         """Sets what makes room for the calling thread's arrays; None: `owner` is asked no more.
 
-        An owner makes room for one thread at a time.
+        It does so for no other thread then, but for those of `lent`, if the calling one is among them.
         """
-        self._by_owner.pop(id(owner), None)
+        own = threading.get_ident()
+        threads, _ = self._by_owner.pop(id(owner), (frozenset[int](), None))
         if make_room is not None:
-            self._by_owner[id(owner)] = threading.get_ident(), make_room
+            self._by_owner[id(owner)] = threads if own in threads else frozenset([own]), make_room
 
     @contextlib.contextmanager
     def lent(self, owner: object) -> Iterator[None]:
-        """Has what was set for `owner` make room for the calling thread's arrays for a while."""
-        before = self._by_owner.get(id(owner))
-        if before is not None:
-            self._by_owner[id(owner)] = here = threading.get_ident(), before[1]
+        """Has what is set for `owner` make room for the calling thread's arrays too, for a while."""
+        own = {threading.get_ident()}
+        threads, make_room = self._by_owner.get(id(owner), (frozenset[int](), None))
+        if make_room is not None and not own <= threads:
+            self._by_owner[id(owner)] = threads | own, make_room
         try:
             yield
         finally:
-            if before is not None and self._by_owner.get(id(owner)) is here:  # else another was set meanwhile
-                self._by_owner[id(owner)] = before
+            now, make_room = self._by_owner.get(id(owner), (frozenset[int](), None))
+            if make_room is not None and not own <= threads:
+                self._by_owner[id(owner)] = now - own, make_room
 
     def of_this_thread(self) -> RoomMaker | None:
         """What makes room for the calling thread, or None."""
         own = threading.get_ident()
-        return next((make_room for thread, make_room in reversed([*self._by_owner.values()]) if thread == own), None)
+        return next((make_room for threads, make_room in reversed([*self._by_owner.values()]) if own in threads), None)
 
     def clear(self) -> None:
         """Forgets all."""

@@ -6,13 +6,49 @@ What the program may write to by them is noticed all the same (P1).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from chainer_ooc.backends.arrays import is_array
+from chainer_ooc.execute.functions.prototype import may_change_maps, may_write_inputs
+from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.on_file.parameters import ParametersOnFile
+from chainer_ooc.execute.recording.parameters import Parameters
 from chainer_ooc.execute.storage.account import find
-from chainer_ooc.execute.storage.computing import run_as
+from chainer_ooc.execute.storage.computing import forget_computations, run_as
+from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.slots import array_in_slot
 from chainer_ooc.execute.storage.storage import Storage
+
+
+class Evaluations:
+    """Runs a session's forward calls that are within no other, such as in a validation.
+
+    They allocate without `make_room`. `around` goes around each computation.
+    """
+
+    def __init__(self, memory: Residency, parameters: Parameters, on_file: ParametersOnFile | None,
+                 around: AbstractContextManager[None]):
+        self._memory, self._parameters, self._on_file, self._around = memory, parameters, on_file, around
+
+    def run(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Runs one of them."""
+        with LOCK:
+            self._memory.leave_all_room()
+            self._parameters.evaluate(inputs)
+            if self._on_file is not None:
+                self._on_file.before_call(inputs)
+        try:
+            with self._around:
+                outputs = run_alone(function, inputs, may_write_inputs(function) or may_change_maps(function))
+            if self._on_file is not None:
+                with LOCK:
+                    self._on_file.after_call(inputs)
+        except BaseException:
+            forget_computations()
+            raise
+        open_all(outputs)  # they may lie on what was given
+        return outputs
 
 
 def run_alone(function: Any, inputs: Sequence[Any], may_write: bool) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ from chainer_ooc.execute.on_file.parameters import ParametersOnFile
 from chainer_ooc.execute.session import Session
 from chainer_ooc.execute.shortage import advise_on_errors, explain_outside
 from chainer_ooc.execute.storage.account import find
-from chainer_ooc.execute.storage.computing import RUNNING, computing, is_computing, only_reads
+from chainer_ooc.execute.storage.computing import RUNNING, computing, is_computing, only_reads, run_as
 from chainer_ooc.execute.storage.reentry import LOCK, copies, interrupted, is_locked, refusal
 from chainer_ooc.execute.storage.slots import Away, OutputSlot, array_in_slot
 from chainer_ooc.execute.tally import IterationStats
@@ -66,11 +66,14 @@ def apply(function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
 
 def step(run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     """One function's step of a backward pass, which has looked at the settings."""
-    session = current()
-    if session is None:
+    thread = threading.current_thread()
+    session = current(thread)
+    if session is not None:
+        session.step(thread, run, arguments)
+    elif is_computing():
         run(*arguments)
-    else:
-        session.step(run, arguments)
+    else:  # of another thread's graph: what it applies is no training of this one's
+        run_as(may_write_inputs(arguments[0]), run, *arguments)
 
 
 def backward_pass(backprop: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -217,9 +220,9 @@ def before_exchange(nbytes: int) -> None:
         session.memory.leave_outside(2 * nbytes)  # a copy of what is sent, and what arrives
 
 
-def current() -> Session | None:
+def current(thread: _Thread | None = None) -> Session | None:
     """The session that the calling thread used last, if it has one."""
-    thread = threading.current_thread()
+    thread = thread or threading.current_thread()
     lent = _borrowed_by(thread) if _lent else None
     return lent or _sessions.get((thread, _latest.get(thread, '')))
 
@@ -228,7 +231,7 @@ def _borrowed_by(thread: _Thread) -> Session | None:
     """What is lent to a thread."""
     lent = _lent.get(thread)
     if lent is not None and lent.passing is not thread:
-        del _lent[thread]  # an interrupt has left it
+        _lent.pop(thread, None)  # its own thread goes on in it, or an interrupt has left it
         return None
     return lent
 
@@ -334,7 +337,7 @@ def _device_of(inputs: Sequence[Any]) -> str | None:
 def _session(device: str | None) -> Session:
     thread = threading.current_thread()
     lent = _borrowed_by(thread) if _lent else None
-    if lent is not None and not lent.is_closed:
+    if lent is not None and not lent.is_closed and device in (None, lent.device):
         return lent
     settings = config.current()
     device = device or _latest.get(thread, 'host')
@@ -352,11 +355,12 @@ def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
         before.close()  # if this fails it is still known, and is closed next time
         del _sessions[thread, device]
     for (each, its_device), session in list(_sessions.items()):
-        if not each.is_alive() and session.memory.is_idle():  # its graphs may live on in other threads
+        if not each.is_alive() and session.is_idle():  # its graphs may live on in other threads
             _close(each, its_device)
     backend = choose(device, BackendOptions.of(settings))
     try:
-        session = _sessions[thread, device] = Session(settings, backend, functools.partial(_has_others, thread))
+        session = _sessions[thread, device] = Session(
+            thread, device, settings, backend, functools.partial(_has_others, thread))
     except BaseException:
         backend.close()
         raise

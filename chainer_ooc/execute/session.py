@@ -23,10 +23,10 @@ from chainer_ooc.backends import BackendOptions
 from chainer_ooc.backends.base import Backend
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import log
-from chainer_ooc.execute.alone import open_all, run_alone
+from chainer_ooc.execute.alone import Evaluations, open_all
 from chainer_ooc.execute.default_budget import DefaultBudget
 from chainer_ooc.execute.finished import Finished
-from chainer_ooc.execute.functions.prototype import is_managed, may_change_maps, may_write_inputs
+from chainer_ooc.execute.functions.prototype import is_managed, may_write_inputs
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.graphs.orders import Conditions
 from chainer_ooc.execute.graphs.patience import Patience
@@ -52,15 +52,17 @@ class Session:
     """Everything that lives from one iteration to the next.
 
     Attributes:
+        owner, device: the thread that it is of, and what that trains on, see `device_of`.
         settings: those of the iteration in hand.
         finished: the last one that has finished, or None.
         memory: what is in near memory, and moves it.
         on_file: the parameters that lie in far memory, or None if none do.
-        passing: the thread that runs a backward pass here, or None; it may be another one than the session's own.
+        passing: the thread that runs a backward pass here, or None; another one than the owner if it is lent.
     """
 
-    def __init__(self, settings: config.Settings, backend: Backend, has_others: Callable[[], bool]):
-        self.settings = settings
+    def __init__(self, owner: threading.Thread, device: str, settings: config.Settings, backend: Backend,
+                 has_others: Callable[[], bool]):
+        self.owner, self.device, self.settings = owner, device, settings
         log.set_level(settings.log_level)
         self.finished: Finished | None = None
         self.memory = Residency(backend)
@@ -70,6 +72,7 @@ class Session:
         self._parameters = Parameters() if self.on_file is None else Parameters(self.on_file.is_on_file)
         self._graphs = Graphs()
         self._around = backend.computing()
+        self._evaluations = Evaluations(self.memory, self._parameters, self.on_file, self._around)
         self._iteration: Iteration | None = None
         self._patience = Patience()
         self._lessons = Lessons(self._graphs, self._patience)
@@ -80,14 +83,15 @@ class Session:
         self._quiet_iterations = QuietIterations(self.memory, self._parameters, self._other_threads)
         self.passing: threading.Thread | None = None
         self._planned_for: tuple[config.Settings, int] | None = None
-        self._closing = self._disturbed = False  # what other threads compute has disturbed the iteration in hand
+        self._closing = self._is_calling = False  # a forward call of the iteration in hand computes
+        self._disturbed = False  # what other threads compute has disturbed the iteration in hand
 
     # --- what the seams call ---------------------------------------------------------------------------------------
 
     def apply(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
         """Runs a forward call that is within no other; None, and nothing was run, if another thread has closed this."""
         if not is_managed(function, inputs):
-            return self._evaluate(function, inputs)
+            return self._evaluations.run(function, inputs)
         try:
             RUNNING.is_foreign = False
             outputs = self._call(function, inputs)
@@ -112,13 +116,15 @@ class Session:
             is_quiet = iteration.is_quiet(function, inputs)
             if not is_quiet:
                 iteration.before_call(function, inputs)
+            self._is_calling = True
         started = None if is_quiet else self.memory.backend.timestamp()
         with self._around:
             outputs: tuple[Any, ...] = (
                 function._apply(inputs) if is_quiet else run_as(iteration.is_foreign, function._apply, inputs))
         span = None if is_quiet else (started, self.memory.backend.timestamp())
-        if function.inputs is not None:
-            with LOCK:
+        with LOCK:
+            self._is_calling = False
+            if function.inputs is not None:
                 if iteration is not self._iteration:
                     pass  # the session was closed meanwhile, and its account has no maps
                 elif span is None:
@@ -129,46 +135,30 @@ class Session:
                     self.on_file.after_call(inputs)
         return outputs
 
-    def _evaluate(self, function: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Runs a forward call that no backward pass will run; it allocates without `make_room`."""
-        with LOCK:
-            self.memory.leave_all_room()
-            self._parameters.evaluate(inputs)
-            if self.on_file is not None and not self._closing:
-                self.on_file.before_call(inputs)
-        try:
-            with self._around:
-                outputs = run_alone(function, inputs, may_write_inputs(function) or may_change_maps(function))
-            if self.on_file is not None:
-                with LOCK:
-                    self.on_file.after_call(inputs)
-        except BaseException:
-            forget_computations()
-            raise
-        open_all(outputs)  # they may lie on what was given
-        return outputs
-
-    def step(self, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        """Runs one function's backward."""
-        iteration = self._iteration
-        if iteration is None or RUNNING.is_foreign is not None:
+    def step(self, thread: threading.Thread, run: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        """Runs one function's backward in the calling thread."""
+        if self._iteration is None or RUNNING.is_foreign is not None:
             run(*arguments)
             return
         function = arguments[0]
         try:
             RUNNING.is_foreign = False
-            with LOCK:
-                is_quiet = iteration is not self._iteration or iteration.is_quiet(function)
-                needed = [] if is_quiet else iteration.before_step(function)
+            with LOCK:  # the owner may have gone on meanwhile, and has another iteration in hand
+                iteration = self._iteration if (self.passing or self.owner) is thread else None
+                is_quiet = iteration is None or iteration.is_quiet(function)
+                needed = [] if iteration is None or is_quiet else iteration.before_step(function)
             started = None if is_quiet else self.memory.backend.timestamp()
+            is_foreign = may_write_inputs(function) if iteration is None else not is_quiet and iteration.is_foreign
             with self._around:
-                run(*arguments) if is_quiet else run_as(iteration.is_foreign, run, *arguments)
+                run_as(is_foreign, run, *arguments)
             with LOCK:
-                if is_quiet and iteration is self._iteration:
+                if iteration is None or iteration is not self._iteration:
+                    pass  # the same, or another thread has closed this
+                elif is_quiet:
                     iteration.after_quiet_step(function)
-                elif iteration is self._iteration:
+                else:
                     iteration.after_step(function, needed, (started, self.memory.backend.timestamp()))
-                if self.on_file is not None and not self._closing:
+                if self.on_file is not None:
                     self.on_file.after_step(function, arguments[3])
             RUNNING.is_foreign = None
         except BaseException as error:
@@ -179,7 +169,7 @@ class Session:
         """Runs a backward pass, which consists of steps."""
         with LOCK:
             self._go_on()
-            iteration, before = None if is_computing() else self._iteration, self.passing
+            iteration = None if is_computing() else self._iteration
             if iteration is not None:
                 self.passing = threading.current_thread()
         if iteration is None:
@@ -199,7 +189,7 @@ class Session:
             self.fail(error)
             raise
         finally:
-            self._end_pass(before)
+            self._end_pass()
         return result
 
     def _go_on(self) -> None:
@@ -208,9 +198,9 @@ class Session:
             self._abandon()
             self.passing = None
 
-    def _end_pass(self, before: threading.Thread | None) -> None:
+    def _end_pass(self) -> None:
         if self.passing is threading.current_thread():
-            self.passing = before
+            self.passing = None
 
     def has_made(self, functions: Iterable[Any]) -> bool:
         """Whether any of these functions is of the graph of the iteration in hand."""
@@ -220,12 +210,14 @@ class Session:
     def lends_itself(self, functions: Iterable[Any]) -> bool:
         """Lends itself to the calling thread for a pass over the iteration in hand; False if none of these is of that.
 
-        Nor does it while a pass is under way. `lent` has to follow.
+        Nor does it while another thread runs a pass or a forward call in it. `lent` has to follow.
         """
+        thread = threading.current_thread()
         with LOCK:
-            if self.passing is not None or self._closing or not self.has_made(functions):
+            is_free = self.passing in (None, thread) and not (self._is_calling or self._closing)
+            if not is_free or not self.has_made(functions):
                 return False
-            self.passing = threading.current_thread()
+            self.passing = thread
         return True
 
     @contextlib.contextmanager
@@ -236,14 +228,14 @@ class Session:
             with self.memory.backend.serving():
                 yield
         finally:
-            self._end_pass(None)
+            self._end_pass()
 
     def show(self, found: Sequence[Any], may_write: bool) -> None:
         """Notes which arrays hooks see, and may write to, until they see others or the backward pass ends."""
-        iteration = self._iteration
         with LOCK:
-            if iteration is not None and not is_computing():
-                iteration.writes.show(found, may_write)
+            is_its = (self.passing or self.owner) is threading.current_thread() and not is_computing()
+            if is_its and self._iteration is not None:
+                self._iteration.writes.show(found, may_write)
             elif may_write:
                 open_all(found)
 
@@ -267,6 +259,10 @@ class Session:
     def is_closed(self) -> bool:
         """Whether it takes no more calls."""
         return self._closing
+
+    def is_idle(self) -> bool:
+        """Whether none of its maps is away, and no thread runs a pass in it."""
+        return self.memory.is_idle() and not (self.passing is not None and self.passing.is_alive())
 
     # --- what `chainer_ooc` offers ---------------------------------------------------------------------------------
 
@@ -319,7 +315,6 @@ class Session:
 
     def _begin(self, function: Any, inputs: Sequence[Any]) -> None:
         self._end()
-        self.passing = None  # an interrupt may have left it
         if self.on_file is not None:
             self.on_file.take(self._parameters.alive())  # after a fork, or what the program has put there
         self._graphs.set_terms(self.settings, self.memory.backend)
@@ -370,6 +365,8 @@ class Session:
             InfeasibleBudgetError, DeviceMemoryError: there was no room for what the function allocates.
         """
         forget_computations()
+        if (self.passing or self.owner) is not threading.current_thread():
+            return  # the owner has gone on meanwhile
         iteration, told = self._iteration, None
         try:
             if function is not None and iteration is not None and isinstance(error, MemoryError):
@@ -388,7 +385,7 @@ class Session:
         with LOCK:
             if (iteration := self._iteration) is not None:
                 iteration.abandon()
-                self._iteration = None
+                self._iteration, self._is_calling = None, False
                 self._quiet_iterations.is_over(iteration)
                 self._lessons.give_up(self.settings.profile_iterations)
             self.memory.finish_swap_outs()

@@ -1,6 +1,7 @@
 """The default budget, and what a container leaves for the next computation."""
 import contextlib
 import resource
+import threading
 import warnings
 
 import numpy as np
@@ -214,6 +215,27 @@ def test_the_limit_is_back_when_the_last_of_several_computations_ends(container,
         second.lift()  # as its session closes
         assert resource.getrlimit(resource.RLIMIT_DATA) != restored
     assert resource.getrlimit(resource.RLIMIT_DATA) == restored
+
+
+def test_the_limit_is_back_when_the_last_thread_of_one_backend_ends_its_computation(container, restored):
+    guard = Guard(Headroom(lambda: container.found))
+    began, may_end = threading.Event(), threading.Event()
+
+    def compute():
+        with guard:
+            began.set()
+            may_end.wait(60)
+    thread = threading.Thread(target=compute)
+    with guard:
+        thread.start()
+        assert began.wait(60)
+    assert resource.getrlimit(resource.RLIMIT_DATA) != restored, 'the thread still computes'
+    may_end.set()
+    thread.join()
+    assert resource.getrlimit(resource.RLIMIT_DATA) == restored
+    with guard:
+        guard.lift()  # as its session closes
+        assert resource.getrlimit(resource.RLIMIT_DATA) == restored
 
 
 def test_a_tighter_limit_of_the_program_stays(container, restored):

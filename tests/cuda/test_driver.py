@@ -1,4 +1,5 @@
 """What the fake driver takes, and the CUDA calls that the real one makes, on a stand-in for CuPy's runtime."""
+import contextlib
 import inspect
 
 import numpy as np
@@ -168,6 +169,14 @@ def test_blocks_of_this_device_are_its_own(driver):
 def test_threads_are_put_on_the_device(driver, runtime):
     driver.use()
     assert runtime.calls == [('setDevice', 3)]
+
+
+def test_a_thread_works_on_the_device_for_a_while(driver, runtime):
+    runtime.results['getDevice'] = 0
+    with contextlib.suppress(ZeroDivisionError), driver.on_this_device():
+        assert runtime.calls[-1] == ('setDevice', 3)
+        1 / 0  # noqa: B018
+    assert runtime.calls[-1] == ('setDevice', 0)
 
 
 def test_facts_are_those_of_the_device(driver, runtime):

@@ -2,6 +2,7 @@
 
 Pinned memory, the spill file, and both by turns; whatever CUDA does not promise is a misuse, and fails the test.
 """
+import concurrent.futures
 import contextlib
 import itertools
 import time
@@ -59,6 +60,17 @@ def test_the_bits_are_those_of_plain_chainer(network, policy, seed):
         training.finish()
     assert_same_bits(training.outcome, plain(network))
     assert sum(each.swapped_out_bytes for each in training.outcome.stats) > 0
+
+
+@pytest.mark.parametrize('policy', POLICIES)
+def test_a_backward_pass_of_another_thread_works_on_the_device(policy):
+    """Each new thread begins with the first device, and Chainer has each step alone work on the arrays' own."""
+    with on_fakes(0), ooc(policy):
+        training = Training('residual')
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            training.iterate(4, run_backward=lambda call: pool.submit(call).result())
+        training.finish()
+    assert_same_bits(training.outcome, plain('residual'))
 
 
 class Alternating(chainer.FunctionHook):

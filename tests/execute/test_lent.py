@@ -1,5 +1,6 @@
 """Backward passes over graphs that another thread has made: part of that one's iteration, under its plan and budget."""
 import concurrent.futures
+import functools
 import threading
 
 import chainer
@@ -12,6 +13,8 @@ import chainer_ooc
 from chainer_ooc.backends.owned import RoomMakers
 from chainer_ooc.errors import InfeasibleBudgetError
 from chainer_ooc.execute import manager
+from chainer_ooc.execute.session import Session
+from chainer_ooc.trace import Trace
 from support.trainings.ooc_training import bits_of, ooc
 
 
@@ -265,5 +268,205 @@ def test_room_is_made_for_the_thread_that_it_is_lent_to(in_pool):
     def set_meanwhile():
         with makers.lent(owner):
             makers.set(owner, 'another')
-    in_pool(set_meanwhile)
+            return makers.of_this_thread()
+    assert in_pool(set_meanwhile) == 'another'
+    assert (makers.of_this_thread(), in_pool(makers.of_this_thread)) == ('another', None)
+
+
+def test_room_is_made_for_its_own_thread_meanwhile(in_pool):
+    makers, owner = RoomMakers(), object()
+    in_pool(makers.set, owner, 'room')
+    with makers.lent(owner):
+        assert in_pool(makers.of_this_thread) == 'room'
+        in_pool(makers.set, owner, 'another')  # as it goes on
+        assert in_pool(makers.of_this_thread) == 'another'
     assert (makers.of_this_thread(), in_pool(makers.of_this_thread)) == (None, 'another')
+
+
+class Meets(chainer.FunctionNode):
+    """Waits in its forward call until the test lets it go on."""
+
+    def __init__(self, began, may_end):
+        super().__init__()
+        self.began, self.may_end = began, may_end
+
+    def forward(self, inputs):
+        self.began.set()
+        assert self.may_end.wait(60)
+        return inputs[0] * np.float32(2),
+
+    def backward(self, indexes, gradients):
+        return gradients[0] * np.float32(2),
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch'])
+def test_no_session_is_lent_in_the_midst_of_a_forward_call(policy, in_pool):
+    """A pass over the first part would be recorded between that call and the ones before."""
+    def iterate(training, number):
+        h = chainer.Variable(np.random.RandomState(number).uniform(-1, 1, (200, 100)).astype('f4'))
+        for layer in training.model[:3]:
+            h = F.tanh(layer(h))
+        first = F.mean(h * h)
+        training.model.cleargrads()
+        began, may_end = threading.Event(), threading.Event()
+
+        def pass_over_the_first_part():
+            assert began.wait(60)
+            first.backward()
+            may_end.set()
+        thread = threading.Thread(target=pass_over_the_first_part)
+        thread.start()
+        h, = Meets(began, may_end).apply((h,))
+        thread.join()
+        for layer in training.model[3:]:
+            h = F.tanh(layer(h))
+        loss = F.mean(h * h)
+        loss.backward()
+        bits = [bits_of(each) for each in (loss.array, *(p.grad for p in training.model.params()))]
+        training.optimizer.update()
+        return bits
+
+    def train():
+        training = Training()
+        return [iterate(training, number) for number in range(5)]
+
+    expected = train()
+    with ooc(policy):
+        assert train() == expected
+        for each in manager.current().traces():
+            assert [step.position for step in each.steps] == [*range(len(each.calls), each.positions)]
+            assert Trace.from_json(each.to_json()) == each
+
+
+class Switch:
+    """A hook that lets its own thread go on only after the test has done something."""
+
+    def __init__(self, steps, act):
+        self.steps, self.act, self.count = steps, act, 0
+        self.found, self.acted = threading.Event(), threading.Event()
+
+    def step(self, session, thread, run, arguments, _step=Session.step):
+        if thread is not threading.main_thread():
+            self.count += 1
+            if self.count == self.steps:
+                self.found.set()
+                assert self.acted.wait(60)
+        return _step(session, thread, run, arguments)
+
+    def run(self, call):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(call)
+            assert self.found.wait(60)
+            given = self.act()
+            self.acted.set()
+            return ended.exception(60), given
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch'])
+def test_a_step_is_never_one_of_the_iteration_that_the_owner_has_begun_meanwhile(policy, monkeypatch):
+    expected = run()
+    with ooc(policy):
+        assert run() == expected
+        training, next_ = Training(), Training()
+        loss = training.forward(0)
+        switch = Switch(3, lambda: next_.forward(1))
+        monkeypatch.setattr(Session, 'step', lambda *given: switch.step(*given))
+        error, beside = switch.run(loss.backward)
+        assert error is None
+        iteration = manager.current()._iteration
+        assert not iteration.finished
+        assert not iteration._in_backward
+        assert not iteration.recorder.steps
+        del iteration, beside, loss
+        assert run() == expected
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch'])
+def test_an_error_of_a_pass_leaves_what_the_owner_has_begun_meanwhile(policy, monkeypatch):
+    class FailsError(Exception):
+        pass
+
+    def fails_then(run, *given):
+        if switch.acted.is_set():
+            raise FailsError
+        run(*given)
+
+    with ooc(policy):
+        run()
+        training, next_ = Training(), Training()
+        loss = training.forward(0)
+        switch = Switch(3, lambda: next_.forward(1))
+        monkeypatch.setattr(Session, 'step', lambda session, thread, run, arguments: switch.step(
+            session, thread, functools.partial(fails_then, run), arguments))
+        error, beside = switch.run(loss.backward)
+        assert isinstance(error, FailsError)
+        assert manager.current()._iteration is not None
+        monkeypatch.undo()
+        beside.backward()
+        assert chainer_ooc.stats().policy == policy
+        assert manager.current().finished is not None
+
+
+@pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch'])
+def test_a_thread_that_only_runs_backward_passes_has_no_session(policy, in_pool, monkeypatch):
+    """Nor if the owner goes on meanwhile: others would take what it does for a training of its own, as it lives."""
+    with ooc(policy):
+        run()
+        training, next_ = Training(), Training()
+        loss = training.forward(0)
+        switch = Switch(1, lambda: next_.forward(1))
+        monkeypatch.setattr(Session, 'step', lambda *given: switch.step(*given))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            ended = pool.submit(loss.backward)
+            assert switch.found.wait(60)
+            beside = switch.act()
+            switch.acted.set()
+            ended.result()
+            assert [thread for thread, _ in manager._sessions] == [threading.main_thread()]
+        del beside
+
+
+def test_the_session_of_a_thread_that_has_ended_is_not_closed_in_the_midst_of_a_pass(in_pool):
+    with ooc('keep'):
+        training, losses = Training(), []
+        thread = threading.Thread(target=lambda: (set_entries('keep', None), losses.append(training.forward(0))))
+        thread.start()
+        thread.join()
+        lent, = manager._sessions.values()
+
+        class TrainsBeside(chainer.FunctionHook):
+            name = 'TrainsBeside'
+
+            def backward_preprocess(self, function, inputs, gradients):
+                in_pool(set_entries, 'keep', None)
+                in_pool(Training(2).forward, 0)
+                assert not lent.is_closed
+        with TrainsBeside():
+            losses[0].backward()
+        assert lent.finished is not None
+        chainer_ooc.reset()
+
+
+def test_what_is_lent_is_for_arrays_of_its_device_alone(in_pool, monkeypatch):
+    class Asked(Exception):  # noqa: N818
+        pass
+
+    def ask(device, options):
+        raise Asked(device)
+
+    class LooksElsewhere(chainer.FunctionHook):
+        name = 'LooksElsewhere'
+
+        def backward_preprocess(self, function, inputs, gradients):
+            assert manager._session('host') is manager._session(None) is own
+            with pytest.raises(Asked, match='cuda'):
+                manager._session('cuda')
+
+    with ooc('swap-all'):
+        loss, own = Training().forward(0), manager.current()
+        monkeypatch.setattr(manager, 'choose', ask)
+
+        def passes():
+            with LooksElsewhere():
+                loss.backward()
+        in_pool(passes)

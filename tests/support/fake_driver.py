@@ -160,6 +160,17 @@ class FakeDriver:
         with self.lock:
             self.threads.add(threading.get_ident())
 
+    @contextlib.contextmanager
+    def on_this_device(self):
+        own = threading.get_ident()
+        was_here = own in self.threads
+        self.use()
+        try:
+            yield
+        finally:
+            if not was_here:
+                self.threads.discard(own)
+
     def facts(self):
         return DeviceFacts('Fake GPU', 0, self.near_bytes, '0.0', '13.0', '13.0')
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -116,8 +116,10 @@ class CudaBackend(OwnedBackend):
         self._budget.ask(self, None if nbytes is None else on_out_of_memory, self._waits.within)
         self._look_at_room()
 
-    def serving(self) -> contextlib.AbstractContextManager[None]:
-        return self._budget.lent(self)
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        with self._driver.on_this_device(), self._budget.lent(self):
+            yield
 
     def allocate(self, nbytes: int) -> ByteArray:
         with self._budget.no_relief():

@@ -23,7 +23,8 @@ Source: that a query leaves its result behind, from PyTorch's caching allocator,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +108,16 @@ class Driver:
     def use(self) -> None:
         """Has the calling thread work on this device; each new thread starts with the first one."""
         self._runtime.setDevice(self._number)
+
+    @contextlib.contextmanager
+    def on_this_device(self) -> Iterator[None]:
+        """Has the calling thread work on this device for a while."""
+        before = self._runtime.getDevice()
+        self.use()
+        try:
+            yield
+        finally:
+            self._runtime.setDevice(before)
 
     def facts(self) -> DeviceFacts:
         """Describes the device."""

@@ -8,8 +8,8 @@ does. The limit that was there is back afterwards.
     RLIMIT_DATA   unlimited   | used + left |   unlimited   | used + left |   unlimited
                               |   compute   |   the program |   compute   |
 
-The limit is the process's, and its threads compute at once: the last that begins sets it anew, and what was there comes
-back when none computes any more.
+The limit is the process's, and its threads compute at once, also for one backend, where one trains and another
+validates: the last that begins sets it anew, and what was there comes back when none computes any more.
 
 It costs some 60 us a computation, in a container alone. Arrays fail with it as they fail in plain Chainer behind
 ``ulimit -d``. Pages that the heap has and that hold nothing can be used without asking the system. So they are given
@@ -25,6 +25,7 @@ import contextlib
 import functools
 import os
 import resource
+import threading
 from types import TracebackType
 
 import numpy as np
@@ -52,7 +53,8 @@ class Guard(contextlib.AbstractContextManager[None]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if self in _LIMIT.guards and self.lift() and not self._headroom.has_room(0, will_write=True):
+        if (_LIMIT.computing and _LIMIT.lift(self, threading.get_ident())
+                and not self._headroom.has_room(0, will_write=True)):
             heap.trim()
         if arena.PENDING:
             arena.raise_pending()
@@ -63,30 +65,33 @@ class Guard(contextlib.AbstractContextManager[None]):
 
 
 class _Limit:
-    """RLIMIT_DATA, and whose computations it is tightened for. What an interrupt leaves undone a later step does."""
+    """RLIMIT_DATA, and whose computations it is tightened for, in which thread.
+
+    What an interrupt leaves undone a later computation there does.
+    """
 
     def __init__(self) -> None:
         self.lock = make_lock()
-        self.guards: set[Guard] = set()
+        self.computing: set[tuple[Guard, int]] = set()
         self._before = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
     def tighten(self, guard: Guard, nbytes: int) -> None:
         with self.lock:
-            if not self.guards:
+            if not self.computing:
                 self._before = resource.getrlimit(resource.RLIMIT_DATA)
             soft, hard = self._before
             if soft == resource.RLIM_INFINITY or nbytes < soft:
-                self.guards.add(guard)
+                self.computing.add((guard, threading.get_ident()))
                 resource.setrlimit(resource.RLIMIT_DATA, (nbytes, hard))
 
-    def lift(self, guard: Guard) -> bool:
-        if guard not in self.guards:
-            return False
+    def lift(self, guard: Guard, thread: int | None = None) -> bool:
+        """Lifts it for what a thread computes there, or all threads; whether it was tightened for any."""
         with self.lock:
-            if self.guards == {guard}:
+            over = {each for each in self.computing if each[0] is guard and thread in (None, each[1])}
+            if over and self.computing == over:
                 resource.setrlimit(resource.RLIMIT_DATA, self._before)
-            self.guards.discard(guard)
-        return True
+            self.computing -= over
+        return bool(over)
 
 
 _LIMIT = _Limit()

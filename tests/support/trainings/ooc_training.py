@@ -64,12 +64,12 @@ class Training:
         self.outcome = Outcome()
         self.number = 0
 
-    def iterate(self, count=1, **batch):
-        """Runs iterations and notes their bits."""
+    def iterate(self, count=1, run_backward=None, **batch):
+        """Runs iterations and notes their bits; `run_backward` calls what it is given, and waits for it."""
         for _ in range(count):
             loss = self.forward(**batch)
             self.model.cleargrads()
-            loss.backward()
+            run_backward(loss.backward) if run_backward else loss.backward()
             self.note_gradients()
             self.optimizer.update()
             self.note(f'loss {self.number}', loss.array)
