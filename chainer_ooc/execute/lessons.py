@@ -57,10 +57,10 @@ class Lessons:
             self._patience.met(False)
 
     def _record(self, iteration: Iteration, trace: Trace, prepares: bool, disturbed: bool) -> Graph:
-        graph = self._graphs.add(trace, iteration.recorded)
+        graph = self._graphs.add(trace, iteration.recorder.measures)
         graph.is_disturbed = disturbed
         graph.preparing += prepares
-        graph.used.adds_up = not iteration.recorded or iteration.room.adds_up
+        graph.used.adds_up = not iteration.recorder.measures or iteration.room.adds_up
         self._patience.met(self._is_known(iteration.settings.profile_iterations))
         log.logger.info('recorded a graph of %d calls, %d feature maps', len(trace.calls), len(trace.maps))
         return graph
@@ -68,7 +68,7 @@ class Lessons:
     def _follow(self, iteration: Iteration, graph: Graph, prepares: bool, tally: Tally) -> None:
         self._graphs.use(graph)
         recorder = iteration.recorder
-        if not iteration.recorded and recorder.next_position == graph.trace.positions:
+        if not iteration.recorder.measures and recorder.next_position == graph.trace.positions:
             graph.note_shortage(tally.missing_bytes)
             if not prepares and graph.has_followed():
                 predicted_seconds = iteration.following.orders.plan.seconds

@@ -182,7 +182,8 @@ class Session:
             with LOCK:
                 if iteration is self._iteration:
                     self.finished = iteration.end_backward()
-                    self._disturbed = iteration.recorded and (self._disturbed or self._other_threads.was_at_work())
+                    self._disturbed = iteration.recorder.measures and (
+                        self._disturbed or self._other_threads.was_at_work())
             if log.logger.isEnabledFor(logging.INFO):
                 log.logger.info('%s', self.stats)
         except BaseException as error:
@@ -325,13 +326,15 @@ class Session:
         own_bytes, default = self.settings.budget_bytes, self._default_budget
         iteration = self._iteration = Iteration(
             self.settings, default.now_bytes() if own_bytes is None else own_bytes, self.memory, self._parameters,
-            self._graphs, self._meter, self._patience.records, self._quiet_iterations.end)
+            self._graphs, self._meter, self._quiet_iterations.end)
         self._latest = iteration.token
         if (self.settings, iteration.budget_bytes) != self._planned_for:
             self._quiet_iterations.end()  # another plan counts with all that is there
         self._planned_for = self.settings, iteration.budget_bytes
-        iteration.open(function, inputs, default.most_bytes if own_bytes is None else lambda: 0)
-        self._disturbed = not self._graphs.planner.rest(iteration.recorded)  # what it allocates would be measured
+        iteration.open(function, inputs, default.most_bytes if own_bytes is None else lambda: 0,
+                       self._patience.records)
+        # What the planner allocates would be measured.
+        self._disturbed = not self._graphs.planner.rest(iteration.recorder.measures)
         self._quiet_iterations.begin(iteration, iteration.following, iteration.room.unaccounted_bytes, function, inputs)
         if iteration.quiet is None:
             iteration.room.settle()

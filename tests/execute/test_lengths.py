@@ -20,6 +20,7 @@ from chainer_ooc.execute.graphs.following import Following
 from chainer_ooc.execute.graphs.graphs import Graphs
 from chainer_ooc.execute.memory import budget
 from chainer_ooc.execute.memory.residency import Residency
+from chainer_ooc.execute.recording.recorder import Recorder
 from chainer_ooc.problem import Decision, Verdict, can_recompute, everything
 from support.combinations import spread
 from support.trainings.accounts import checked_accounts, learn_at_the_floor
@@ -341,7 +342,7 @@ def test_lengths_that_come_once_have_few_iterations_recorded_for_them():
             h = F.tanh(h)
             loss += F.sum(h)
         loss.backward()
-        return iteration().recorded
+        return iteration().recorder.measures
 
     draw = np.random.RandomState(0)
     with ooc('keep'):
@@ -449,7 +450,7 @@ def test_a_graph_whose_plan_moves_something_by_now_is_followed_and_not_quiet():
             learn(False)  # of which no map is so large
             for is_wide in (True, False) * 4:
                 assert not learn(is_wide)
-                assert iteration().following.graph is not None and not iteration().recorded
+                assert iteration().following.graph is not None and not iteration().recorder.measures
                 assert (chainer_ooc.stats().swap > 0) is is_wide
             with chainer.using_config('ooc_budget', 1), pytest.raises(InfeasibleBudgetError) as refused:
                 learn(False)
@@ -518,7 +519,8 @@ def test_another_order_of_steps_is_looked_for_among_those_that_began_alike():
 
     graphs, (one, two, three) = Graphs(), (first.call, second.call, third.call)
     other, alike, in_hand = added(two, one, one), added(one, three, one), added(one, two, three)
-    following = Following(graphs, config.current(), lambda nbytes: None, lambda: False, contextlib.nullcontext)
+    following = Following(
+        graphs, config.current(), Recorder(), lambda nbytes: None, lambda: False, contextlib.nullcontext)
     following.graph, following.same_calls = in_hand, [other, alike]
     assert following.stepped(0, two, '') == [other]
     assert following.stepped(1, three, '') == [alike]

@@ -159,7 +159,7 @@ def test_while_an_iteration_is_recorded_the_search_rests(two_stages):
         looks = two_stages.looks
         time.sleep(0.05)
         loss.backward()
-        assert manager.current()._iteration.recorded
+        assert manager.current()._iteration.recorder.measures
         assert two_stages.looks == looks
         other.iterate(2)
         training.iterate()

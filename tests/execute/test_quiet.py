@@ -147,7 +147,7 @@ def test_another_model_of_the_same_graph_is_no_other_graph(policy, made):
         other, recorded = made(model), []
         for _ in range(4):
             iterate(other)
-            recorded.append(manager.current()._iteration.recorded)
+            recorded.append(manager.current()._iteration.recorder.measures)
         assert recorded == [False] * 4
         assert policy == 'swap-all' or is_quiet()
 
@@ -173,7 +173,7 @@ def recorded_and_unknown(numbers, is_other):
         model.change = {7: lambda h: F.sigmoid(F.reshape(h, (-1,)))} if is_other(number) else {}
         iterate(model)
         iteration = manager.current()._iteration
-        recorded.append(iteration.recorded)
+        recorded.append(iteration.recorder.measures)
         unknown.append(iteration.following.graph is None)
     return recorded, unknown
 
@@ -292,7 +292,7 @@ def test_a_graph_with_new_parameters_each_time_is_always_taken_note_of(model):
         model.change = {8: CHANGES['parameter']} if number % 3 == 2 else {}
         assert iterate(model) == (other if model.change else want)
         iteration = manager.current()._iteration
-        ran.append((iteration.quiet is not None, iteration.recorded, iteration.following.graph is None))
+        ran.append((iteration.quiet is not None, iteration.recorder.measures, iteration.following.graph is None))
     assert sum(is_unknown for _, _, is_unknown in ran) <= 3
     assert ran[-30:] == [(False, False, False)] * 30
 

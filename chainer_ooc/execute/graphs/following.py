@@ -24,7 +24,7 @@ from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly, once_only
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
 from chainer_ooc.execute.recording.expected import Models
-from chainer_ooc.execute.recording.recorder import forms
+from chainer_ooc.execute.recording.recorder import Recorder, forms
 from chainer_ooc.execute.recording.registration import name_of
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.storage import Storage, Token
@@ -50,19 +50,17 @@ class Following:
         token: the iteration's; it has the graph that was followed last.
         left: one was followed, and then the program differed.
         once_only: what recorded graphs need, if they come once only, and an unknown one surely has room; else None.
-        is_recorded: what the iteration allocates is measured, so that what no known graph describes will be known.
         same_calls: the other known graphs that have all calls of the one that is followed, and other steps.
     """
 
-    def __init__(self, graphs: Graphs, settings: Settings, reserve: Callable[[int], None],
+    def __init__(self, graphs: Graphs, settings: Settings, recorder: Recorder, reserve: Callable[[int], None],
                  has_cut_off: Callable[[], bool], unmetered: Callable[[], AbstractContextManager[None]]):
         self.graph: Graph | None = None
         self.orders = NO_ORDERS
         self.token = Token()
         self.left = False
         self.once_only: OnceOnly | None = None
-        self.is_recorded = False
-        self._graphs = graphs
+        self._graphs, self._recorder = graphs, recorder
         self._conditions = Conditions(settings, 0, 0, _nothing_stands)
         self._first_bytes = 0
         self._doubt_of: Callable[[Sequence[Models]], str] = _no_doubt
@@ -136,7 +134,7 @@ class Following:
         """
         graph = self.graph
         is_likely = (_mode() is not self._mode if graph is None
-                     else not self.is_recorded and position == len(graph.trace.calls))
+                     else not self._recorder.measures and position == len(graph.trace.calls))
         if not is_likely:
             return False
         label, arguments = name_of(function), forms([array_of(each) for each in inputs])
@@ -181,7 +179,7 @@ class Following:
         before = self.graph
         if before is not None and not is_alike(before):
             begun = self.begun(calls)
-            sizes = [each.loosely() for each in (before, *begun) if each.varies] if not self.is_recorded else []
+            sizes = [each.loosely() for each in (before, *begun) if each.varies] if not self._recorder.measures else []
             largest = sorted(filter(is_alike, sizes), key=lambda each: each.trace.maps_bytes)[-1:]
             self.turn(list(filter(is_alike, begun)) or largest)
         return self.graph
@@ -250,7 +248,7 @@ class Following:
         """
         label = '' if call >= 0 else name_of(function)
         if self.graph is not None and not self.graph.has_step(number, call, label):
-            self.turn([] if self.is_recorded else self.stepped(number, call, label))
+            self.turn([] if self._recorder.measures else self.stepped(number, call, label))
         return self.step_at(number)
 
     # --- orders ----------------------------------------------------------------------------------------------------

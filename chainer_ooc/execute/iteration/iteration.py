@@ -52,40 +52,39 @@ from chainer_ooc.trace.scaling import fill_in
 class Iteration(Quietly):
     """From the first function that is applied to the end of backward.
 
-    With `recording` also what is known already is recorded.
-
     Attributes:
         following: the known graph that it seems to be, and its plan.
         finished: a backward pass has ended.
         token: stands for it in its maps; `has_ended` once the session has left it, and takes no more for its own.
-        recorded: what its calls allocate is measured.
         room, makes_graphs: what stands in near memory beside the maps; whether backward makes a graph.
         writes: finds what functions and hooks of the program's write to.
         is_foreign: the function in hand is the program's own, which may write to what it is given.
     """
 
     def __init__(self, settings: Settings, budget_bytes: int, memory: Residency, parameters: Parameters,
-                 graphs: Graphs, meter: Meter, recording: bool, end_quiet: Callable[[], None]):
+                 graphs: Graphs, meter: Meter, end_quiet: Callable[[], None]):
         self.settings, self.budget_bytes = settings, budget_bytes
         self.recorder = Recorder()
         self.finished = self._in_backward = self.is_foreign = self.makes_graphs = False
-        self.recorded = recording
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
         self.writes, self._calls = Writes(), Calls()
-        self.following = Following(graphs, settings, memory.backend.reserve, memory.has_cut_off, meter.leaves_out)
+        self.following = Following(
+            graphs, settings, self.recorder, memory.backend.reserve, memory.has_cut_off, meter.leaves_out)
         self.token = self.following.token
         self.register = Register(memory, self.recorder, parameters, self.token, settings.min_bytes)
         self._liveness = Liveness(self.register.storages)
-        self.room = Room(memory, parameters, self.register.own, meter, settings, self.following, end_quiet,
+        self.room = Room(memory, parameters, self.register, meter, settings, self.following, end_quiet,
                          weakref.ref(self))
         self._departures = Departures(memory, self.following, self.register, settings)
         self._recipes = Recipes(memory, self.following, self.register)
         self._start_swap_ins = functools.partial(start_swap_ins, memory, self.following, self.register, self.room)
 
-    def open(self, function: Any, inputs: Sequence[Any], most_bytes: Callable[[], int]) -> None:
+    def open(self, function: Any, inputs: Sequence[Any], most_bytes: Callable[[], int], records: bool) -> None:
         """Finds a plan for what begins with this call, and sets the memory up for it; see `Room.begin_within`.
+
+        With `records` also what is known already is recorded.
 
         Raises:
             InfeasibleBudgetError: no plan keeps within the budget.
@@ -94,14 +93,11 @@ class Iteration(Quietly):
         graph = self.following.graph
         if graph is not None:  # a loaded plan runs before any parameter was seen
             self.room.assume(graph.trace.standing_backward_bytes)
-        if self.recorded:
+        if records:
             self.following.once_only = None
-        wanted = self.recorded or (graph is None and self.following.once_only is None)
-        self.recorded = wanted and self._meter.start()
-        self.following.is_recorded = self.recorded
-        if self.recorded:
-            self.recorder.look_closely()
-        if wanted and not self.recorded:
+        records = records or (graph is None and self.following.once_only is None)
+        self.recorder.measures = records and self._meter.start()
+        if records and not self.recorder.measures:
             log.logger.info('no plans for new graphs any more: up to Python 3.12 each recording loses memory')
         self._enter(Tally(self._memory.backend, Stretch(self._memory.backend), self.token))
         self.room.limit(self.budget_bytes)
@@ -119,7 +115,7 @@ class Iteration(Quietly):
         self._departures.prepare()
         self._memory.enter(Context(
             tally, self.budget_bytes, self.settings.min_bytes, self._next_use, MAPPED if plan.mapped else COPY_IN,
-            plan.chains.shared, self._note_exposed, self._gone if self.recorded else None,
+            plan.chains.shared, self._note_exposed, self._gone if self.recorder.measures else None,
             self._meter.has_counted))
 
     # --- forward ---------------------------------------------------------------------------------------------------
@@ -140,7 +136,7 @@ class Iteration(Quietly):
         memory.pin(filter(None, map(find, map(array_of, inputs))))
         self.is_foreign = may_write_inputs(function)
         self.writes.expect(function, self.is_foreign, memory.pinned)
-        self.writes.watch(function, inputs, self.recorded)
+        self.writes.watch(function, inputs, self.recorder.measures)
         known = coming[0] if coming else None
         is_new = not coming or max([max(each.inputs, default=-1) for each in coming]) >= len(self.recorder.maps)
         self._coming_bytes = self.room.coming_bytes(inputs) if is_new else 0
@@ -151,8 +147,8 @@ class Iteration(Quietly):
         self.recorder.near_bytes.append(self.room.make(
             need_bytes, position if known else -1,
             self._coming_bytes + max(each.peak_bytes for each in coming) if len(coming) > 1 else 0))
-        self._recipes.prepare(function, position, self.recorded)
-        if self.recorded:
+        self._recipes.prepare(function, position)
+        if self.recorder.measures:
             self._meter.mark()
 
     def after_call(self, function: Any, inputs: Sequence[Any], outputs: Sequence[Any], span: Span) -> None:
@@ -168,7 +164,7 @@ class Iteration(Quietly):
         ids, _ = self.register.call(function, inputs, outputs, position)
         self._calls.add(function)
         nodes = [*function.inputs, *[each.node for each in outputs]]
-        known = self.following.call_at(position) if self.following.is_certain and not self.recorded else None
+        known = self.following.call_at(position) if self.following.is_certain and not self.recorder.measures else None
         call = recorder.call(name_of(function), ids, nodes, span, peak_bytes, self._recipes.is_repeatable,
                              self._other_at_start_bytes, known)
         for map_id in set(call.inputs) - {-1} if self.is_foreign else ():
@@ -193,7 +189,7 @@ class Iteration(Quietly):
             self.following.check_forward_is_over(self.register.retained, self.recorder.exposed)
             self._take_orders(self.recorder.next_position)
             held = self._departures.begin_backward()
-            if self.recorded or self.following.graph is None or self.following.graph.is_estimate:
+            if self.recorder.measures or self.following.graph is None or self.following.graph.is_estimate:
                 self.register.note_holders(held)
             else:
                 self.room.disown(self.register.storage)
@@ -241,7 +237,7 @@ class Iteration(Quietly):
         else:
             self.room.stand(self._scratch_bytes())
         self.recorder.near_bytes.append(self.room.make(need_bytes, -1 if known is None else known.position))
-        if self.recorded:
+        if self.recorder.measures:
             self._meter.mark()
         return needed
 
@@ -332,12 +328,12 @@ class Iteration(Quietly):
         """Stops recording; gives the trace if the whole iteration was recorded and no known graph describes it."""
         self.abandon()
         estimate = self.following.graph
-        if not self.finished or (not self.recorded if estimate is None else not estimate.is_estimate
+        if not self.finished or (not self.recorder.measures if estimate is None else not estimate.is_estimate
                                  or estimate.is_loose or len(self.recorder.steps) != len(estimate.trace.steps)):
             return None
         trace = freeze_trace(self.recorder, self._memory, self._parameters, self.room.beside.others_bytes,
                              self.settings)
-        return trace if estimate is None or self.recorded else fill_in(trace, estimate.trace)
+        return trace if estimate is None or self.recorder.measures else fill_in(trace, estimate.trace)
 
     def leave(self) -> Span:
         """Follows the graph no more; gives an empty span, for what was not timed."""
@@ -356,7 +352,7 @@ class Iteration(Quietly):
                 self.recorder.maps[storage.map].last_held = position - 1
         if self._orders.plan.synchronous:
             self._memory.settle()
-        if self.recorded:
+        if self.recorder.measures:
             self._memory.near_bytes()
         self.recorder.now = position
 
@@ -376,12 +372,12 @@ class Iteration(Quietly):
             self.recorder.exposed.add(storage.map)  # F.dropout itself looks at the mask that it hides
 
     def _scratch_bytes(self) -> int:
-        is_asked = self.recorded or (self._in_backward and self.following.graph is None)
-        return self.room.scratch_bytes(self.recorded) if is_asked else 0
+        is_asked = self.recorder.measures or (self._in_backward and self.following.graph is None)
+        return self.room.scratch_bytes() if is_asked else 0
 
     def _peak_bytes(self, beside_bytes: int = 0) -> int:
         """What the computation that has just run allocated at its highest; 0 where that is not measured."""
-        if not self.recorded:
+        if not self.recorder.measures:
             return 0
         peak_bytes = self._meter.above_mark_bytes()
         self._memory.note_peak(peak_bytes + beside_bytes)

@@ -32,7 +32,7 @@ from chainer_ooc.execute.iteration.left import hand_over_batches
 from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.other_threads import OtherThreads
 from chainer_ooc.execute.recording.parameters import Parameters
-from chainer_ooc.execute.recording.recorder import Span
+from chainer_ooc.execute.recording.recorder import Recorder, Span
 from chainer_ooc.execute.recording.registration import retained
 from chainer_ooc.execute.storage.storage import Storage
 
@@ -44,14 +44,14 @@ class Quietly(abc.ABC):
         quiet: compares what runs, while nothing of it is registered, else None.
         was_quiet: it began so, and went on otherwise.
         settings: in force for it.
-        recorded: what its calls allocate is measured.
+        recorder: what is noted of it.
         counted: gives what counts it, if it may be of an unknown graph.
     """
 
     quiet: Quiet | None = None
     was_quiet = False
     settings: Settings
-    recorded: bool
+    recorder: Recorder
     _calls: Calls
     counted: Callable[[], Counted | None]
 
@@ -137,7 +137,7 @@ class QuietIterations:
         whose parameters are not known yet, is not another graph.
         """
         graph = following.graph
-        is_sure = (graph is not None and not iteration.recorded and graph.may_be_quiet()
+        is_sure = (graph is not None and not iteration.recorder.measures and graph.may_be_quiet()
                    and not self._other_threads.has_sessions())
         if (graph is not None and is_sure and graph.differences < MOST_DIFFERENCES
                 and not self._memory.is_relied_on()):
@@ -147,7 +147,7 @@ class QuietIterations:
                     and self._fits(max(each.trace.most_bytes for each in alike) + unaccounted_bytes)):
                 iteration.quiet = quiet
         iteration.counted = functools.partial(self._counted, following, unaccounted_bytes)
-        if iteration.quiet is None and not iteration.recorded:
+        if iteration.quiet is None and not iteration.recorder.measures:
             iteration.quiet = iteration.counted()
         if iteration.quiet is None:
             self.end()

@@ -31,11 +31,12 @@ class Recipes:
         self._prototype: Prototype | None = None
         self.is_repeatable = False
 
-    def prepare(self, function: Any, position: int, recorded: bool) -> None:
+    def prepare(self, function: Any, position: int) -> None:
         """Copies a function that is about to run, where that may be needed."""
+        records = self._register.recorder.measures
         is_needed = position in self._following.orders.recipes and not may_change_maps(function)
-        copied = prepare(function, self._memory.backend.repeats_random) if is_needed or recorded else None
-        self.is_repeatable = recorded and copied is not None
+        copied = prepare(function, self._memory.backend.repeats_random) if is_needed or records else None
+        self.is_repeatable = records and copied is not None
         self._prototype = copied if is_needed else None
 
     def forget(self) -> None:

@@ -30,7 +30,7 @@ from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models, Used
 from chainer_ooc.execute.recording.parameters import Beside, Parameters
 from chainer_ooc.execute.recording.recorder import forms
-from chainer_ooc.execute.recording.registration import is_foreign, name_of
+from chainer_ooc.execute.recording.registration import Register, is_foreign, name_of
 from chainer_ooc.execute.storage.reentry import LOCK, asks_amid
 from chainer_ooc.execute.storage.slots import array_of
 from chainer_ooc.execute.storage.states import State
@@ -59,8 +59,8 @@ UNDER_WAY = 'an iteration was under way with more in memory than when it was rec
 class Room:
     """Near memory of one iteration.
 
-    `own` are the numbers of the parameters that the iteration has used; they grow while it runs forward. `end_quiet`
-    registers what earlier iterations have left that ran quietly; `iteration` is this one, which may run quietly.
+    `register` has what the iteration has used so far; `end_quiet` registers what earlier iterations have left that ran
+    quietly; `iteration` is this one, which may run quietly.
 
     Attributes:
         beside: what stood beside the maps at the last `look`.
@@ -69,13 +69,14 @@ class Room:
         adds_up: a backward pass that was recorded has added to own gradients that stood.
     """
 
-    def __init__(self, memory: Residency, parameters: Parameters, own: Set[int], meter: Meter, settings: Settings,
+    def __init__(self, memory: Residency, parameters: Parameters, register: Register, meter: Meter, settings: Settings,
                  following: Following, end_quiet: Callable[[], None], iteration: weakref.ref[Quietly]):
         self.beside = Beside()
         self.unaccounted_bytes = 0
         self.left_bytes = 0
         self.adds_up = False
-        self._own = own
+        self._own: Set[int] = register.own
+        self._recorder = register.recorder
         self._first: weakref.ref[Any] | None = None  # parameter that the first call was given
         self._at_first: frozenset[int] = frozenset()
         self._in_backward: frozenset[int] | None = None
@@ -96,7 +97,7 @@ class Room:
 
     def look(self) -> None:
         """Finds out what stands beside the maps."""
-        self.beside = self._parameters.beside(self._meter.has_counted if self._meter.running else None,
+        self.beside = self._parameters.beside(self._meter.has_counted if self._recorder.measures else None,
                                               None if self._in_backward is None else self._own)
 
     def begin_backward(self, first: Step | None) -> bool:
@@ -105,7 +106,7 @@ class Room:
         What stands when its first step begins counts from now on: old gradients are gone. Where it adds to gradients,
         sums that it allocates replace them one after the other. Gradients of other parameters stay as they are.
         """
-        recorded = self._meter.running
+        recorded = self._recorder.measures
         new_bytes, new_state_bytes = self._parameters.new_bytes(self._meter.has_counted) if recorded else (0, 0)
         self._new_bytes = new_bytes + new_state_bytes
         self._in_backward = self._in_backward or frozenset()
@@ -154,7 +155,7 @@ class Room:
 
         Less what parameters and optimizers got in the iteration: it is in its scratch, and will be in no other's.
         """
-        return self.beside.gradient_bytes - self._replaced_bytes() - self._new_bytes if self._meter.running else 0
+        return self.beside.gradient_bytes - self._replaced_bytes() - self._new_bytes if self._recorder.measures else 0
 
     def _replaced_bytes(self) -> int:
         """Of gradients that stood when backward began, those whose place a sum has taken."""
@@ -289,9 +290,9 @@ class Room:
             beside = self._in_backward - own
             graph.used.note(self._model(), Used(own, beside, self._at_first - own - beside, self._at_first & own))
 
-    def scratch_bytes(self, recorded: bool) -> int:
+    def scratch_bytes(self) -> int:
         """What was allocated since recording began and is no map; without recording new gradients of parameters."""
-        if recorded:
+        if self._recorder.measures:
             return max(0, self._meter.current_bytes() - self._memory.bytes_of('metered') - self.beside.counted_bytes)
         return max(0, self._parameters.beside().gradient_bytes - self.beside.gradient_bytes - self.beside.others_bytes)
 

@@ -78,12 +78,13 @@ class Recorder:
     """Collects the rows of one iteration.
 
     Attributes:
+        measures: what computations allocate is measured, and where in the program calls are made, and which maps the
+            program reads, is noted.
         now: the position whose computation runs or ran last.
         next_position: the position that the next call or step gets.
         spans: of each computation's time, by position; a device may not have come that far.
         exposed: maps that the program has read in forward, and may have written to.
         near_bytes: what near memory held with each computation, by position.
-        places: finds where in the program calls are made, while that and which maps the program reads is noted.
     """
 
     def __init__(self) -> None:
@@ -95,11 +96,8 @@ class Recorder:
         self.exposed: set[int] = set()
         self.now, self.next_position = -1, 0
         self._parts: set[tuple[int, Hashable]] = set()
-        self.places: Places | None = None
-
-    def look_closely(self) -> None:
-        """Notes from now on where in the program calls are made, and which maps the program reads."""
-        self.places = Places()
+        self.measures = False
+        self._places = Places()
 
     def new_map(self, array: Any, nbytes: int, producer: int | None, hidden: bool) -> int:
         """Adds a feature map and returns its id."""
@@ -128,7 +126,7 @@ class Recorder:
         if known is not None and known.signature == (label, inputs, outputs, hidden, arguments, results):
             row = known
         else:
-            path, line = ('', '') if self.places is None else self.places.here()
+            path, line = self._places.here() if self.measures else ('', '')
             row = Call(len(self.calls), label, inputs, outputs, hidden, 0.0, peak_bytes, arguments, results,
                        repeatable, other_bytes, path, line)
         for map_id in {*row.inputs, *row.outputs, *row.hidden} - {-1}:

@@ -120,7 +120,7 @@ class Register:
         if storage is None:
             return -1
         storage.add_node(node)
-        if self.recorder.places is not None or storage.map in self.written:
+        if self.recorder.measures or storage.map in self.written:
             storage.notice_reads()  # as under a plan, which may rely on the bytes from now on; copies would prevent it
         return storage.map
 
