@@ -38,8 +38,7 @@ from chainer_ooc.trace import Trace
 
 _Thread = threading.Thread
 _sessions: dict[tuple[_Thread, str], Session] = {}  # by thread and device
-_latest: dict[_Thread, str] = {}
-_lent: dict[_Thread, Session] = {}  # what a thread runs a backward pass in that another has made the graph of
+_current: dict[_Thread, Session] = {}  # what a thread used last, or is lent
 
 
 def expect_training() -> None:
@@ -111,16 +110,16 @@ def _borrowed(session: Session) -> Iterator[None]:
     import chainer
 
     thread = threading.current_thread()
-    before = _borrowed_by(thread)
+    before = current(thread)
     try:
         with session.lent(), chainer.using_config('ooc', session.settings.policy):
-            _lent[thread] = session
+            _current[thread] = session
             yield
     finally:
-        if before is None:
-            _lent.pop(thread, None)
+        if before is None or before.is_closed:
+            _end_loan(thread)
         else:
-            _lent[thread] = before
+            _current[thread] = before
 
 
 def in_data(nodes: Sequence[Any], hooks: Iterable[Any]) -> list[Any]:
@@ -223,17 +222,19 @@ def before_exchange(nbytes: int) -> None:
 def current(thread: _Thread | None = None) -> Session | None:
     """The session that the calling thread used last, if it has one."""
     thread = thread or threading.current_thread()
-    lent = _borrowed_by(thread) if _lent else None
-    return lent or _sessions.get((thread, _latest.get(thread, '')))
+    session = _current.get(thread)
+    if session is not None and session.owner is not thread and session.passing is not thread:
+        return _end_loan(thread)  # its owner goes on in it, or an interrupt has left it
+    return session
 
 
-def _borrowed_by(thread: _Thread) -> Session | None:
-    """What is lent to a thread."""
-    lent = _lent.get(thread)
-    if lent is not None and lent.passing is not thread:
-        _lent.pop(thread, None)  # its own thread goes on in it, or an interrupt has left it
-        return None
-    return lent
+def _end_loan(thread: _Thread) -> Session | None:
+    """Has a thread go on in a session of its own, and gives that, if it has one."""
+    _current.pop(thread, None)
+    own = next((_sessions[each] for each in _of(thread)), None)
+    if own is not None:
+        _current[thread] = own
+    return own
 
 
 def stats() -> IterationStats | None:
@@ -294,7 +295,7 @@ def apart() -> Iterator[None]:
     thread = threading.current_thread()
     with LOCK:
         aside = {key: _sessions.pop(key) for key in _of(thread)}
-        latest = _latest.pop(thread, None)
+        latest = _current.pop(thread, None)
     try:
         yield
     finally:
@@ -307,22 +308,22 @@ def apart() -> Iterator[None]:
                     _sessions[_Thread(), key[1]] = _sessions[key]
                     del _sessions[key]
                 _sessions.update(aside)
+                _current.pop(thread, None)
                 if latest is not None:
-                    _latest[thread] = latest
+                    _current[thread] = latest
 
 
 def _of(thread: _Thread) -> list[tuple[_Thread, str]]:
     """The keys of a thread's sessions."""
-    return [key for key in _sessions if key[0] is thread]
+    return [key for key in [*_sessions] if key[0] is thread]
 
 
 def _close(thread: _Thread, device: str) -> None:
     session = _sessions[thread, device]
     session.close()
     del _sessions[thread, device]
-    for borrower in [each for each, lent in [*_lent.items()] if lent is session]:
-        _lent.pop(borrower, None)
-    _latest.pop(thread, None)
+    for each in [each for each, its in [*_current.items()] if its is session]:
+        _current.pop(each, None)
 
 
 def _device_of(inputs: Sequence[Any]) -> str | None:
@@ -336,24 +337,24 @@ def _device_of(inputs: Sequence[Any]) -> str | None:
 
 def _session(device: str | None) -> Session:
     thread = threading.current_thread()
-    lent = _borrowed_by(thread) if _lent else None
-    if lent is not None and not lent.is_closed and device in (None, lent.device):
-        return lent
+    latest = current(thread)
+    is_lent = latest is not None and latest.owner is not thread
+    if latest is not None and is_lent and not latest.is_closed and device in (None, latest.device):
+        return latest
     settings = config.current()
-    device = device or _latest.get(thread, 'host')
+    device = device or ('host' if latest is None or is_lent else latest.device)
     session = _sessions.get((thread, device))
     if session is None or not session.adopt(settings):
         with LOCK:
             session = _make(thread, device, settings)
-    _latest[thread] = device
+    if not is_lent:
+        _current[thread] = session
     return session
 
 
 def _make(thread: _Thread, device: str, settings: config.Settings) -> Session:
-    before = _sessions.get((thread, device))
-    if before is not None:
-        before.close()  # if this fails it is still known, and is closed next time
-        del _sessions[thread, device]
+    if (thread, device) in _sessions:
+        _close(thread, device)  # if this fails it is still known, and is closed next time
     for (each, its_device), session in list(_sessions.items()):
         if not each.is_alive() and session.is_idle():  # its graphs may live on in other threads
             _close(each, its_device)
@@ -389,8 +390,7 @@ def _begin_anew() -> None:
     for session in _sessions.values():
         session.memory.leave_to_parent()
     _sessions.clear()
-    _latest.clear()
-    _lent.clear()
+    _current.clear()
 
 
 os.register_at_fork(after_in_child=_begin_anew)

@@ -39,6 +39,10 @@ class Training:
         return bits
 
 
+def lent():
+    return [each for thread, each in manager._current.items() if each.owner is not thread]
+
+
 def at_once(call, *given):
     return call(*given)
 
@@ -83,7 +87,7 @@ def test_a_backward_pass_in_another_thread_follows_the_plan(policy, where, in_po
         assert stats.phase == 'run'
         assert stats.peak_bytes <= stats.budget_bytes
         assert (stats.swapped_out_bytes > 0) == (policy not in ('keep', 'sublinear'))
-    assert not manager._lent
+    assert not lent()
 
 
 def set_entries(policy, budget):
@@ -213,7 +217,7 @@ def test_an_error_in_the_backward_pass_ends_it_as_in_one_thread(in_pool):
             in_pool(lambda: chainer.get_function_hooks().clear())
         assert run(backward=in_pool) == expected
         assert chainer_ooc.stats().phase == 'run'
-    assert not manager._lent
+    assert not lent()
 
 
 def test_what_an_interrupt_has_left_of_a_lent_pass_is_no_more(in_pool):
@@ -223,15 +227,15 @@ def test_what_an_interrupt_has_left_of_a_lent_pass_is_no_more(in_pool):
         assert run(backward=in_pool) == expected
         own = manager.current()
         borrower = in_pool(threading.current_thread)
-        own.passing, manager._lent[borrower] = borrower, own
+        own.passing, manager._current[borrower] = borrower, own
         assert run(backward=in_pool) == expected
         assert chainer_ooc.stats().phase == 'run'
-        manager._lent[borrower] = own
+        manager._current[borrower] = own
         assert in_pool(manager.current) is None
-        assert not manager._lent
-        manager._lent[borrower] = own
+        assert not lent()
+        manager._current[borrower] = own
     chainer_ooc.reset()
-    assert not manager._lent
+    assert not lent()
 
 
 def test_gradients_of_gradients_may_be_had_in_another_thread(in_pool):
