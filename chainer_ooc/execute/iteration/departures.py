@@ -38,7 +38,6 @@ class Departures:
         self._following = following
         self._register = register
         self._settings = settings
-        self._orders = following.orders
         self._before: tuple[int, ...] = ()  # made by the call before
         self._is_eager = settings.policy != 'keep'
         self._now = 0
@@ -52,18 +51,14 @@ class Departures:
     def catch_up(self, position: int) -> None:
         """Has leave what a plan that is followed from here on counts as gone by now."""
         orders = self._following.orders
-        self._take_orders()
         try:
             for each in range(position if orders.leave_after or orders.discard_after else 0):
                 self._leave_after(each)
         except SpillError as error:
             self._is_refused(error)
 
-    def _take_orders(self) -> None:
-        """Under another plan has nothing made again that it does not discard: its backward has no room for that."""
-        if self._orders is self._following.orders:
-            return
-        self._orders = self._following.orders
+    def forget_recipes(self) -> None:
+        """Has nothing made again that the plan does not discard: its backward has no room for that."""
         for ref in self._register.storages if self._following.graph is not None else ():
             storage = ref()
             if storage is not None and storage.recipe is not None and storage.notice() is not None and (
@@ -72,7 +67,6 @@ class Departures:
 
     def after_call(self, call: Call) -> None:
         """Has the maps of the plan leave; without one, what was retained and is not needed by the next call."""
-        self._take_orders()
         self._leave_after(call.index)
         if self._following.graph is None and self._following.once_only is None and self._is_eager:
             try:

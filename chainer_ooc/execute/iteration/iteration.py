@@ -171,6 +171,7 @@ class Iteration(Quietly):
             recorder.maps[map_id].written = True  # their producers may not make them again
         self._liveness.read(call.inputs)
         self.following.check_call(call)
+        self._take_orders(position)
         self._recipes.write(function, inputs, outputs, peak_bytes, position)
         self._departures.after_call(call)
         self._memory.pin()
@@ -217,6 +218,7 @@ class Iteration(Quietly):
         self.is_foreign = may_write_inputs(function)
         call = self._calls.number(function)
         known = self.following.check_step(len(recorder.steps), call, function)
+        self._take_orders(recorder.next_position)
         others = [each for each in needed if each.token is not self.token]
         if known is not None:  # what the steps before have left is there already, beside what comes now
             self.room.stand(self.room.scratch_of(known, earlier_bytes(others)))
@@ -360,6 +362,9 @@ class Iteration(Quietly):
         """Goes on under the plan of another graph if one is followed since the last computation, or without one."""
         if self.following.orders is not self._orders:
             self._enter(self._memory.tally)
+            self._departures.forget_recipes()
+            if self._unmoved is not None:
+                self._unmoved.take_orders()
             if not self.recorder.steps:  # later what has left is on its way back
                 self._departures.catch_up(position)
 

@@ -104,7 +104,7 @@ class Unmoved:
     def _goes_on(self) -> bool:
         """Whether a plan is still followed, and no other session was made that may be given what has no storage.
 
-        Else all that was only counted, and is alive, gets storages; under another plan, what that may move.
+        Else all that was only counted, and is alive, gets storages.
         """
         if self._is_over:
             return False
@@ -112,10 +112,13 @@ class Unmoved:
         if OtherThreads.made != self._comparison.sessions_made or graph is None or not graph.may_be_quiet():
             self._is_over = True
             self._register_calls(self._counted)
-        elif self._following.orders is not self._orders:
+        return not self._is_over
+
+    def take_orders(self) -> None:
+        """Goes on under another plan: what that may move gets storages."""
+        if not self._is_over and (graph := self._following.graph) is not None:
             self._trace, self._orders = graph.trace, self._following.orders
             self._register_calls(self._counted - self._orders.unmoved)
-        return not self._is_over
 
     def _register_calls(self, numbers: Set[int]) -> None:
         """Gives storages to what these calls have made, as far as it is alive; what has stepped waits for no step."""
