@@ -121,10 +121,10 @@ class Transfer(abc.ABC):
 
 
 class Backend(abc.ABC):
-    """A device's near and far memory. One caller's thread uses it; only ``release`` may come from anywhere.
+    """A device's near and far memory. One thread at a time uses it, of which it is told (``serving``).
 
-    The caller's thread is also the one that frees near memory: it holds its own reference to an array until the
-    array's transfer is done.
+    Only ``release`` may come from anywhere, and what ``computing`` and ``timestamp`` give belongs to the thread that
+    asks. The caller also frees near memory: it holds its own reference to an array until the array's transfer is done.
 
     Attributes:
         name: How ``describe`` and error messages call the device: ``'host'``, ``'cuda'``, ...

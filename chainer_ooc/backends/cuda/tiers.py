@@ -30,7 +30,7 @@ _LOG = logging.getLogger('chainer_ooc')
 
 
 class Tiers:
-    """Counts what is swapped out, by tier (`out_bytes`). Only the caller's thread uses it.
+    """Counts what is swapped out, by tier (`out_bytes`). One thread at a time uses it.
 
     With `warns` the first copy to the spill file is logged.
     """

@@ -25,7 +25,7 @@ MOST_WAITS = 4096
 
 
 class Waits:
-    """The waits of one thread's iterations, in their order."""
+    """The waits of a session's iterations, in their order, whichever thread has waited."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

@@ -8,10 +8,10 @@ nothing. So all free pages serve every array, and the pool holds no more than th
 
     NumPy: empty(n)  ->  handler (NEP 49, in C: _arena.c)  ->  free pages, and fresh ones for what they lack
 
-The handler is set in the thread that trains, while it does; an array frees its memory through the handler that gave it,
-whenever that is. Arrays of less than 256 KiB come from the C library as before.
+The handler is set in each thread that trains, while it does; an array frees its memory through the handler that gave
+it, whenever that is. Arrays of less than 256 KiB come from the C library as before.
 
-Where the system refuses an array of that thread, `ask` says who makes room for it, as for an array of a GPU: training
+Where the system refuses an array of such a thread, `ask` says who makes room for it, as for an array of a GPU: training
 evicts, and the array is tried again. A limit of the system counts much that no account does (holes of the heap, buffers
 of libraries), so that this comes in the midst of computations.
 

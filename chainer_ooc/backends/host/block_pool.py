@@ -11,7 +11,7 @@ Iterations ask for the same sizes again and again, so what one swap-in leaves is
 
 A block that something still refers to when its array is gone (`array.base`) is never lent again.
 
-Only the thread that trains asks for blocks. An array may die in any thread; its death is queued, as in the account.
+One thread at a time asks for blocks. An array may die in any thread; its death is queued, as in the account.
 Whatever an interrupt leaves between two steps here, a block that is forgotten goes back to the system.
 
 Source: CuPy's memory pool (bins of equal sizes). Left out: blocks that fit only nearly, which would hold memory that no

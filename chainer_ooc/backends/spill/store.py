@@ -31,7 +31,7 @@ Copy = Callable[[Space, Any, int], None]
 
 
 class SpillStore:
-    """Far memory in a file. One caller's thread uses it.
+    """Far memory in a file. One caller at a time uses it.
 
     Args:
         open_file: makes the file when it is first needed; raises SpillError if that fails.
