@@ -5,7 +5,8 @@
     has done so, and is gone again               | the number of sessions that were made
     makes batches, or whatever the program has   | the processor time that it took
 
-A thread that only waits allocates nothing. Left out: a thread without a session that comes and goes meanwhile.
+A thread that only waits allocates nothing, also where it waits for another one to run its backward pass. Left out: a
+thread without a session that comes and goes meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import time
 from collections.abc import Callable
 
 from chainer_ooc.backends.base import OWN_THREADS
+
+#: What a thread may take to begin to wait.
+WAITING_NANOSECONDS = 1_000_000
 
 
 class OtherThreads:
@@ -33,22 +37,23 @@ class OtherThreads:
         self._made_before = 0
         self._times: dict[int, int] = {}
         self._was_there = False
-        self._own: set[int | None] = set()
+        self._thread: int | None = None  # which works for the iteration
 
     def watch(self) -> None:
         """Begins to watch, for an iteration of the calling thread."""
         self._made_before, self._times, self._was_there = OtherThreads.made, _times(), self.has_sessions()
-        self._own = {threading.current_thread().native_id}
+        self._thread = threading.get_native_id()
 
-    def join(self, thread: threading.Thread) -> None:
-        """Has another thread be part of the iteration."""
-        self._own.add(thread.native_id)
+    def hand_over(self, thread: threading.Thread) -> None:
+        """Another thread works for the iteration from now on, and the one that did so far waits."""
+        if self._thread is not None:
+            self._times[self._thread] = _nanoseconds(self._thread) + WAITING_NANOSECONDS
+        self._thread = thread.native_id
 
     def was_at_work(self) -> bool:
         """Whether another thread has been at work since `watch`."""
         return (self._was_there or self.has_sessions() or OtherThreads.made != self._made_before
-                or any(nanoseconds != self._times.get(thread, 0) for thread, nanoseconds in _times().items()
-                       if thread not in self._own))
+                or any(nanoseconds > self._times.get(thread, 0) for thread, nanoseconds in _times().items()))
 
 
 def other_threads() -> list[threading.Thread]:

@@ -224,12 +224,13 @@ class Session:
     @contextlib.contextmanager
     def lent(self) -> Iterator[None]:
         """Goes around what the calling thread does here, which is not the session's own."""
-        self._other_threads.join(threading.current_thread())
+        self._other_threads.hand_over(threading.current_thread())
         try:
             with self.memory.backend.serving():
                 yield
         finally:
             self._end_pass()
+            self._other_threads.hand_over(self.owner)
 
     def show(self, found: Sequence[Any], may_write: bool) -> None:
         """Notes which arrays hooks see, and may write to, until they see others or the backward pass ends."""

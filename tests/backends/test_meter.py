@@ -46,6 +46,28 @@ def test_the_peak_is_that_since_the_mark_above_what_lived_then(meter):
     del kept
 
 
+def test_a_mark_of_one_leaves_the_peak_of_another(meter):
+    # bytes  2 MB      . #
+    #        1 MB      .#    _#_     the first one's call ends after the other's
+    #               mark    mark
+    other = HostMeter()
+    meter.start()
+    other.start()
+    meter.mark()
+    array = np.empty(2 * MB, 'u1')
+    del array
+    other.mark()
+    np.empty(MB, 'u1')
+    assert meter.above_mark_bytes() == pytest.approx(2 * MB, abs=SLACK_BYTES)
+    assert other.above_mark_bytes() == pytest.approx(MB, abs=SLACK_BYTES)
+    array = np.empty(2 * MB, 'u1')
+    meter.mark()
+    del array
+    other.mark()
+    assert meter.above_mark_bytes() == 0  # less than lived at the mark is no peak
+    other.stop()
+
+
 def test_it_knows_which_blocks_it_has_counted(meter):
     before = np.empty(1000, 'u1')
     assert not meter.has_counted(before)

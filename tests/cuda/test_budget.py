@@ -753,7 +753,7 @@ def test_an_interrupt_before_any_line_leaves_no_bytes_in_the_sums(name, seed):
         came = interrupted_at(
             number, functools.partial(come_and_go, budget, calls, draw, live), 'line', is_counting)
         living_bytes = sum(each.mem.owner.size_bytes for each in live)
-        assert (budget.used_bytes(), budget.live.mark()) == (living_bytes, living_bytes), number  # no request since
+        assert (budget.used_bytes(), budget.live.total()) == (living_bytes, living_bytes), number  # no request since
         come_and_go(budget, calls, draw, live)
         assert budget.used_bytes() == budget.live.total_of(count) == sum(each.mem.owner.size_bytes for each in live)
         live.clear()

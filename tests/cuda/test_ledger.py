@@ -29,6 +29,12 @@ def test_the_sum_is_what_lives(ledger):
     assert ledger.living() == [second]
 
 
+def counting(ledger):
+    count = Count()
+    ledger.count_in(count)
+    return count
+
+
 def test_frees_are_told_before_the_malloc_that_follows_them(ledger):
     events = []
     ledger.count_in(Told(lambda kind, nbytes: events.append((kind, nbytes))))
@@ -43,21 +49,31 @@ def test_the_peak_is_of_the_stretch_since_the_mark(ledger):
     #   6   . .#.#.
     #   4   .#.#.#.
     #       mark   mark
-    blocks = [give(ledger, 4)]
-    assert ledger.mark() == 4
+    count, blocks = counting(ledger), [give(ledger, 4)]
+    assert ledger.mark(count) == 4
     blocks += [give(ledger, 2), give(ledger, 2)]
     blocks.pop()
-    assert ledger.peak_bytes == 8
-    assert ledger.mark() == 6
-    assert ledger.peak_bytes == 6
+    assert count.peak_bytes == 8
+    assert ledger.mark(count) == 6
+    assert count.peak_bytes == 6
+
+
+def test_a_mark_of_one_count_leaves_the_peaks_of_others(ledger):
+    count, other, block = counting(ledger), counting(ledger), give(ledger, 4)
+    ledger.mark(count)
+    del block
+    assert ledger.mark(other) == 0
+    kept = give(ledger, 3)
+    assert (count.peak_bytes, other.peak_bytes) == (4, 3)
+    del kept
 
 
 def test_a_free_before_a_malloc_is_no_part_of_its_peak(ledger):
-    block = give(ledger, 4)
-    ledger.mark()
+    count, block = counting(ledger), give(ledger, 4)
+    ledger.mark(count)
     del block
     kept = give(ledger, 3)
-    assert ledger.peak_bytes == 4
+    assert count.peak_bytes == 4
     del kept
 
 

@@ -474,3 +474,59 @@ def test_what_is_lent_is_for_arrays_of_its_device_alone(in_pool, monkeypatch):
             with LooksElsewhere():
                 loss.backward()
         in_pool(passes)
+
+
+@pytest.mark.parametrize('passes', ['its own pass', 'another pass in a thread'])
+def test_work_of_a_pass_is_no_reason_for_doubt_in_a_later_one(in_pool, passes):
+    """Of one graph: the second pass ends what is recorded."""
+    def iterate(training, number):
+        loss = training.forward(number)
+        training.model.cleargrads()
+        in_pool(loss.backward)
+        loss.cleargrad()
+        loss.backward() if passes == 'its own pass' else in_pool(loss.backward)
+
+    with ooc('swap-all', budget=1000):
+        training = Training()
+        iterate(training, 0)
+        with pytest.raises(InfeasibleBudgetError) as refused:
+            iterate(training, 1)
+    assert refused.value.doubt == ''
+
+
+@pytest.mark.parametrize('work', ['evaluates', 'makes a batch'])
+def test_what_the_owner_does_during_the_pass_is_a_reason_for_doubt(in_pool, work):
+    large = np.ones((1500, 1500), 'f4')
+
+    def iterate(training, number):
+        loss = training.forward(number)
+        training.model.cleargrads()
+        began, may_end = threading.Event(), threading.Event()
+
+        class Waits(chainer.FunctionHook):
+            name = 'Waits'
+
+            def backward_preprocess(self, function, inputs, gradients):
+                began.set()
+                assert may_end.wait(60)
+
+        def passes():
+            with Waits():
+                loss.backward()
+        thread = threading.Thread(target=passes)
+        thread.start()
+        assert began.wait(60)
+        if work == 'evaluates':
+            with chainer.no_backprop_mode():
+                held = F.tanh(large)
+        else:
+            held = np.tanh(large)
+        may_end.set()
+        thread.join()
+        del held
+
+    with ooc('swap-all', budget=1000):
+        training = Training()
+        iterate(training, 0)
+        with pytest.raises(InfeasibleBudgetError, match='other threads were at work'):
+            iterate(training, 1)

@@ -19,7 +19,7 @@ from chainer_ooc.backends.metering import Meter
 
 
 class DeviceMeter(Meter):
-    """See the module, and `Meter`. One meter of a budget may mark at a time: there is one peak."""
+    """See the module, and `Meter`. What other threads allocate meanwhile counts as well."""
 
     def __init__(self, live: Ledger) -> None:
         self.running = False
@@ -31,7 +31,7 @@ class DeviceMeter(Meter):
         if not self.running:
             self._ours = Count()
             self._live.count_in(self._ours)
-            self._mark_bytes = self._live.mark()
+            self._mark_bytes = self._live.mark(self._ours)
             self.running = True
         return True
 
@@ -47,7 +47,7 @@ class DeviceMeter(Meter):
 
     def mark(self) -> None:
         if self.running:
-            self._mark_bytes = self._live.mark()
+            self._mark_bytes = self._live.mark(self._ours)
 
     def above_mark_bytes(self) -> int:
-        return self._live.peak_bytes - self._mark_bytes if self.running else 0
+        return self._ours.peak_bytes - self._mark_bytes if self.running else 0

@@ -66,12 +66,14 @@ def _allocators_kept() -> Iterator[None]:
 class HostMeter(Meter):
     """Counts by tracemalloc. `start` is False if the process has started it too often (`MOST_STARTS`).
 
-    The caller holds a lock of the process meanwhile, as execution does; an interrupt could leave one of our own taken.
+    What other threads allocate meanwhile counts as well. tracemalloc has one peak for all: who resets it has each meter
+    note its own. The caller holds a lock of the process meanwhile, as execution does; an interrupt could leave one of
+    our own taken.
     """
 
     def __init__(self) -> None:
         self.running = False
-        self._before_bytes = 0
+        self._before_bytes = self._mark_bytes = self._peak_bytes = 0
         self._excluded: dict[int, weakref.ref[Any]] = {}  # by identity
 
     def start(self) -> bool:
@@ -85,7 +87,7 @@ class HostMeter(Meter):
             with _allocators_kept():
                 tracemalloc.start(1)
         _counting.add(self)
-        self._before_bytes = tracemalloc.get_traced_memory()[0]
+        self._before_bytes = self._mark_bytes = self._peak_bytes = tracemalloc.get_traced_memory()[0]
         self._excluded.clear()
         self.running = True
         return True
@@ -130,11 +132,20 @@ class HostMeter(Meter):
 
     def mark(self) -> None:
         if self.running:
+            for each in _counting:
+                each.note_peak()
             tracemalloc.reset_peak()
-            self._mark_bytes = tracemalloc.get_traced_memory()[0]
+            self._mark_bytes = self._peak_bytes = tracemalloc.get_traced_memory()[0]
+
+    def note_peak(self) -> None:
+        """Notes the peak since it was noted last, which is about to be reset."""
+        self._peak_bytes = max(self._peak_bytes, tracemalloc.get_traced_memory()[1])
 
     def above_mark_bytes(self) -> int:
-        return tracemalloc.get_traced_memory()[1] - self._mark_bytes if self.running else 0
+        if not self.running:
+            return 0
+        self.note_peak()
+        return self._peak_bytes - self._mark_bytes
 
 
 os.register_at_fork(after_in_child=_counting.clear)  # the meters of other threads are gone there

@@ -11,8 +11,8 @@ lies there::
     living          a                  b
     sum             4         4        2
 
-The order of events is kept: an end is booked before whatever is allocated after it, and the peak of the sum, which only
-rises in `add`, is exact.
+The order of events is kept: an end is booked before whatever is allocated after it, and peaks of the sum, which only
+rises in `add`, are exact.
 
 What lives is one dictionary, which one assignment changes. Where a KeyboardInterrupt came between it and the sums these
 are counted anew from it; until then, and for a handler in the midst of a change, each sum that is asked for is.
@@ -38,10 +38,15 @@ class End(weakref.ref[Any]):
 
 
 class Count:
-    """Bytes of the blocks that were given while it counted, for as long as they live."""
+    """Bytes of the blocks that were given while it counted, for as long as they live.
+
+    Attributes:
+        sum_bytes: they.
+        peak_bytes: the highest sum of the whole ledger since `Ledger.mark`.
+    """
 
     def __init__(self) -> None:
-        self.sum_bytes = 0
+        self.sum_bytes = self.peak_bytes = 0
         self._living: dict[int, End] = {}  # by their ids, which no other has
 
     def add(self, end: End) -> None:
@@ -83,7 +88,6 @@ class Ledger(Count):
         is_amid: the books are being changed, or whoever did so was interrupted.
         note_end: the callback of every `End`.
         settled: what has ended, for who wants to know; None if nobody does.
-        peak_bytes: the highest sum since `mark`.
     """
 
     def __init__(self, lock: threading.RLock | None = None) -> None:
@@ -93,17 +97,16 @@ class Ledger(Count):
         self.settled: deque[End] | None = None
         self.ended: deque[End] = deque()
         self.note_end = self.ended.append
-        self.peak_bytes = 0
         self._counts: tuple[Count, ...] = ()
 
     def add(self, end: End) -> None:
         """Takes in a new block; those that ended are settled."""
         self._living[id(end)] = end
         self.sum_bytes += end.size_bytes
-        if self.sum_bytes > self.peak_bytes:
-            self.peak_bytes = self.sum_bytes
         for count in self._counts:
             count.add(end)
+            if self.sum_bytes > count.peak_bytes:
+                count.peak_bytes = self.sum_bytes
 
     def begin(self, owner: Owner) -> None:
         """Takes in a new block, after what has ended."""
@@ -140,11 +143,11 @@ class Ledger(Count):
                 self.is_amid = False
             return count.sum_bytes
 
-    def mark(self) -> int:
-        """Begins a stretch whose highest sum `peak_bytes` gives; returns the sum now."""
+    def mark(self, count: Count) -> int:
+        """Begins a stretch whose highest sum `peak_bytes` of a count gives; returns the sum now."""
         with self.lock:
-            self.peak_bytes = self.total()
-            return self.peak_bytes
+            count.peak_bytes = self.total()
+            return count.peak_bytes
 
     def count_in(self, count: Count) -> None:
         """Has `count` take in what is given from now on."""
