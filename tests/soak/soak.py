@@ -196,8 +196,8 @@ class Soak:
 
     def _note(self, stretch: Stretch, error: Exception) -> None:
         """Writes a finding down; the traceback's frames are let go of, as they hold graphs."""
-        crossing = any(task.crossings for task in stretch.tasks) and not isinstance(error, DifferenceError)
-        self._findings[name_of(error) + (', forward in another thread' if crossing else '')] += 1
+        crossing = any(task.has_two_threads for task in stretch.tasks) and not isinstance(error, DifferenceError)
+        self._findings[name_of(error) + (', a pass in another thread' if crossing else '')] += 1
         text = ''.join(traceback.format_exception(error, limit=-14))
         with open(self._out / 'findings.txt', 'a') as stream:
             stream.write(f'=== stretch {stretch.number}: --seed {self._arguments.seed} --only {stretch.number}\n'

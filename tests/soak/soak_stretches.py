@@ -3,7 +3,7 @@
 A stretch is drawn of a seed and its number alone, so that each can be run by itself. It is trained in plain Chainer
 first; every iteration out-of-core is then compared with that, also those that were repeated after a trouble.
 
-    training   one training with troubles, some of its forward passes perhaps in another thread
+    training   one training with troubles, some of its passes perhaps in another thread
     crowd      two or three trainings at once, each in a thread
     program    one of tests/support/trainings/training_programs.py
 """
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from soak_trainings import NETWORKS, OPTIMIZERS, USES, Digests, Task, Training, digest
+from soak_trainings import NETWORKS, OPTIMIZERS, USES, Digests, Task, Training, call, digest
 from soak_troubles import (
     TROUBLES,
     BadDisk,
@@ -113,21 +113,23 @@ def draw_stretch(seed: int, number: int, policies: Sequence[str], without: Colle
         quiet = [name for name in networks if not NETWORKS[name].draws]
         if quiet:
             count = choose.randint(2, 3)
-            return Stretch(number, kind, tuple(_draw_task(choose, quiet, []) for _ in range(count)),
+            return Stretch(number, kind, tuple(_draw_task(choose, quiet) for _ in range(count)),
                            tuple(_draw_setting(choose, policies) for _ in range(count)), resets=resets)
     setting = _draw_setting(choose, policies)
     iterations = range(choose.randint(3, 12))
-    crossings = [each for each in iterations if choose.random() < 0.3] if choose.random() < 0.2 else []
+    crossings, passes = ([each for each in iterations if choose.random() < share] if choose.random() < 0.2 else []
+                         for share in (0.3, 0.7))
     if 'crossing' in without:
-        crossings = []
-    task = _draw_task(choose, networks, crossings, len(iterations))
+        crossings = passes = []
+    task = _draw_task(choose, networks, crossings, passes, len(iterations))
     names = [name for name in TROUBLES if name not in without]
     troubles = {each: (choose.choices(names, [TROUBLES[name] for name in names])[0], choose.random())
                 for each in iterations if names and choose.random() < 0.3}
     return Stretch(number, 'training', (task,), (setting,), '', troubles, resets)
 
 
-def _draw_task(choose: random.Random, networks: Sequence[str], crossings: Sequence[int], iterations: int = 6) -> Task:
+def _draw_task(choose: random.Random, networks: Sequence[str], crossings: Sequence[int] = (),
+               passes: Sequence[int] = (), iterations: int = 6) -> Task:
     name = choose.choice(list(networks))
     sizes = [tuple(sorted(NETWORKS[name].draw(choose).items())) for _ in range(choose.choice([1, 1, 2, 3]))]
     if name == 'penalised' or crossings:  # the one cannot be accumulated, the others should cross alone
@@ -135,7 +137,7 @@ def _draw_task(choose: random.Random, networks: Sequence[str], crossings: Sequen
     else:
         uses = frozenset(each for each in USES if choose.random() < 0.2)
     return Task(name, choose.randrange(10), tuple(sizes), iterations, choose.choice(sorted(OPTIMIZERS)), uses,
-                frozenset(crossings))
+                frozenset(crossings), frozenset(passes))
 
 
 def _draw_setting(choose: random.Random, policies: Sequence[str]) -> Setting:
@@ -192,14 +194,11 @@ class Runner:
         task, = stretch.tasks
         expected, seconds = plain(task)
         with contextlib.ExitStack() as stack:
-            other_thread = _no_thread
-            if task.crossings:
-                other_thread = self.forward_elsewhere(stack, stretch.settings[0])
-            OocTraining(self, task, stretch.settings[0], expected).run(stretch.troubles, seconds, other_thread)
+            elsewhere = self.elsewhere(stack, stretch.settings[0]) if task.has_two_threads else call
+            OocTraining(self, task, stretch.settings[0], expected).run(stretch.troubles, seconds, elsewhere)
 
-    def forward_elsewhere(self, stack: contextlib.ExitStack,
-                          setting: Setting) -> Callable[[Callable[[], Any]], Any]:
-        """Gives what runs a forward pass in another thread, which ends with the stack.
+    def elsewhere(self, stack: contextlib.ExitStack, setting: Setting) -> Callable[[Callable[[], Any], str], Any]:
+        """Gives what runs a pass in another thread, which ends with the stack; a backward pass without own settings.
 
         What is interrupted here goes on there. It is over when the interrupt is seen, wherever that came: the only
         worker is there before, since a pool whose start of one is interrupted starts a second.
@@ -211,13 +210,13 @@ class Runner:
             with self.entries(setting, chainer.config.ooc_budget):
                 return function()
 
-        def forward(function: Callable[[], Any]) -> Any:
-            self.counts['forward in another thread'] += 1
+        def run(function: Callable[[], Any], way: str) -> Any:
+            self.counts[f'{way} in another thread'] += 1
             try:
-                return pool.submit(there, function).result()
+                return (pool.submit(there, function) if way == 'forward' else pool.submit(function)).result()
             finally:  # the next task waits for it
                 pool.submit(int).result()
-        return forward
+        return run
 
     def _crowd(self, stretch: Stretch) -> None:
         expected = [plain(task)[0] for task in stretch.tasks]
@@ -226,7 +225,7 @@ class Runner:
 
         def run(training: OocTraining) -> None:
             try:
-                training.run({}, [], _no_thread)
+                training.run({}, [], call)
             except BaseException as error:
                 errors.append(error)
 
@@ -296,7 +295,7 @@ class OocTraining:
         self._budget: Any = None if setting.share is None else AMPLE
 
     def run(self, troubles: Mapping[int, tuple[str, float]], seconds: Sequence[float],
-            forward: Callable[[Callable[[], Any]], Any]) -> None:
+            elsewhere: Callable[[Callable[[], Any], str], Any]) -> None:
         """Trains all iterations.
 
         Raises:
@@ -308,8 +307,9 @@ class OocTraining:
             if number in troubles:
                 name, amount = troubles[number]
                 trouble = self._runner.make_trouble(name, amount, seconds[number], self._setting.on_small_disk)
-            found = self._iterate(number, trouble, forward, saved)
-            crossing = ', forward in another thread' if number in self._task.crossings else ''
+            found = self._iterate(number, trouble, elsewhere, saved)
+            is_here = number not in self._task.crossings | self._task.passes
+            crossing = '' if is_here else ', a pass in another thread'
             compare(f'{self._task.network}{crossing}', self._expected[number], found,
                     f' in iteration {number} ({type(trouble).__name__}) under {self._setting}')
             stats = chainer_ooc.stats()
@@ -317,7 +317,7 @@ class OocTraining:
             if number == 0 and self._setting.share is not None and stats is not None:
                 self._budget = max(1, int(self._setting.share * stats.peak_bytes))
 
-    def _iterate(self, number: int, trouble: Trouble, forward: Callable[[Callable[[], Any]], Any],
+    def _iterate(self, number: int, trouble: Trouble, elsewhere: Callable[[Callable[[], Any], str], Any],
                  saved: tuple[Any, ...]) -> Digests:
         """Runs one iteration, again after each exception that the program may get."""
         refusals = lost = 0
@@ -325,7 +325,7 @@ class OocTraining:
         while True:
             try:
                 with trouble, self._runner.entries(self._setting, self._budget):
-                    return self._training.iterate(number, forward, trouble.between)
+                    return self._training.iterate(number, elsewhere, trouble.between)
             except InfeasibleBudgetError as error:
                 if self._budget is None or refusals == MOST_REFUSALS:
                     raise
@@ -346,10 +346,6 @@ class OocTraining:
             vars(chainer.config._local).clear()
             vars(chainer.config._local).update(configuration)
             self._training.restore(saved)
-
-
-def _no_thread(function: Callable[[], Any]) -> Any:
-    return function()
 
 
 def plain(task: Task) -> tuple[list[Digests], list[float]]:

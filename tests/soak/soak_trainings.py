@@ -6,6 +6,7 @@ Chainer, whatever ran before in the process.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import random
@@ -66,6 +67,7 @@ class Task:
         optimizer: a name in `OPTIMIZERS`.
         uses: some of `USES`: what the program does beside forward, backward and update.
         crossings: the iterations whose forward pass another thread runs, if there is one.
+        passes: those whose backward pass it runs.
     """
 
     network: str
@@ -75,6 +77,11 @@ class Task:
     optimizer: str
     uses: frozenset[str]
     crossings: frozenset[int] = frozenset()
+    passes: frozenset[int] = frozenset()
+
+    @property
+    def has_two_threads(self) -> bool:
+        return bool(self.crossings or self.passes)
 
 
 # --- networks --------------------------------------------------------------------------------------------------------
@@ -178,8 +185,8 @@ def digest(array: Any) -> str:
     return hashlib.blake2b(repr((array.dtype.str, array.shape)).encode() + array.tobytes(), digest_size=12).hexdigest()
 
 
-def call(function: Callable[[], Any]) -> Any:
-    """Runs a forward pass in the calling thread."""
+def call(function: Callable[[], Any], way: str) -> Any:
+    """Runs a pass, 'forward' or 'backward', in the calling thread."""
     return function()
 
 
@@ -223,13 +230,13 @@ class Training:
         self._optimizer = OPTIMIZERS[task.optimizer]().setup(self.model)
         self._held: Any = None
 
-    def iterate(self, number: int, forward: Callable[[Callable[[], Any]], Any] = call,
+    def iterate(self, number: int, elsewhere: Callable[[Callable[[], Any], str], Any] = call,
                 between: Callable[[chainer.Variable], None] = nothing) -> Digests:
         """Runs one iteration.
 
         Args:
             number: which; it seeds the random stream.
-            forward: runs the forward pass of an iteration that is one of the task's crossings.
+            elsewhere: runs the passes of the iteration that another thread is to run by the task.
             between: is called with the loss before backward.
 
         Returns:
@@ -245,14 +252,16 @@ class Training:
             own = self._own_graph() if number in self.task.crossings else None
             batch = self._batch(number, part)
             with self._keeper(number) as keeper:
-                loss = forward(lambda batch=batch: self.model(*batch)) if own else self.model(*batch)
+                loss = elsewhere(lambda batch=batch: self.model(*batch), 'forward') if own else self.model(*batch)
             del batch
             if keeper is not None and keeper.variable is not None and self._writes(number):
                 keeper.variable.array[...] *= 0.9
             if 'read nodes' in uses:
                 found += _read_nodes(loss, random.Random(number))
             between(loss)
-            loss.backward(retain_grad='retain grad' in uses)
+            backward = functools.partial(loss.backward, retain_grad='retain grad' in uses)
+            elsewhere(backward, 'backward') if number in self.task.passes else backward()
+            del backward
             if own:
                 own[1].backward()
                 found.append(('own gradient', digest(own[0].grad)))

@@ -1,5 +1,6 @@
 """The soak itself: what it draws can be drawn again, what goes wrong is found, and nothing where all is well."""
 import contextlib
+import dataclasses
 import gc
 import json
 import os
@@ -45,7 +46,7 @@ def run(troubles=None, task=TASK, setting=SETTING):
     return runner.counts
 
 
-def test_forward_elsewhere_is_over_when_an_interrupt_of_it_is_seen(monkeypatch):
+def test_a_pass_elsewhere_is_over_when_an_interrupt_of_it_is_seen(monkeypatch):
     submit, begun, ended = ThreadPoolExecutor.submit, [], []
 
     def slow():
@@ -59,18 +60,24 @@ def test_forward_elsewhere_is_over_when_an_interrupt_of_it_is_seen(monkeypatch):
             raise KeyboardInterrupt
         return found
     with contextlib.ExitStack() as stack:
-        forward = Runner(None).forward_elsewhere(stack, SETTING)
+        elsewhere = Runner(None).elsewhere(stack, SETTING)
         monkeypatch.setattr(ThreadPoolExecutor, 'submit', interrupted)
         with pytest.raises(KeyboardInterrupt):
-            forward(slow)
+            elsewhere(slow, 'backward')
         assert begun == ended != []
 
 
 def test_no_thread_starts_where_an_interrupt_may_come(monkeypatch):
     with contextlib.ExitStack() as stack:
-        forward = Runner(None).forward_elsewhere(stack, SETTING)
+        elsewhere = Runner(None).elsewhere(stack, SETTING)
         monkeypatch.setattr(threading.Thread, 'start', lambda self: pytest.fail('another worker'))
-        assert forward(threading.get_ident) != threading.get_ident()
+        assert elsewhere(threading.get_ident, 'forward') != threading.get_ident()
+
+
+def test_passes_of_a_stretch_may_run_in_another_thread():
+    task = dataclasses.replace(TASK, crossings=frozenset({1}), passes=frozenset({0, 1, 2}))
+    counts = run(task=task)
+    assert (counts['forward in another thread'], counts['backward in another thread']) == (1, 3)
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------
@@ -125,6 +132,7 @@ def test_stretch_is_drawn_again_of_seed_and_number():
     assert drawn[:20] != [draw_stretch(8, number, ['pooch', 'keep']) for number in range(20)]
     assert {each.kind for each in drawn} == {'training', 'crowd', 'program'}
     assert any(task.crossings for each in drawn for task in each.tasks)
+    assert any(task.passes for each in drawn for task in each.tasks)
     assert len({name for each in drawn for name, _ in each.troubles.values()}) > 8
 
 
@@ -132,7 +140,7 @@ def test_what_is_left_out_is_not_drawn():
     networks = sorted(set(NETWORKS) - {'old'})
     for number in range(50):
         each = draw_stretch(7, number, ['keep'], [*networks, 'crossing', 'crowd', 'program', 'interrupt'])
-        assert (each.kind, each.tasks[0].network, each.tasks[0].crossings) == ('training', 'old', frozenset())
+        assert (each.kind, each.tasks[0].network, each.tasks[0].has_two_threads) == ('training', 'old', False)
         assert 'interrupt' not in [name for name, _ in each.troubles.values()]
     assert {'old', 'interrupt', 'crowd'} < PARTS
 
