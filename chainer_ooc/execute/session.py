@@ -44,6 +44,7 @@ from chainer_ooc.execute.storage.computing import RUNNING, forget_computations, 
 from chainer_ooc.execute.storage.reentry import LOCK
 from chainer_ooc.execute.storage.storage import Token
 from chainer_ooc.execute.tally import IterationStats
+from chainer_ooc.execute.unplanned import Unplanned
 from chainer_ooc.plans.plan import Plan
 from chainer_ooc.trace import Trace
 
@@ -74,7 +75,7 @@ class Session:
         self._around = backend.computing()
         self._evaluations = Evaluations(self.memory, self._parameters, self.on_file, self._around)
         self._iteration: Iteration | None = None
-        self._patience = Patience()
+        self._patience, self._unplanned = Patience(), Unplanned()
         self._lessons = Lessons(self._graphs, self._patience)
         self._default_budget = DefaultBudget(self.memory, self._parameters)
         self._latest: Token | None = None  # of the last one that was in hand
@@ -182,6 +183,7 @@ class Session:
             with LOCK:
                 if iteration is self._iteration:
                     self.finished = iteration.end_backward()
+                    self._unplanned.passed(iteration.spans_threads)
                     self._disturbed = iteration.recorder.measures and (
                         self._disturbed or self._other_threads.was_at_work())
             if log.logger.isEnabledFor(logging.INFO):
@@ -198,6 +200,7 @@ class Session:
         if self.passing is not None and self.passing is not threading.current_thread():
             self._abandon()
             self.passing = None
+            self._unplanned.went_on()
 
     def _end_pass(self) -> None:
         if self.passing is threading.current_thread():

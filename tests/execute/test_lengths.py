@@ -2,6 +2,7 @@
 import contextlib
 import functools
 import itertools
+import types
 from dataclasses import replace
 
 import chainer
@@ -519,8 +520,8 @@ def test_another_order_of_steps_is_looked_for_among_those_that_began_alike():
 
     graphs, (one, two, three) = Graphs(), (first.call, second.call, third.call)
     other, alike, in_hand = added(two, one, one), added(one, three, one), added(one, two, three)
-    following = Following(
-        graphs, config.current(), Recorder(), lambda nbytes: None, lambda: False, contextlib.nullcontext)
+    memory = types.SimpleNamespace(backend=types.SimpleNamespace(reserve=None), has_cut_off=None)
+    following = Following(graphs, config.current(), Recorder(), memory, contextlib.nullcontext)
     following.graph, following.same_calls = in_hand, [other, alike]
     assert following.stepped(0, two, '') == [other]
     assert following.stepped(1, three, '') == [alike]

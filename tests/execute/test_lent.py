@@ -163,10 +163,14 @@ def test_the_next_forward_pass_may_run_beside_the_backward_pass(policy, in_pool)
 
     expected = run_both()
     with ooc(policy):
-        assert run_both() == expected
+        with pytest.warns(RuntimeWarning, match='applied a function, .* 3 times in a row: ') as told:
+            assert run_both() == expected
+        assert len(told) == 1
+        assert told[0].filename == __file__
         assert run(backward=in_pool, iterations=3) == run(iterations=3)
 
 
+@pytest.mark.filterwarnings('ignore:a thread applied a function, or began a backward pass:RuntimeWarning')
 @pytest.mark.parametrize('first', ['the own thread', 'another thread'])
 @pytest.mark.parametrize('policy', ['swap-all', 'pooch', 'sublinear'])
 def test_two_passes_over_one_graph_at_once_are_right(policy, first):
@@ -530,3 +534,33 @@ def test_what_the_owner_does_during_the_pass_is_a_reason_for_doubt(in_pool, work
         iterate(training, 0)
         with pytest.raises(InfeasibleBudgetError, match='other threads were at work'):
             iterate(training, 1)
+
+
+def test_a_graph_half_of_which_another_thread_has_made_is_told_of_once(in_pool, recwarn):
+    training = Training()
+
+    def first_half(number):
+        h = chainer.Variable(np.random.RandomState(number).uniform(-1, 1, (200, 100)).astype('f4'))
+        for layer in training.model[:3]:
+            h = F.tanh(layer(h))
+        return h
+
+    def iterate(number, forward):
+        h = forward(first_half, number)
+        for layer in training.model[3:]:
+            h = F.tanh(layer(h))
+        loss = F.mean(h * h)
+        training.model.cleargrads()
+        loss.backward()
+
+    in_pool(set_entries, 'swap-all', None)
+    with ooc('swap-all'):
+        for number in range(3):
+            iterate(number, at_once)
+        for number in range(2):
+            iterate(number, in_pool)
+        assert not recwarn
+        for number in range(5):
+            iterate(number, in_pool)
+    told, = recwarn
+    assert str(told.message).startswith('3 backward passes in a row have read feature maps of a forward pass in anot')

@@ -36,6 +36,7 @@ pytestmark = [
     pytest.mark.timeout(60),
     # An interrupt that falls into a destructor is lost, in plain Chainer too.
     pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning'),
+    pytest.mark.filterwarnings('ignore:3 backward passes in a row have read:RuntimeWarning'),  # as some threads do
 ]
 
 

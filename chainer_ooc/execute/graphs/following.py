@@ -23,6 +23,7 @@ from chainer_ooc.execute.graphs.graphs import ASKED_GRAPHS, Graphs
 from chainer_ooc.execute.graphs.likeness import Forms
 from chainer_ooc.execute.graphs.once_only import ROOM_FOR_UNKNOWN, OnceOnly, once_only
 from chainer_ooc.execute.graphs.orders import NO_ORDERS, Conditions
+from chainer_ooc.execute.memory.residency import Residency
 from chainer_ooc.execute.recording.expected import Models
 from chainer_ooc.execute.recording.recorder import Recorder, forms
 from chainer_ooc.execute.recording.registration import name_of
@@ -40,9 +41,7 @@ GRADIENTS_AND_SCRATCH = 2
 class Following:
     """The graph that is followed, and where the iteration stands in its plan.
 
-    `reserve` is called with the bytes that a new plan will have in far memory, and raises if they do not fit;
-    `has_cut_off` gives whether the program has maps that it has cut off from their graph; within `unmetered` nothing is
-    measured, as the arrays that a plan is made with are none of the iteration's.
+    Within `unmetered` nothing is measured: the arrays that a plan is made with are none of the iteration's.
 
     Attributes:
         graph: the one that is followed, or None.
@@ -53,8 +52,8 @@ class Following:
         same_calls: the other known graphs that have all calls of the one that is followed, and other steps.
     """
 
-    def __init__(self, graphs: Graphs, settings: Settings, recorder: Recorder, reserve: Callable[[int], None],
-                 has_cut_off: Callable[[], bool], unmetered: Callable[[], AbstractContextManager[None]]):
+    def __init__(self, graphs: Graphs, settings: Settings, recorder: Recorder, memory: Residency,
+                 unmetered: Callable[[], AbstractContextManager[None]]):
         self.graph: Graph | None = None
         self.orders = NO_ORDERS
         self.token = Token()
@@ -64,8 +63,8 @@ class Following:
         self._conditions = Conditions(settings, 0, 0, _nothing_stands)
         self._first_bytes = 0
         self._doubt_of: Callable[[Sequence[Models]], str] = _no_doubt
-        self._sources = graphs.sources(reserve)
-        self._has_cut_off, self._unmetered = has_cut_off, unmetered
+        self._sources = graphs.sources(memory.backend.reserve)
+        self._has_cut_off, self._unmetered = memory.has_cut_off, unmetered
         self._alike: list[Graph] = []  # the other known graphs with the same first call, the latest first
         self._apart: dict[int, list[Graph]] = {}  # of these, by the first call that is not that of the one in hand
         self.same_calls: list[Graph] = []

@@ -38,7 +38,7 @@ ASKED_GRAPHS = 8
 MOVABLE_SHARE, LEAST_MOVABLE_BYTES = 0.25, 16 << 20
 
 #: Why a floor that was named may be too small, see `InfeasibleBudgetError.doubt`.
-BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated is in it'
+BESIDE_THREADS = 'other threads were at work when this was recorded, and what they allocated and freed is in it'
 MISSED = 'the program has run a graph that is not recorded yet'
 SECOND_ORDER = 'a backward pass makes a graph (double backprop), and what stands of one while another runs may be more'
 CUT_OFF = 'the program has cut maps off from their graph (unchain), and what goes on from them may be another graph'

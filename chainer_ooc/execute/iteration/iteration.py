@@ -56,8 +56,8 @@ class Iteration(Quietly):
         following: the known graph that it seems to be, and its plan.
         finished: a backward pass has ended.
         token: stands for it in its maps; `has_ended` once the session has left it, and takes no more for its own.
-        room, makes_graphs: what stands in near memory beside the maps; whether backward makes a graph.
-        writes: finds what functions and hooks of the program's write to.
+        room, writes: what stands in near memory beside the maps; what functions and hooks of the program's write to.
+        makes_graphs, spans_threads: its backward pass makes a graph; has read maps that another thread has made.
         is_foreign: the function in hand is the program's own, which may write to what it is given.
     """
 
@@ -65,13 +65,12 @@ class Iteration(Quietly):
                  graphs: Graphs, meter: Meter, end_quiet: Callable[[], None]):
         self.settings, self.budget_bytes = settings, budget_bytes
         self.recorder = Recorder()
-        self.finished = self._in_backward = self.is_foreign = self.makes_graphs = False
+        self.finished = self._in_backward = self.is_foreign = self.makes_graphs = self.spans_threads = False
         self._memory, self._parameters, self._meter = memory, parameters, meter
         self._unmoved: Unmoved | None = None
         self._coming_bytes = self._other_at_start_bytes = 0
         self.writes, self._calls = Writes(), Calls()
-        self.following = Following(
-            graphs, settings, self.recorder, memory.backend.reserve, memory.has_cut_off, meter.leaves_out)
+        self.following = Following(graphs, settings, self.recorder, memory, meter.leaves_out)
         self.token = self.following.token
         self.register = Register(memory, self.recorder, parameters, self.token, settings.min_bytes)
         self._liveness = Liveness(self.register.storages)
@@ -252,6 +251,7 @@ class Iteration(Quietly):
         own = [each.map for each in needed if each.token is self.token]
         if len(own) < len(needed):
             note_reuse(each for each in needed if each.token is not self.token)
+            self.spans_threads |= any(each.memory is not self._memory for each in needed)
         call = self._calls.number(function)
         label = '' if call >= 0 else name_of(function)
         self.recorder.step(call, own, span, peak_bytes, self._other_at_start_bytes, label)
