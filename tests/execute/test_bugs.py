@@ -89,6 +89,7 @@ class FailingBackward(chainer.FunctionNode):
 # --- silent wrong results --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings('ignore:3 backward passes in a row have read:RuntimeWarning')
 @pytest.mark.parametrize('part', ['all of it', 'its first half'])
 @pytest.mark.parametrize('policy', ['keep', 'swap-all', 'pooch', 'sublinear', 'unified'])
 def test_forward_in_a_worker_and_backward_beside_a_graph_of_ones_own(policy, part, prompt_swap_outs):
