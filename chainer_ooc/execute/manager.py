@@ -337,7 +337,9 @@ def _device_of(inputs: Sequence[Any]) -> str | None:
 
 def _session(device: str | None) -> Session:
     thread = threading.current_thread()
-    latest = current(thread)
+    latest = _current.get(thread)
+    if latest is not None and latest.owner is not thread:
+        latest = current(thread)  # what it is lent, or its own again
     is_lent = latest is not None and latest.owner is not thread
     if latest is not None and is_lent and not latest.is_closed and device in (None, latest.device):
         return latest
