@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from chainer_ooc.backends.base import OWN_THREADS
 
-#: What a thread may take to begin to wait.
-WAITING_NANOSECONDS = 1_000_000
+#: What a thread may take to begin to wait, or to see that nothing has come yet; arrays of some MB take as long.
+WAITING_NANOSECONDS = 5_000_000
 
 
 class OtherThreads:
